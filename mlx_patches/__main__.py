@@ -1,0 +1,5 @@
+"""``python -m mlx_patches``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,202 @@
+"""Which patches this process asks for, and when: the session behind ``mlx_patches.apply``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+
+from . import _registry
+from ._errors import MlxPatchesError
+from ._import_hooks import Watcher, complete
+from ._ledger import Outcome, Report, Status
+from ._manager import Manager
+from ._matrix import CompatMatrix
+from ._patch import Patch
+from ._registry import Registry
+
+logger = logging.getLogger("mlx_patches")
+
+# The package of models of each distribution.
+MODEL_PACKAGES = {"mlx_lm.models": "mlx-lm", "mlx_vlm.models": "mlx-vlm"}
+PACKAGES = ("mlx_lm", "mlx_vlm")
+
+
+class Session:
+    """One process's requests. Patches are asked for once; asking again changes nothing."""
+
+    def __init__(self, registry: Registry, matrix: CompatMatrix):
+        self.registry = registry
+        self.matrix = matrix
+        self.manager = Manager(matrix)
+        self.by_model = False
+        self.disabled = _disabled_ids()
+        self._asked: dict[str, Patch] = {}
+        self._rows: set[tuple[str, str]] = set()
+        self._watcher: Watcher | None = None
+
+    @property
+    def active(self) -> bool:
+        """True where modules are watched as they get imported."""
+        return self._watcher is not None and self._watcher in sys.meta_path
+
+    def apply(
+        self,
+        patches: Iterable[str] | None,
+        models: Iterable[str] | None,
+        strict: bool,
+        dry_run: bool,
+    ) -> Report:
+        """See ``mlx_patches.apply``."""
+        ids = None if patches is None else [self.registry.get(name).id for name in patches]
+        rows = None if models is None else list(models)
+        for model in rows or ():
+            if model != "default" and model not in self.matrix.models:
+                logger.info("mlx_patches: no row for model %r; the default row holds", model)
+        wanted = self._wanted(ids, rows)
+        if dry_run:
+            outcomes = [
+                o for patch in wanted for o in self.manager.apply(patch, dry_run=True)
+            ]
+            return Report(tuple(outcomes))
+        with self.manager.lock:
+            self._watch({t.module.partition(".")[0] for p in wanted for t in p.targets})
+            self.by_model |= ids is None and rows is None
+            outcomes = []
+            for patch in wanted:
+                outcomes += self._ask(patch, strict=strict)
+            if self.by_model:
+                for name, module in list(sys.modules.items()):
+                    if isinstance(module, ModuleType) and complete(module):
+                        outcomes += self._model_imported(name, strict=strict)
+        return Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
+
+    def restore(self, patches: Iterable[str] | None) -> Report:
+        """See ``mlx_patches.restore``."""
+        ids = None if patches is None else [self.registry.get(name).id for name in patches]
+        with self.manager.lock:
+            if ids is None:
+                self.by_model = False
+                self._rows.clear()
+                if self._watcher is not None:
+                    self._watcher.uninstall()
+            for patch_id in self._asked.copy() if ids is None else ids:
+                self._asked.pop(patch_id, None)
+            return Report(tuple(self.manager.restore(ids)))
+
+    def status(self) -> Report:
+        """See ``mlx_patches.status``."""
+        return Report(tuple(self.manager.status()))
+
+    def asked(self, patch_id: str) -> bool:
+        """True where the patch was asked for in this process."""
+        return patch_id in self._asked
+
+    def _wanted(self, ids: list[str] | None, models: list[str] | None) -> list[Patch]:
+        if ids is None:
+            rows = [
+                id_
+                for model in models or ()
+                for distribution in MODEL_PACKAGES.values()
+                for id_ in self.matrix.patches_for(model, distribution)
+            ]
+            ids = [*self.matrix.always, *rows]
+        elif models is not None:
+            rows = [
+                id_
+                for model in models
+                for distribution in MODEL_PACKAGES.values()
+                for id_ in self.matrix.patches_for(model, distribution)
+            ]
+            ids = [id_ for id_ in ids if id_ in rows or id_ in self.matrix.always]
+        order = self.registry.ids()
+        return [self.registry.get(id_) for id_ in sorted(set(ids), key=order.index)]
+
+    def _watch(self, packages: set[str]) -> None:
+        wanted = packages | set(PACKAGES)
+        if self._watcher is None:
+            self._watcher = Watcher(wanted, self._imported)
+        self._watcher.packages |= wanted
+        self._watcher.install()
+
+    def _ask(self, patch: Patch, *, strict: bool = False) -> list[Outcome]:
+        if patch.id in self.disabled or "all" in self.disabled:
+            reason = "switched off by MLX_PATCHES_DISABLE"
+            return [
+                Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)
+                for t in patch.targets
+            ]
+        self._asked[patch.id] = patch
+        return self.manager.apply(patch, strict=strict)
+
+    def _imported(self, module: ModuleType) -> None:
+        name = module.__name__
+        with self.manager.lock:
+            for patch in list(self._asked.values()):
+                if any(target.module == name for target in patch.targets):
+                    self.manager.apply(patch)
+            if self.by_model:
+                self._model_imported(name)
+
+    def _model_imported(self, name: str, *, strict: bool = False) -> list[Outcome]:
+        row = model_of(name)
+        if row is None or row in self._rows:
+            return []
+        self._rows.add(row)
+        distribution, model = row
+        outcomes = []
+        for patch_id in self.matrix.patches_for(model, distribution):
+            outcomes += self._ask(self.registry.get(patch_id), strict=strict)
+        return outcomes
+
+
+def model_of(module: str) -> tuple[str, str] | None:
+    """(distribution, model) that a module belongs to; None for what is no model.
+
+    A flat module is a model where it defines ``Model`` or ``LanguageModel``; everything in a
+    package of its own under ``models`` belongs to that model.
+    """
+    package, _, rest = module.partition(".models.")
+    distribution = MODEL_PACKAGES.get(f"{package}.models")
+    if distribution is None or not rest:
+        return None
+    model, _, inner = rest.partition(".")
+    loaded = sys.modules.get(module)
+    if not inner and not hasattr(loaded, "__path__"):
+        names = vars(loaded) if loaded is not None else {}
+        if "Model" not in names and "LanguageModel" not in names:
+            return None
+    return distribution, model
+
+
+def _disabled_ids() -> frozenset[str]:
+    names = os.environ.get("MLX_PATCHES_DISABLE", "").replace(",", " ").split()
+    return frozenset(names)
+
+
+_session: Session | None = None
+
+
+def session() -> Session:
+    """The process's session, made on first use."""
+    global _session
+    if _session is None:
+        registry = _registry.builtin()
+        matrix = CompatMatrix.builtin()
+        missing = [id_ for id_ in registry.ids() if id_ not in matrix.patches]
+        if missing:
+            raise MlxPatchesError(f"{matrix.source}: no rule for {', '.join(missing)} in patches")
+        _session = Session(registry, matrix)
+    return _session
+
+
+def _after_fork() -> None:
+    """A child may inherit the lock as some thread of the parent held it."""
+    if _session is not None:
+        _session.manager.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,86 @@
+"""What is installed: version, commit of a direct-url install, and where the files are.
+
+``importlib.metadata`` of the standard library: the back-port costs 9 ms of the 15 that
+``apply()`` may add, and offers nothing more that is needed here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One installed distribution; ``commit`` only where a direct-url install recorded it."""
+
+    name: str
+    version: str
+    commit: str | None = None
+    editable: bool = False
+
+    def __str__(self) -> str:
+        commit = f" at commit {self.commit[:12]}" if self.commit else ""
+        return f"{self.name} {self.version}{commit}"
+
+
+def find(name: str) -> Installed | None:
+    """Return what is installed under this distribution name, or None.
+
+    The version is the first ``Version:`` line of METADATA, read without the email parser,
+    whose import alone takes several milliseconds.
+    """
+    distribution = next(iter(importlib.metadata.distributions(name=name)), None)
+    if distribution is None:
+        return None
+    metadata = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    version = next(
+        (line[8:].strip() for line in metadata.splitlines() if line.startswith("Version:")), ""
+    )
+    if not version:  # a half-removed install leaves a dist-info without METADATA
+        return None
+    direct_url = _direct_url(distribution)
+    vcs = direct_url.get("vcs_info")
+    directory = direct_url.get("dir_info")
+    return Installed(
+        name,
+        version,
+        commit=vcs.get("commit_id") if isinstance(vcs, dict) else None,
+        editable=bool(directory.get("editable")) if isinstance(directory, dict) else False,
+    )
+
+
+def requires(name: str) -> list[str]:
+    """The ``Requires-Dist`` lines of an installed distribution; empty where there are none."""
+    try:
+        return importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def source_file(module: str) -> Path | None:
+    """The source file of a module, found without importing it or its parents."""
+    path: list[str] | None = sys.path
+    name = ""
+    spec = None
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or [])
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)
+
+
+def _direct_url(distribution: importlib.metadata.Distribution) -> dict[str, object]:
+    try:
+        content = json.loads(distribution.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

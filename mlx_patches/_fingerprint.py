@@ -1,0 +1,122 @@
+"""A function's fingerprint: a hash of its canonical AST.
+
+Docstrings, positions, comments and formatting do not count, and the hash is the same on every
+supported Python, so that evidence measured on one holds on the others.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+# Fields that differ between Python versions or say nothing about behaviour.
+_DROPPED = {"ctx", "kind", "type_params", "type_comment"}
+_Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def of_object(obj: Any) -> str | None:
+    """Fingerprint of a live function, method or property; None where it has no source."""
+    trees = []
+    for function in functions_of(obj):
+        try:
+            source = inspect.getsource(function.__code__)
+            trees.append(ast.parse(textwrap.dedent(source)).body[0])
+        except (OSError, TypeError, SyntaxError, IndexError, AttributeError):
+            return None
+    return _hash(trees) if trees else None
+
+
+def of_file(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """Fingerprints of the definitions in a source file, without importing it.
+
+    Args:
+        path: a Python file.
+        names: qualified names; those that the file does not define are left out.
+
+    Raises:
+        OSError, SyntaxError: where the file cannot be read or parsed.
+    """
+    tree = ast.parse(path.read_bytes())
+    found = {name: _find(tree, name.split(".")) for name in names}
+    return {name: _hash(nodes) for name, nodes in found.items() if nodes}
+
+
+def combined(prints: Mapping[str, str | None]) -> str | None:
+    """One fingerprint for several bodies; None where one of them has no source."""
+    if None in prints.values():
+        return None
+    if len(prints) == 1:
+        return next(iter(prints.values()))
+    text = ",".join(f"{name}={value}" for name, value in prints.items())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def functions_of(obj: Any) -> Iterator[Any]:
+    """Yield the plain functions behind an attribute, under any wrappers."""
+    if isinstance(obj, property):
+        accessors: tuple[Any, ...] = (obj.fget, obj.fset, obj.fdel)
+    elif isinstance(obj, (classmethod, staticmethod)):
+        accessors = (obj.__func__,)
+    else:
+        accessors = (obj,)
+    for accessor in accessors:
+        if accessor is not None:
+            yield inspect.unwrap(accessor)
+
+
+def _find(tree: ast.AST, path: list[str]) -> list[ast.AST]:
+    """All definitions of that name: a property has one for each accessor."""
+    scopes: list[ast.AST] = [tree]
+    for name in path:
+        scopes = [
+            node
+            for scope in scopes
+            for node in _definitions(scope)
+            if node.name == name  # type: ignore[attr-defined]
+        ]
+    return scopes
+
+
+def _definitions(scope: ast.AST) -> Iterator[ast.AST]:
+    """Definitions in a scope, those under ``if`` and ``try`` too."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, _Definition):
+            yield node
+        elif isinstance(node, (ast.If, ast.Try, ast.ExceptHandler, ast.With)):
+            yield from _definitions(node)
+
+
+def _hash(trees: Iterable[ast.AST]) -> str:
+    text = "\n".join(_canonical(tree) for tree in trees)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _canonical(node: Any) -> str:
+    if isinstance(node, list):
+        return "[" + ",".join(map(_canonical, node)) + "]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    parts = []
+    for field, value in ast.iter_fields(node):
+        if field == "body" and isinstance(node, _Definition):
+            value = _without_docstring(value)
+        if value is None or value == [] or field in _DROPPED:
+            continue
+        parts.append(f"{field}={_canonical(value)}")
+    return f"{type(node).__name__}({','.join(parts)})"
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0]
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
+        return body[1:]
+    return body

@@ -1,0 +1,119 @@
+"""Calls back when a module of a watched package has been imported, completely.
+
+Standard library only, so that it can wait in a process that never imports MLX. wrapt's
+post-import hooks name one module each, import wrapt at once (14 ms) and fire on a module that
+is still half-imported; a hook here covers a whole package, survives ``importlib.reload`` and
+waits. A callback that raises is logged: it never reaches the host's import.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.abc
+import logging
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+logger = logging.getLogger("mlx_patches")
+
+Callback = Callable[[ModuleType], object]
+
+
+class Watcher(importlib.abc.MetaPathFinder):
+    """A finder that finds nothing itself: it adds a call to the end of other finders' loading."""
+
+    def __init__(self, packages: Iterable[str], callback: Callback):
+        self.packages = frozenset(packages)
+        self.callback = callback
+
+    def install(self) -> None:
+        """Watch from now on; modules that are half-imported now are reported when complete."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        for name, module in list(sys.modules.items()):
+            if self.watches(name) and module is not None and not complete(module):
+                _when_complete(module, self._notify)
+
+    def uninstall(self) -> None:
+        """Watch no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def watches(self, name: str) -> bool:
+        """True for the packages themselves and everything below them."""
+        return name.partition(".")[0] in self.packages
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Let the finders behind this one find the module, and follow its loading."""
+        if not self.watches(name):
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
+            if spec is not None:
+                self._follow(spec)
+                return spec
+        return None
+
+    def _follow(self, spec: ModuleSpec) -> None:
+        loader = spec.loader
+        if loader is None or not hasattr(loader, "exec_module"):
+            return
+        try:
+            followed = copy.copy(loader)  # a loader may serve many modules (zipimport)
+
+            def exec_module(module: ModuleType) -> None:
+                module.__loader__ = spec.loader = loader
+                loader.exec_module(module)
+                self._notify(module)
+
+            followed.exec_module = exec_module  # type: ignore[method-assign]
+            spec.loader = followed
+        except Exception:
+            logger.warning("mlx_patches cannot follow the import of %s", spec.name, exc_info=True)
+
+    def _notify(self, module: ModuleType) -> None:
+        try:
+            self.callback(module)
+        except Exception:
+            logger.warning("mlx_patches failed after the import of %s", module.__name__, exc_info=True)
+
+
+def complete(module: ModuleType) -> bool:
+    """False while the module's code is still running."""
+    return not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+class _AwaitedSpec(ModuleSpec):
+    """A spec that tells when its module is complete.
+
+    The import system's last act on a module is to clear ``_initializing`` on its spec; for an
+    import that began before anyone watched, nothing else marks the end.
+    """
+
+    awaited: Callable[[], None]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "_initializing" and not value:
+            self.__class__ = ModuleSpec  # type: ignore[assignment]
+            self.__dict__.pop("awaited")()
+
+
+def _when_complete(module: ModuleType, callback: Callable[[ModuleType], None]) -> None:
+    spec = module.__spec__
+    if type(spec) is not ModuleSpec:
+        logger.warning("mlx_patches cannot await the import of %s", module.__name__)
+        return
+
+    def done() -> None:
+        if sys.modules.get(spec.name) is module:  # a failed import has been taken out again
+            callback(module)
+
+    spec.__dict__["awaited"] = done
+    spec.__class__ = _AwaitedSpec
+    if complete(module):  # another thread finished it meanwhile
+        spec._initializing = False  # type: ignore[attr-defined]

@@ -1,0 +1,99 @@
+"""What happened to each patch in this process, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """The state of one target of one patch."""
+
+    APPLIED = "applied"
+    PENDING = "pending"
+    NOT_AFFECTED = "not-affected"
+    FIXED_UPSTREAM = "fixed-upstream"
+    DRIFTED = "drifted"
+    CONFLICT = "conflict"
+    ABSENT = "absent"
+    DISABLED = "disabled"
+    FAILED = "failed"
+    LATE = "late"
+    LOST = "lost"
+
+
+# In effect, or will be as soon as the module is imported.
+IN_EFFECT = frozenset({Status.APPLIED, Status.PENDING})
+# There is nothing to repair.
+NOT_NEEDED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One target of one patch: its status and the reason, in a sentence.
+
+    ``by_choice`` marks what the user switched off or did not ask for: never a finding
+    unless ``--strict``.
+    """
+
+    patch: str
+    distribution: str
+    target: str
+    status: Status
+    reason: str
+    by_choice: bool = False
+
+    @property
+    def finding(self) -> bool:
+        """True where a defect is present and not repaired, or may be."""
+        return not self.by_choice and self.status not in IN_EFFECT | NOT_NEEDED
+
+    def as_dict(self) -> dict[str, object]:
+        """The row as it stands in the JSON output."""
+        return {
+            "patch": self.patch,
+            "distribution": self.distribution,
+            "target": self.target,
+            "status": str(self.status),
+            "reason": self.reason,
+            "finding": self.finding,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``apply`` did, or with ``dry_run`` would do: one outcome a target."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self.outcomes)
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def with_status(self, *statuses: Status | str) -> tuple[Outcome, ...]:
+        """The outcomes that have one of these statuses."""
+        wanted = {Status(status) for status in statuses}
+        return tuple(outcome for outcome in self.outcomes if outcome.status in wanted)
+
+    @property
+    def applied(self) -> tuple[Outcome, ...]:
+        """The outcomes that are in effect now."""
+        return self.with_status(Status.APPLIED)
+
+    @property
+    def findings(self) -> tuple[Outcome, ...]:
+        """The outcomes that leave a defect unrepaired."""
+        return tuple(outcome for outcome in self.outcomes if outcome.finding)
+
+    @property
+    def ok(self) -> bool:
+        """True where there are no findings."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{outcome.status:<14} {outcome.patch}  {outcome.target}  ({outcome.reason})"
+            for outcome in self.outcomes
+        )

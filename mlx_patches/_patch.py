@@ -1,0 +1,132 @@
+"""What a patch is: frozen declarations, and the two ways of standing in for an attribute."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# The value of an attribute that the release does not define at all.
+MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "<missing>"})()
+
+Factory = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One attribute that a patch replaces.
+
+    Args:
+        distribution: the distribution that owns it, as on PyPI (``mlx-lm``).
+        module: the module that defines it.
+        name: its qualified name in that module (``BatchKVCache.extract``).
+        factory: builds the replacement from the original. It runs once, when the patch is
+            applied, and must have no other effect.
+        body: the functions whose code carries the defect, by qualified name; their hash is
+            the target's fingerprint. The target itself unless given.
+        adds: the release does not define the attribute and the patch adds it.
+    """
+
+    distribution: str
+    module: str
+    name: str
+    factory: Factory
+    body: tuple[str, ...] = ()
+    adds: bool = False
+
+    @property
+    def path(self) -> str:
+        """``module:Qualified.name``, the target's id."""
+        return f"{self.module}:{self.name}"
+
+    @property
+    def bodies(self) -> tuple[str, ...]:
+        """The qualified names whose code is fingerprinted."""
+        return self.body or (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """One defect's repair.
+
+    Args:
+        id: the name that users type.
+        summary: one line that says what goes wrong without it.
+        targets: what it replaces. All of those that a release needs are applied, or none.
+        probe: ``module:function`` of the reproducer, red without the patch.
+        module: the patch's own module; its docstring says why, how, upstream, retire when.
+        optional: not part of the default set; applied only when named.
+    """
+
+    id: str
+    summary: str
+    targets: tuple[Target, ...]
+    probe: str
+    module: str
+    optional: bool = False
+
+
+def around(wrapper: Callable[..., Any]) -> Factory:
+    """Return a factory that calls ``wrapper(original, *args, **kwargs)`` in the original's place.
+
+    Takes functions, class methods, static methods and properties (the getter is wrapped). A
+    plain closure, not a wrapt proxy: most targets run once a layer a step, where a proxy's
+    0.5 us would be measurable.
+    """
+
+    def factory(original: Any) -> Any:
+        if isinstance(original, property):
+            return property(
+                _closure(original.fget, wrapper), original.fset, original.fdel, original.__doc__
+            )
+        if isinstance(original, (classmethod, staticmethod)):
+            return type(original)(_closure(original.__func__, wrapper))
+        return _closure(original, wrapper)
+
+    return factory
+
+
+def _closure(original: Any, wrapper: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    return replacement
+
+
+class Attribute:
+    """An instance attribute that is converted as it is read or written.
+
+    Values stay in the instance's ``__dict__`` under their own name, so objects that exist
+    already keep working when the attribute is added and when it is taken away.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        try:
+            return instance.__dict__[self.name]
+        except KeyError:
+            raise AttributeError(
+                f"{type(instance).__name__!r} object has no attribute {self.name!r}"
+            ) from None
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self.name] = value
+
+    def __delete__(self, instance: Any) -> None:
+        if instance.__dict__.pop(self.name, MISSING) is MISSING:
+            raise AttributeError(self.name)
+
+    @property
+    def __wrapped__(self) -> Any:
+        """Nothing: tells wrapt that removing this means deleting the slot."""
+        import wrapt
+
+        return wrapt.MISSING

@@ -1,0 +1,101 @@
+"""All patches by id: ours, and those that other packages contribute.
+
+Modules are imported when their patch is asked for: start-up pays for what it uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import logging
+from collections.abc import Iterator
+
+from ._errors import MlxPatchesError
+from ._patch import Patch
+
+logger = logging.getLogger("mlx_patches")
+
+GROUP = "mlx_patches.patches"
+
+# Id to module, in the order in which they are applied.
+_BUILTIN = {
+    "offset-alias": "shared.offset_alias",
+    "left-padding-alias": "shared.left_padding_alias",
+    "frozen-state": "shared.frozen_state",
+    "rotating-max-size": "shared.rotating_max_size",
+    "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
+    "extra-eos": "shared.extra_eos",
+}
+
+
+class Registry:
+    """Patches by id. ``get`` imports the patch's module on first use."""
+
+    def __init__(self, modules: dict[str, str] | None = None):
+        self._modules = dict(modules or {})
+        self._patches: dict[str, Patch] = {}
+        self._origins: dict[str, str] = {}
+
+    def add(self, patch: Patch, origin: str = "") -> None:
+        """Add a patch.
+
+        Raises:
+            ValueError: the id is taken.
+        """
+        if patch.id in self:
+            raise ValueError(f"patch {patch.id!r} is registered already")
+        self._patches[patch.id] = patch
+        self._origins[patch.id] = origin
+
+    def get(self, patch_id: str) -> Patch:
+        """Return a patch.
+
+        Raises:
+            MlxPatchesError: there is none of this id.
+        """
+        if patch_id not in self:
+            from difflib import get_close_matches
+
+            close = get_close_matches(patch_id, self.ids(), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise MlxPatchesError(f"no patch {patch_id!r}{hint} (mlx-patches list shows them all)")
+        if patch_id not in self._patches:
+            patch = importlib.import_module(self._modules[patch_id]).PATCH
+            assert patch.id == patch_id, (patch.id, patch_id)
+            self._patches[patch_id] = patch
+        return self._patches[patch_id]
+
+    def ids(self) -> tuple[str, ...]:
+        """Every id, in order of application."""
+        return tuple(dict.fromkeys((*self._modules, *self._patches)))
+
+    def origin(self, patch_id: str) -> str:
+        """The distribution that contributed a patch; empty for our own."""
+        return self._origins.get(patch_id, "")
+
+    def __contains__(self, patch_id: object) -> bool:
+        return patch_id in self._modules or patch_id in self._patches
+
+    def __iter__(self) -> Iterator[Patch]:
+        return map(self.get, self.ids())
+
+
+def builtin() -> Registry:
+    """Our own patches."""
+    return Registry({id_: f"mlx_patches.patches.{name}" for id_, name in _BUILTIN.items()})
+
+
+def add_contributed(registry: Registry) -> None:
+    """Add the patches that installed packages offer under the entry-point group.
+
+    An entry point names a ``Patch`` or an iterable of them. One that fails to load is logged
+    and left out.
+    """
+    for entry_point in importlib.metadata.entry_points(group=GROUP):
+        origin = entry_point.dist.name if entry_point.dist else entry_point.value
+        try:
+            loaded = entry_point.load()
+            for patch in [loaded] if isinstance(loaded, Patch) else loaded:
+                registry.add(patch, origin)
+        except Exception as error:
+            logger.warning("mlx_patches: %s from %s left out: %s", entry_point.name, origin, error)

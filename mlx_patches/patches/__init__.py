@@ -1,0 +1,1 @@
+"""One module for each defect, grouped by the distribution that has it."""

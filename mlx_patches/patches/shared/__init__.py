@@ -1,0 +1,1 @@
+"""Defects that mlx-lm and mlx-vlm share."""

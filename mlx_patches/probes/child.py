@@ -1,0 +1,103 @@
+"""One probe in a process of its own: ``python -m mlx_patches.probes.child``.
+
+Prints one JSON line. ``--patched`` applies the patch first, through the matrix; ``--force``
+applies it whatever the matrix says, which is how a range gets measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import traceback
+from typing import Any
+
+from .. import _activation, _fingerprint
+from .._manager import Manager
+from .._matrix import CompatMatrix
+from .._patch import Patch, Target
+from . import NotApplicable
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Probe every target of a patch, or one distribution's, and print the results."""
+    parser = argparse.ArgumentParser(prog="python -m mlx_patches.probes.child")
+    parser.add_argument("patch")
+    parser.add_argument("--distribution", help="only the targets of this distribution")
+    parser.add_argument("--patched", action="store_true")
+    parser.add_argument("--force", action="store_true")
+    options = parser.parse_args(argv)
+    patch = _activation.session().registry.get(options.patch)
+    rows = []
+    for target in patch.targets:
+        if options.distribution in (None, target.distribution):
+            rows.append(probe_target(patch, target, options.patched, options.force))
+    json.dump(rows, sys.stdout)
+    print()
+
+
+def probe_target(patch: Patch, target: Target, patched: bool, force: bool) -> dict[str, Any]:
+    """One row: ``verdict`` is red, green or n/a, with ``detail``, ``figure`` and ``body``."""
+    row: dict[str, Any] = {"patch": patch.id, "target": target.path}
+    row["distribution"] = target.distribution
+    try:
+        row["body"] = _body(target)
+        if patched:
+            row["applied"] = _apply(patch, target, force)
+        module, _, name = patch.probe.partition(":")
+        result = getattr(importlib.import_module(module), name)(target)
+        verdict = "red" if result.red else "green"
+        row.update(verdict=verdict, detail=result.detail, figure=result.figure)
+    except (NotApplicable, ModuleNotFoundError) as error:
+        row.update(verdict="n/a", detail=str(error), figure=None)
+    except Exception as error:
+        row.update(verdict="red", detail=_where(error), figure=None)
+    return row
+
+
+def _apply(patch: Patch, target: Target, force: bool) -> list[str]:
+    importlib.import_module(target.module)
+    if not force:
+        return [str(o.status) for o in _activation.session().manager.apply(patch)]
+    outcomes = Manager(anything_goes(patch)).apply(patch)
+    failed = [o for o in outcomes if o.status == "failed"]
+    if failed:
+        raise RuntimeError(failed[0].reason)
+    return [str(o.status) for o in outcomes]
+
+
+def anything_goes(patch: Patch) -> CompatMatrix:
+    """A matrix in which every release needs the patch."""
+    rules = {t.distribution: {"affected": ">=0"} for t in patch.targets}
+    document = {
+        "schema": 1,
+        "releases": {},
+        "always": [],
+        "patches": {patch.id: rules},
+        "models": {"default": {}},
+        "broken_sets": [],
+    }
+    return CompatMatrix(document, "(no gate)")
+
+
+def _body(target: Target) -> str | None:
+    """The fingerprint of the release's own code, read from its file."""
+    from .._distributions import source_file
+
+    path = source_file(target.module)
+    prints = _fingerprint.of_file(path, target.bodies) if path else {}
+    ordered = {name: prints[name] for name in target.bodies if name in prints}
+    return _fingerprint.combined(ordered) if ordered else None
+
+
+def _where(error: BaseException) -> str:
+    """The exception and the last line of it that is not ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((f for f in reversed(frames) if "mlx_patches" not in f.filename), frames[-1])
+    file = "/".join(frame.filename.rsplit("/", 3)[-3:])
+    return f"{type(error).__name__}: {error} ({file}:{frame.lineno})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Reads ``offset`` as attention does, lets the cache move, and looks at what was read."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+
+
+def probe(target: Target) -> Result:
+    """Red where a captured ``offset`` changes as the cache is updated or trimmed."""
+    return captured_moves(target, "offset", updates=True)
+
+
+def captured_moves(target: Target, attribute: str, updates: bool) -> Result:
+    """Red where what was read from ``attribute`` changes under its reader.
+
+    Args:
+        target: names the cache class (``BatchKVCache.offset``).
+        attribute: the attribute to capture.
+        updates: whether ``update_and_fetch`` and ``trim`` are expected to move it.
+    """
+    import mlx.core as mx
+
+    cache_class = cache_of(target)
+    moved = []
+
+    def watch(step: str, cache: Any, action: Callable[[], object]) -> None:
+        captured = getattr(cache, attribute)
+        before = captured.tolist()
+        action()
+        if captured.tolist() != before:
+            moved.append(step)
+
+    def fed(left_padding: list[int], tokens: int) -> Any:
+        cache = make(cache_class, left_padding)
+        if tokens:
+            cache.update_and_fetch(*keys_and_values(len(left_padding), tokens))
+        return cache
+
+    cache = fed([1, 0], 0)
+    watch("update_and_fetch", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 4)))
+    watch("decode", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 1)))
+    if updates and hasattr(cache, "trim") and cache.is_trimmable():
+        watch("trim", cache, lambda: cache.trim(1))
+    window = getattr(cache, "max_size", None)
+    if window is not None:
+        for _ in range(int(window) + 2):
+            watch("decode", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 1)))
+        watch("chunk", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 3)))
+    if hasattr(cache_class, "prepare"):
+        fresh = make(cache_class, [0, 0])
+        watch("prepare", fresh, lambda: fresh.prepare(left_padding=[2, 0]))
+        right = make(cache_class, [0, 0])
+        right.prepare(lengths=[4, 2], right_padding=[0, 2])
+        right.update_and_fetch(*keys_and_values(2, 4))
+        watch("finalize", right, right.finalize)
+    del mx
+    steps = ", ".join(dict.fromkeys(moved))
+    return Result(bool(moved), f"{attribute} moves in {steps}" if moved else f"{attribute} stays")
+
+
+def cache_of(target: Target) -> Any:
+    """The cache class that a target belongs to.
+
+    Raises:
+        NotApplicable: the release has no such class of its own.
+    """
+    name = target.name.partition(".")[0]
+    cache_class = getattr(importlib.import_module(target.module), name, None)
+    if cache_class is None or cache_class.__module__ != target.module:
+        raise NotApplicable(f"{target.module} has no {name} of its own")
+    return cache_class
+
+
+def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
+    """A batch cache; rotating ones with a window of ``window``."""
+    if "Rotating" in cache_class.__name__:
+        return cache_class(window, left_padding)
+    return cache_class(left_padding)
+
+
+def keys_and_values(batch: int, tokens: int, width: int = 64) -> Any:
+    """Keys and values of shape (batch, 1, tokens, width); width as quantization groups want."""
+    import mlx.core as mx
+
+    return mx.ones((batch, 1, tokens, width)), mx.ones((batch, 1, tokens, width))
