@@ -50,7 +50,7 @@ def judge(rule: Rule | None, installed: Installed | None, name: str, body: str |
         return Verdict(False, f"{installed.version} is outside {rule.affected}", Status.NOT_AFFECTED)
     if decision == "unmeasured":
         return Verdict(
-            False, f"{installed} is beyond all measured releases; body unknown", Status.DRIFTED
+            False, f"{installed} was not measured, and its body is not known", Status.DRIFTED
         )
     if body is None:
         return Verdict(True, f"{installed.version} is in {rule.affected}; no source to compare")

@@ -268,6 +268,8 @@ def _resolve(module: ModuleType, target: Target) -> _Found | str:
     original = vars(owner).get(attribute, MISSING)
     if original is MISSING and not target.adds:
         return f"{target.path} does not exist in this release"
+    if original is not MISSING and target.adds:
+        return f"the release defines {target.path} itself"
     bodies = {name: _lookup(module, name) for name in target.bodies}
     prints = {n: _fingerprint.of_object(b) for n, b in bodies.items() if b is not MISSING}
     if not prints:

@@ -56,10 +56,9 @@ class Rule:
             parsed = Version(version)
         except InvalidVersion:
             return "unmeasured"
-        if _within(self.affected, parsed):
-            return "affected"
-        if self.fixed and _within(self.fixed, parsed):
-            return "fixed"
+        side = self._side(version)
+        if side != "clear" or version in self.releases:
+            return side
         older = [v for v in self.releases if Version(v) < parsed]
         newer = [v for v in self.releases if Version(v) > parsed]
         neighbours = {self._side(v) for v in (*older[-1:], *newer[:1])}

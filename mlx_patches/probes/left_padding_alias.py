@@ -1,0 +1,29 @@
+"""Reads ``left_padding`` or ``lengths``, lets the cache move, and looks at what was read."""
+
+from __future__ import annotations
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of, captured_moves
+
+
+def probe(target: Target) -> Result:
+    """Red where what was read changes under its reader."""
+    name, _, attribute = target.name.partition(".")
+    if name == "ArraysCache":
+        return _arrays_cache(target, attribute)
+    return captured_moves(target, attribute, updates=False)
+
+
+def _arrays_cache(target: Target, attribute: str) -> Result:
+    import mlx.core as mx
+
+    cache = cache_of(target)(2)
+    if not hasattr(cache, attribute) or not hasattr(cache, "advance"):
+        raise NotApplicable(f"ArraysCache has no {attribute} to advance in this release")
+    setattr(cache, attribute, mx.array([3, 5]))
+    captured = getattr(cache, attribute)
+    cache.advance(2)
+    if captured.tolist() != [3, 5]:
+        return Result(True, f"{attribute} moves in advance")
+    return Result(False, f"{attribute} stays")
