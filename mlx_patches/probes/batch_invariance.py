@@ -1,0 +1,76 @@
+"""Batch invariance: the logits of each row of a batch against the same row run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import Result
+from .tiny import TinyModel
+
+TOLERANCE = 1e-3
+
+
+def difference(
+    model: TinyModel, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
+) -> float:
+    """The largest absolute difference of logits over rows and steps.
+
+    The prompts are prefilled as one left-padded batch, then each row is fed its own
+    continuation, a token a step.
+
+    Args:
+        prompts: token ids, a row each, of any lengths.
+        continuations: token ids, a row each, of one length.
+    """
+    import mlx.core as mx
+
+    longest = max(map(len, prompts))
+    padding = [longest - len(prompt) for prompt in prompts]
+    cache = model.batch_cache(padding)
+    rows = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
+    batch = [_last(model, rows, cache)]
+    for tokens in zip(*continuations, strict=True):
+        batch.append(_last(model, [[token] for token in tokens], cache))
+
+    worst = 0.0
+    for row, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
+        solo_cache = model.solo_cache()
+        solo = [_last(model, [list(prompt)], solo_cache)]
+        for token in continuation:
+            solo.append(_last(model, [[token]], solo_cache))
+        for in_batch, alone in zip(batch, solo, strict=True):
+            worst = max(worst, mx.abs(in_batch[row] - alone[0]).max().item())
+    return worst
+
+
+def measure(model: TinyModel, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Result:
+    """Red where a batch of random prompts of these lengths differs from the rows alone."""
+    prompts, continuations = random_rows(lengths, steps)
+    figure = difference(model, prompts, continuations)
+    red = not figure <= TOLERANCE  # a NaN is red
+    return Result(red, f"largest logit difference, batch against solo: {figure:.3g}", figure)
+
+
+def random_rows(
+    lengths: Sequence[int], steps: int, seed: int = 1
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts of these lengths and continuations of ``steps`` tokens, from a seed."""
+    import random
+
+    from .tiny import VOCABULARY
+
+    draw = random.Random(seed)
+
+    def tokens(count: int) -> list[int]:
+        return [draw.randrange(1, VOCABULARY) for _ in range(count)]
+
+    return [tokens(n) for n in lengths], [tokens(steps) for _ in lengths]
+
+
+def _last(model: TinyModel, rows: list[list[int]], cache: list[Any]) -> Any:
+    import mlx.core as mx
+
+    logits = model.logits(rows, cache)[:, -1]
+    mx.eval(logits)
+    return logits

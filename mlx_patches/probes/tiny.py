@@ -1,0 +1,136 @@
+"""Tiny random-weight models, built from an installed release alone."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import NotApplicable
+
+VOCABULARY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TinyModel:
+    """A language model and what a batch of it needs.
+
+    ``logits(tokens, cache)`` takes a list of rows of equal length and returns float32 logits
+    of shape (rows, length, vocabulary). ``solo_cache()`` and ``batch_cache(left_padding)``
+    make the caches of one row and of a left-padded batch.
+    """
+
+    name: str
+    logits: Callable[[Any, Any], Any]
+    solo_cache: Callable[[], list[Any]]
+    batch_cache: Callable[[Sequence[int]], list[Any]]
+
+
+def gemma4(
+    window: int = 8,
+    layer_types: Sequence[str] = ("sliding_attention", "full_attention") * 2,
+    shared_layers: int = 0,
+    seed: int = 0,
+) -> TinyModel:
+    """Gemma 4's language model in mlx-vlm.
+
+    Args:
+        window: the sliding window, in tokens.
+        layer_types: ``sliding_attention`` or ``full_attention``, a layer each.
+        shared_layers: how many of the last layers share an earlier layer's keys and values.
+        seed: of the weights.
+    """
+    config = _imported("mlx_vlm.models.gemma4.config").TextConfig(
+        hidden_size=32,
+        num_hidden_layers=len(layer_types),
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_global_key_value_heads=2,
+        head_dim=16,
+        global_head_dim=16,
+        vocab_size=VOCABULARY,
+        vocab_size_per_layer_input=VOCABULARY,
+        num_kv_shared_layers=shared_layers,
+        hidden_size_per_layer_input=8,
+        sliding_window=window,
+        layer_types=list(layer_types),
+        use_double_wide_mlp=False,
+    )
+    language = _imported("mlx_vlm.models.gemma4.language")
+    return _tiny("gemma4", language.LanguageModel(config), language.__name__, seed)
+
+
+def llama(layers: int = 2, seed: int = 0) -> TinyModel:
+    """Llama in mlx-lm: a family that is right in a batch, for comparison."""
+    module = _imported("mlx_lm.models.llama")
+    args = module.ModelArgs(
+        model_type="llama",
+        hidden_size=32,
+        num_hidden_layers=layers,
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-6,
+        vocab_size=VOCABULARY,
+    )
+    return _tiny("llama", module.Model(args), module.__name__, seed)
+
+
+MODELS: dict[str, Callable[..., TinyModel]] = {"gemma4": gemma4, "llama": llama}
+
+
+def _tiny(name: str, model: Any, module: str, seed: int) -> TinyModel:
+    import mlx.core as mx
+    from mlx.utils import tree_map_with_path
+
+    key = mx.random.key(seed)
+    keys = iter(mx.random.split(key, 4096))
+
+    def draw(path: str, value: Any) -> Any:
+        # Norm weights near one, matrices wide enough that every token moves the logits.
+        if value.ndim < 2:
+            return 1 + 0.1 * mx.random.normal(value.shape, key=next(keys))
+        return mx.random.normal(value.shape, key=next(keys)) * (2.0 / value.shape[-1]) ** 0.5
+
+    model.update(tree_map_with_path(draw, model.parameters()))
+    mx.eval(model.parameters())
+
+    def logits(tokens: Any, cache: Any) -> Any:
+        out = model(mx.array(tokens), cache=cache)
+        return getattr(out, "logits", out).astype(mx.float32)
+
+    def batch_cache(left_padding: Sequence[int]) -> list[Any]:
+        return [_batched(layer, list(left_padding), module) for layer in _make_cache(model, module)]
+
+    return TinyModel(name, logits, lambda: _make_cache(model, module), batch_cache)
+
+
+def _make_cache(model: Any, module: str) -> list[Any]:
+    if hasattr(model, "make_cache"):
+        return list(model.make_cache())
+    return list(_cache_module(module).make_prompt_cache(model))
+
+
+def _batched(layer: Any, left_padding: list[int], module: str) -> Any:
+    """The batch cache that stands for a solo cache, as the release's own engine chooses it."""
+    caches = importlib.import_module(type(layer).__module__)
+    kind = type(layer).__name__
+    if kind == "KVCache":
+        return caches.BatchKVCache(left_padding)
+    if kind == "RotatingKVCache":
+        return caches.BatchRotatingKVCache(layer.max_size, left_padding)
+    raise NotApplicable(f"no batch cache for {kind}")
+
+
+def _cache_module(module: str) -> Any:
+    package = module.partition(".")[0]
+    return _imported(f"{package}.models.cache")
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise NotApplicable(f"{module} cannot be imported: {error}") from error
