@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from . import _registry
-from ._errors import MlxPatchesError
 from ._import_hooks import Watcher, complete
 from ._ledger import Outcome, Report, Status
 from ._manager import Manager
@@ -57,9 +56,7 @@ class Session:
                 logger.info("mlx_patches: no row for model %r; the default row holds", model)
         wanted = self._wanted(ids, rows)
         if dry_run:
-            outcomes = [
-                o for patch in wanted for o in self.manager.apply(patch, dry_run=True)
-            ]
+            outcomes = [o for patch in wanted for o in self.manager.apply(patch, dry_run=True)]
             return Report(tuple(outcomes))
         with self.manager.lock:
             self._watch({t.module.partition(".")[0] for p in wanted for t in p.targets})
@@ -164,10 +161,9 @@ def model_of(module: str) -> tuple[str, str] | None:
         return None
     model, _, inner = rest.partition(".")
     loaded = sys.modules.get(module)
-    if not inner and not hasattr(loaded, "__path__"):
-        names = vars(loaded) if loaded is not None else {}
-        if "Model" not in names and "LanguageModel" not in names:
-            return None
+    in_package = bool(inner) or hasattr(loaded, "__path__")
+    if not (in_package or hasattr(loaded, "Model") or hasattr(loaded, "LanguageModel")):
+        return None
     return distribution, model
 
 
@@ -183,12 +179,7 @@ def session() -> Session:
     """The process's session, made on first use."""
     global _session
     if _session is None:
-        registry = _registry.builtin()
-        matrix = CompatMatrix.builtin()
-        missing = [id_ for id_ in registry.ids() if id_ not in matrix.patches]
-        if missing:
-            raise MlxPatchesError(f"{matrix.source}: no rule for {', '.join(missing)} in patches")
-        _session = Session(registry, matrix)
+        _session = Session(_registry.builtin(), CompatMatrix.builtin())
     return _session
 
 

@@ -139,9 +139,10 @@ def _holder(referrer: Any) -> str:
 def _rebind(attribute: str, old: Any, new: Any, besides: ModuleType | None = None) -> None:
     """Replace ``old`` in every module that imported it by name."""
     for module in list(sys.modules.values()):
-        if module is not besides and isinstance(module, ModuleType):
-            if vars(module).get(attribute) is old:
-                setattr(module, attribute, new)
+        if module is besides or not isinstance(module, ModuleType):
+            continue
+        if vars(module).get(attribute) is old:
+            setattr(module, attribute, new)
 
 
 def _current_owner(site: Site) -> Any:

@@ -47,7 +47,9 @@ def judge(rule: Rule | None, installed: Installed | None, name: str, body: str |
     if decision == "fixed":
         return Verdict(False, f"fixed upstream ({rule.fixed})", Status.FIXED_UPSTREAM)
     if decision == "clear":
-        return Verdict(False, f"{installed.version} is outside {rule.affected}", Status.NOT_AFFECTED)
+        return Verdict(
+            False, f"{installed.version} is outside {rule.affected}", Status.NOT_AFFECTED
+        )
     if decision == "unmeasured":
         return Verdict(
             False, f"{installed} was not measured, and its body is not known", Status.DRIFTED
@@ -56,7 +58,8 @@ def judge(rule: Rule | None, installed: Installed | None, name: str, body: str |
         return Verdict(True, f"{installed.version} is in {rule.affected}; no source to compare")
     if affected or sound:
         return Verdict(
-            False, f"{installed.version} is in {rule.affected}, but its body ({body}) is not known",
+            False,
+            f"{installed.version} is in {rule.affected}, but its body ({body}) is not known",
             Status.DRIFTED,
         )
     return Verdict(True, f"{installed.version} is in {rule.affected}")

@@ -9,19 +9,15 @@ waits. A callback that raises is logged: it never reaches the host's import.
 from __future__ import annotations
 
 import copy
-import importlib.abc
-import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-logger = logging.getLogger("mlx_patches")
-
 Callback = Callable[[ModuleType], object]
 
 
-class Watcher(importlib.abc.MetaPathFinder):
+class Watcher:
     """A finder that finds nothing itself: it adds a call to the end of other finders' loading."""
 
     def __init__(self, packages: Iterable[str], callback: Callback):
@@ -73,13 +69,19 @@ class Watcher(importlib.abc.MetaPathFinder):
             followed.exec_module = exec_module  # type: ignore[method-assign]
             spec.loader = followed
         except Exception:
-            logger.warning("mlx_patches cannot follow the import of %s", spec.name, exc_info=True)
+            _warn(f"mlx_patches cannot follow the import of {spec.name}")
 
     def _notify(self, module: ModuleType) -> None:
         try:
             self.callback(module)
         except Exception:
-            logger.warning("mlx_patches failed after the import of %s", module.__name__, exc_info=True)
+            _warn(f"mlx_patches failed after the import of {module.__name__}")
+
+
+def _warn(message: str) -> None:
+    import logging  # only once there is something to say: it costs 8 ms at start-up
+
+    logging.getLogger("mlx_patches").warning(message, exc_info=True)
 
 
 def complete(module: ModuleType) -> bool:
@@ -106,7 +108,7 @@ class _AwaitedSpec(ModuleSpec):
 def _when_complete(module: ModuleType, callback: Callable[[ModuleType], None]) -> None:
     spec = module.__spec__
     if type(spec) is not ModuleSpec:
-        logger.warning("mlx_patches cannot await the import of %s", module.__name__)
+        _warn(f"mlx_patches cannot await the import of {module.__name__}")
         return
 
     def done() -> None:

@@ -66,9 +66,7 @@ class Manager:
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
 
-    def apply(
-        self, patch: Patch, *, strict: bool = False, dry_run: bool = False
-    ) -> list[Outcome]:
+    def apply(self, patch: Patch, *, strict: bool = False, dry_run: bool = False) -> list[Outcome]:
         """Put a patch in effect wherever its modules are imported.
 
         Args:
@@ -146,7 +144,7 @@ class Manager:
         """The ledger as the live objects bear it out."""
         with self.lock:
             checked = []
-            held = _effect.other_holders([site for site in self._sites.values()])
+            held = _effect.other_holders(self._sites.values())
             for key, outcome in self._ledger.items():
                 site = self._sites.get(key)
                 if site is None:
@@ -218,9 +216,7 @@ class Manager:
 
     # -- commit, post-check, roll back -------------------------------------------------
 
-    def _commit(
-        self, patch: Patch, ready: list[tuple[Target, _Found, str]]
-    ) -> list[Outcome]:
+    def _commit(self, patch: Patch, ready: list[tuple[Target, _Found, str]]) -> list[Outcome]:
         """Write all, check all, and only then say so; on any error nothing stays, old or new."""
         written: list[Site] = []
         try:

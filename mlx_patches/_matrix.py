@@ -153,7 +153,7 @@ class CompatMatrix:
         return tuple(name for name in self._document["models"] if name != "default")
 
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
-        """The patches that a model's row names in a distribution; ``default`` for an unknown one."""
+        """What a model's row names in a distribution; the row ``default`` for an unknown model."""
         rows = self._document["models"]
         row = rows.get(model, rows["default"])
         return tuple(row.get(distribution, ()))
@@ -165,7 +165,7 @@ class CompatMatrix:
 
     def compiled(self) -> dict[str, Any]:
         """The document with the answer for each measured release filled in."""
-        document = json.loads(json.dumps(self._document))
+        document: dict[str, Any] = json.loads(json.dumps(self._document))
         for patch, rules in document["patches"].items():
             for distribution, raw in rules.items():
                 rule = self.rule(patch, distribution)
@@ -247,13 +247,13 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
     from packaging.version import InvalidVersion, Version
 
     for distribution, versions in document["releases"].items():
-        at = ("releases", distribution)
+        where = ("releases", distribution)
         try:
             parsed = [Version(version) for version in versions]
         except InvalidVersion as error:
-            raise fail(at, str(error)) from None
+            raise fail(where, str(error)) from None
         if parsed != sorted(set(parsed)):
-            raise fail(at, "list each release once, oldest first")
+            raise fail(where, "list each release once, oldest first")
     for patch, rules in document["patches"].items():
         for distribution, rule in rules.items():
             at = ("patches", patch, distribution)
@@ -273,9 +273,7 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
             for target, bodies in rule.get("bodies", {}).items():
                 both = set(bodies.get("affected", ())) & set(bodies.get("sound", ()))
                 if both:
-                    raise fail(
-                        (*at, "bodies", target), f"{min(both)} is both affected and sound"
-                    )
+                    raise fail((*at, "bodies", target), f"{min(both)} is both affected and sound")
     for index, broken in enumerate(document["broken_sets"]):
         for name, specifier in broken["when"].items():
             try:

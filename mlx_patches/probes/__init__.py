@@ -18,5 +18,5 @@ class Result:
     figure: float | None = None
 
 
-class NotApplicable(Exception):  # noqa: N818  (an answer, not an error)
+class NotApplicable(Exception):
     """The release does not have what the probe exercises; the message says what."""

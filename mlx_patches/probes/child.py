@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from .. import _activation, _fingerprint
+from .. import _activation, _fingerprint, _registry
 from .._manager import Manager
 from .._matrix import CompatMatrix
 from .._patch import Patch, Target
@@ -23,16 +23,25 @@ from . import NotApplicable
 def main(argv: list[str] | None = None) -> None:
     """Probe every target of a patch, or one distribution's, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m mlx_patches.probes.child")
-    parser.add_argument("patch")
+    parser.add_argument(
+        "--patch", action="append", default=[], help="probe the targets of this patch"
+    )
+    parser.add_argument("--model", help="measure the batch invariance of this tiny model")
     parser.add_argument("--distribution", help="only the targets of this distribution")
     parser.add_argument("--patched", action="store_true")
     parser.add_argument("--force", action="store_true")
     options = parser.parse_args(argv)
-    patch = _activation.session().registry.get(options.patch)
-    rows = []
-    for target in patch.targets:
-        if options.distribution in (None, target.distribution):
-            rows.append(probe_target(patch, target, options.patched, options.force))
+    if options.model:
+        rows = [probe_model(options.model, options.patched)]
+        json.dump(rows, sys.stdout)
+        print()
+        return
+    rows = [
+        probe_target(patch, target, options.patched, options.force)
+        for patch in map(_registry.builtin().get, options.patch)
+        for target in patch.targets
+        if options.distribution in (None, target.distribution)
+    ]
     json.dump(rows, sys.stdout)
     print()
 
@@ -50,6 +59,25 @@ def probe_target(patch: Patch, target: Target, patched: bool, force: bool) -> di
         verdict = "red" if result.red else "green"
         row.update(verdict=verdict, detail=result.detail, figure=result.figure)
     except (NotApplicable, ModuleNotFoundError) as error:
+        row.update(verdict="n/a", detail=str(error), figure=None)
+    except Exception as error:
+        row.update(verdict="red", detail=_where(error), figure=None)
+    return row
+
+
+def probe_model(name: str, patched: bool) -> dict[str, Any]:
+    """The same row for a model: red where a batch of it differs from its rows alone."""
+    row: dict[str, Any] = {"patch": None, "target": name}
+    if patched:
+        _activation.session().apply(None, None, strict=False, dry_run=False)
+    from .batch_invariance import measure
+    from .tiny import MODELS
+
+    try:
+        result = measure(MODELS[name]())
+        verdict = "red" if result.red else "green"
+        row.update(verdict=verdict, detail=result.detail, figure=result.figure)
+    except NotApplicable as error:
         row.update(verdict="n/a", detail=str(error), figure=None)
     except Exception as error:
         row.update(verdict="red", detail=_where(error), figure=None)

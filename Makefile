@@ -1,0 +1,30 @@
+# Two commands need only Python 3.11+ and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+NOX := $(VENV)/bin/python -m nox
+
+.PHONY: demo test format matrix clean
+
+demo: $(VENV)/ready
+	@$(NOX) -s demo
+
+test: $(VENV)/ready
+	@$(NOX)
+
+format: $(VENV)/ready
+	$(VENV)/bin/python -m ruff check --fix
+	$(VENV)/bin/python -m ruff format
+
+# Measure every patch on every release set that has no evidence yet (long, resumable).
+matrix: $(VENV)/ready
+	$(VENV)/bin/python tools/measure_matrix.py
+
+clean:
+	rm -rf $(VENV) .nox
+
+$(VENV)/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("mlx_patches needs Python 3.11 or newer; set PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@

@@ -1,0 +1,123 @@
+"""Model types: which installed package implements one, and what a model's folder says."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ._activation import MODEL_PACKAGES
+from ._distributions import source_file
+from ._errors import MlxPatchesError
+
+MAX_CONFIG_BYTES = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model's folder: its type, and what its generation config adds or gets wrong.
+
+    ``eos`` holds the stop ids of each file that names some; ``problem`` is one sentence with
+    the remedy, empty where the folder is fine.
+    """
+
+    path: Path
+    model_type: str
+    eos: dict[str, list[int]]
+    problem: str
+
+
+def read_folder(path: Path) -> ModelFolder:
+    """Read a model's folder.
+
+    Raises:
+        MlxPatchesError: ``config.json`` is missing or cannot be used.
+    """
+    config = _json_object(path / "config.json")
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        raise MlxPatchesError(f"{path / 'config.json'}: no model_type; is this a model's folder?")
+    eos = {"config.json": _ids(config.get("eos_token_id"))}
+    text_config = config.get("text_config")
+    if isinstance(text_config, dict):
+        eos["config.json text_config"] = _ids(text_config.get("eos_token_id"))
+    problem = ""
+    generation_config = path / "generation_config.json"
+    if generation_config.exists():
+        try:
+            eos["generation_config.json"] = _ids(
+                _json_object(generation_config).get("eos_token_id")
+            )
+        except MlxPatchesError as error:
+            problem = f"{error}; its stop tokens are not used until it is mended"
+    return ModelFolder(path, model_type, {k: v for k, v in eos.items() if v}, problem)
+
+
+def implementations(model_type: str) -> dict[str, str]:
+    """Distribution to the name of the module that implements a model type, where installed."""
+    found = {}
+    for package, distribution in MODEL_PACKAGES.items():
+        name = remapping(package).get(model_type, model_type).replace("-", "_")
+        if name.isidentifier() and exists(f"{package}.{name}"):
+            found[distribution] = name
+    return found
+
+
+@cache
+def remapping(package: str) -> dict[str, str]:
+    """A package's ``MODEL_REMAPPING``, read from its source; empty where it has none."""
+    path = source_file(f"{package.partition('.')[0]}.utils")
+    try:
+        tree = ast.parse(path.read_bytes()) if path else ast.Module([], [])
+    except (OSError, SyntaxError):
+        return {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "MODEL_REMAPPING" for t in node.targets
+        ):
+            try:
+                return dict(ast.literal_eval(node.value))
+            except (ValueError, TypeError):
+                return {}
+    return {}
+
+
+def exists(module: str) -> bool:
+    """True where a module is installed, found without importing it."""
+    parent, _, name = module.rpartition(".")
+    init = source_file(parent)
+    folder = init.parent if init else None
+    if folder is None:  # mlx_lm.models has no __init__.py in some releases
+        root = source_file(parent.partition(".")[0])
+        folder = root.parent / "models" if root else None
+    return folder is not None and (
+        (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()
+    )
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise MlxPatchesError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes; not a config")
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise MlxPatchesError(f"{path}: no such file; is this a model's folder?") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MlxPatchesError(f"{path}: cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise MlxPatchesError(
+            f"{path}: line {error.lineno}: not valid JSON ({error.msg}); download it again"
+        ) from None
+    except RecursionError:
+        raise MlxPatchesError(f"{path}: nested too deeply; not a config") from None
+    if not isinstance(content, dict):
+        raise MlxPatchesError(f"{path}: not a JSON object; download it again")
+    return content
+
+
+def _ids(value: Any) -> list[int]:
+    values = value if isinstance(value, list) else [value]
+    return [v for v in values if isinstance(v, int) and not isinstance(v, bool)]

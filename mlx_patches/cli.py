@@ -1,0 +1,228 @@
+"""The command ``mlx-patches``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from . import __version__
+from ._errors import MlxPatchesError
+
+# Long enough for a cold import of a release on a slow machine.
+PROBE_SECONDS = 120
+_STYLES = {
+    "applied": "green",
+    "pending": "green",
+    "fixed-upstream": "dim",
+    "not-affected": "dim",
+    "absent": "dim",
+    "green": "green",
+    "n/a": "dim",
+}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mlx-patches")
+def cli() -> None:
+    """Runtime patches that make batching on MLX correct, and an audit of what needs them.
+
+    Exit codes: 0 nothing needed or all in effect, 1 a finding, 2 usage or broken input.
+    """
+
+
+@cli.command()
+@click.option("--model", metavar="TYPE_OR_FOLDER", help="Only what this model needs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/audit-json.md).")
+@click.option("--strict", is_flag=True, help="What was switched off by choice is a finding too.")
+@click.option("--all", "show_all", is_flag=True, help="Show the targets that need nothing as well.")
+def audit(model: str | None, as_json: bool, strict: bool, show_all: bool) -> None:
+    """Say what is installed, what is wrong with it, and what is repaired."""
+    from ._audit import audit as make_audit
+
+    report = make_audit(model)
+    code = report.exit_code(strict)
+    if as_json:
+        click.echo(json.dumps({**report.as_dict(), "exit_code": code}, indent=2))
+    else:
+        _print_audit(report, code, show_all)
+    sys.exit(code)
+
+
+@cli.command()
+@click.argument("patch")
+def explain(patch: str) -> None:
+    """Print why a patch exists, how it works, where upstream stands and when it retires."""
+    from ._activation import session
+
+    current = session()
+    found = current.registry.get(patch)
+    click.echo(f"{found.id}: {found.summary}\n")
+    click.echo(inspect.cleandoc(sys.modules[found.module].__doc__ or ""))
+    click.echo("\nTargets")
+    for target in found.targets:
+        click.echo(f"    {target.path}")
+    click.echo("Affected releases")
+    for distribution in dict.fromkeys(t.distribution for t in found.targets):
+        rule = current.matrix.rule(found.id, distribution)
+        if rule is not None:
+            fixed = f", fixed in {rule.fixed}" if rule.fixed else ""
+            click.echo(f"    {distribution} {rule.affected}{fixed}")
+    click.echo(f"Reproducer\n    mlx-patches probe {found.id}")
+
+
+@cli.command("list")
+def list_patches() -> None:
+    """List every patch."""
+    from ._activation import session
+
+    table = _table("patch", "without it")
+    for patch in session().registry:
+        table.add_row(patch.id + (" (optional)" if patch.optional else ""), patch.summary)
+    _console().print(table)
+
+
+@cli.command()
+@click.argument("name", metavar="PATCH|MODEL")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def probe(name: str, as_json: bool) -> None:
+    """Run a reproducer in two processes: without the patches, and with them."""
+    from ._activation import session
+    from .probes.tiny import MODELS
+
+    registry = session().registry
+    if name not in registry and name not in MODELS:
+        models = ", ".join(MODELS)
+        raise MlxPatchesError(f"no patch or model {name!r}; models: {models}; see mlx-patches list")
+    kind = "--patch" if name in registry else "--model"
+    without, with_ = (_run_child(kind, name, *extra) for extra in ([], ["--patched"]))
+    rows = [
+        {
+            "patch": name,
+            "target": before["target"],
+            "without": before["verdict"],
+            "with": after["verdict"],
+            "detail_without": before["detail"],
+            "detail_with": after["detail"],
+        }
+        for before, after in zip(without, with_, strict=True)
+    ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        table = _table("target", "without", "with", "seen without", "seen with")
+        for row in rows:
+            verdicts = [_styled(row["without"]), _styled(row["with"])]
+            table.add_row(row["target"], *verdicts, row["detail_without"], row["detail_with"])
+        _console().print(table)
+    sys.exit(1 if any(row["with"] == "red" for row in rows) else 0)
+
+
+@cli.command()
+def enable() -> None:
+    """Activate the patches in every process of this environment."""
+    from . import _enable
+
+    click.echo(f"enabled: {_enable.enable()}")
+
+
+@cli.command()
+def disable() -> None:
+    """Undo enable."""
+    from . import _enable
+
+    removed = _enable.disable()
+    click.echo(f"disabled: removed {removed}" if removed else "was not enabled here")
+
+
+def _run_child(*arguments: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "mlx_patches.probes.child", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise MlxPatchesError(f"the probe did not end within {PROBE_SECONDS} s") from None
+    except ValueError:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise MlxPatchesError(f"the probe's process died: {last}") from None
+    return rows
+
+
+def _print_audit(report: Any, code: int, show_all: bool) -> None:
+    console = _console()
+    installed = ", ".join(map(str, report.distributions)) or "no MLX package"
+    console.print(Text(f"Installed: {installed}"))
+    console.print(Text(f"Active in this environment: {'yes' if report.active else 'no'}"))
+    for broken in report.broken_sets:
+        console.print(Text(f"Cannot work: {broken.reason}: {broken.remedy}", style="red"))
+    if report.model is not None:
+        _print_model(console, report.model)
+    shown = [o for o in report.outcomes if show_all or o.finding or _worth_a_row(o)]
+    if shown:
+        table = _table("patch", "target", "status", "reason")
+        for outcome in shown:
+            status = _styled(str(outcome.status))
+            table.add_row(outcome.patch, outcome.target, status, outcome.reason)
+        console.print(table)
+    hidden = len(report.outcomes) - len(shown)
+    if hidden:
+        console.print(Text(f"{hidden} more targets need nothing (--all shows them)", style="dim"))
+    if report.model is None and report.models:
+        table = _table("affected model", "distribution", "patches")
+        for model, rows in report.models.items():
+            for distribution, ids in rows.items():
+                table.add_row(model, distribution, ", ".join(ids))
+        console.print(table)
+    findings = len(report.findings)
+    verdict = f"{findings} finding{'s' if findings != 1 else ''}" if code else "Nothing to do"
+    console.print(Text(verdict, style="bold red" if code else "bold green"))
+
+
+def _print_model(console: Console, model: Any) -> None:
+    row = "its own row" if model.known else "the row default"
+    rows = "; ".join(f"{name}: {', '.join(ids) or 'nothing'}" for name, ids in model.rows.items())
+    console.print(Text(f"Model type {model.model_type}, {row}: {rows or 'not installed'}"))
+    if model.folder:
+        for file, ids in model.folder.eos.items():
+            console.print(Text(f"Stop tokens in {file}: {', '.join(map(str, ids))}"))
+        if model.folder.problem:
+            console.print(Text(model.folder.problem, style="red"))
+
+
+def _worth_a_row(outcome: Any) -> bool:
+    from ._ledger import NOT_NEEDED
+
+    return outcome.status not in NOT_NEEDED
+
+
+def _console() -> Console:
+    # Piped output is for programs and logs: one line a row, whatever its length.
+    return Console() if sys.stdout.isatty() else Console(width=400, no_color=True)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _styled(word: str) -> Text:
+    return Text(word, style=_STYLES.get(word, "red"))
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line; a broken input is one line on stderr and exit code 2."""
+    try:
+        cli.main(args=arguments, standalone_mode=True)
+    except MlxPatchesError as error:
+        click.echo(f"mlx-patches: {error}", err=True)
+        sys.exit(2)
+    sys.exit(0)

@@ -1,0 +1,132 @@
+"""What `make test` and `make demo` run. `nox -l` lists the sessions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import release_sets  # noqa: E402
+
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "unit", "release"]
+nox.options.error_on_missing_interpreters = False
+# Environments are made from what is on this machine.
+os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
+
+SETS = release_sets.load()
+TESTED = [
+    "mlx-lm 0.28.4",
+    "mlx-lm 0.30.7",
+    "mlx-lm 0.31.1",
+    "mlx-lm 0.31.3",
+    "mlx-lm 0.32.2",
+    "mlx-vlm 0.4.3",
+    "mlx-vlm 0.5.0",
+    "mlx-vlm 0.6.5",
+    "mlx-vlm 0.7.10",
+]
+DEMO = "mlx-vlm 0.4.3"
+PYTHONS = ["3.11", "3.12", "3.13"]
+
+
+@nox.session(python=False)
+def lint(session: nox.Session) -> None:
+    """Ruff: rules and format."""
+    session.run(sys.executable, "-m", "ruff", "check")
+    session.run(sys.executable, "-m", "ruff", "format", "--check")
+
+
+@nox.session(python=False)
+def types(session: nox.Session) -> None:
+    """mypy, strict, on the package."""
+    session.run(sys.executable, "-m", "mypy")
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("python", PYTHONS)
+def unit(session: nox.Session, python: str) -> None:
+    """The pure part: no MLX."""
+    interpreter = find_python(python)
+    if interpreter is None:
+        message = f"Python {python} is not on this machine; its run of the pure part is missing"
+        session.error(message) if os.environ.get("CI") else session.skip(message)
+    environment = ROOT / ".nox" / f"pure-{python}"
+    uv(session, "venv", "--quiet", "--allow-existing", "--python", interpreter, str(environment))
+    uv(session, *into(environment), "-e", ".", "--group", "test")
+    session.run(str(environment / "bin" / "python"), "-m", "pytest", "-q", "tests/unit")
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("name", TESTED)
+def release(session: nox.Session, name: str) -> None:
+    """Probes, mutants and conformance against a real release."""
+    python = release_environment(session, name)
+    session.run(python, "-m", "pytest", "-q", "tests/releases", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def demo(session: nox.Session) -> None:
+    """A tiny Gemma 4 in a batch, without and with the patches, then the audit."""
+    python = release_environment(session, DEMO)
+    command = str(Path(python).with_name("mlx-patches"))
+    session.run(command, "probe", "gemma4")
+    session.run(command, "audit", success_codes=[1])
+    session.run(command, "enable")
+    session.run(command, "audit")
+    session.run(command, "disable")
+
+
+def release_environment(session: nox.Session, name: str) -> str:
+    """Make a release set's environment, or bring it up to date; returns its Python."""
+    one = SETS[name]
+    environment = ROOT / ".nox" / one.slug
+    uv(session, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(environment))
+    uv(
+        session,
+        *into(environment),
+        *one.age_limit(),
+        *one.requirements(),
+        "-e",
+        ".",
+        "--group",
+        "test",
+    )
+    return str(environment / "bin" / "python")
+
+
+def uv(session: nox.Session, *arguments: str) -> None:
+    """Run uv, which stands beside nox in the development environment."""
+    session.run(sys.executable, "-m", "uv", *arguments)
+
+
+def into(environment: Path) -> list[str]:
+    """The start of an install into an environment."""
+    return ["pip", "install", "--quiet", "--python", str(environment / "bin" / "python")]
+
+
+def find_python(version: str) -> str | None:
+    """An interpreter of this version: this one, uv's find, or pyenv's."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [*sorted(pyenv.glob(f"{version}.*/bin/python")), f"python{version}"]
+    for candidate in map(str, candidates):
+        try:
+            done = subprocess.run(
+                [candidate, "-c", "import sys; print(sys.executable)"],
+                capture_output=True,
+                text=True,
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return done.stdout.strip()
+    return None

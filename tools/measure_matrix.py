@@ -1,0 +1,236 @@
+"""Measures every patch on every release set, and writes the matrix from what was seen.
+
+    python tools/measure_matrix.py               measure what has no evidence yet, then write
+    python tools/measure_matrix.py --write       only write compat_matrix.yaml
+    python tools/measure_matrix.py --set 'mlx-lm 0.31.3' --patch offset-alias --again
+
+Each set is an environment that uv makes and throws away. The evidence, one file a set, holds
+for each target of each patch its fingerprint and what the probe said without the patch and
+with it. Needs uv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import release_sets
+from packaging.version import Version
+from release_sets import ReleaseSet
+
+ROOT = Path(__file__).parent.parent
+EVIDENCE = ROOT / "tools" / "evidence"
+MATRIX = ROOT / "compat_matrix.yaml"
+BEGIN = "# -- measured: written by tools/measure_matrix.py from tools/evidence --\n"
+END = "# -- end of what is measured --\n"
+SECONDS = 300
+
+Evidence = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--set", action="append", dest="sets", help="only this set")
+    parser.add_argument("--patch", action="append", dest="patches", help="only this patch")
+    parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--again", action="store_true", help="measure what was measured before")
+    parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
+    options = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if not options.write:
+        index, count = map(int, options.shard.split("/"))
+        sets = list(release_sets.load().values())[index - 1 :: count]
+        if options.sets:
+            sets = [one for one in sets if one.name in options.sets]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(lambda one: measure(one, options.patches, options.again), sets))
+    write_matrix()
+
+
+def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
+    """Add to a set's evidence what is missing from it."""
+    from mlx_patches import _registry
+
+    file = EVIDENCE / f"{one.slug}.json"
+    evidence: Evidence = json.loads(file.read_text()) if file.exists() else {"set": one.name}
+    measured = evidence.setdefault("patches", {})
+    todo = [
+        patch.id
+        for patch in _registry.builtin()
+        if any(t.distribution == one.distribution for t in patch.targets)
+        and (patches is None or patch.id in patches)
+        and (again or patch.id not in measured)
+    ]
+    if not todo:
+        return
+    evidence["versions"] = versions(one)
+    without = child(one, todo)
+    for patch_id in todo:
+        with_ = child(one, [patch_id], "--patched", "--force")
+        measured[patch_id] = {
+            row["target"]: {
+                "body": row["body"],
+                "without": row["verdict"],
+                "with": after["verdict"],
+                "detail": row["detail"],
+                **({"detail_with": after["detail"]} if after["verdict"] == "red" else {}),
+            }
+            for row, after in zip(
+                [row for row in without if row["patch"] == patch_id], with_, strict=True
+            )
+            if row["verdict"] != "n/a"
+        }
+    evidence["patches"] = dict(sorted(measured.items()))
+    EVIDENCE.mkdir(exist_ok=True)
+    file.write_text(json.dumps(evidence, indent=1) + "\n")
+    red = [p for p in todo if any(t["without"] == "red" for t in measured[p].values())]
+    print(f"{one.name}: red without its patch: {', '.join(red) or 'nothing'}", flush=True)
+
+
+def child(one: ReleaseSet, patches: Iterable[str], *flags: str) -> list[dict[str, Any]]:
+    """The rows of a probe process in the set's environment."""
+    arguments = [argument for patch in patches for argument in ("--patch", patch)]
+    command = ["-m", "mlx_patches.probes.child", *arguments]
+    command += ["--distribution", one.distribution, *flags]
+    return json.loads(run(one, *command))  # type: ignore[no-any-return]
+
+
+def versions(one: ReleaseSet) -> dict[str, str]:
+    """What the set's environment holds of the packages that matter."""
+    code = (
+        "import importlib.metadata as m, json; names = ('mlx', 'mlx-lm', 'mlx-vlm',"
+        " 'transformers'); found = {d.metadata['Name'].lower(): d.version for d in"
+        " m.distributions()}; print(json.dumps({n: found[n] for n in names if n in found}))"
+    )
+    return json.loads(run(one, "-c", code))  # type: ignore[no-any-return]
+
+
+def run(one: ReleaseSet, *arguments: str) -> str:
+    """Run Python in an environment of this set; returns its standard output."""
+    command = [sys.executable, "-m", "uv", "run", "--quiet", "--isolated", "--no-project"]
+    command += ["--python", sys.executable, "--with-editable", str(ROOT), *one.age_limit()]
+    for requirement in one.requirements():
+        command += ["--with", requirement]
+    done = subprocess.run(
+        [*command, "python", *arguments], capture_output=True, text=True, timeout=SECONDS
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise SystemExit(f"{one.name}: {' '.join(arguments[:4])}: {last}")
+    return done.stdout
+
+
+def load_evidence() -> list[Evidence]:
+    """All evidence, releases oldest first."""
+    found = [json.loads(file.read_text()) for file in EVIDENCE.glob("*.json")]
+    return sorted(found, key=lambda e: (e["set"].split()[0], Version(e["set"].split()[1])))
+
+
+def measured_block(evidence: list[Evidence]) -> str:
+    """The releases and patches sections of the matrix, as YAML text."""
+    from mlx_patches import _registry
+
+    releases: dict[str, list[Evidence]] = {}
+    for one in evidence:
+        releases.setdefault(one["set"].split()[0], []).append(one)
+    lines = ["releases:"]
+    for distribution, sets in releases.items():
+        versions = ", ".join(f'"{one["set"].split()[1]}"' for one in sets)
+        lines.append(f"  {distribution}: [{versions}]")
+    lines.append("patches:")
+    for patch in _registry.builtin():
+        body: list[str] = []
+        for distribution, sets in releases.items():
+            body += rule_lines(patch.id, distribution, sets)
+        if body:
+            lines += [f"  {patch.id}:", *body]
+    return "\n".join(lines) + "\n"
+
+
+def rule_lines(patch: str, distribution: str, sets: list[Evidence]) -> list[str]:
+    """One distribution's rule for a patch; empty where no measured release has the defect."""
+    seen = [
+        (one["set"].split()[1], one["patches"][patch]) for one in sets if patch in one["patches"]
+    ]
+    affected = [release for release, targets in seen if repaired(patch, release, targets)]
+    if not affected:
+        return []
+    order = [release for release, _ in seen]
+    first, last = order.index(affected[0]), order.index(affected[-1])
+    holes = [release for release in order[first : last + 1] if release not in affected]
+    specifier = ",".join(
+        [f">={affected[0]}", f"<={affected[-1]}", *(f"!={release}" for release in holes)]
+    )
+    lines = [f"    {distribution}:", f'      affected: "{specifier}"']
+    if order[last + 1 :]:
+        lines.append(f'      fixed: ">={order[last + 1]}"')
+    bodies = target_bodies(patch, seen)
+    if bodies:
+        lines.append("      bodies:")
+    for target, (red, green) in bodies.items():
+        lines.append(f"        {target}:")
+        if red:
+            lines.append(f"          affected: [{', '.join(red)}]")
+        if green:
+            lines.append(f"          sound: [{', '.join(green)}]")
+    return lines
+
+
+def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
+    """True where the release has the defect and the patch repairs it.
+
+    Raises:
+        SystemExit: the patch turned a green target red, or left a red one red.
+    """
+    for target, seen in targets.items():
+        if seen["with"] == "red":
+            was = "broke" if seen["without"] == "green" else "did not repair"
+            raise SystemExit(
+                f"{patch} {was} {target} on {release}: {seen.get('detail_with', seen['detail'])}"
+            )
+    return any(seen["without"] == "red" for seen in targets.values())
+
+
+def target_bodies(
+    patch: str, seen: list[tuple[str, dict[str, Any]]]
+) -> dict[str, tuple[list[str], list[str]]]:
+    """Target name to the fingerprints that were red, and those that were green.
+
+    Raises:
+        SystemExit: one fingerprint was both, so the target's ``body`` says too little.
+    """
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for release, targets in seen:
+        for target, cell in targets.items():
+            body = cell["body"]
+            if body is None or cell["without"] == "n/a":
+                continue
+            lists = found.setdefault(target.partition(":")[2], ([], []))
+            mine, other = lists if cell["without"] == "red" else lists[::-1]
+            if body in other:
+                raise SystemExit(f"{patch} {target}: body {body} is red and green ({release})")
+            if body not in mine:
+                mine.append(body)
+    return found
+
+
+def write_matrix() -> None:
+    """Write the measured block into compat_matrix.yaml, and compile it."""
+    from mlx_patches import _matrix
+
+    text = MATRIX.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    MATRIX.write_text(before + BEGIN + measured_block(load_evidence()) + END + after)
+    _matrix.COMPILED.write_text(_matrix.compile_builtin())
+
+
+if __name__ == "__main__":
+    main()
