@@ -1,0 +1,66 @@
+"""The lab: batch invariance of every model family of an installed release, cell by cell.
+
+``families`` says which there are, ``build`` makes a tiny random-weight model of one, and a
+scenario compares a batch of it with its rows run alone. A cell is one scenario of one family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Family:
+    """One decoder family: the distribution, and the model's module below its ``models``."""
+
+    distribution: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution}:{self.name}"
+
+
+class NotBuilt(Exception):  # noqa: N818  (an answer, not an error)
+    """A family that cannot be built here; the message is the reason, one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabModel:
+    """A tiny random-weight language model.
+
+    Args:
+        family: which.
+        config: the small config that it was built from.
+        vocabulary: how many token ids it knows; 0 is kept for padding.
+        window: the smallest sliding window of its caches, None where it has none.
+        call: ``call(tokens, cache, **kwargs)``: token ids of shape (rows, length) to float32
+            logits of shape (rows, length, vocabulary).
+        make_cache: the model's own caches for one row.
+        make_batch_cache: the caches of a left-padded batch, chosen as the release's own engine
+            chooses them; takes the padding of each row.
+        module: the language model itself, for what a scenario needs beyond this.
+    """
+
+    family: Family
+    config: dict[str, Any]
+    vocabulary: int
+    window: int | None
+    call: Callable[..., Any]
+    make_cache: Callable[[], list[Any]]
+    make_batch_cache: Callable[[Sequence[int]], list[Any]]
+    module: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one scenario saw: ``green``, ``red``, ``n/a``, ``insensitive`` or ``not-built``.
+
+    ``figure`` is the largest difference relative to the logits' scale; ``detail`` says what it
+    is, or the exception with the line in the package that raised it.
+    """
+
+    verdict: str
+    detail: str = ""
+    figure: float | None = None
