@@ -153,5 +153,5 @@ def _current_owner(site: Site) -> Any:
 
 
 def _accessor(obj: Any) -> Any:
-    """The link of a wrapper chain that stands for the object: a property's getter."""
-    return obj.fget if isinstance(obj, property) else obj
+    """The link of a wrapper chain that stands for the object: a wrapped property's getter."""
+    return obj.fget if type(obj) is property else obj

@@ -40,10 +40,8 @@ def judge(rule: Rule | None, installed: Installed | None, name: str, body: str |
     if body in affected:
         beyond = "" if decision == "affected" else ", by its body, whatever the version says"
         return Verdict(True, f"{installed} has the defect{beyond}")
-    if body in sound:
-        if decision == "clear":
-            return Verdict(False, f"{installed} predates the defect", Status.NOT_AFFECTED)
-        return Verdict(False, f"{installed} has the repaired body", Status.FIXED_UPSTREAM)
+    if body in sound and decision != "fixed":
+        return Verdict(False, f"its body in {installed} was measured sound", Status.NOT_AFFECTED)
     if decision == "fixed":
         return Verdict(False, f"fixed upstream ({rule.fixed})", Status.FIXED_UPSTREAM)
     if decision == "clear":

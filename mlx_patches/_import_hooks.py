@@ -45,9 +45,10 @@ class Watcher:
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Let the finders behind this one find the module, and follow its loading."""
-        if not self.watches(name):
+        finders = list(sys.meta_path)
+        if not self.watches(name) or self not in finders:
             return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+        for finder in finders[finders.index(self) + 1 :]:
             spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if spec is not None:
                 self._follow(spec)
@@ -107,6 +108,8 @@ class _AwaitedSpec(ModuleSpec):
 
 def _when_complete(module: ModuleType, callback: Callable[[ModuleType], None]) -> None:
     spec = module.__spec__
+    if isinstance(spec, _AwaitedSpec):
+        return
     if type(spec) is not ModuleSpec:
         _warn(f"mlx_patches cannot await the import of {module.__name__}")
         return

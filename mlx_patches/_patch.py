@@ -95,34 +95,33 @@ def _closure(original: Any, wrapper: Callable[..., Any]) -> Any:
     return replacement
 
 
-class Attribute:
+class Attribute(property):
     """An instance attribute that is converted as it is read or written.
 
     Values stay in the instance's ``__dict__`` under their own name, so objects that exist
-    already keep working when the attribute is added and when it is taken away.
+    already keep working when the attribute is added and when it is taken away. A property,
+    since those are read in C.
+
+    Args:
+        name: the attribute.
+        read: ``read(instance) -> value``; the plain value by default.
+        write: ``write(value) -> value`` converts what is stored.
     """
 
-    __slots__ = ("name",)
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[Any], Any] | None = None,
+        write: Callable[[Any], Any] | None = None,
+    ):
+        def put(instance: Any, value: Any) -> None:
+            instance.__dict__[name] = value if write is None else write(value)
 
-    def __init__(self, name: str):
-        self.name = name
+        def drop(instance: Any) -> None:
+            stored(instance, name)
+            del instance.__dict__[name]
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        try:
-            return instance.__dict__[self.name]
-        except KeyError:
-            raise AttributeError(
-                f"{type(instance).__name__!r} object has no attribute {self.name!r}"
-            ) from None
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        instance.__dict__[self.name] = value
-
-    def __delete__(self, instance: Any) -> None:
-        if instance.__dict__.pop(self.name, MISSING) is MISSING:
-            raise AttributeError(self.name)
+        super().__init__(read or functools.partial(stored, name=name), put, drop)
 
     @property
     def __wrapped__(self) -> Any:
@@ -130,3 +129,16 @@ class Attribute:
         import wrapt
 
         return wrapt.MISSING
+
+
+def stored(instance: Any, name: str) -> Any:
+    """What an instance holds under a name.
+
+    Raises:
+        AttributeError: nothing.
+    """
+    try:
+        return instance.__dict__[name]
+    except KeyError:
+        kind = type(instance).__name__
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}") from None

@@ -1,0 +1,79 @@
+"""Tests that need a real release: each environment runs them against what it has installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mlx_patches import _gate, _registry
+from mlx_patches._activation import MODEL_PACKAGES, Session
+from mlx_patches._audit import judge_file
+from mlx_patches._manager import Manager
+from mlx_patches._matrix import CompatMatrix
+from mlx_patches._patch import Patch, Target
+from mlx_patches.probes import NotApplicable, Result
+from mlx_patches.probes.child import anything_goes
+
+PACKAGES = {d: p.partition(".")[0] for p, d in MODEL_PACKAGES.items()}
+
+
+def installed(distribution: str) -> bool:
+    """True where the environment has the distribution's package."""
+    return importlib.util.find_spec(PACKAGES[distribution]) is not None
+
+
+def every_target() -> list[object]:
+    """(patch, target) for each target of an installed distribution, as pytest parameters."""
+    return [
+        pytest.param(patch, target, id=f"{patch.id}-{target.path}")
+        for patch in _registry.builtin()
+        for target in patch.targets
+        if installed(target.distribution)
+    ]
+
+
+def every_patch() -> list[object]:
+    """Each patch that has a target in an installed distribution, as pytest parameters."""
+    return [
+        pytest.param(patch, id=patch.id)
+        for patch in _registry.builtin()
+        if any(installed(target.distribution) for target in patch.targets)
+    ]
+
+
+def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
+    """A probe's answer in this process; a crash is red."""
+    module, _, name = patch.probe.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)(target)
+    except NotApplicable as answer:
+        return answer
+    except Exception as error:
+        return Result(True, f"{type(error).__name__}: {error}")
+
+
+def verdict(patch: Patch, target: Target) -> _gate.Verdict:
+    """The gate's word on a target, by the committed matrix."""
+    return judge_file(Session(_registry.builtin(), CompatMatrix.builtin()), patch, target)
+
+
+@pytest.fixture
+def ungated() -> Iterator[Callable[[Patch], Manager]]:
+    """Apply a patch whatever the matrix says; taken out again after the test."""
+    managers: list[Manager] = []
+
+    def apply(patch: Patch) -> Manager:
+        for target in patch.targets:
+            if installed(target.distribution) and importlib.util.find_spec(target.module):
+                importlib.import_module(target.module)
+        manager = Manager(anything_goes(patch))
+        managers.append(manager)
+        manager.apply(patch)
+        return manager
+
+    yield apply
+    for manager in managers:
+        manager.restore()

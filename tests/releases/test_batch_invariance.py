@@ -1,0 +1,103 @@
+"""Gemma 4 of mlx-vlm in a batch, and families that need nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+import mlx_patches
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.batch_invariance import TOLERANCE, difference, measure, random_rows
+from mlx_patches.probes.tiny import gemma4, llama
+
+from .conftest import installed
+
+needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
+needs_lm = pytest.mark.skipif(not installed("mlx-lm"), reason="this set has no mlx-lm")
+
+SHAPES = [
+    {},
+    {"window": 16, "layer_types": ("sliding_attention",) * 3 + ("full_attention",)},
+    {"layer_types": ("sliding_attention", "full_attention") * 3, "shared_layers": 2},
+    {"layer_types": ("full_attention",) * 2},
+    {"seed": 7},
+]
+LENGTHS = [(5, 9), (1, 2, 17), (12, 12), (30, 4, 8, 21)]
+
+
+ALIASES = ["offset-alias", "left-padding-alias", "frozen-state"]
+
+
+def has_defect() -> bool:
+    import importlib.metadata
+
+    from packaging.version import Version
+
+    return Version("0.4.3") <= Version(importlib.metadata.version("mlx-vlm")) < Version("0.5.0")
+
+
+@pytest.fixture
+def applied():
+    yield mlx_patches.apply
+    mlx_patches.restore()
+
+
+@needs_vlm
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_gemma4_batch_equals_solo(shape, lengths, applied):
+    model = gemma4(**shape)
+    without = measure(model, lengths)
+    assert without.red == has_defect(), without.detail
+    assert without.figure > 0.5 or not has_defect()
+    applied()
+    with_ = measure(model, lengths)
+    assert with_.figure <= TOLERANCE, with_.detail
+
+
+@needs_vlm
+def test_solo_generation_is_bit_for_bit_the_same(applied):
+    import mlx.core as mx
+
+    model = gemma4(shared_layers=2, layer_types=("sliding_attention", "full_attention") * 3)
+    (prompt,), (continuation,) = random_rows([11], 14)
+
+    def run():
+        cache = model.solo_cache()
+        steps = [model.logits([prompt], cache)]
+        steps += [model.logits([[token]], cache) for token in continuation]
+        return [step.tolist() for step in steps]
+
+    before = run()
+    applied(patches=ALIASES)
+    assert run() == before
+    mx.clear_cache()
+
+
+@needs_lm
+def test_llama_needs_nothing_and_gets_nothing(applied):
+    import mlx_lm.models.cache as cache
+
+    before = {name: dict(vars(c)) for name, c in vars(cache).items() if isinstance(c, type)}
+    applied()
+    assert difference(llama(), *random_rows((5, 9, 3), 12)) <= TOLERANCE
+    after = {name: dict(vars(c)) for name, c in vars(cache).items() if isinstance(c, type)}
+    assert after == before
+
+
+@needs_vlm
+def test_importing_gemma4_activates_its_row(applied):
+    gemma4()
+    applied()
+    asked = {outcome.patch for outcome in mlx_patches.status()}
+    assert {"offset-alias", "frozen-state"} <= asked
+
+
+@needs_lm
+def test_unknown_kind_of_cache_is_not_applicable():
+    from mlx_patches.probes.tiny import _batched
+
+    class Strange:
+        pass
+
+    with pytest.raises(NotApplicable):
+        _batched(Strange(), [0], "mlx_lm.models.llama")

@@ -1,0 +1,170 @@
+"""The command line in an environment with a real release."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import installed
+
+PRESENT = [name for name in ("mlx-lm", "mlx-vlm") if installed(name)]
+
+
+def run(*arguments, environment=None):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "mlx_patches", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+@pytest.fixture
+def enabled():
+    assert run("enable").returncode == 0
+    yield
+    assert run("disable").returncode == 0
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4", "eos_token_id": 1}))
+    return tmp_path
+
+
+def test_audit_finds_before_and_is_satisfied_after(enabled):
+    assert run("audit").returncode == 0
+    assert run("disable").returncode == 0
+    before = run("audit")
+    assert before.returncode == 1
+    assert "mlx-patches enable" in before.stdout
+
+
+def test_audit_json_is_what_the_document_says(enabled):
+    done = run("audit", "--json")
+    report = json.loads(done.stdout)
+    assert report["schema"] == 1
+    assert report["exit_code"] == done.returncode == 0
+    assert report["active"] is True
+    assert {d["name"] for d in report["distributions"]} >= {*PRESENT, "mlx"}
+    statuses = {row["status"] for row in report["patches"]}
+    assert "pending" in statuses
+    assert not [row for row in report["patches"] if row["finding"]]
+    documented = Path(__file__).parents[2] / "docs" / "audit-json.md"
+    text = documented.read_text()
+    for key in (*report, *report["patches"][0]):
+        assert f"`{key}`" in text, key
+
+
+def test_audit_imports_no_mlx():
+    code = (
+        "import sys, mlx_patches; mlx_patches.audit();"
+        "print([m for m in ('mlx', 'mlx.core', 'mlx_lm', 'mlx_vlm') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_enabled_environment_patches_an_unmodified_program(enabled):
+    distribution = PRESENT[-1]
+    package = distribution.replace("-", "_")
+    model = "gemma4.language" if distribution == "mlx-vlm" else "gemma2"
+    code = (
+        f"import {package}.models.{model}, {package}.models.cache, sys\n"
+        "import mlx_patches\n"
+        "print(sorted({o.patch for o in mlx_patches.status() if o.status == 'applied'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "frozen-state" in done.stdout, done.stderr
+    off = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code.replace(
+                "import mlx_patches\n",
+                "assert 'mlx_patches._activation' not in sys.modules\nimport mlx_patches\n",
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        env={"MLX_PATCHES": "0"},
+    )
+    assert off.stdout.strip() == "[]", off.stderr
+
+
+def test_audit_of_a_model_folder(folder):
+    (folder / "generation_config.json").write_text('{"eos_token_id": [1, 106]}')
+    done = run("audit", "--model", str(folder))
+    if "mlx-vlm" in PRESENT:
+        assert "generation_config.json: 1, 106" in done.stdout
+    assert done.returncode in (0, 1, 2)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif("mlx-vlm" not in PRESENT, reason="gemma4 is a model of mlx-vlm here")
+def test_broken_generation_config_is_a_finding(folder, enabled):
+    (folder / "generation_config.json").write_text("{")
+    done = run("audit", "--model", str(folder))
+    assert done.returncode == 1
+    assert "generation_config.json: line 1: not valid JSON" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["explain", "offset-aliass"], "did you mean 'offset-alias'?"),
+        (["probe", "no-such-thing"], "no patch or model 'no-such-thing'"),
+        (["audit", "--model", "no_such_model"], "no model type 'no_such_model'"),
+        (["audit", "--model", "./no-such-folder"], "no such folder"),
+    ],
+)
+def test_broken_input_is_one_line_and_exit_code_2(arguments, said):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "config.json: no such file"),
+        ("{", "config.json: line 1: not valid JSON"),
+        ("[]", "config.json: not a JSON object"),
+        ("{}", "config.json: no model_type"),
+        ("[" * 100_000, "config.json: "),
+    ],
+)
+def test_broken_config_is_one_line_and_exit_code_2(tmp_path, content, said):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    done = run("audit", "--model", str(tmp_path))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_probe_is_red_without_and_green_with():
+    done = run("probe", "frozen-state", "--json")
+    rows = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert "red" in {row["without"] for row in rows}
+    assert "red" not in {row["with"] for row in rows}
+
+
+def test_explain_and_list_name_every_patch():
+    from mlx_patches import _registry
+
+    listed = run("list").stdout
+    for patch in _registry.builtin():
+        assert patch.id in listed
+        explained = run("explain", patch.id)
+        assert explained.returncode == 0
+        for heading in ("Why", "How", "Upstream", "Retire when"):
+            assert f"\n{heading}\n" in explained.stdout, (patch.id, heading)
