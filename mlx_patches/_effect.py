@@ -20,7 +20,7 @@ def put_in(site: Site) -> None:
     """Write the replacement, and rebind a function wherever it was imported by name."""
     setattr(site.owner, site.attribute, site.replacement)
     if isinstance(site.owner, ModuleType):
-        _rebind(site.attribute, site.original, site.replacement)
+        _rebind(site.attribute, site.original, site.replacement, besides=site.owner)
 
 
 def take_out(site: Site) -> str:
@@ -136,13 +136,16 @@ def _holder(referrer: Any) -> str:
     return ""
 
 
-def _rebind(attribute: str, old: Any, new: Any, besides: ModuleType | None = None) -> None:
-    """Replace ``old`` in every module that imported it by name."""
-    for module in list(sys.modules.values()):
+def _rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
+    """Replace ``old`` wherever it was imported by name: under any name in its own package."""
+    package = besides.__name__.partition(".")[0]
+    for name, module in list(sys.modules.items()):
         if module is besides or not isinstance(module, ModuleType):
             continue
-        if vars(module).get(attribute) is old:
-            setattr(module, attribute, new)
+        names = list(vars(module)) if name.partition(".")[0] == package else [attribute]
+        for candidate in names:
+            if vars(module).get(candidate) is old:
+                setattr(module, candidate, new)
 
 
 def _current_owner(site: Site) -> Any:

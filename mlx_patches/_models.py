@@ -40,20 +40,42 @@ def read_folder(path: Path) -> ModelFolder:
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise MlxPatchesError(f"{path / 'config.json'}: no model_type; is this a model's folder?")
-    eos = {"config.json": _ids(config.get("eos_token_id"))}
-    text_config = config.get("text_config")
+    eos, problem = stop_ids(path, config)
+    return ModelFolder(path, model_type, eos, problem)
+
+
+def stop_ids(
+    folder: Path, config: dict[str, Any] | None = None
+) -> tuple[dict[str, list[int]], str]:
+    """The stop tokens that a model's folder names, file by file, and what is wrong with them.
+
+    A missing file names none. A broken one names none either, and is the second value: one
+    sentence with the remedy, empty where all is well.
+
+    Args:
+        folder: the model's folder.
+        config: its ``config.json``, where it was read already.
+    """
+    problems = []
+    contents: dict[str, dict[str, Any]] = {}
+    for name in ("config.json", "generation_config.json"):
+        if name == "config.json" and config is not None:
+            contents[name] = config
+        elif (folder / name).exists():
+            try:
+                contents[name] = _json_object(folder / name)
+            except MlxPatchesError as error:
+                problems.append(f"{error}; its stop tokens are not used until it is mended")
+    text_config = contents.get("config.json", {}).get("text_config")
     if isinstance(text_config, dict):
-        eos["config.json text_config"] = _ids(text_config.get("eos_token_id"))
-    problem = ""
-    generation_config = path / "generation_config.json"
-    if generation_config.exists():
+        contents["config.json: text_config"] = text_config
+    found = {}
+    for name, content in contents.items():
         try:
-            eos["generation_config.json"] = _ids(
-                _json_object(generation_config).get("eos_token_id")
-            )
-        except MlxPatchesError as error:
-            problem = f"{error}; its stop tokens are not used until it is mended"
-    return ModelFolder(path, model_type, {k: v for k, v in eos.items() if v}, problem)
+            found[name] = _ids(content.get("eos_token_id"))
+        except ValueError as error:
+            problems.append(f"{folder / name}: {error}; its stop tokens are not used")
+    return {name: ids for name, ids in found.items() if ids}, "; ".join(problems)
 
 
 def implementations(model_type: str) -> dict[str, str]:
@@ -120,4 +142,7 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 def _ids(value: Any) -> list[int]:
     values = value if isinstance(value, list) else [value]
-    return [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
+    ids = [v for v in values if v is not None]
+    if any(isinstance(v, bool) or not isinstance(v, int) for v in ids):
+        raise ValueError(f"eos_token_id is {value!r}, not an id or a list of ids")
+    return [v for v in ids if v >= 0]

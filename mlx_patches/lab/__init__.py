@@ -22,7 +22,7 @@ class Family:
         return f"{self.distribution}:{self.name}"
 
 
-class NotBuilt(Exception):  # noqa: N818  (an answer, not an error)
+class NotBuilt(Exception):
     """A family that cannot be built here; the message is the reason, one line."""
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from mlx_patches._patch import Attribute
-from mlx_patches.patches.shared import _handles, frozen_state
+from mlx_patches.patches.mlx_lm import batch_rotating_extract
+from mlx_patches.patches.shared import _handles, extra_eos, frozen_state, rotating_max_size
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -20,8 +21,24 @@ def states_that_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen_state, "detached", lambda value: value)
 
 
+def sizes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating_max_size, "Attribute", lambda name, read, write: Attribute(name))
+
+
+def padding_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_rotating_extract, "settled", lambda cache: cache)
+
+
+def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
+    monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
     "frozen-state": states_that_are_live,
+    "rotating-max-size": sizes_as_they_come,
+    "batch-rotating-extract": padding_below_zero,
+    "extra-eos": first_id_only,
 }

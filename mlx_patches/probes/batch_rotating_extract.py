@@ -1,0 +1,97 @@
+"""Extracts rows of a rotating batch after every number of steps and goes on alone.
+
+Every token carries its own number as key and value, so what a cache holds can be read back
+and compared with a solo cache that was fed the same row.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of
+
+_PADDINGS = ((0, 0), (3, 0), (0, 2), (5, 1))
+_WINDOWS = (4, 8)
+
+
+def probe(target: Target) -> Result:
+    """Red where an extracted row holds or goes on to hold other tokens than it would alone."""
+    batch_class = cache_of(target)
+    if not hasattr(batch_class, "extract"):
+        raise NotApplicable("BatchRotatingKVCache has no extract in this release")
+    solo_class = importlib.import_module(target.module).RotatingKVCache
+    wrong = []
+    for window in _WINDOWS:
+        for padding in _PADDINGS:
+            for steps in range(2 * window + 2):
+                problem = difference(batch_class, solo_class, window, padding, 6, steps)
+                if problem:
+                    wrong.append(f"window {window}, padding {padding}, {steps} steps: {problem}")
+    if wrong:
+        return Result(True, f"{len(wrong)} rows wrong, first: {wrong[0]}")
+    return Result(False, "every extracted row goes on as if alone")
+
+
+def difference(
+    batch_class: Any,
+    solo_class: Any,
+    window: int,
+    padding: Sequence[int],
+    prompt: int,
+    steps: int,
+) -> str:
+    """What differs between extracted rows and the same rows alone; empty where nothing does.
+
+    Args:
+        padding: left padding of each row, below ``prompt``.
+        prompt: tokens of the longest row.
+        steps: decode steps before the row is extracted.
+    """
+    batch = batch_class(window, list(padding))
+    _feed(batch, _numbers(padding, 0, prompt))
+    for step in range(steps):
+        _feed(batch, _numbers(padding, prompt + step, 1))
+    for row, pad in enumerate(padding):
+        solo = solo_class(window)
+        _feed(solo, [list(range(prompt - pad))])
+        for step in range(steps):
+            _feed(solo, [[prompt - pad + step]])
+        try:
+            alone = batch.extract(row)
+            problem = _goes_on(alone, solo, window, prompt - pad + steps)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            return f"row {row}: {problem}"
+    return ""
+
+
+def _goes_on(alone: Any, solo: Any, window: int, length: int) -> str:
+    """Compare at once, over decode steps past another wrap, and over a chunk."""
+    if alone.offset != solo.offset:
+        return f"offset {alone.offset}, alone {solo.offset}"
+    for step in range(window + 2):
+        seen, wanted = (_feed(cache, [[length + step]]) for cache in (alone, solo))
+        if seen != wanted:
+            return f"sees {seen}, alone {wanted}"
+    chunk = [[length + window + 2, length + window + 3]]
+    seen, wanted = (_feed(cache, chunk) for cache in (alone, solo))
+    return "" if seen == wanted else f"in a chunk sees {seen}, alone {wanted}"
+
+
+def _numbers(padding: Sequence[int], start: int, count: int) -> list[list[int]]:
+    """The tokens that a left-padded batch is fed: each row's own count, -1 where it pads."""
+    return [[max(-1, start + i - pad) for i in range(count)] for pad in padding]
+
+
+def _feed(cache: Any, numbers: list[list[int]]) -> list[int]:
+    """Feed tokens; returns what the first row then sees, in order of age."""
+    import mlx.core as mx
+
+    states = mx.array(numbers, dtype=mx.float32)[:, None, :, None]
+    keys, _ = cache.update_and_fetch(states, states)
+    return sorted(int(n) for n in keys[0, 0, :, 0].tolist())
