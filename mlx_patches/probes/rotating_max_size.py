@@ -38,4 +38,4 @@ def _fails(cache_class: Any, value: Any) -> bool:
         return True
     for _ in range(_WINDOW + 2):
         keys, _ = cache.update_and_fetch(*keys_and_values(rows, 1))
-    return keys.shape[2] != _WINDOW
+    return bool(keys.shape[2] != _WINDOW)
