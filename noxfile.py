@@ -81,7 +81,7 @@ def demo(session: nox.Session) -> None:
     session.run(command, "audit", success_codes=[1])
     session.run(command, "enable")
     session.run(command, "audit")
-    session.run(command, "disable")
+    session.run(command, "disable", silent=True)
 
 
 def release_environment(session: nox.Session, name: str) -> str:

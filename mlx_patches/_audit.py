@@ -138,10 +138,12 @@ def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
         status, reason = Status.DISABLED, f"optional: ask for it by name; {verdict.reason}"
         by_choice = True
     elif current.active or _boot.active():
-        status, reason, by_choice = Status.PENDING, "waits for a model that needs it", False
+        status, by_choice = Status.PENDING, False
+        always = patch.id in current.matrix.always
+        reason = f"waits for {'its module' if always else 'a model that needs it'}"
     else:
         status, by_choice = Status.DISABLED, False
-        reason = f"not active: mlx-patches enable, or mlx_patches.apply(); {verdict.reason}"
+        reason = f"{verdict.reason}; mlx_patches is not active here"
     return Outcome(patch.id, target.distribution, target.path, status, reason, by_choice)
 
 
@@ -189,13 +191,9 @@ def _affected_models(current: Session) -> dict[str, dict[str, tuple[str, ...]]]:
     """Model type to distribution to the patches that its row names and this release needs."""
 
     @cache
-    def needed(patch_id: str, distribution: str) -> bool:
+    def needed(patch_id: str) -> bool:
         patch = current.registry.get(patch_id)
-        return any(
-            judge_file(current, patch, target).ok
-            for target in patch.targets
-            if target.distribution == distribution
-        )
+        return any(judge_file(current, patch, target).ok for target in patch.targets)
 
     affected: dict[str, dict[str, tuple[str, ...]]] = {}
     for model in current.matrix.models:
@@ -203,7 +201,7 @@ def _affected_models(current: Session) -> dict[str, dict[str, tuple[str, ...]]]:
             ids = tuple(
                 id_
                 for id_ in current.matrix.patches_for(model, distribution)
-                if needed(id_, distribution)
+                if needed(id_)
             )
             if ids and _implemented(package, model):
                 affected.setdefault(model, {})[distribution] = ids

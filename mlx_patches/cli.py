@@ -180,9 +180,17 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
             for distribution, ids in rows.items():
                 table.add_row(model, distribution, ", ".join(ids))
         console.print(table)
-    findings = len(report.findings)
-    verdict = f"{findings} finding{'s' if findings != 1 else ''}" if code else "Nothing to do"
-    console.print(Text(verdict, style="bold red" if code else "bold green"))
+    console.print(Text(_verdict(report, code), style="bold red" if code else "bold green"))
+
+
+def _verdict(report: Any, code: int) -> str:
+    if not code:
+        return "Nothing to do"
+    count = len(report.findings)
+    said = f"{count} finding{'' if count == 1 else 's'}" if count else "Switched off by choice"
+    if not report.active and any(o.status == "disabled" and o.finding for o in report.outcomes):
+        said += "; to activate: mlx-patches enable, or mlx_patches.apply() in your program"
+    return said
 
 
 def _print_model(console: Console, model: Any) -> None:
