@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test format matrix clean
+.PHONY: demo test format matrix write-matrix new-releases clean
 
 demo: $(VENV)/ready
 	@$(NOX) -s demo
@@ -16,8 +16,18 @@ format: $(VENV)/ready
 	$(VENV)/bin/python -m ruff format
 
 # Measure every patch on every release set that has no evidence yet (long, resumable).
+SHARD ?= 1/1
 matrix: $(VENV)/ready
-	$(VENV)/bin/python tools/measure_matrix.py
+	$(VENV)/bin/python tools/measure_matrix.py --shard $(SHARD)
+
+# Write the matrix and the generated parts of the documents from the evidence.
+write-matrix: $(VENV)/ready
+	$(VENV)/bin/python tools/measure_matrix.py --write
+	$(VENV)/bin/python tools/write_docs.py
+
+# Add releases that release_sets.toml does not name yet.
+new-releases: $(VENV)/ready
+	$(VENV)/bin/python tools/new_releases.py
 
 clean:
 	rm -rf $(VENV) .nox
