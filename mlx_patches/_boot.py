@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 PACKAGES = ("mlx_lm", "mlx_vlm")
 OFF = {"0", "false", "no", "off"}

@@ -64,18 +64,18 @@ def requires(name: str) -> list[str]:
 
 def source_file(module: str) -> Path | None:
     """The source file of a module, found without importing it or its parents."""
-    path: list[str] | None = sys.path
-    name = ""
-    spec = None
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = PathFinder.find_spec(name, path)
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or [])
-    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+    top, *parts = module.split(".")
+    spec = PathFinder.find_spec(top, sys.path)
+    if spec is None:
         return None
-    return Path(spec.origin)
+    if not parts:
+        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    for location in spec.submodule_search_locations or ():
+        inside = Path(location, *parts)
+        for file in (inside / "__init__.py", inside.with_name(f"{inside.name}.py")):
+            if file.is_file():
+                return file
+    return None
 
 
 def _direct_url(distribution: importlib.metadata.Distribution) -> dict[str, object]:

@@ -8,13 +8,17 @@ waits. A callback that raises is logged: it never reaches the host's import.
 
 from __future__ import annotations
 
-import copy
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 
-Callback = Callable[[ModuleType], object]
+TYPE_CHECKING = False  # as typing has it; this module is imported in every enabled process
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    Callback = Callable[[ModuleType], object]
+else:
+    ModuleSpec = type(sys.__spec__)
 
 
 class Watcher:
@@ -56,6 +60,8 @@ class Watcher:
         return None
 
     def _follow(self, spec: ModuleSpec) -> None:
+        import copy
+
         loader = spec.loader
         if loader is None or not hasattr(loader, "exec_module"):
             return
