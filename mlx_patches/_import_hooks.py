@@ -79,10 +79,13 @@ class Watcher:
             _warn(f"mlx_patches cannot follow the import of {spec.name}")
 
     def _notify(self, module: ModuleType) -> None:
+        _ended.add(id(module))
         try:
             self.callback(module)
         except Exception:
             _warn(f"mlx_patches failed after the import of {module.__name__}")
+        finally:
+            _ended.discard(id(module))
 
 
 def _warn(message: str) -> None:
@@ -91,9 +94,14 @@ def _warn(message: str) -> None:
     logging.getLogger("mlx_patches").warning(message, exc_info=True)
 
 
+# Modules whose code has run, while their callback does: the import system says so only later.
+_ended: set[int] = set()
+
+
 def complete(module: ModuleType) -> bool:
     """False while the module's code is still running."""
-    return not getattr(getattr(module, "__spec__", None), "_initializing", False)
+    initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return not initializing or id(module) in _ended
 
 
 class _AwaitedSpec(ModuleSpec):
@@ -103,28 +111,26 @@ class _AwaitedSpec(ModuleSpec):
     import that began before anyone watched, nothing else marks the end.
     """
 
-    awaited: Callable[[], None]
+    awaited: dict[Callback, ModuleType]
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name == "_initializing" and not value:
             self.__class__ = ModuleSpec  # type: ignore[assignment]
-            self.__dict__.pop("awaited")()
+            for callback, module in self.__dict__.pop("awaited").items():
+                if sys.modules.get(self.name) is module:  # a failed import was taken out again
+                    callback(module)
 
 
-def _when_complete(module: ModuleType, callback: Callable[[ModuleType], None]) -> None:
+def _when_complete(module: ModuleType, callback: Callback) -> None:
     spec = module.__spec__
     if isinstance(spec, _AwaitedSpec):
+        spec.awaited[callback] = module
         return
     if type(spec) is not ModuleSpec:
         _warn(f"mlx_patches cannot await the import of {module.__name__}")
         return
-
-    def done() -> None:
-        if sys.modules.get(spec.name) is module:  # a failed import has been taken out again
-            callback(module)
-
-    spec.__dict__["awaited"] = done
+    spec.__dict__["awaited"] = {callback: module}
     spec.__class__ = _AwaitedSpec
     if complete(module):  # another thread finished it meanwhile
         spec._initializing = False  # type: ignore[attr-defined]

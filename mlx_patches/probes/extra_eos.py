@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from .._patch import Target
-from . import Result
+from . import NotApplicable, Result
 
 # The tokenizer's own stop token, then one id that each file alone names. Id 0 counts.
 OWN, IN_CONFIG, IN_TEXT_CONFIG, IN_GENERATION = 1, 2, 3, (0, 4)
@@ -22,6 +22,8 @@ _TINY = "mlx_patches_tiny"
 
 def probe(target: Target) -> Result:
     """Red where a stop token that the folder or the tokenizer names is not used."""
+    if not hasattr(importlib.import_module(target.module), target.name.partition(".")[0]):
+        raise NotApplicable(f"{target.path} does not exist in this release")
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder))
         seen, wanted = _LOADED[target.name](target, Path(folder))
@@ -56,7 +58,7 @@ def _mlx_lm(target: Target, folder: Path) -> tuple[list[int], set[int]]:
     """As ``mlx_lm.load`` does: the config's ids are handed to the tokenizer's loader."""
     utils = importlib.import_module("mlx_lm.utils")
     config = utils.load_config(folder)
-    tokenizer = utils.load_tokenizer(folder, None, eos_token_ids=config.get("eos_token_id"))
+    tokenizer = utils.load_tokenizer(folder, {}, eos_token_ids=config.get("eos_token_id"))
     return list(tokenizer.eos_token_ids), {OWN, IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
 
 
@@ -91,6 +93,7 @@ def _mlx_vlm_criteria(target: Target, folder: Path) -> tuple[list[int], set[int]
 
 _LOADED = {
     "load": _mlx_lm,
+    "load_tokenizer": _mlx_lm,
     "load_model": _mlx_vlm_model,
     "StoppingCriteria.__init__": _mlx_vlm_criteria,
     "StoppingCriteria.reset": _mlx_vlm_criteria,

@@ -33,6 +33,8 @@ logger = logging.getLogger("mlx_patches")
 def tokenizer_loaded(load: Callable[..., Any], folder: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-lm: the tokenizer with every stop token of its folder."""
     tokenizer = load(folder, *args, **kwargs)
+    if not hasattr(tokenizer, "eos_token_ids"):  # asked for the detokenizer alone
+        return tokenizer
     wanted = [*folder_ids(Path(folder)), *tokenizer_ids(tokenizer)]
     missing = [id_ for id_ in wanted if id_ not in tokenizer.eos_token_ids]
     if missing:
@@ -94,12 +96,15 @@ PATCH = Patch(
     id="extra-eos",
     summary="a turn does not end: stop tokens of generation_config.json or config.json are dropped",
     targets=(
-        Target(
-            "mlx-lm",
-            "mlx_lm.tokenizer_utils",
-            "load",
-            around(lambda load, *args, **kwargs: tokenizer_loaded(load, *args, **kwargs)),
-            body=("load", "TokenizerWrapper.__init__"),
+        *(
+            Target(
+                "mlx-lm",
+                "mlx_lm.tokenizer_utils",
+                name,  # load_tokenizer below 0.28.4, load since
+                around(lambda load, *args, **kwargs: tokenizer_loaded(load, *args, **kwargs)),
+                body=(name, "TokenizerWrapper.__init__"),
+            )
+            for name in ("load_tokenizer", "load")
         ),
         Target(
             "mlx-vlm",
@@ -108,17 +113,19 @@ PATCH = Patch(
             around(lambda load, *args, **kwargs: model_loaded(load, *args, **kwargs)),
             body=("load_config",),
         ),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.utils",
-            "StoppingCriteria.__init__",
-            around(lambda fill, *args, **kwargs: criteria_filled(fill, *args, **kwargs)),
-        ),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.utils",
-            "StoppingCriteria.reset",
-            around(lambda fill, *args, **kwargs: criteria_filled(fill, *args, **kwargs)),
+        *(
+            Target(
+                "mlx-vlm",
+                "mlx_vlm.utils",
+                f"StoppingCriteria.{name}",
+                around(lambda fill, *args, **kwargs: criteria_filled(fill, *args, **kwargs)),
+                body=(
+                    "StoppingCriteria.__init__",
+                    "StoppingCriteria.reset",
+                    "resolve_eos_token_ids",
+                ),
+            )
+            for name in ("__init__", "reset")
         ),
     ),
     probe="mlx_patches.probes.extra_eos:probe",

@@ -1,0 +1,203 @@
+"""Fake distributions, and the matrix, registry and manager around them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mlx_patches import _activation
+from mlx_patches._activation import Session
+from mlx_patches._manager import Manager
+from mlx_patches._matrix import CompatMatrix
+from mlx_patches._patch import Patch, Target, around
+from mlx_patches._registry import Registry
+
+CACHE = """
+class Cache:
+    def __init__(self):
+        self.offset = 0
+
+    def update(self, n):
+        self.offset += n
+        return self.offset
+
+    @property
+    def state(self):
+        return [self.offset]
+
+    @state.setter
+    def state(self, value):
+        self.offset = value[0]
+
+    @classmethod
+    def make(cls):
+        return cls()
+
+    @staticmethod
+    def twice(n):
+        return 2 * n
+
+
+class Other:
+    def update(self, n):
+        return -n
+
+
+def attend(x):
+    return x + 1
+"""
+MODEL = """
+from .cache import Cache, attend
+
+
+class Model:
+    def __call__(self, x):
+        return attend(x)
+"""
+
+
+class Site:
+    """A folder on ``sys.path`` in which fake distributions get installed."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.packages: set[str] = set()
+
+    def install(
+        self,
+        name: str,
+        version: str = "1.0",
+        files: dict[str, str] | None = None,
+        direct_url: dict[str, Any] | str | None = None,
+        metadata: str | None = None,
+    ) -> Path:
+        """Write a distribution; ``metadata=""`` leaves METADATA out. Returns its dist-info."""
+        for file, source in (files or {}).items():
+            self.write(file, source)
+        info = self.root / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        if metadata is None:
+            metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        if metadata:
+            (info / "METADATA").write_text(metadata)
+        if direct_url is not None:
+            text = direct_url if isinstance(direct_url, str) else json.dumps(direct_url)
+            (info / "direct_url.json").write_text(text)
+        importlib.invalidate_caches()
+        return info
+
+    def write(self, file: str, source: str = "") -> Path:
+        """Write a module; folders on the way get an ``__init__.py``."""
+        path = self.root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in path.relative_to(self.root).parents:
+            if str(folder) != "." and not (self.root / folder / "__init__.py").exists():
+                (self.root / folder / "__init__.py").write_text("")
+        path.write_text(dedent(source))
+        self.packages.add(file.partition("/")[0].removesuffix(".py"))
+        importlib.invalidate_caches()
+        return path
+
+    def forget(self) -> None:
+        """Take every module of the fake packages out of ``sys.modules``."""
+        for name in list(sys.modules):
+            if name.partition(".")[0] in self.packages:
+                del sys.modules[name]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """An empty ``Site``; whatever a test does to the import system is undone after it."""
+    meta_path, path_hooks = list(sys.meta_path), list(sys.path_hooks)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_activation, "_session", None)
+    made = Site(tmp_path)
+    yield made
+    made.forget()
+    sys.meta_path[:] = meta_path
+    sys.path_hooks[:] = path_hooks
+    for path in list(sys.path_importer_cache):
+        if path.startswith(str(tmp_path)):
+            del sys.path_importer_cache[path]
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def fake(site: Site) -> Site:
+    """A site with the distribution ``fake-lm`` 1.0, package ``fake_lm``."""
+    site.install("fake-lm", files={"fake_lm/cache.py": CACHE, "fake_lm/model.py": MODEL})
+    return site
+
+
+def load(name: str) -> ModuleType:
+    """Import a module by its name, by a type checker's leave."""
+    return importlib.import_module(name)
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A matrix document; keyword arguments replace its keys."""
+    plain: dict[str, Any] = {
+        "schema": 1,
+        "releases": {},
+        "always": [],
+        "patches": {},
+        "models": {"default": {}},
+        "broken_sets": [],
+    }
+    return plain | changes
+
+
+def matrix_for(*patches: Patch, rule: dict[str, Any] | None = None, **changes: Any) -> CompatMatrix:
+    """A matrix in which each patch has this rule in all of its distributions."""
+    rule = rule or {"affected": ">=0"}
+    rules = {p.id: {t.distribution: rule for t in p.targets} for p in patches}
+    return CompatMatrix(document(**{"patches": rules, **changes}), "test matrix")
+
+
+def registry_of(*patches: Patch) -> Registry:
+    """A registry that holds these patches and no others."""
+    registry = Registry()
+    for patch in patches:
+        registry.add(patch)
+    return registry
+
+
+def manager_for(*patches: Patch, rule: dict[str, Any] | None = None) -> Manager:
+    """A manager of its own, that takes every release for affected unless told otherwise."""
+    return Manager(matrix_for(*patches, rule=rule))
+
+
+def session_for(*patches: Patch, **changes: Any) -> Session:
+    """A session of its own around these patches."""
+    return Session(registry_of(*patches), matrix_for(*patches, **changes))
+
+
+def marked(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """A wrapper whose effect shows in the result."""
+    return ("patched", original(*args, **kwargs))
+
+
+def target(name: str, module: str = "fake_lm.cache", factory: Any = None, **more: Any) -> Target:
+    """A target of ``fake-lm`` that gets ``marked``, unless told otherwise."""
+    more.setdefault("distribution", "fake-lm")
+    return Target(module=module, name=name, factory=factory or around(marked), **more)
+
+
+def patch_of(*targets: Target | str, id: str = "fix", **more: Any) -> Patch:
+    """A patch of these targets."""
+    made = tuple(target(one) if isinstance(one, str) else one for one in targets)
+    return Patch(id, "goes wrong", made, probe="none:none", module=__name__, **more)
+
+
+def statuses(outcomes: Any) -> list[str]:
+    """The statuses alone, in order."""
+    return [str(outcome.status) for outcome in outcomes]

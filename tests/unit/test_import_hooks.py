@@ -1,0 +1,435 @@
+"""When the watcher calls back, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import sys
+import threading
+import zipfile
+
+import pytest
+import wrapt
+
+from mlx_patches import _import_hooks
+from mlx_patches._import_hooks import Watcher, complete
+
+from .conftest import load
+
+
+class Seen:
+    """A callback that keeps (module name, complete?, names defined) of each call."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, module):
+        names = {name for name in vars(module) if not name.startswith("__")}
+        self.calls.append((module.__name__, complete(module), names))
+
+    @property
+    def names(self):
+        return [name for name, _, _ in self.calls]
+
+
+@pytest.fixture
+def seen():
+    return Seen()
+
+
+@pytest.fixture
+def watcher(site, seen):
+    made = Watcher(["pk"], seen)
+    made.install()
+    yield made
+    made.uninstall()
+
+
+def test_calls_once_a_module_is_complete(site, seen, watcher):
+    site.write("pk.py", "first = 1\nlast = 2\n")
+    load("pk")
+    assert seen.calls == [("pk", True, {"first", "last"})]
+    assert not _import_hooks._ended
+
+
+def test_calls_for_each_module_in_the_order_of_completion(site, seen, watcher):
+    site.write("pk/__init__.py", "from . import inner\n")
+    site.write("pk/inner.py", "x = 1\n")
+    load("pk")
+    assert seen.names == ["pk.inner", "pk"]
+
+
+def test_a_second_import_is_no_import(site, seen, watcher):
+    site.write("pk.py")
+    load("pk")
+    load("pk")
+    assert seen.names == ["pk"]
+
+
+def test_other_packages_are_none_of_its_business(site, seen, watcher):
+    site.write("pkx.py")
+    load("pkx")
+    assert seen.names == []
+    assert watcher.find_spec("pkx", None) is None
+
+
+def test_reload_calls_again(site, seen, watcher):
+    site.write("pk.py")
+    module = load("pk")
+    assert importlib.reload(module) is module
+    assert seen.names == ["pk", "pk"]
+    assert all(done for _, done, _ in seen.calls)
+
+
+def test_not_called_before_the_end_of_the_module(site, seen, watcher, monkeypatch):
+    during = []
+    site.write("pk.py", "import watched_state\nwatched_state.look()\nx = 1\n")
+    state = type(sys)("watched_state")
+    state.look = lambda: during.append((list(seen.names), complete(sys.modules["pk"])))
+    monkeypatch.setitem(sys.modules, "watched_state", state)
+    load("pk")
+    assert during == [([], False)]
+    assert seen.names == ["pk"]
+
+
+def test_a_raising_callback_does_not_reach_the_import(site, caplog):
+    def angry(module):
+        raise RuntimeError("angry callback")
+
+    watcher = Watcher(["pk"], angry)
+    watcher.install()
+    site.write("pk.py", "x = 1\n")
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        module = load("pk")
+    assert module.x == 1
+    assert sys.modules["pk"] is module
+    assert "after the import of pk" in caplog.text
+    assert "angry callback" in caplog.text
+    assert not _import_hooks._ended
+
+
+def test_a_failing_import_fails_as_without_us(site, seen, watcher):
+    path = site.write("pk.py", "raise ImportError('as ever')\n")
+    with pytest.raises(ImportError, match="as ever"):
+        load("pk")
+    assert "pk" not in sys.modules
+    assert seen.names == []
+    path.write_text("answer = 42  # mended\n")
+    importlib.invalidate_caches()
+    assert load("pk").answer == 42
+    assert seen.names == ["pk"]
+
+
+def test_a_missing_module_is_missing_as_without_us(site, seen, watcher):
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'pk'"):
+        load("pk")
+    assert importlib.util.find_spec("pk") is None
+
+
+def test_loader_spec_and_source_are_as_without_us(site, seen):
+    site.write("pk/__init__.py", "def f():\n    return 1\n")
+    site.write("pk/data.txt", "text")
+    plain = load("pk")
+    facts = look(plain)
+    site.forget()
+    watcher = Watcher(["pk"], seen)
+    watcher.install()
+    watched = load("pk")
+    assert watched is not plain
+    assert look(watched) == facts
+    assert type(watched.__spec__) is type(plain.__spec__)
+    assert watched.__spec__.loader is watched.__loader__
+    assert vars(watched.__loader__).keys() == vars(plain.__loader__).keys()
+
+
+def look(module):
+    """What tools read off a module."""
+    return {
+        "source": inspect.getsource(module.f),
+        "loader": type(module.__loader__),
+        "origin": module.__spec__.origin,
+        "path": list(module.__path__),
+        "file": module.__file__,
+        "cached": module.__cached__,
+        "code": module.__loader__.get_code("pk").co_names,
+        "data": module.__loader__.get_data(module.__file__),
+    }
+
+
+def test_a_module_that_is_only_looked_up_is_not_loaded(site, seen, watcher):
+    site.write("pk.py")
+    spec = importlib.util.find_spec("pk")
+    assert spec is not None
+    assert spec.loader.get_source("pk") == ""
+    assert "pk" not in sys.modules
+    assert seen.names == []
+
+
+# -- modules that are half-imported when the watcher comes -----------------------------------
+
+
+@pytest.fixture
+def install_from_module(site, seen, monkeypatch):
+    """``watched_state.install()`` for a module body; what was seen by then is in ``during``."""
+    state = type(sys)("watched_state")
+    state.watcher = Watcher(["pk"], seen)
+    state.during = []
+
+    def install():
+        state.watcher.install()
+        state.during.append(list(seen.names))
+
+    state.install = install
+    monkeypatch.setitem(sys.modules, "watched_state", state)
+    return state
+
+
+def test_half_imported_module_is_reported_at_its_end(site, seen, install_from_module):
+    site.write("pk.py", "import watched_state\nwatched_state.install()\nlast = 1\n")
+    module = load("pk")
+    assert install_from_module.during == [[]]
+    assert seen.calls == [("pk", True, {"watched_state", "last"})]
+    assert type(module.__spec__) is importlib.machinery.ModuleSpec
+    assert "awaited" not in vars(module.__spec__)
+
+
+def test_half_imported_parents_too(site, seen, install_from_module):
+    site.write("pk/__init__.py", "from .inner import x\nlast = 1\n")
+    site.write("pk/inner.py", "import watched_state\nwatched_state.install()\nx = 1\n")
+    load("pk")
+    assert seen.names == ["pk.inner", "pk"]
+    assert seen.calls[-1][2] >= {"x", "last"}
+
+
+def test_installed_twice_in_a_body_it_still_reports_once(
+    site, seen, install_from_module, caplog
+):
+    site.write(
+        "pk.py", "import watched_state\nwatched_state.install()\nwatched_state.install()\n"
+    )
+    load("pk")
+    assert seen.names == ["pk"]
+    assert caplog.text == ""
+
+
+def test_half_imported_module_that_fails_is_not_reported(site, seen, install_from_module):
+    site.write("pk.py", "import watched_state\nwatched_state.install()\n1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        load("pk")
+    assert seen.names == []
+
+
+def test_half_imported_with_a_raising_callback(site, install_from_module, caplog):
+    def angry(module):
+        raise RuntimeError("angry callback")
+
+    install_from_module.watcher.callback = angry
+    site.write("pk.py", "import watched_state\nwatched_state.install()\nx = 1\n")
+    assert load("pk").x == 1
+    assert "angry callback" in caplog.text
+
+
+def test_half_imported_by_another_thread(site, seen):
+    site.write("pk.py", "import threads_state as s\ns.begun.set()\ns.go_on.wait(10)\nx = 1\n")
+    state = type(sys)("threads_state")
+    state.begun, state.go_on = threading.Event(), threading.Event()
+    sys.modules["threads_state"] = state
+    try:
+        importer = threading.Thread(target=load, args=("pk",))
+        importer.start()
+        assert state.begun.wait(10)
+        Watcher(["pk"], seen).install()
+        assert seen.names == []
+        state.go_on.set()
+        importer.join(10)
+    finally:
+        del sys.modules["threads_state"]
+    assert [(name, done) for name, done, _ in seen.calls] == [("pk", True)]
+
+
+# -- threads ---------------------------------------------------------------------------------
+
+
+def test_two_threads_one_import_one_call(site, seen, watcher):
+    site.write("pk.py", "import time\ntime.sleep(0.05)\nx = 1\n")
+    barrier = threading.Barrier(2)
+    found = []
+
+    def importer():
+        barrier.wait(10)
+        found.append(load("pk").x)
+
+    in_threads([importer] * 2)
+    assert found == [1, 1]
+    assert seen.names == ["pk"]
+
+
+def test_no_thread_sees_the_module_before_the_callback_is_done(site):
+    """Another thread's import waits for the callback as it does for the module's own code."""
+    site.write("pk.py", "patched = False\n")
+    in_callback, too_early = threading.Event(), []
+
+    def slow(module):
+        in_callback.set()
+        importlib.import_module("time").sleep(0.1)
+        module.patched = True
+
+    Watcher(["pk"], slow).install()
+
+    def second():
+        in_callback.wait(10)
+        too_early.append(load("pk").patched)
+
+    in_threads([lambda: load("pk"), second])
+    assert too_early == [True]
+
+
+def test_uninstalled_while_another_thread_searches(site, seen, watcher):
+    """The import system may still ask a finder that has just been taken out."""
+    site.write("pk.py")
+    watcher.uninstall()
+    assert watcher.find_spec("pk", None) is None
+    assert load("pk")
+
+
+def in_threads(functions):
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+# -- kinds of modules ------------------------------------------------------------------------
+
+
+def test_modules_in_a_namespace_package(site, seen, watcher):
+    (site.root / "pk").mkdir()
+    (site.root / "pk" / "inner.py").write_text("x = 1\n")
+    site.packages.add("pk")
+    importlib.invalidate_caches()
+    assert load("pk.inner").x == 1
+    assert "pk.inner" in seen.names
+    assert load("pk").__file__ is None
+
+
+def test_modules_in_a_zip(site, seen, watcher, monkeypatch):
+    archive = site.root / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("pk/__init__.py", "def f():\n    return 1\n")
+        file.writestr("pk/inner.py", "x = 2\n")
+    site.packages.add("pk")
+    monkeypatch.syspath_prepend(archive)
+    assert load("pk.inner").x == 2
+    assert seen.names == ["pk", "pk.inner"]
+    assert inspect.getsource(load("pk").f) == "def f():\n    return 1\n"
+    assert type(load("pk").__loader__).__name__ == "zipimporter"
+
+
+def test_loader_that_cannot_be_copied_still_loads(site, seen, watcher, caplog):
+    class Loader:
+        __slots__ = ()
+
+        def create_module(self, spec):
+            return None
+
+        def exec_module(self, module):
+            module.x = 1
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            if name == "pk":
+                return importlib.machinery.ModuleSpec("pk", Loader())
+
+    sys.meta_path.append(Finder())
+    site.packages.add("pk")
+    assert load("pk").x == 1
+    assert seen.names == []
+    assert "cannot follow the import of pk" in caplog.text
+
+
+# -- beside others ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wrapt_hooks():
+    """wrapt's import hooks as in a fresh process, and put back."""
+    before = dict(wrapt.importer._post_import_hooks), wrapt.importer._post_import_hooks_init
+    wrapt.importer._post_import_hooks_init = False
+    yield
+    wrapt.importer._post_import_hooks.clear()
+    wrapt.importer._post_import_hooks.update(before[0])
+    wrapt.importer._post_import_hooks_init = before[1]
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_wrapt_post_import_hooks_fire_too(site, seen, wrapt_hooks, first):
+    site.write("pk.py", "x = 1\n")
+    theirs = []
+    steps = [
+        lambda: wrapt.register_post_import_hook(lambda m: theirs.append(m.__name__), "pk"),
+        Watcher(["pk"], seen).install,
+    ]
+    for step in steps if first == "theirs" else reversed(steps):
+        step()
+    module = load("pk")
+    assert theirs == ["pk"]
+    assert set(seen.names) == {"pk"}
+    assert type(module.__loader__) is importlib.machinery.SourceFileLoader
+    assert module.__spec__.loader is module.__loader__
+
+
+def test_a_finder_in_front_wins_and_one_behind_is_asked(site, seen, watcher):
+    asked = []
+
+    class Spy:
+        def find_spec(self, name, path=None, target=None):
+            asked.append(name)
+
+    sys.meta_path.insert(0, front := Spy())
+    sys.meta_path.append(Spy())
+    site.write("pk.py")
+    load("pk")
+    assert asked == ["pk"]  # the one in front; behind us the path finder found it
+    assert sys.meta_path[0] is front
+    with pytest.raises(ModuleNotFoundError):
+        load("pk_missing")
+    assert asked == ["pk", "pk_missing", "pk_missing"]
+
+
+def test_two_watchers_both_call(site, seen, watcher):
+    other = Seen()
+    Watcher(["pk"], other).install()
+    site.write("pk.py")
+    module = load("pk")
+    assert seen.names == other.names == ["pk"]
+    assert type(module.__loader__) is importlib.machinery.SourceFileLoader
+    assert vars(module.__loader__).keys() == {"name", "path"}
+
+
+def test_two_watchers_both_await_a_half_imported_module(site, seen, install_from_module):
+    other = Seen()
+    install_from_module.second = Watcher(["pk"], other).install
+    site.write(
+        "pk.py", "import watched_state\nwatched_state.install()\nwatched_state.second()\n"
+    )
+    load("pk")
+    assert seen.names == other.names == ["pk"]
+
+
+def test_install_twice_is_install_once(site, watcher):
+    watcher.install()
+    assert sys.meta_path.count(watcher) == 1
+
+
+def test_uninstall_takes_it_out_and_nothing_else(site, seen, watcher):
+    others = [finder for finder in sys.meta_path if finder is not watcher]
+    watcher.uninstall()
+    watcher.uninstall()
+    assert sys.meta_path == others
+    site.write("pk.py")
+    load("pk")
+    assert seen.names == []
