@@ -111,26 +111,31 @@ class _AwaitedSpec(ModuleSpec):
     import that began before anyone watched, nothing else marks the end.
     """
 
-    awaited: dict[Callback, ModuleType]
-
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name == "_initializing" and not value:
             self.__class__ = ModuleSpec  # type: ignore[assignment]
-            for callback, module in self.__dict__.pop("awaited").items():
-                if sys.modules.get(self.name) is module:  # a failed import was taken out again
-                    callback(module)
+            _report(self.__dict__.pop("awaited", {}))
 
 
 def _when_complete(module: ModuleType, callback: Callback) -> None:
     spec = module.__spec__
-    if isinstance(spec, _AwaitedSpec):
-        spec.awaited[callback] = module
-        return
-    if type(spec) is not ModuleSpec:
-        _warn(f"mlx_patches cannot await the import of {module.__name__}")
-        return
-    spec.__dict__["awaited"] = {callback: module}
-    spec.__class__ = _AwaitedSpec
+    assert spec is not None  # an incomplete module has one
+    waiting = spec.__dict__.get("awaited")
+    if waiting is None:
+        if type(spec) is not ModuleSpec:
+            _warn(f"mlx_patches cannot await the import of {module.__name__}")
+            return
+        waiting = spec.__dict__["awaited"] = {}
+        spec.__class__ = _AwaitedSpec
+    waiting[callback] = module
     if complete(module):  # another thread finished it meanwhile
         spec._initializing = False  # type: ignore[attr-defined]
+        _report(waiting)
+
+
+def _report(waiting: dict[Callback, ModuleType]) -> None:
+    for callback in list(waiting):
+        module = waiting.pop(callback, None)
+        if module is not None and sys.modules.get(module.__name__) is module:
+            callback(module)  # a module whose import failed has been taken out again
