@@ -203,12 +203,8 @@ def test_half_imported_parents_too(site, seen, install_from_module):
     assert seen.calls[-1][2] >= {"x", "last"}
 
 
-def test_installed_twice_in_a_body_it_still_reports_once(
-    site, seen, install_from_module, caplog
-):
-    site.write(
-        "pk.py", "import watched_state\nwatched_state.install()\nwatched_state.install()\n"
-    )
+def test_installed_twice_in_a_body_it_still_reports_once(site, seen, install_from_module, caplog):
+    site.write("pk.py", "import watched_state\nwatched_state.install()\nwatched_state.install()\n")
     load("pk")
     assert seen.names == ["pk"]
     assert caplog.text == ""
@@ -413,9 +409,7 @@ def test_two_watchers_both_call(site, seen, watcher):
 def test_two_watchers_both_await_a_half_imported_module(site, seen, install_from_module):
     other = Seen()
     install_from_module.second = Watcher(["pk"], other).install
-    site.write(
-        "pk.py", "import watched_state\nwatched_state.install()\nwatched_state.second()\n"
-    )
+    site.write("pk.py", "import watched_state\nwatched_state.install()\nwatched_state.second()\n")
     load("pk")
     assert seen.names == other.names == ["pk"]
 
