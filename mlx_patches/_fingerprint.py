@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-import textwrap
+import linecache
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,19 @@ def of_object(obj: Any) -> str | None:
     trees = []
     for function in functions_of(obj):
         try:
-            source = inspect.getsource(function.__code__)
-            trees.append(ast.parse(textwrap.dedent(source)).body[0])
+            trees.append(_parse(_source(function)))
         except (OSError, TypeError, SyntaxError, IndexError, AttributeError):
             return None
     return _hash(trees) if trees else None
+
+
+def _source(function: Any) -> str:
+    """``inspect.getsource`` without its search for the module, which takes 20 ms."""
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    if not lines:
+        raise OSError(f"no source of {function.__qualname__}")
+    return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
 
 
 def of_file(path: Path, names: Iterable[str]) -> dict[str, str]:
@@ -69,6 +77,18 @@ def functions_of(obj: Any) -> Iterator[Any]:
             yield inspect.unwrap(accessor)
 
 
+def _parse(source: str) -> ast.AST:
+    """The definition in a source text, indented as it stood in its file.
+
+    Under an ``if`` rather than dedented: that would change, or trip over, its long strings.
+    """
+    if not source[0].isspace():
+        return ast.parse(source).body[0]
+    branch = ast.parse("if 1:\n" + source).body[0]
+    assert isinstance(branch, ast.If)
+    return branch.body[0]
+
+
 def _find(tree: ast.AST, path: list[str]) -> list[ast.AST]:
     """All definitions of that name: a property has one for each accessor."""
     scopes: list[ast.AST] = [tree]
@@ -100,11 +120,13 @@ def _canonical(node: Any) -> str:
     if isinstance(node, list):
         return "[" + ",".join(map(_canonical, node)) + "]"
     if not isinstance(node, ast.AST):
-        return repr(node)
+        return ascii(node)  # repr depends on the Unicode version
     parts = []
     for field, value in ast.iter_fields(node):
         if field == "body" and isinstance(node, _Definition):
             value = _without_docstring(value)
+        elif field == "values" and isinstance(node, ast.JoinedStr):
+            value = [part for part in value if not _is_empty_text(part)]
         if value is None or value == [] or field in _DROPPED:
             continue
         parts.append(f"{field}={_canonical(value)}")
@@ -120,3 +142,8 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     ):
         return body[1:]
     return body
+
+
+def _is_empty_text(node: ast.expr) -> bool:
+    """Python 3.12 puts empty constants beside nested format specifications."""
+    return isinstance(node, ast.Constant) and node.value == ""
