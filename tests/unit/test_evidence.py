@@ -1,0 +1,95 @@
+"""The committed matrix is what the evidence yields, and claims no more than was measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from mlx_patches import _matrix, _registry
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import measure_matrix  # noqa: E402
+import release_sets  # noqa: E402
+import write_docs  # noqa: E402
+
+EVIDENCE = measure_matrix.load_evidence()
+MATRIX = _matrix.CompatMatrix.load(_matrix.builtin_path())
+RULES = [
+    pytest.param(patch, distribution, id=f"{patch}-{distribution}")
+    for patch in MATRIX.patches
+    for distribution in ("mlx-lm", "mlx-vlm")
+    if MATRIX.rule(patch, distribution)
+]
+
+
+def test_matrix_is_what_the_evidence_yields():
+    text = measure_matrix.MATRIX.read_text()
+    block = text.partition(measure_matrix.BEGIN)[2].partition(measure_matrix.END)[0]
+    assert block == measure_matrix.measured_block(EVIDENCE)
+
+
+def test_compiled_matrix_is_current():
+    assert _matrix.COMPILED.read_text() == _matrix.compile_builtin()
+
+
+def test_readme_is_current():
+    assert write_docs.table() in write_docs.README.read_text()
+
+
+def test_evidence_names_only_sets_of_the_list():
+    assert {one["set"] for one in EVIDENCE} <= set(release_sets.load())
+
+
+def test_every_set_measured_every_patch_of_its_distribution():
+    for one in EVIDENCE:
+        distribution = one["set"].split()[0]
+        patches = {
+            patch.id
+            for patch in _registry.builtin()
+            if any(target.distribution == distribution for target in patch.targets)
+        }
+        assert set(one["patches"]) == patches, one["set"]
+
+
+@pytest.mark.parametrize(("patch", "distribution"), RULES)
+def test_a_range_has_both_ends_among_the_measured_releases(patch, distribution):
+    rule = MATRIX.rule(patch, distribution)
+    ends = {s.operator: s.version for s in SpecifierSet(rule.affected) if s.operator != "!="}
+    assert set(ends) == {">=", "<="}
+    assert set(ends.values()) <= set(MATRIX.releases[distribution])
+
+
+@pytest.mark.parametrize(("patch", "distribution"), RULES)
+def test_a_range_holds_what_was_red_and_nothing_else(patch, distribution):
+    rule = MATRIX.rule(patch, distribution)
+    for one in EVIDENCE:
+        name, version = one["set"].split()
+        if name != distribution:
+            continue
+        red = any(cell["without"] == "red" for cell in one["patches"][patch].values())
+        assert (rule.decide(version) == "affected") == red, version
+
+
+def test_a_patch_turns_red_green_and_nothing_red():
+    for one in EVIDENCE:
+        for patch, targets in one["patches"].items():
+            for target, cell in targets.items():
+                assert cell["with"] == "green", (one["set"], patch, target)
+
+
+def test_a_range_that_claims_more_is_noticed(tmp_path):
+    """The check itself can fail: evidence without its last red release yields another range."""
+    fewer = [one for one in EVIDENCE if one["set"] != "mlx-lm 0.31.3"]
+    assert measure_matrix.measured_block(fewer) != measure_matrix.measured_block(EVIDENCE)
+    changed = json.loads(json.dumps(EVIDENCE))
+    cells = next(one for one in changed if one["set"] == "mlx-lm 0.31.3")["patches"]
+    for cell in cells["offset-alias"].values():
+        cell["with"] = "red"
+    with pytest.raises(SystemExit, match="did not repair"):
+        measure_matrix.measured_block(changed)
