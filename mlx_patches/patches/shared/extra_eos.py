@@ -30,26 +30,26 @@ from ..._patch import Patch, Target, around
 logger = logging.getLogger("mlx_patches")
 
 
-def tokenizer_loaded(load: Callable[..., Any], folder: Any, *args: Any, **kwargs: Any) -> Any:
+def tokenizer_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-lm: the tokenizer with every stop token of its folder."""
-    tokenizer = load(folder, *args, **kwargs)
+    tokenizer = load(model_path, *args, **kwargs)
     if not hasattr(tokenizer, "eos_token_ids"):  # asked for the detokenizer alone
         return tokenizer
-    wanted = [*folder_ids(Path(folder)), *tokenizer_ids(tokenizer)]
+    wanted = [*folder_ids(Path(model_path)), *tokenizer_ids(tokenizer)]
     missing = [id_ for id_ in wanted if id_ not in tokenizer.eos_token_ids]
     if missing:
         tokenizer.eos_token_ids = {*tokenizer.eos_token_ids, *missing}
     return tokenizer
 
 
-def model_loaded(load: Callable[..., Any], folder: Any, *args: Any, **kwargs: Any) -> Any:
+def model_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: the model, its config naming every stop token of its folder."""
-    model = load(folder, *args, **kwargs)
+    model = load(model_path, *args, **kwargs)
     config = getattr(model, "config", None)
     if config is not None:
         used = ids_of(getattr(config, "eos_token_id", None))
-        missing = [id_ for id_ in folder_ids(Path(folder)) if id_ not in used]
-        if missing:
+        missing = [id_ for id_ in folder_ids(Path(model_path)) if id_ not in used]
+        if missing or used == [0]:  # a bare 0 counts as none when the stop list is made
             config.eos_token_id = used + missing
     return model
 
@@ -84,12 +84,17 @@ def tokenizer_ids(tokenizer: Any) -> list[int]:
     return ids_of(getattr(tokenizer, "eos_token_id", None))
 
 
-def ids_of(value: Any) -> list[int]:
-    """An id, ids or None, as a list of ids without repetition."""
-    if value is None:
+def ids_of(value: Any) -> list[Any]:
+    """An id, ids or None, as a list without repetition; a broken file's text or number has none."""
+    if isinstance(value, int):
+        return [value]
+    if isinstance(value, (str, dict)) or not isinstance(value, Iterable):
         return []
-    values: Iterable[Any] = [value] if isinstance(value, int) else value
-    return list(dict.fromkeys(values))
+    ids: list[Any] = []
+    for id_ in value:
+        if id_ not in ids:
+            ids.append(id_)
+    return ids
 
 
 PATCH = Patch(
