@@ -199,9 +199,7 @@ def _affected_models(current: Session) -> dict[str, dict[str, tuple[str, ...]]]:
     for model in current.matrix.models:
         for package, distribution in MODEL_PACKAGES.items():
             ids = tuple(
-                id_
-                for id_ in current.matrix.patches_for(model, distribution)
-                if needed(id_)
+                id_ for id_ in current.matrix.patches_for(model, distribution) if needed(id_)
             )
             if ids and _implemented(package, model):
                 affected.setdefault(model, {})[distribution] = ids

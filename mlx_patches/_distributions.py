@@ -32,16 +32,16 @@ def find(name: str) -> Installed | None:
     """Return what is installed under this distribution name, or None.
 
     The version is the first ``Version:`` line of METADATA, read without the email parser,
-    whose import alone takes several milliseconds.
+    whose import alone takes several milliseconds. A half-removed install leaves a dist-info
+    without METADATA, which does not count.
     """
-    distribution = next(iter(importlib.metadata.distributions(name=name)), None)
-    if distribution is None:
-        return None
-    metadata = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    version = next(
-        (line[8:].strip() for line in metadata.splitlines() if line.startswith("Version:")), ""
-    )
-    if not version:  # a half-removed install leaves a dist-info without METADATA
+    for distribution in importlib.metadata.distributions(name=name):
+        metadata = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        lines = (line for line in metadata.splitlines() if line.startswith("Version:"))
+        version = next(lines, "")[8:].strip()
+        if version:
+            break
+    else:
         return None
     direct_url = _direct_url(distribution)
     vcs = direct_url.get("vcs_info")

@@ -57,10 +57,11 @@ class Rule:
         except InvalidVersion:
             return "unmeasured"
         side = self._side(version)
-        if side != "clear" or version in self.releases:
+        released = Version(parsed.public)
+        if side != "clear" or released in map(Version, self.releases):
             return side
-        older = [v for v in self.releases if Version(v) < parsed]
-        newer = [v for v in self.releases if Version(v) > parsed]
+        older = [v for v in self.releases if Version(v) < released]
+        newer = [v for v in self.releases if Version(v) > released]
         neighbours = {self._side(v) for v in (*older[-1:], *newer[:1])}
         return "clear" if newer and neighbours == {"clear"} else "unmeasured"
 

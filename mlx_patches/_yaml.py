@@ -14,6 +14,7 @@ import yaml
 from ._errors import MlxPatchesError
 
 MAX_BYTES = 2_000_000
+MAX_DEPTH = 20
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 
@@ -30,15 +31,30 @@ def read(path: Path) -> tuple[Any, Lines]:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise MlxPatchesError(f"{path}: {size} bytes, more than the {MAX_BYTES} allowed")
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
+        _check_depth(text, path)
+        root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
         raise MlxPatchesError(f"{path}: {where}not valid YAML: {error.problem}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise MlxPatchesError(f"{path}: cannot be read: {error}") from None
     lines: Lines = {}
     return _construct(root, (), lines, path, set()), lines
+
+
+def _check_depth(text: str, file: Path) -> None:
+    """Before composing, which ends the process on a file of nothing but brackets."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = event.start_mark.line + 1
+                raise MlxPatchesError(f"{file}: line {line}: nested more than {MAX_DEPTH} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 def _construct(
@@ -51,6 +67,9 @@ def _construct(
     if id(node) in seen:
         raise MlxPatchesError(f"{file}: line {line}: an alias; write the value out")
     seen.add(id(node))
+    tag = node.tag.removeprefix(_TAG)
+    if not isinstance(node, yaml.ScalarNode) and tag not in ("map", "seq"):
+        raise MlxPatchesError(f"{file}: line {line}: {node.tag} is not allowed here")
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -68,7 +87,6 @@ def _construct(
             _construct(item, (*at, index), lines, file, seen)
             for index, item in enumerate(node.value)
         ]
-    tag = node.tag.removeprefix(_TAG)
     if tag == "int" and node.value.isdigit():
         return int(node.value)
     if tag == "str":

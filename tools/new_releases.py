@@ -10,9 +10,8 @@ import re
 import subprocess
 import sys
 
-from packaging.version import Version
-
 import release_sets
+from packaging.version import Version
 
 WATCHED = ("mlx-lm", "mlx-vlm")
 FILE = release_sets.HERE / "release_sets.toml"
