@@ -39,7 +39,8 @@ def read(path: Path) -> tuple[Any, Lines]:
         where = f"line {mark.line + 1}: " if mark else ""
         raise MlxPatchesError(f"{path}: {where}not valid YAML: {error.problem}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise MlxPatchesError(f"{path}: cannot be read: {error}") from None
+        problem = " ".join(str(error).split())
+        raise MlxPatchesError(f"{path}: cannot be read: {problem}") from None
     lines: Lines = {}
     return _construct(root, (), lines, path, set()), lines
 
