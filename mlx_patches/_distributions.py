@@ -54,14 +54,6 @@ def find(name: str) -> Installed | None:
     )
 
 
-def requires(name: str) -> list[str]:
-    """The ``Requires-Dist`` lines of an installed distribution; empty where there are none."""
-    try:
-        return importlib.metadata.requires(name) or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
-
-
 def source_file(module: str) -> Path | None:
     """The source file of a module, found without importing it or its parents."""
     top, *parts = module.split(".")
