@@ -56,8 +56,8 @@ class Rule:
             parsed = Version(version)
         except InvalidVersion:
             return "unmeasured"
-        side = self._side(version)
         released = Version(parsed.public)
+        side = self._side(parsed.public)
         if side != "clear" or released in map(Version, self.releases):
             return side
         older = [v for v in self.releases if Version(v) < released]
