@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from mlx_patches import _activation
 from mlx_patches._activation import Session
@@ -19,6 +20,9 @@ from mlx_patches._manager import Manager
 from mlx_patches._matrix import CompatMatrix
 from mlx_patches._patch import Patch, Target, around
 from mlx_patches._registry import Registry
+
+settings.register_profile("unit", derandomize=True, deadline=None, database=None)
+settings.load_profile("unit")
 
 CACHE = """
 class Cache:

@@ -1,0 +1,168 @@
+"""From a rule, an installed release and a body to a verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches import _gate
+from mlx_patches._distributions import Installed
+from mlx_patches._ledger import Status
+from mlx_patches._matrix import Rule
+
+BROKEN, SOUND, NEW = "b" * 16, "5" * 16, "f" * 16
+RELEASES = ("0.9", "1.0", "1.5", "2.0", "2.1")
+RULE = Rule(affected=">=1.0,<2.0", fixed=">=2.0", releases=RELEASES)
+BODIES = Rule(
+    affected=">=1.0,<2.0",
+    fixed=">=2.0",
+    affected_bodies={"C.f": frozenset({BROKEN})},
+    sound_bodies={"C.f": frozenset({SOUND})},
+    releases=RELEASES,
+)
+
+
+def judge(version, body=None, rule=RULE, name="C.f"):
+    installed = Installed("fake-lm", version) if version else None
+    return _gate.judge(rule, installed, name, body)
+
+
+def test_not_installed_is_absent():
+    verdict = judge(None)
+    assert (verdict.ok, verdict.status) == (False, Status.ABSENT)
+    assert verdict.reason == "the distribution is not installed"
+
+
+def test_no_rule_is_not_affected():
+    verdict = judge("1.5", rule=None)
+    assert (verdict.ok, verdict.status) == (False, Status.NOT_AFFECTED)
+    assert "no rule for fake-lm" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("version", "ok", "status", "reason"),
+    [
+        ("0.9", False, Status.NOT_AFFECTED, "0.9 is outside >=1.0,<2.0"),
+        ("1.0", True, None, "1.0 is in >=1.0,<2.0"),
+        ("1.5", True, None, "1.5 is in >=1.0,<2.0"),
+        ("1.7", True, None, "1.7 is in >=1.0,<2.0"),
+        ("2.0", False, Status.FIXED_UPSTREAM, "fixed upstream (>=2.0)"),
+        ("3.0", False, Status.FIXED_UPSTREAM, "fixed upstream (>=2.0)"),
+    ],
+)
+def test_version_decides_where_no_body_is_known(version, ok, status, reason):
+    verdict = judge(version, NEW)
+    assert verdict.ok is ok
+    assert verdict.reason == reason
+    if not ok:
+        assert verdict.status is status
+
+
+@pytest.mark.parametrize("version", ["0.9", "1.5", "1.7", "2.0", "3.0", "0.95.dev1+g12", "unknown"])
+def test_a_known_broken_body_outranks_the_version(version):
+    verdict = judge(version, BROKEN, BODIES)
+    assert verdict.ok
+    assert ("by its body" in verdict.reason) == (version not in ("1.5", "1.7"))
+
+
+@pytest.mark.parametrize("version", ["0.9", "1.5", "1.7", "0.95", "unknown"])
+def test_a_known_sound_body_outranks_the_version(version):
+    verdict = judge(version, SOUND, BODIES)
+    assert (verdict.ok, verdict.status) == (False, Status.NOT_AFFECTED)
+    assert "measured sound" in verdict.reason
+
+
+def test_a_sound_body_in_a_repaired_release_was_fixed_upstream():
+    verdict = judge("2.0", SOUND, BODIES)
+    assert (verdict.ok, verdict.status) == (False, Status.FIXED_UPSTREAM)
+
+
+def test_an_unknown_body_in_the_range_has_drifted():
+    verdict = judge("1.5", NEW, BODIES)
+    assert (verdict.ok, verdict.status) == (False, Status.DRIFTED)
+    assert NEW in verdict.reason
+    assert "1.5 is in >=1.0,<2.0" in verdict.reason
+
+
+def test_bodies_belong_to_their_target():
+    assert judge("1.5", BROKEN, BODIES, name="C.other").ok
+    assert not judge("2.0", BROKEN, BODIES, name="C.other").ok
+
+
+def test_no_source_leaves_the_version():
+    verdict = judge("1.5", None, BODIES)
+    assert verdict.ok
+    assert "no source" in verdict.reason
+    assert judge("2.0", None, BODIES).status is Status.FIXED_UPSTREAM
+    assert judge("0.9", None, BODIES).status is Status.NOT_AFFECTED
+
+
+@pytest.mark.parametrize("version", ["0.95", "", "unknown", "1.x", "2.0-zz"])
+@pytest.mark.parametrize("body", [None, NEW])
+def test_beyond_all_evidence_has_drifted(version, body):
+    verdict = _gate.judge(BODIES, Installed("fake-lm", version), "C.f", body)
+    assert (verdict.ok, verdict.status) == (False, Status.DRIFTED)
+    assert "not measured" in verdict.reason
+
+
+def test_older_than_the_oldest_clear_release_is_not_affected():
+    assert judge("0.8", NEW, BODIES).status is Status.NOT_AFFECTED
+
+
+def test_a_later_release_than_any_measured_has_drifted_where_nothing_was_fixed():
+    rule = Rule(affected=">=1.0,<=2.1", releases=RELEASES)
+    assert judge("2.1", rule=rule).ok
+    assert judge("2.2", NEW, rule).status is Status.DRIFTED
+
+
+def test_reason_names_the_commit_of_a_direct_install():
+    installed = Installed("fake-lm", "1.5", commit="0123456789abcdef")
+    verdict = _gate.judge(BODIES, installed, "C.f", BROKEN)
+    assert "fake-lm 1.5 at commit 0123456789ab" in verdict.reason
+
+
+# -- development versions --------------------------------------------------------------------
+
+LM = Rule(
+    affected=">=0.28.4,<=0.31.3",
+    fixed=">=0.32.0",
+    releases=("0.28.4", "0.31.1", "0.31.3", "0.32.0", "0.32.2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "decision"),
+    [
+        ("0.31.3rc1", "affected"),
+        ("0.31.3.dev4", "affected"),
+        ("0.31.3+local", "affected"),
+        ("0.31.3rc1+g123", "affected"),
+        ("0.31.2", "affected"),
+        ("0.31.3.post1", "unmeasured"),
+        ("0.31.4.dev1", "unmeasured"),
+        ("0.32.0.dev1+g123", "unmeasured"),
+        ("0.32.0rc1", "unmeasured"),
+        ("0.32.0+g123", "fixed"),
+        ("0.32.1.dev1", "fixed"),
+        ("0.33.0.dev1+g123", "fixed"),
+        ("0.28.4rc1", "unmeasured"),
+        ("0.28.3", "unmeasured"),
+        ("v0.31.3", "affected"),
+        ("0.31.3.0", "affected"),
+        ("unknown", "unmeasured"),
+        ("", "unmeasured"),
+    ],
+)
+def test_development_and_local_versions(version, decision):
+    assert LM.decide(version) == decision
+
+
+def test_a_local_part_does_not_matter():
+    rule = Rule(affected=">=1.0,<2.0", releases=RELEASES)
+    for version in ("0.9", "1.5", "2.0", "2.1"):
+        assert rule.decide(version + "+g123") == rule.decide(version) != "unmeasured"
+
+
+def test_between_two_clear_releases_is_clear():
+    rule = Rule(affected=">=2.0", releases=("0.9", "1.0", "2.0"))
+    assert rule.decide("0.95") == "clear"
+    assert rule.decide("1.5") == "unmeasured"
