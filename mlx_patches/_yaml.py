@@ -52,8 +52,8 @@ def _check_depth(text: str, file: Path) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                line = event.start_mark.line + 1
-                raise MlxPatchesError(f"{file}: line {line}: nested more than {MAX_DEPTH} deep")
+                line = f"line {event.start_mark.line + 1}: " if event.start_mark else ""
+                raise MlxPatchesError(f"{file}: {line}nested more than {MAX_DEPTH} deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
