@@ -16,17 +16,26 @@ if TYPE_CHECKING:
     from ._manager import Site
 
 
-def put_in(site: Site) -> None:
-    """Write the replacement, and rebind a function wherever it was imported by name."""
+def put_in(site: Site, lost: Site | None = None) -> None:
+    """Write the replacement, and rebind a function wherever it was imported by name.
+
+    ``lost`` is the same target's earlier site: names may still stand for its replacement.
+    """
     setattr(site.owner, site.attribute, site.replacement)
     if isinstance(site.owner, ModuleType):
-        _rebind(site.attribute, site.original, site.replacement, besides=site.owner)
+        for old in (site.original, lost.replacement) if lost else (site.original,):
+            _rebind(site.attribute, old, site.replacement, besides=site.owner)
 
 
 def take_out(site: Site) -> str:
     """Put the original back; returns what stands in the way, empty where nothing does."""
-    if isinstance(site.owner, ModuleType):
+    problem = _take_out_live(site)
+    if not problem and isinstance(site.owner, ModuleType):
         _rebind(site.attribute, site.replacement, site.original, besides=site.owner)
+    return problem
+
+
+def _take_out_live(site: Site) -> str:
     live = vars(site.owner).get(site.attribute, MISSING)
     if live is site.replacement:
         if site.original is MISSING:
@@ -34,39 +43,47 @@ def take_out(site: Site) -> str:
         else:
             setattr(site.owner, site.attribute, site.original)
         return ""
-    if live is site.original or not covers(live, site.replacement):
+    if live is site.original or not covers(live, site):
         return ""  # somebody took it out before us
     import wrapt
 
-    try:
-        wrapt.unwrap_object(site.owner, site.attribute, _accessor(site.replacement))
-    except wrapt.WrapperNotOutermostError as error:
-        return f"cannot be taken out: {error}"
-    except wrapt.WrapperNotFoundError:
-        return ""
-    return ""
+    for link in wrapt.wrapper_chain(live):
+        below = issubclass(type(link), wrapt.BaseObjectProxy) and link.__wrapped__
+        if below is site.replacement and site.original is not MISSING:
+            link.__wrapped__ = site.original
+            return ""
+    return f"cannot be taken out: {describe(live)} is on top of it"
 
 
 def problem(site: Site) -> str:
     """Why the replacement is not in effect; empty where it is."""
-    if isinstance(site.owner, type) and _current_owner(site) is not site.owner:
+    if site.replacement is site.original:
+        return f"the replacement of {site.target.path} is the original"
+    if _current_owner(site) is not site.owner:
         return f"{site.target.module} was reloaded"
     live = vars(site.owner).get(site.attribute, MISSING)
     if live is site.replacement:
         return ""
     if live is site.original or live is MISSING:
         return f"{site.target.path} is the release's own again"
-    if covers(live, site.replacement):
+    if covers(live, site):
         return ""
     return f"{site.target.path} was replaced by {describe(live)}"
 
 
-def covers(live: Any, replacement: Any) -> bool:
-    """True where ``live`` is a wrapper on top of ``replacement``."""
+def covers(live: Any, site: Site) -> bool:
+    """True where ``live`` is a wrapper on top of the replacement, or of its function."""
     import wrapt
 
+    function = _function(site.replacement)
     try:
-        return bool(wrapt.is_wrapped_by(_accessor(live), _accessor(replacement)))
+        return bool(
+            wrapt.is_wrapped_by(live, site.replacement)
+            or (
+                function is not _function(site.original)
+                and wrapt.is_wrapped_by(_function(live), function)
+            )
+        )
     except wrapt.WrapperChainTooDeepError:
         return False
 
@@ -151,10 +168,12 @@ def _rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
 def _current_owner(site: Site) -> Any:
     scope: Any = sys.modules.get(site.target.module)
     for name in site.target.name.split(".")[:-1]:
-        scope = vars(scope).get(name, None) if scope is not None else None
+        scope = getattr(scope, "__dict__", {}).get(name)
     return scope
 
 
-def _accessor(obj: Any) -> Any:
-    """The link of a wrapper chain that stands for the object: a wrapped property's getter."""
-    return obj.fget if type(obj) is property else obj
+def _function(obj: Any) -> Any:
+    """The function behind a property's getter, a class method or a static method."""
+    if isinstance(obj, property):
+        return obj.fget
+    return obj.__func__ if isinstance(obj, (classmethod, staticmethod)) else obj

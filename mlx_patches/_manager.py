@@ -201,12 +201,15 @@ class Manager:
                 return _outcome(patch, target, Status.PENDING, f"{target.module} is {state}")
             return _outcome(patch, target, verdict.status, verdict.reason)
         found = _resolve(module, target)
+        stranger = "" if isinstance(found, str) else _effect.stranger(found.original, module)
+        if not isinstance(found, str) and target.adds and found.original is not MISSING:
+            found = f"{stranger or 'the release'} defines {target.path} itself"
         if isinstance(found, str):
             verdict = _gate.judge(rule, installed, target.name, None)
-            status = Status.ABSENT if verdict.ok else verdict.status
+            status = Status.CONFLICT if stranger else Status.ABSENT
+            status = status if verdict.ok else verdict.status
             return _outcome(patch, target, status, found if verdict.ok else verdict.reason)
         verdict = _gate.judge(rule, installed, target.name, found.body)
-        stranger = _effect.stranger(found.original, module)
         if stranger and (verdict.ok or verdict.status is Status.DRIFTED):
             reason = f"{target.name} was replaced by {stranger}; its repair is unknown to us"
             return _outcome(patch, target, Status.CONFLICT, reason)
@@ -226,11 +229,13 @@ class Manager:
             ]
             for site in built:
                 written.append(site)
-                _effect.put_in(site)
+                _effect.put_in(site, self._sites.pop((patch.id, site.target.path), None))
             for site in built:
                 problem = _effect.problem(site)
                 if problem:
                     raise MlxPatchesError(problem)
+            for site in built:
+                self._sites[patch.id, site.target.path] = site
         except BaseException as error:
             for site in reversed(written):
                 _effect.take_out(site)
@@ -246,8 +251,6 @@ class Manager:
                 raise
             logger.warning("mlx_patches: %s failed and was rolled back: %s", patch.id, error)
             return [_outcome(patch, t, Status.FAILED, reason) for t, _, _ in ready]
-        for site in built:
-            self._sites[patch.id, site.target.path] = site
         return [_outcome(patch, s.target, Status.APPLIED, s.reason) for s in built]
 
 
@@ -264,8 +267,6 @@ def _resolve(module: ModuleType, target: Target) -> _Found | str:
     original = vars(owner).get(attribute, MISSING)
     if original is MISSING and not target.adds:
         return f"{target.path} does not exist in this release"
-    if original is not MISSING and target.adds:
-        return f"the release defines {target.path} itself"
     bodies = {name: _lookup(module, name) for name in target.bodies}
     prints = {n: _fingerprint.of_object(b) for n, b in bodies.items() if b is not MISSING}
     if not prints:
