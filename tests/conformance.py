@@ -1,0 +1,452 @@
+"""What every patch must do, whatever it repairs.
+
+``Conformance`` is a set of tests over a fixture ``case``: a patch, a matrix under which it
+applies, and how to import what it targets. tests/unit runs it over fake patches, tests/releases
+over the real ones. As a program, ``python -m tests.conformance MODULE STEPS`` takes the steps in
+a process of its own and prints what came of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wrapt
+
+import mlx_patches
+from mlx_patches import MlxPatchesError, _effect
+from mlx_patches._activation import Session
+from mlx_patches._ledger import Status
+from mlx_patches._manager import Manager
+from mlx_patches._patch import MISSING, Patch, Target
+from mlx_patches._registry import Registry
+from mlx_patches.probes.child import anything_goes
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A patch, under a matrix that always wants it.
+
+    ``path`` is what a child process needs on ``sys.path`` beside the usual.
+    """
+
+    patch: Patch
+    path: str = ""
+
+    def manager(self) -> Manager:
+        return Manager(anything_goes(self.patch))
+
+    def child(self, *steps: str) -> list[dict[str, list[str]]]:
+        """Take steps in a new process; see ``main``."""
+        path = os.pathsep.join(filter(None, (str(ROOT), self.path)))
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.conformance", self.patch.module, *steps],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+class Conformance:
+    """The tests. A subclass provides the fixture ``case``."""
+
+    @pytest.fixture
+    def before(self, case: Case) -> Iterator[dict[str, Any]]:
+        """The live objects before the test; they must be back after it."""
+        import_modules(case.patch)
+        objects = snapshot(case.patch)
+        yield objects
+        assert_same(snapshot(case.patch), objects)
+
+    @pytest.fixture
+    def present(self, case: Case, before: dict[str, Any]) -> list[Target]:
+        """The targets that this environment has: those that get the patch."""
+        outcomes = case.manager().apply(case.patch, dry_run=True)
+        ready = {outcome.target for outcome in outcomes if outcome.status is Status.PENDING}
+        assert ready, "this environment has none of the patch's targets"
+        return [target for target in case.patch.targets if target.path in ready]
+
+    @pytest.fixture
+    def paths(self, present: list[Target]) -> list[str]:
+        return [target.path for target in present]
+
+    @pytest.fixture
+    def manager(self, case: Case, before: dict[str, Any]) -> Iterator[Manager]:
+        made = case.manager()
+        yield made
+        made.restore()
+
+    def test_applied_is_in_effect(self, case, before, paths, manager):
+        outcomes = manager.apply(case.patch)
+        live = snapshot(case.patch)
+        assert applied(outcomes) == paths
+        assert applied(manager.status()) == paths
+        assert [path for path in targets_of(case) if live[path] is not before[path]] == paths
+
+    def test_applied_twice_is_applied_once(self, case, manager):
+        first = manager.apply(case.patch)
+        objects = snapshot(case.patch)
+        assert manager.apply(case.patch) == first
+        assert_same(snapshot(case.patch), objects)
+
+    def test_dry_run_changes_nothing(self, case, before, manager):
+        assert not applied(manager.apply(case.patch, dry_run=True))
+        assert manager.status() == []
+        assert_same(snapshot(case.patch), before)
+
+    def test_restore_gives_back_the_same_objects_in_reverse(self, case, before, paths, manager):
+        manager.apply(case.patch)
+        restored = manager.restore()
+        assert [outcome.target for outcome in restored] == paths[::-1]
+        assert {outcome.status for outcome in restored} == {Status.DISABLED}
+        assert not applied(manager.status())
+        assert_same(snapshot(case.patch), before)
+        assert manager.restore() == []
+
+    def test_apply_restore_apply(self, case, before, paths, manager):
+        first = manager.apply(case.patch)
+        manager.restore()
+        assert manager.apply(case.patch) == first
+        assert applied(manager.status()) == paths
+
+    @pytest.mark.parametrize("kind", ["wrapt", "closure"])
+    def test_a_wrapper_on_top_stays_and_so_does_ours(
+        self, case, before, present, paths, manager, kind
+    ):
+        manager.apply(case.patch)
+        ours = snapshot(case.patch)
+        theirs = {target.path: put_on_top(kind, target) for target in present}
+        assert applied(manager.status()) == paths
+        assert applied(manager.apply(case.patch)) == paths
+        restored = {outcome.target: outcome for outcome in manager.restore()}
+        live = snapshot(case.patch)
+        for path in paths:
+            assert live[path] is theirs[path]
+            kept = any(link is function_of(ours[path]) for link in links(live[path]))
+            assert (restored[path].status is Status.APPLIED) == kept, restored[path]
+        for target in present:  # they leave
+            write(*place(target), before[target.path])
+
+    def test_a_wrapper_below_stays(self, case, before, present, paths, manager):
+        wrapped = [target for target in present if not target.adds]
+        theirs = {target.path: put_on_top("closure", target) for target in wrapped}
+        assert applied(manager.apply(case.patch)) == paths
+        manager.restore()
+        live = snapshot(case.patch)
+        assert [path for path in theirs if live[path] is not theirs[path]] == []
+        for target in wrapped:
+            write(*place(target), before[target.path])
+
+    def test_a_target_that_is_gone_is_absent(self, case, before, present, manager):
+        gone = present[0]
+        if gone.adds:  # what it would be added to is gone
+            owner, attribute = sys.modules[gone.module], gone.name.partition(".")[0]
+        else:
+            owner, attribute = place(gone)
+        kept = vars(owner)[attribute]
+        delattr(owner, attribute)
+        try:
+            outcomes = {outcome.target: outcome for outcome in manager.apply(case.patch)}
+            manager.restore()
+        finally:
+            setattr(owner, attribute, kept)
+        assert outcomes[gone.path].status is Status.ABSENT
+        assert not outcomes[gone.path].finding
+
+    def test_a_factory_that_raises_leaves_nothing_behind(self, case, before, present, paths):
+        for target in present:
+            manager = case.manager()
+            outcomes = manager.apply(
+                with_factory(case.patch, target, raising(ValueError("on purpose")))
+            )
+            assert [o.target for o in outcomes if o.status is Status.FAILED] == paths
+            assert not applied(manager.status())
+            assert_same(snapshot(case.patch), before)
+
+    def test_an_interrupt_in_a_factory_leaves_nothing_behind(self, case, before, present):
+        for target in present:
+            manager = case.manager()
+            with pytest.raises(KeyboardInterrupt):
+                manager.apply(with_factory(case.patch, target, raising(KeyboardInterrupt())))
+            assert not applied(manager.status())
+            assert_same(snapshot(case.patch), before)
+
+    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+    def test_an_error_while_writing_leaves_nothing_behind(
+        self, case, before, present, monkeypatch, error
+    ):
+        for target in present:
+            manager = case.manager()
+            with monkeypatch.context() as patched:
+                patched.setattr(_effect, "put_in", raising_after(target, error, _effect.put_in))
+                if error is KeyboardInterrupt:
+                    with pytest.raises(KeyboardInterrupt):
+                        manager.apply(case.patch)
+                else:
+                    assert not applied(manager.apply(case.patch))
+            assert not applied(manager.status())
+            assert_same(snapshot(case.patch), before)
+
+    def test_a_write_that_does_not_take_is_rolled_back(
+        self, case, before, present, paths, monkeypatch
+    ):
+        for target in present:
+            manager = case.manager()
+            with monkeypatch.context() as patched:
+                patched.setattr(_effect, "put_in", skipping(target, _effect.put_in))
+                outcomes = manager.apply(case.patch)
+            assert [o.target for o in outcomes if o.status is Status.FAILED] == paths
+            assert_same(snapshot(case.patch), before)
+
+    def test_strict_raises_where_it_is_not_in_effect(self, case, before, present, manager):
+        broken = with_factory(case.patch, present[-1], raising(ValueError("on purpose")))
+        with pytest.raises(MlxPatchesError, match="on purpose") as raised:
+            manager.apply(broken, strict=True)
+        assert str(raised.value).startswith(f"{case.patch.id} is not in effect: ")
+        assert_same(snapshot(case.patch), before)
+
+    def test_lost_is_seen_and_mended(self, case, before, present, paths, manager):
+        manager.apply(case.patch)
+        for target in present:
+            write(*place(target), before[target.path])
+        lost = [outcome.target for outcome in manager.status() if outcome.status is Status.LOST]
+        assert lost == paths
+        assert not applied(manager.status())
+        assert applied(manager.apply(case.patch)) == paths
+        assert applied(manager.status()) == paths
+
+    def test_a_forked_child_has_it_and_restores_its_own(self, case, before, paths, manager):
+        manager.apply(case.patch)
+
+        def child() -> None:
+            assert applied(manager.status()) == paths
+            manager.restore()
+            assert_same(snapshot(case.patch), before)
+
+        assert forked(child) == 0
+        assert applied(manager.status()) == paths
+
+    def test_patch_first_in_another_process(self, case, paths):
+        on, off = case.child("apply", "import", "status", "restore", "status")
+        assert on == {"applied": paths, "changed": paths}
+        assert off == {"applied": [], "changed": []}
+
+    def test_import_first_in_another_process(self, case, paths):
+        untouched, on, off = case.child("import", "status", "apply", "status", "restore", "status")
+        assert untouched == off == {"applied": [], "changed": []}
+        assert on == {"applied": paths, "changed": paths}
+
+    def test_restored_before_the_import_it_stays_out(self, case, paths):
+        (off,) = case.child("apply", "restore", "import", "status")
+        assert off == {"applied": [], "changed": []}
+
+
+# -- looking at live objects -----------------------------------------------------------------
+
+
+def import_modules(patch: Patch) -> None:
+    """Import the modules of a patch that exist here."""
+    for target in patch.targets:
+        try:
+            importlib.import_module(target.module)
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{target.module}.".startswith(f"{error.name}."):
+                raise
+
+
+def place(target: Target) -> tuple[Any, str]:
+    """Where a target lives: the owner and the attribute."""
+    owner: Any = sys.modules[target.module]
+    *parents, attribute = target.name.split(".")
+    for name in parents:
+        owner = vars(owner)[name]
+    return owner, attribute
+
+
+def live_object(target: Target) -> Any:
+    try:
+        owner, attribute = place(target)
+    except KeyError:
+        return MISSING
+    return vars(owner).get(attribute, MISSING)
+
+
+def snapshot(patch: Patch) -> dict[str, Any]:
+    """The live object of each target, and what its package has under the same name."""
+    found = {target.path: live_object(target) for target in patch.targets}
+    for target in patch.targets:
+        package = target.module.partition(".")[0]
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == package and target.name in vars(module):
+                found[f"{target.name} in {name}"] = vars(module)[target.name]
+    return found
+
+
+def assert_same(now: dict[str, Any], then: dict[str, Any]) -> None:
+    """Every object is the very one."""
+    assert now.keys() == then.keys()
+    assert [path for path in then if now[path] is not then[path]] == []
+
+
+def write(owner: Any, attribute: str, value: Any) -> None:
+    if value is MISSING:
+        delattr(owner, attribute)
+    else:
+        setattr(owner, attribute, value)
+
+
+def applied(outcomes: Any) -> list[str]:
+    return [outcome.target for outcome in outcomes if outcome.status is Status.APPLIED]
+
+
+def targets_of(case: Case) -> list[str]:
+    return [target.path for target in case.patch.targets]
+
+
+# -- what others do to a target --------------------------------------------------------------
+
+
+def put_on_top(kind: str, target: Target) -> Any:
+    """Wrap what is live as another package would; returns the new live object."""
+    owner, attribute = place(target)
+    theirs = wrapped(kind, vars(owner)[attribute])
+    setattr(owner, attribute, theirs)
+    return theirs
+
+
+def wrapped(kind: str, obj: Any) -> Any:
+    if isinstance(obj, property):
+        return property(wrapped(kind, obj.fget), obj.fset, obj.fdel, obj.__doc__)
+    if kind == "wrapt":
+        return wrapt.FunctionWrapper(obj, passing_on)
+    if isinstance(obj, (classmethod, staticmethod)):
+        return type(obj)(wrapped(kind, obj.__func__))
+
+    @functools.wraps(obj)
+    def closure(*args: Any, **kwargs: Any) -> Any:
+        return obj(*args, **kwargs)
+
+    return closure
+
+
+def passing_on(inner: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    return inner(*args, **kwargs)
+
+
+def function_of(obj: Any) -> Any:
+    if issubclass(type(obj), property):
+        return obj.fget
+    return obj.__func__ if type(obj) in (classmethod, staticmethod) else obj
+
+
+def links(obj: Any) -> Iterator[Any]:
+    """The functions of a chain of wrappers, from the outermost."""
+    while obj is not None:
+        obj = function_of(obj)
+        yield obj
+        obj = getattr(obj, "__wrapped__", None)
+
+
+# -- patches that fail -----------------------------------------------------------------------
+
+
+def with_factory(patch: Patch, target: Target, factory: Callable[[Any], Any]) -> Patch:
+    """The same patch with another factory for one target."""
+    changed = replace(target, factory=factory)
+    targets = tuple(changed if one is target else one for one in patch.targets)
+    return replace(patch, targets=targets)
+
+
+def raising(error: BaseException) -> Callable[[Any], Any]:
+    def factory(original: Any) -> Any:
+        raise error
+
+    return factory
+
+
+def skipping(target: Target, put_in: Callable[..., None]) -> Callable[..., None]:
+    """``put_in`` that loses the write to one target."""
+
+    def lossy(site: Any, *more: Any) -> None:
+        if site.target is not target:
+            put_in(site, *more)
+
+    return lossy
+
+
+def raising_after(
+    target: Target, error: type[BaseException], put_in: Callable[..., None]
+) -> Callable[..., None]:
+    """``put_in`` that raises once it has written one target."""
+
+    def interrupted(site: Any, *more: Any) -> None:
+        put_in(site, *more)
+        if site.target is target:
+            raise error("on purpose")
+
+    return interrupted
+
+
+# -- other processes -------------------------------------------------------------------------
+
+
+def forked(check: Callable[[], None]) -> int:
+    """The exit status of a forked child that runs a check: 0 where it raised nothing."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            check()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(module: str, *steps: str) -> None:
+    """Take steps (``import``, ``apply``, ``restore``), print what each ``status`` step finds."""
+    patch: Patch = importlib.import_module(module).PATCH
+    registry = Registry()
+    registry.add(patch)
+    session = Session(registry, anything_goes(patch))
+    found = []
+    for step in steps:
+        if step == "import":
+            import_modules(patch)
+        elif step == "apply":
+            session.apply([patch.id], None, strict=False, dry_run=False)
+        elif step == "restore":
+            session.restore(None)
+        elif step == "status":
+            changed = [t.path for t in patch.targets if is_ours(live_object(t), patch)]
+            found.append({"applied": applied(session.status()), "changed": changed})
+    print(json.dumps(found))
+
+
+def is_ours(live: Any, patch: Patch) -> bool:
+    """True where the code of a live object stands in this package or in the patch's module."""
+    function = function_of(live)
+    function = getattr(function, "func", function)  # a partial
+    code = getattr(function, "__code__", None)
+    ours = (str(Path(mlx_patches.__file__).parent), sys.modules[patch.module].__file__)
+    return code is not None and code.co_filename.startswith(ours)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

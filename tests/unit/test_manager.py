@@ -1,0 +1,725 @@
+"""Fake patches through the conformance suite, and every status there is."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+import wrapt
+
+from mlx_patches import MlxPatchesError, _fingerprint
+from mlx_patches._ledger import Status
+from mlx_patches._manager import Manager
+from mlx_patches._patch import MISSING, Attribute, around
+from tests.conformance import Case, Conformance
+
+from .conftest import load, manager_for, marked, matrix_for, patch_of, session_for, statuses, target
+
+# A patch a kind of target, as a module that another process can import too.
+FAKE_PATCHES = """
+from mlx_patches._patch import Attribute, Patch, Target, around
+from mlx_patches._patch import stored
+
+
+def marked(original, *args, **kwargs):
+    return ("patched", original(*args, **kwargs))
+
+
+def target(name, module="fake_lm.cache", factory=around(marked), **more):
+    return Target("fake-lm", module, name, factory, **more)
+
+
+def shifted(cache):
+    return stored(cache, "offset")
+
+
+PATCH = Patch(
+    "{name}", "goes wrong", ({targets}), probe="none:none", module=__name__
+)
+"""
+KINDS = {
+    "method": 'target("Cache.update"),',
+    "property": 'target("Cache.state"),',
+    "class_method": 'target("Cache.make"),',
+    "static_method": 'target("Cache.twice"),',
+    "function": 'target("attend"),',
+    "added": 'target("Cache.offset", factory=lambda o: Attribute("offset", shifted), '
+    'body=("Cache.update",), adds=True),',
+    "several": 'target("Cache.update"), target("attend"), target("Cache.state"), '
+    'target("Other.update"),',
+    "two_modules": 'target("Cache.update"), target("Model.__call__", "fake_lm.model"),',
+    "one_is_missing": 'target("Cache.update"), target("Cache.gone"), '
+    'Target("no-lm", "no_lm.cache", "f", around(marked)),',
+}
+
+
+class TestConformance(Conformance):
+    @pytest.fixture(params=KINDS)
+    def case(self, fake, request):
+        name = request.param
+        source = FAKE_PATCHES.replace("{name}", name.replace("_", "-"))
+        fake.write(f"fake_patches_{name}.py", source.replace("{targets}", KINDS[name]))
+        return Case(load(f"fake_patches_{name}").PATCH, str(fake.root))
+
+
+@pytest.fixture
+def cache(fake):
+    """The module ``fake_lm.cache``, imported."""
+    return load("fake_lm.cache")
+
+
+def one(outcomes):
+    """The only outcome."""
+    (outcome,) = outcomes
+    return outcome
+
+
+def apply(patch, **rule):
+    return one(manager_for(patch, rule=rule or None).apply(patch))
+
+
+# -- every status ----------------------------------------------------------------------------
+
+
+def test_applied(cache):
+    manager = manager_for(patch := patch_of("Cache.update"))
+    outcome = one(manager.apply(patch))
+    assert outcome.status is Status.APPLIED
+    assert outcome.reason == "1.0 is in >=0"
+    assert cache.Cache().update(2) == ("patched", 2)
+    assert not outcome.finding
+
+
+def test_pending_until_imported(fake):
+    manager = manager_for(patch := patch_of("Cache.update"))
+    outcome = one(manager.apply(patch))
+    assert (outcome.status, outcome.reason) == (Status.PENDING, "fake_lm.cache is not imported yet")
+    assert "fake_lm" not in sys.modules
+    load("fake_lm.cache")
+    assert statuses(manager.apply(patch)) == ["applied"]
+
+
+def test_pending_while_being_imported(fake, monkeypatch):
+    found = []
+    fake.write(
+        "fake_lm/half.py", "def f(): return 1\nimport manager_state\nmanager_state.apply()\n"
+    )
+    patch = patch_of(target("f", "fake_lm.half"))
+    manager = manager_for(patch)
+    state = type(sys)("manager_state")
+    state.apply = lambda: found.extend(manager.apply(patch))
+    monkeypatch.setitem(sys.modules, "manager_state", state)
+    half = load("fake_lm.half")
+    assert one(found).status is Status.PENDING
+    assert one(found).reason == "fake_lm.half is being imported"
+    assert half.f() == 1
+    assert statuses(manager.apply(patch)) == ["applied"]
+
+
+def test_not_affected(cache):
+    patch = patch_of("Cache.update")
+    matrix = matrix_for(patch, rule={"affected": ">=2"}, releases={"fake-lm": ["1.0"]})
+    outcome = one(Manager(matrix).apply(patch))
+    assert (outcome.status, outcome.reason) == (Status.NOT_AFFECTED, "1.0 is outside >=2")
+    assert cache.Cache().update(2) == 2
+
+
+def test_not_affected_without_a_rule(cache):
+    patch = patch_of("Cache.update")
+    outcome = one(Manager(matrix_for()).apply(patch))
+    assert outcome.status is Status.NOT_AFFECTED
+
+
+def test_fixed_upstream(cache):
+    outcome = apply(patch_of("Cache.update"), affected="<1", fixed=">=1")
+    assert (outcome.status, outcome.reason) == (Status.FIXED_UPSTREAM, "fixed upstream (>=1)")
+
+
+def test_drifted_where_the_release_was_not_measured(cache):
+    outcome = apply(patch_of("Cache.update"), affected=">=2")
+    assert outcome.status is Status.DRIFTED
+    assert "fake-lm 1.0 was not measured" in outcome.reason
+
+
+def test_drifted(cache):
+    bodies = {"Cache.update": {"affected": ["0" * 16]}}
+    outcome = apply(patch_of("Cache.update"), affected=">=1", bodies=bodies)
+    assert outcome.status is Status.DRIFTED
+    assert _fingerprint.of_object(cache.Cache.update) in outcome.reason
+    assert outcome.finding
+    assert cache.Cache().update(2) == 2
+
+
+def test_a_drifted_sibling_holds_the_others_back(cache):
+    bodies = {"Cache.update": {"affected": ["0" * 16]}}
+    patch = patch_of("Cache.update", "Other.update", "attend")
+    manager = manager_for(patch, rule={"affected": ">=1", "bodies": bodies})
+    outcomes = manager.apply(patch)
+    assert statuses(outcomes) == ["drifted"] * 3
+    assert outcomes[1].reason == "held back: fake_lm.cache:Cache.update is drifted"
+    assert cache.attend(1) == 2
+    assert cache.Other().update(1) == -1
+
+
+def test_an_absent_sibling_holds_nobody_back(cache):
+    patch = patch_of("Cache.update", "Cache.gone", "Nobody.update", target("f", "fake_lm.none"))
+    outcomes = manager_for(patch).apply(patch)
+    assert statuses(outcomes) == ["applied", "absent", "absent", "pending"]
+
+
+def test_conflict(cache):
+    def theirs(self, n):
+        return 100
+
+    cache.Cache.update = theirs
+    outcome = apply(patch_of("Cache.update"))
+    assert outcome.status is Status.CONFLICT
+    assert "tests.unit.test_manager:test_conflict.<locals>.theirs" in outcome.reason
+    assert cache.Cache.update is theirs
+
+
+def test_no_conflict_where_nothing_is_needed(cache):
+    cache.Cache.update = lambda self, n: 100
+    assert (
+        apply(patch_of("Cache.update"), affected="<1", fixed=">=1").status is Status.FIXED_UPSTREAM
+    )
+
+
+def test_conflict_where_another_package_added_the_attribute(cache):
+    theirs = cache.Cache.extra = property(lambda self: 7)
+    outcome = apply(patch_of(target("Cache.extra", body=("Cache.update",), adds=True)))
+    assert outcome.status is Status.CONFLICT
+    assert "tests.unit.test_manager:" in outcome.reason
+    assert vars(cache.Cache)["extra"] is theirs
+
+
+def test_absent_distribution(fake):
+    outcome = apply(patch_of(target("f", "no_lm.cache", distribution="no-lm")))
+    assert (outcome.status, outcome.reason) == (Status.ABSENT, "the distribution is not installed")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Cache.gone", "fake_lm.cache:Cache.gone does not exist in this release"),
+        ("gone", "fake_lm.cache:gone does not exist in this release"),
+        ("Gone.update", "fake_lm.cache has no class Gone"),
+        ("attend.update", "fake_lm.cache has no class attend"),
+    ],
+)
+def test_absent_target(cache, name, reason):
+    outcome = apply(patch_of(name))
+    assert (outcome.status, outcome.reason) == (Status.ABSENT, reason)
+
+
+def test_absent_where_the_class_lives_elsewhere(fake):
+    load("fake_lm.model")
+    outcome = apply(patch_of(target("Cache.update", "fake_lm.model")))
+    assert outcome.status is Status.ABSENT
+    assert outcome.reason == "Cache comes from fake_lm.cache and is patched there"
+
+
+def test_absent_where_the_release_defines_what_the_patch_would_add(cache):
+    outcome = apply(patch_of(target("Cache.twice", body=("Cache.update",), adds=True)))
+    assert outcome.status is Status.ABSENT
+    assert outcome.reason == "the release defines fake_lm.cache:Cache.twice itself"
+
+
+def test_disabled_is_what_was_restored(cache):
+    manager = manager_for(patch := patch_of("Cache.update"))
+    manager.apply(patch)
+    assert statuses(manager.restore()) == ["disabled"]
+    assert statuses(manager.status()) == ["disabled"]
+    assert one(manager.status()).reason == "restored"
+
+
+def test_failed(cache):
+    def broken(original):
+        raise ValueError("on purpose")
+
+    manager = manager_for(patch := patch_of("attend", target("Cache.update", factory=broken)))
+    outcomes = manager.apply(patch)
+    assert statuses(outcomes) == statuses(manager.status()) == ["failed", "failed"]
+    assert outcomes[0].reason == "rolled back: ValueError: on purpose"
+    assert cache.attend(1) == 2
+
+
+def test_failed_takes_out_what_was_applied_before(fake, cache):
+    """All or nothing, over a process's life: a target that comes later fails the earlier one."""
+
+    def broken(original):
+        raise ValueError("on purpose")
+
+    patch = patch_of("attend", target("Model.__call__", "fake_lm.model", factory=broken))
+    manager = manager_for(patch)
+    assert statuses(manager.apply(patch)) == ["applied", "pending"]
+    load("fake_lm.model")
+    assert statuses(manager.apply(patch)) == ["failed", "failed"]
+    assert statuses(manager.status()) == ["failed", "failed"]
+    assert cache.attend(1) == 2
+    assert load("fake_lm.model").attend is cache.attend
+
+
+def test_failed_where_a_metaclass_swallows_the_write(fake):
+    fake.write(
+        "fake_lm/stubborn.py",
+        """
+        class Meta(type):
+            def __setattr__(cls, name, value):
+                pass
+
+        class Stubborn(metaclass=Meta):
+            def f(self): return 1
+
+        def g(): return 1
+        """,
+    )
+    module = load("fake_lm.stubborn")
+    before = vars(module.Stubborn)["f"], module.g
+    patch = patch_of(target("g", "fake_lm.stubborn"), target("Stubborn.f", "fake_lm.stubborn"))
+    outcomes = manager_for(patch).apply(patch)
+    assert statuses(outcomes) == ["failed", "failed"]
+    assert "is the release's own again" in outcomes[0].reason
+    assert (vars(module.Stubborn)["f"], module.g) == before
+
+
+def test_failed_where_the_class_cannot_be_written(fake):
+    fake.write(
+        "fake_lm/frozen.py",
+        """
+        class Meta(type):
+            def __setattr__(cls, name, value):
+                raise TypeError("frozen")
+
+        class Frozen(metaclass=Meta):
+            def f(self): return 1
+
+        def g(): return 1
+        """,
+    )
+    module = load("fake_lm.frozen")
+    patch = patch_of(target("g", "fake_lm.frozen"), target("Frozen.f", "fake_lm.frozen"))
+    assert statuses(manager_for(patch).apply(patch)) == ["failed", "failed"]
+    assert module.g() == 1
+
+
+def test_failed_where_the_factory_returns_the_original(cache):
+    outcome = apply(patch_of(target("attend", factory=lambda original: original)))
+    assert outcome.status is Status.FAILED
+    assert "is the original" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("holder", "named"),
+    [
+        ("kept = functools.partial(attend, 1)", "a partial"),
+        ("def f(x, using=attend): return using(x)", "a default argument of fake_lm.holder:f"),
+        ("def make(g):\n    return lambda x: g(x)\nkept = make(attend)", "a cell"),
+    ],
+)
+def test_late_where_the_original_is_still_held(fake, cache, holder, named):
+    fake.write("fake_lm/holder.py", "import functools\nfrom .cache import attend\n" + holder + "\n")
+    load("fake_lm.holder")
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    outcome = one(manager.status())
+    assert outcome.status is Status.LATE
+    assert named in outcome.reason
+    assert outcome.finding
+
+
+def test_late_where_it_was_imported_under_another_name_elsewhere(fake, cache):
+    fake.write("other_pk.py", "from fake_lm.cache import attend as look\n")
+    load("other_pk")
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    outcome = one(manager.status())
+    assert outcome.status is Status.LATE
+    assert "the module other_pk" in outcome.reason
+
+
+def test_not_late_once_it_was_imported_after_the_patch(fake, cache):
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    fake.write("other_pk.py", "from fake_lm.cache import attend as look\n")
+    assert load("other_pk").look(1) == ("patched", 2)
+    assert statuses(manager.status()) == ["applied"]
+
+
+@pytest.mark.parametrize("name", ["Cache.update", "attend", "Cache.state"])
+def test_lost_where_somebody_replaced_it(cache, name):
+    manager = manager_for(patch := patch_of(name))
+    manager.apply(patch)
+    owner, attribute = (cache, name) if "." not in name else (cache.Cache, name.partition(".")[2])
+    stranger = property(lambda self: 9) if name == "Cache.state" else lambda *args: 9
+    setattr(owner, attribute, stranger)
+    outcome = one(manager.status())
+    assert outcome.status is Status.LOST
+    assert "was replaced by tests.unit.test_manager:" in outcome.reason
+    assert statuses(manager.apply(patch)) == ["conflict"]
+    assert vars(owner)[attribute] is stranger
+    manager.restore()
+    assert vars(owner)[attribute] is stranger
+
+
+@pytest.mark.parametrize("name", ["Cache.update", "attend"])
+def test_lost_by_a_reload_and_mended(cache, name):
+    manager = manager_for(patch := patch_of(name))
+    manager.apply(patch)
+    importlib.reload(cache)
+    assert statuses(manager.status()) == ["lost"]
+    assert statuses(manager.apply(patch)) == ["applied"]
+    assert statuses(manager.status()) == ["applied"]
+
+
+@pytest.mark.parametrize("name", ["Cache.update", "attend"])
+def test_lost_where_the_module_was_imported_anew(fake, cache, name):
+    manager = manager_for(patch := patch_of(name))
+    manager.apply(patch)
+    fake.forget()
+    again = load("fake_lm.cache")
+    assert again is not cache
+    assert statuses(manager.status()) == ["lost"]
+    assert statuses(manager.apply(patch)) == ["applied"]
+    assert again.attend(1) == (("patched", 2) if name == "attend" else 2)
+    assert statuses(manager.status()) == ["applied"]
+
+
+def test_every_status_has_a_test():
+    tested = {name for name in globals() if name.startswith("test_")}
+    for status in Status:
+        name = status.name.lower()
+        assert any(test.removeprefix("test_").startswith(name) for test in tested), status
+
+
+# -- aliases ---------------------------------------------------------------------------------
+
+
+def test_names_imported_from_the_module_are_rebound_and_restored(fake, cache):
+    model = load("fake_lm.model")
+    fake.write("fake_lm/renamed.py", "from .cache import attend as look\n")
+    fake.write("other_pk.py", "from fake_lm.cache import attend\n")
+    renamed, other = load("fake_lm.renamed"), load("other_pk")
+    original = cache.attend
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    for alias in (cache.attend, model.attend, renamed.look, other.attend):
+        assert alias is cache.attend is not original
+    assert model.Model()(1) == ("patched", 2)
+    assert statuses(manager.status()) == ["applied"]
+    manager.restore()
+    for alias in (cache.attend, model.attend, renamed.look, other.attend):
+        assert alias is original
+
+
+def test_names_that_mean_something_else_are_left_alone(fake, cache):
+    fake.write("other_pk.py", "def attend(x): return x\n")
+    other = load("other_pk")
+    theirs = other.attend
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    manager.restore()
+    assert other.attend is theirs
+
+
+def test_aliases_follow_when_a_lost_patch_is_applied_again(fake, cache):
+    model = load("fake_lm.model")
+    original = cache.attend
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    cache.attend = original
+    manager.apply(patch)
+    assert model.attend is cache.attend is not original
+    manager.restore()
+    assert model.attend is cache.attend is original
+
+
+def test_aliases_are_rolled_back_too(fake, cache):
+    def broken(original):
+        raise ValueError("on purpose")
+
+    model = load("fake_lm.model")
+    original = cache.attend
+    manager = manager_for(patch := patch_of("attend", target("Cache.update", factory=broken)))
+    manager.apply(patch)
+    assert model.attend is cache.attend is original
+
+
+def test_a_class_is_patched_for_those_who_imported_it_by_name(fake):
+    model = load("fake_lm.model")
+    manager = manager_for(patch := patch_of("Cache.update"))
+    manager.apply(patch)
+    assert model.Cache().update(3) == ("patched", 3)
+
+
+# -- several patches on one target -----------------------------------------------------------
+
+
+def named(word):
+    return around(lambda original, *args: (word, original(*args)))
+
+
+@pytest.fixture
+def two(cache):
+    """A manager with two patches on one function, the second on top."""
+    first = patch_of(target("attend", factory=named("first")), id="first")
+    second = patch_of(target("attend", factory=named("second")), id="second")
+    manager = manager_for(first, second)
+    manager.apply(first)
+    manager.apply(second)
+    return manager
+
+
+def test_two_patches_on_one_function(cache, two):
+    assert cache.attend(1) == ("second", ("first", 2))
+    assert statuses(two.status()) == ["applied", "applied"]
+
+
+def test_two_patches_are_undone_in_reverse(cache, two):
+    outcomes = two.restore()
+    assert [outcome.patch for outcome in outcomes] == ["second", "first"]
+    assert cache.attend(1) == 2
+
+
+def test_the_lower_of_two_cannot_be_taken_out_alone_and_says_so(cache, two):
+    outcome = one(two.restore(["first"]))
+    assert outcome.status is Status.APPLIED
+    assert "cannot be taken out" in outcome.reason
+    assert statuses(two.status()) == ["applied", "applied"]
+    two.restore()
+    assert cache.attend(1) == 2
+
+
+def test_order_is_that_of_the_last_application(cache, two):
+    original = cache.attend.__wrapped__.__wrapped__
+    cache.attend = original
+    for word in ("second", "first"):
+        two.apply(patch_of(target("attend", factory=named(word)), id=word))
+    assert cache.attend(1) == ("first", ("second", 2))
+    two.restore()
+    assert cache.attend is original
+
+
+# -- wrappers of others ----------------------------------------------------------------------
+
+
+def test_a_wrapt_wrapper_on_top_is_left_around_the_original(cache):
+    original = cache.Cache.update
+    manager = manager_for(patch := patch_of("Cache.update"))
+    manager.apply(patch)
+    calls = []
+
+    def counting(inner, instance, args, kwargs):
+        calls.append(args)
+        return inner(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(cache, "Cache.update", counting)
+    theirs = vars(cache.Cache)["update"]
+    assert cache.Cache().update(1) == ("patched", 1)
+    assert statuses(manager.restore()) == ["disabled"]
+    assert vars(cache.Cache)["update"] is theirs
+    assert theirs.__wrapped__ is original
+    assert cache.Cache().update(1) == 1
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "attend"])
+def test_under_a_closure_ours_stays_in_effect_and_says_so(cache, name):
+    manager = manager_for(patch := patch_of(name))
+    manager.apply(patch)
+    owner, attribute = (cache, name) if "." not in name else (cache.Cache, name.partition(".")[2])
+    live = vars(owner)[attribute]
+    theirs = closure_around(live)
+    setattr(owner, attribute, theirs)
+    outcome = one(manager.restore())
+    assert outcome.status is Status.APPLIED
+    assert outcome.reason.startswith("cannot be taken out: ")
+    assert statuses(manager.status()) == ["applied"]
+    setattr(owner, attribute, live)
+    assert statuses(manager.restore()) == ["disabled"]
+
+
+def closure_around(obj):
+    if isinstance(obj, property):
+        return property(closure_around(obj.fget), obj.fset)
+    if isinstance(obj, classmethod):
+        return classmethod(closure_around(obj.__func__))
+
+    @functools.wraps(obj)
+    def inner(*args):
+        return obj(*args)
+
+    return inner
+
+
+def test_a_wrapper_that_hides_what_it_wraps_is_a_loss(cache):
+    """Without ``__wrapped__`` nobody can tell that ours is still called."""
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    ours = cache.attend
+    cache.attend = lambda x: ours(x)
+    assert statuses(manager.status()) == ["lost"]
+
+
+def test_an_added_attribute_under_a_wrapt_wrapper_stays(cache):
+    patch = patch_of(
+        target(
+            "Cache.extra", factory=lambda o: Attribute("extra"), body=("Cache.update",), adds=True
+        )
+    )
+    manager = manager_for(patch)
+    manager.apply(patch)
+    ours = vars(cache.Cache)["extra"]
+    theirs = wrapt.FunctionWrapper(ours, lambda inner, instance, args, kwargs: inner())
+    cache.Cache.extra = theirs
+    assert statuses(manager.status()) == ["applied"]
+    assert one(manager.restore()).reason.startswith("cannot be taken out: ")
+    assert vars(cache.Cache)["extra"] is theirs
+    cache.Cache.extra = ours
+    manager.restore()
+    assert "extra" not in vars(cache.Cache)
+
+
+# -- strict ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "raises"),
+    [
+        ({"affected": ">=0"}, False),
+        ({"affected": "<1", "fixed": ">=1"}, False),
+        ({"affected": ">=0", "bodies": {"attend": {"affected": ["0" * 16]}}}, True),
+    ],
+)
+def test_strict_raises_for_findings_alone(cache, rule, raises):
+    manager = manager_for(patch := patch_of("attend"), rule=rule)
+    if raises:
+        with pytest.raises(
+            MlxPatchesError, match=r"fix is not in effect: fake_lm\.cache:attend is"
+        ):
+            manager.apply(patch, strict=True)
+    else:
+        manager.apply(patch, strict=True)
+
+
+def test_strict_does_not_mind_what_is_not_imported(fake):
+    manager = manager_for(patch := patch_of("attend"))
+    assert statuses(manager.apply(patch, strict=True)) == ["pending"]
+
+
+# -- threads ---------------------------------------------------------------------------------
+
+
+def test_sixteen_threads_import_while_another_applies_and_restores(fake):
+    patch = patch_of("Cache.update", "attend", target("Model.__call__", "fake_lm.model"))
+    session = session_for(patch)
+    barrier, stop = threading.Barrier(17), threading.Event()
+    errors, found = [], []
+
+    def importer():
+        try:
+            barrier.wait(10)
+            found.append(load("fake_lm.model").Model()(1))
+        except BaseException as error:
+            errors.append(error)
+
+    def toggler():
+        try:
+            barrier.wait(10)
+            while not stop.is_set():
+                session.apply(["fix"], None, strict=False, dry_run=False)
+                session.restore(None)
+        except BaseException as error:
+            errors.append(error)
+
+    importers = [threading.Thread(target=importer) for _ in range(16)]
+    other = threading.Thread(target=toggler)
+    for thread in (*importers, other):
+        thread.start()
+    for thread in importers:
+        thread.join(20)
+    stop.set()
+    other.join(20)
+    assert not any(thread.is_alive() for thread in (*importers, other))
+    assert errors == []
+    assert len(found) == 16
+    cache, model = load("fake_lm.cache"), load("fake_lm.model")
+    assert model.attend is cache.attend
+    assert model.Model()(1) == 2
+    session.apply(["fix"], None, strict=False, dry_run=False)
+    assert statuses(session.status()) == ["applied"] * 3
+    assert model.Model()(1) == ("patched", ("patched", 2))
+    session.restore(None)
+    assert model.Model()(1) == 2
+    assert vars(cache.Cache)["update"].__module__ == "fake_lm.cache"
+    assert not hasattr(vars(cache.Cache)["update"], "__wrapped__")
+
+
+def test_threads_that_apply_at_once_apply_once(cache):
+    manager = manager_for(patch := patch_of("attend", "Cache.update"))
+    barrier = threading.Barrier(8)
+
+    def worker():
+        barrier.wait(10)
+        manager.apply(patch)
+
+    threads = [threading.Thread(target=worker) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert cache.attend(1) == ("patched", 2)
+    assert cache.Cache().update(1) == ("patched", 1)
+
+
+# -- the two ways of standing in ---------------------------------------------------------------
+
+
+def test_around_keeps_what_a_function_says_of_itself(cache):
+    original = cache.attend
+    replacement = around(marked)(original)
+    assert replacement.__wrapped__ is original
+    assert (replacement.__name__, replacement.__module__) == ("attend", "fake_lm.cache")
+
+
+def test_around_keeps_the_kind(cache):
+    kinds = vars(cache.Cache)
+    for name, kind in [("state", property), ("make", classmethod), ("twice", staticmethod)]:
+        assert type(around(marked)(kinds[name])) is kind
+    wrapped = around(marked)(kinds["state"])
+    assert (wrapped.fset, wrapped.fdel) == (kinds["state"].fset, kinds["state"].fdel)
+
+
+def test_attribute_converts_and_leaves_the_value_in_place(cache):
+    made = cache.Cache()
+    cache.Cache.offset = Attribute(
+        "offset", lambda c: vars(c)["offset"] + 1, lambda value: value * 10
+    )
+    assert made.offset == 1
+    made.offset = 3
+    assert made.offset == 31
+    assert vars(made) == {"offset": 30}
+    del made.offset
+    with pytest.raises(AttributeError, match="'Cache' object has no attribute 'offset'"):
+        del made.offset
+    made.offset = 3
+    del cache.Cache.offset
+    assert made.offset == 30
+
+
+def test_attribute_without_a_value_is_missing_as_ever(cache):
+    cache.Cache.extra = Attribute("extra")
+    with pytest.raises(AttributeError, match="'Cache' object has no attribute 'extra'"):
+        cache.Cache().extra  # noqa: B018
+    assert not hasattr(cache.Cache(), "extra")
+    assert repr(MISSING) == "<missing>"
+
+
+def test_a_target_in_two_patches_is_told_apart(cache):
+    patch = patch_of("attend")
+    assert patch.targets[0].path == "fake_lm.cache:attend"
+    assert replace(patch, id="other") != patch
