@@ -1,0 +1,77 @@
+"""Patched over unpatched decode speed, as paired ratios in one run.
+
+    python benchmarks/decode.py [--rounds 9] [--batch 8]
+
+Each round times the same steps without and with the patches, in alternating order, and the
+median of the rounds' ratios is printed. The tiny model is the worst case: almost all of a step
+is Python. Run it in an environment with a release and mlx-patches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import time
+
+from mlx_patches import _registry
+from mlx_patches._activation import MODEL_PACKAGES
+from mlx_patches._manager import Manager
+from mlx_patches._matrix import CompatMatrix
+from mlx_patches.probes import tiny
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=8)
+    options = parser.parse_args()
+    models = {
+        "mlx_lm": ("llama, tiny", lambda: tiny.llama(layers=4)),
+        "mlx_vlm": ("gemma4, tiny", lambda: tiny.gemma4()),
+    }
+    for package in dict.fromkeys(p.partition(".")[0] for p in MODEL_PACKAGES):
+        if importlib.util.find_spec(package):
+            name, build = models[package]
+            ratios = paired_ratios(build(), options.batch, options.steps, options.rounds)
+            print(
+                f"{name}, batch {options.batch}: patched / unpatched decode "
+                f"{statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f})"
+            )
+
+
+def paired_ratios(model: tiny.TinyModel, batch: int, steps: int, rounds: int) -> list[float]:
+    """Patched over unpatched steps per second, a ratio a round."""
+    decode(model, batch, steps)
+    return [one_round(model, batch, steps, patched_first=n % 2 == 0) for n in range(rounds)]
+
+
+def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool) -> float:
+    """One pair. Every patch that the release needs is on, whatever the model's row names."""
+    seconds = {}
+    for patched in (patched_first, not patched_first):
+        manager = Manager(CompatMatrix.builtin())
+        if patched:
+            for patch in _registry.builtin():
+                manager.apply(patch)
+        seconds[patched] = decode(model, batch, steps)
+        manager.restore()
+    return seconds[False] / seconds[True]
+
+
+def decode(model: tiny.TinyModel, batch: int, steps: int) -> float:
+    """Seconds for a number of decode steps of a batch, past the window."""
+    import mlx.core as mx
+
+    cache = model.batch_cache([0] * batch)
+    mx.eval(model.logits([[1, 2, 3, 4]] * batch, cache))
+    token = [[5]] * batch
+    start = time.perf_counter()
+    for _ in range(steps):
+        mx.eval(model.logits(token, cache))
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
