@@ -6,6 +6,7 @@ import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -123,6 +124,46 @@ def probe(name: str, as_json: bool) -> None:
             table.add_row(row["target"], *verdicts, row["detail_without"], row["detail_with"])
         _console().print(table)
     sys.exit(1 if any(row["with"] == "red" for row in rows) else 0)
+
+
+@cli.command()
+@click.option("--model", "models", multiple=True, metavar="NAME", help="Only this family.")
+@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this one.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@click.option("--patched", "mode", flag_value="patched", help="Only with the patches.")
+@click.option("--unpatched", "mode", flag_value="unpatched", help="Only without them.")
+@click.option("--both", "mode", flag_value="both", default=True, help="Both (the default).")
+@click.option(
+    "--out", type=Path, metavar="FILE", help="Add rows to it, and run only what it lacks."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--timeout", default=120.0, show_default=True, metavar="S", help="Of each family.")
+@click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
+def lab(
+    models: tuple[str, ...],
+    scenarios: tuple[str, ...],
+    jobs: int,
+    mode: str,
+    out: Path | None,
+    as_json: bool,
+    timeout: float,
+    config: Path | None,
+) -> None:
+    """Measure the batch invariance of the installed model families, tiny and with random weights.
+
+    Each family runs in processes of its own. Exit codes: 0 no red cell, 1 a red cell (with the
+    patches, where both ran), 2 usage or broken input.
+    """
+    from .lab import report, runner
+
+    tasks = runner.tasks(models, scenarios, mode, config)
+    with report.progress(len(tasks)) as tell:
+        rows = runner.run(tasks, jobs, timeout, out, tell)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(rows), indent=2))
+    else:
+        report.show(_console(), rows)
+    sys.exit(runner.exit_code(rows))
 
 
 @cli.command()

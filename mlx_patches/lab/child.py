@@ -1,0 +1,85 @@
+"""One family in a process of its own: ``python -m mlx_patches.lab.child FAMILY``.
+
+Prints a JSON line for each scenario as it ends, so that a crash or a hang loses only the rest.
+A family that cannot be built is one line, whose scenario is ``build``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from . import Cell, Family, LabModel, NotBuilt
+
+BUILD = "build"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the scenarios that were asked for, all by default."""
+    parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.child")
+    parser.add_argument("family", help="DISTRIBUTION:NAME")
+    parser.add_argument("--patched", action="store_true", help="apply the patches first")
+    parser.add_argument("--scenario", action="append", help="only this one")
+    parser.add_argument("--config", type=Path, help="a model's folder, whose config gets shrunk")
+    options = parser.parse_args(argv)
+    # The lines are for a program: whatever a package prints goes to stderr.
+    out = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        run(Family(*options.family.split(":", 1)), options, out)
+
+
+def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
+    """Build the family's model and print a line for each scenario."""
+    if options.patched:
+        import mlx_patches
+
+        mlx_patches.apply()
+    from .scenarios import SCENARIOS
+
+    names = options.scenario or list(SCENARIOS)
+    try:
+        model, blunt = built(family, options.config)
+    except NotBuilt as reason:
+        say(out, BUILD, Cell("not-built", str(reason)))
+        return
+    for name in names:
+        cell = SCENARIOS[name](model)
+        if blunt and cell.verdict == "green":
+            cell = replace(cell, verdict="insensitive", detail=blunt)
+        say(out, name, cell)
+
+
+def built(family: Family, folder: Path | None) -> tuple[LabModel, str]:
+    """The model, and why its green cells say nothing (empty where they do)."""
+    from . import build, engine
+    from .scenarios import TOLERANCE
+
+    config = json.loads((folder / "config.json").read_bytes()) if folder else None
+    try:
+        model = build.build(family, config=config)
+        sensitivity = build.sensitivity(model)
+    except NotBuilt:
+        raise
+    except Exception as error:
+        raise NotBuilt(engine.where(error)) from error
+    if sensitivity > 10 * TOLERANCE:
+        return model, ""
+    return model, f"the logits hardly depend on earlier tokens: {sensitivity:.2g} of their scale"
+
+
+def say(out: TextIO, name: str, cell: Cell) -> None:
+    """Print one cell's line."""
+    figure = cell.figure if cell.figure is None or math.isfinite(cell.figure) else None
+    line: dict[str, Any] = {"scenario": name, "verdict": cell.verdict}
+    line.update(detail=cell.detail, figure=figure)
+    print(json.dumps(line), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()

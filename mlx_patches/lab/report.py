@@ -1,0 +1,72 @@
+"""What a run of the lab prints."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from .runner import Row, Task, by_family, exit_code, summary
+
+STYLES = {"red": "red", "green": "green", "n/a": "dim"}
+Tell = Callable[[Task, list[Row]], None]
+
+
+@contextlib.contextmanager
+def progress(total: int) -> Iterator[Tell]:
+    """A bar on stderr while the tasks run, where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
+    with bar:
+        shown = bar.add_task("lab", total=total)
+
+        def tell(task: Task, rows: list[Row]) -> None:
+            bar.update(shown, advance=1, description=str(task.family))
+
+        yield tell
+
+
+def as_dict(rows: Sequence[Row]) -> dict[str, Any]:
+    """The JSON output."""
+    return {
+        "schema": 1,
+        "summary": summary(rows),
+        "cells": [row.as_dict() for row in rows],
+        "exit_code": exit_code(rows),
+    }
+
+
+def show(console: Console, rows: Sequence[Row]) -> None:
+    """Print the families that are not green, then how many are what."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("family", "without", "with", "cells that are not green, and the first of them"):
+        table.add_column(column, overflow="fold")
+    verdicts = by_family(rows)
+    for family in dict.fromkeys(family for family, _ in verdicts):
+        both = [verdicts.get((family, patched), "") for patched in (False, True)]
+        if any(verdict not in ("green", "n/a", "") for verdict in both):
+            own = [row for row in rows if row.family == family]
+            table.add_row(family, *map(_styled, both), _reason(own))
+    if table.row_count:
+        console.print(table)
+    for mode, counts in summary(rows).items():
+        said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "nothing ran"
+        console.print(Text(f"Families {mode} the patches: {said}"))
+
+
+def _reason(rows: Sequence[Row]) -> str:
+    """The scenarios that are not green, of the patched run where there are some, and why."""
+    bad = [row for row in rows if row.verdict not in ("green", "n/a")]
+    bad = [row for row in bad if row.patched] or bad
+    names = ", ".join(dict.fromkeys(row.scenario for row in bad))
+    return f"{names}: {bad[0].detail}" if bad else ""
+
+
+def _styled(verdict: str) -> Text:
+    return Text(verdict, style=STYLES.get(verdict, "yellow"))

@@ -1,0 +1,300 @@
+"""Runs the lab: a child process for each family, without and with the patches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO
+
+from .. import _distributions
+from .._activation import MODEL_PACKAGES
+from .._errors import MlxPatchesError
+from .._models import implementations, read_folder
+from . import Family
+from .child import BUILD
+
+DISTRIBUTIONS = tuple(dict.fromkeys(MODEL_PACKAGES.values()))
+# The scenario of a family whose process did not come to its end.
+PROCESS = "process"
+SECONDS = 120.0
+# The worst first: a family is what its worst cell is.
+VERDICTS = ("red", "not-built", "insensitive", "green", "n/a")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One family in one process."""
+
+    family: Family
+    patched: bool
+    scenarios: tuple[str, ...]
+    config: Path | None = None
+
+    @property
+    def folder(self) -> str:
+        """The config's folder, as rows name it."""
+        return str(self.config or "")
+
+    def command(self) -> list[str]:
+        """The child process's command line."""
+        command = [sys.executable, "-m", "mlx_patches.lab.child", str(self.family)]
+        command += ["--patched"] if self.patched else []
+        command += ["--config", str(self.config)] if self.config else []
+        for name in self.scenarios:
+            command += ["--scenario", name]
+        return command
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell with its place.
+
+    ``environment`` names what was installed, ``config`` the folder whose config was shrunk.
+    """
+
+    environment: str
+    family: str
+    patched: bool
+    scenario: str
+    verdict: str
+    detail: str = ""
+    figure: float | None = None
+    config: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in a file and in JSON output."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@cache
+def environment() -> str:
+    """The installed MLX packages with their versions."""
+    found = (_distributions.find(name) for name in ("mlx", *DISTRIBUTIONS))
+    return ", ".join(str(one) for one in found if one)
+
+
+def chosen(models: Sequence[str], folder: Path | None) -> list[Family]:
+    """The families to run: all of the installed distributions, or those that were named.
+
+    Raises:
+        MlxPatchesError: nothing is installed, a name is unknown, or the folder's config cannot
+            be used.
+    """
+    installed = [name for name in DISTRIBUTIONS if _distributions.find(name)]
+    if not installed:
+        raise MlxPatchesError("neither mlx-lm nor mlx-vlm is installed in this environment")
+    if folder is not None:
+        model_type = read_folder(folder).model_type
+        found = [Family(*pair) for pair in implementations(model_type).items()]
+        if not found:
+            raise MlxPatchesError(f"no installed package implements model type {model_type!r}")
+    else:
+        from .families import families
+
+        found = [family for name in installed for family in families(name)]
+    unknown = [name for name in models if not any(_is(family, name) for family in found)]
+    if unknown:
+        raise MlxPatchesError(f"no family {unknown[0]!r} in this environment ({environment()})")
+    return [f for f in found if not models or any(_is(f, name) for name in models)]
+
+
+def tasks(
+    models: Sequence[str] = (),
+    scenarios: Sequence[str] = (),
+    mode: str = "both",
+    folder: Path | None = None,
+) -> list[Task]:
+    """The tasks of a run.
+
+    Args:
+        models: families by name; all by default.
+        scenarios: names; all by default.
+        mode: ``patched``, ``unpatched`` or ``both``.
+        folder: a model's folder, whose config is shrunk instead of the lab's own.
+
+    Raises:
+        MlxPatchesError: an unknown family or scenario, or a folder that cannot be used.
+    """
+    from .scenarios import SCENARIOS
+
+    for name in scenarios:
+        if name not in SCENARIOS:
+            raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(SCENARIOS)}")
+    names = tuple(name for name in SCENARIOS if not scenarios or name in scenarios)
+    patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
+    return [Task(f, p, names, folder) for f in chosen(models, folder) for p in patched]
+
+
+def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
+    """A family's rows. A process that crashed or hung gets one more, red, that says where."""
+    with subprocess.Popen(
+        task.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, errors = process.communicate(timeout=seconds)
+            end = _end(process.returncode, errors)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, errors = process.communicate()
+            end = f"timed out after {seconds:g} s"
+        except BaseException:
+            process.kill()
+            raise
+    cells = [cell for cell in map(_cell, out.splitlines()) if cell]
+    names = [str(cell["scenario"]) for cell in cells]
+    missing = [name for name in task.scenarios if name not in names]
+    if missing and BUILD not in names:
+        detail = f"{end or 'ended early'}, in {missing[0]}" + ("" if names else " or before")
+        cells.append({"scenario": PROCESS, "verdict": "red", "detail": detail, "figure": None})
+    place = (environment(), str(task.family), task.patched)
+    return [Row(*place, **cell, config=task.folder) for cell in cells]
+
+
+def run(
+    tasks: Iterable[Task],
+    jobs: int = 1,
+    seconds: float = SECONDS,
+    out: Path | None = None,
+    tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
+) -> list[Row]:
+    """Run the tasks and return every row, those of ``out`` that answer a task first.
+
+    Args:
+        tasks: what to run.
+        jobs: processes at a time.
+        seconds: time limit of each.
+        out: a file of JSON lines; what it holds already is not run again, the rest is added.
+        tell: is called after each task.
+
+    Raises:
+        MlxPatchesError: ``out`` cannot be read or written.
+    """
+    tasks = list(tasks)
+    known = _read(out) if out else []
+    rows, left = [], []
+    for task in tasks:
+        held = [row for row in known if _answers(row, task)]
+        names = {row.scenario for row in held}
+        if names >= set(task.scenarios) or names & {BUILD, PROCESS}:
+            rows += held
+            tell(task, held)
+        else:
+            left.append(task)
+    file = _append(out) if out else None
+    pool = ThreadPoolExecutor(max(1, jobs))
+    try:
+        futures = {pool.submit(measure, task, seconds): task for task in left}
+        for future in as_completed(futures):
+            fresh = future.result()
+            if file:
+                file.write("".join(json.dumps(row.as_dict()) + "\n" for row in fresh))
+                file.flush()
+            rows += fresh
+            tell(futures[future], fresh)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if file:
+            file.close()
+    return rows
+
+
+def by_family(rows: Iterable[Row]) -> dict[tuple[str, bool], str]:
+    """What each family is, without (False) and with (True) the patches: its worst cell."""
+    worst: dict[tuple[str, bool], str] = {}
+    for row in rows:
+        key = (row.family, row.patched)
+        worst[key] = min(worst.get(key, row.verdict), row.verdict, key=VERDICTS.index)
+    return dict(sorted(worst.items()))
+
+
+def summary(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
+    """How many families are what, ``without`` and ``with`` the patches, where they ran."""
+    counts: dict[str, Counter[str]] = {}
+    for (_, patched), verdict in by_family(rows).items():
+        counts.setdefault("with" if patched else "without", Counter())[verdict] += 1
+    return {
+        mode: {verdict: counts[mode][verdict] for verdict in VERDICTS}
+        for mode in ("without", "with")
+        if mode in counts
+    }
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """1 where a cell is red: with the patches, where both ran."""
+    rows = list(rows)
+    patched = any(row.patched for row in rows)
+    return int(any(row.verdict == "red" for row in rows if row.patched == patched))
+
+
+def _is(family: Family, name: str) -> bool:
+    return name in (family.name, str(family))
+
+
+def _end(code: int, errors: str) -> str:
+    """How a process ended, empty where it ended well."""
+    if code < 0:
+        return f"crashed: signal {-code}"
+    last = (errors.strip().splitlines() or [""])[-1]
+    return f"exit code {code}: {last}" if code else ""
+
+
+def _cell(line: str) -> dict[str, Any] | None:
+    """A child's line; None where it is cut or not a cell."""
+    try:
+        cell = json.loads(line)
+        return {name: cell[name] for name in ("scenario", "verdict", "detail", "figure")}
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _answers(row: Row, task: Task) -> bool:
+    return (
+        (row.family, row.patched) == (str(task.family), task.patched)
+        and row.config == task.folder
+        and row.environment == environment()
+        and row.scenario in (*task.scenarios, BUILD, PROCESS)
+    )
+
+
+def _read(path: Path) -> list[Row]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise MlxPatchesError(f"{path}: cannot be read: {error}") from None
+    return list(_rows(path, text))
+
+
+def _rows(path: Path, text: str) -> Iterator[Row]:
+    lines = text.split("\n")
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline was cut
+        try:
+            content = json.loads(line)
+            row = Row(**content)
+            known = row.verdict in VERDICTS
+        except (ValueError, TypeError):
+            known = False
+        if not known:
+            raise MlxPatchesError(
+                f"{path}: line {number}: not a row that the lab wrote; give --out another file"
+            )
+        yield row
+
+
+def _append(path: Path) -> TextIO:
+    try:
+        with open(path, "a+b") as file:
+            file.seek(0)
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)  # a line that an interruption cut
+        return open(path, "a", encoding="utf-8")
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None

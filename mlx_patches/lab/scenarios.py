@@ -1,0 +1,356 @@
+"""What a batch goes through in the lab, each time against its rows run alone.
+
+A scenario takes a model and gives a cell. Rows are teacher-forced: each is a fixed text, fed to
+the model partly as a prompt and then a token a step, so that one difference does not grow into
+another text. What the model says at a position must be what it says there when it reads the same
+text alone, with its own cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..probes import NotApplicable
+from . import Cell, LabModel, engine
+
+# Relative to the largest logit that the row has alone.
+TOLERANCE = 1e-3
+# A prompt shorter than the window of a shrunk model, one longer, one in between.
+LENGTHS = (4, 11, 6)
+SHORT = (2, 5, 3)
+# From the shortest prompt past the window, and on.
+STEPS = 14
+# No window that is left as large as this is worth the time to pass it.
+LARGEST = 64
+
+Scenario = Callable[[LabModel], Cell]
+SCENARIOS: dict[str, Scenario] = {}
+
+
+@dataclass
+class Row:
+    """One text, how much of it has been fed, and what the model said at which position."""
+
+    text: tuple[int, ...]
+    chunks: tuple[int, ...]
+    fed: int = 0
+    said: dict[int, Any] = field(default_factory=dict)
+
+    def take(self, count: int) -> list[int]:
+        """The next tokens, that are fed now."""
+        self.fed += count
+        return list(self.text[self.fed - count : self.fed])
+
+    def hear(self, logits: Any) -> None:
+        """What the model said of the last token that was fed."""
+        self.said[self.fed - 1] = logits
+
+
+def scenario(name: str) -> Callable[[Callable[[LabModel], Sequence[Row]]], Scenario]:
+    """Register a function that runs rows in some batch; its cell compares them with solo runs."""
+
+    def register(run: Callable[[LabModel], Sequence[Row]]) -> Scenario:
+        @functools.wraps(run)
+        def measure(model: LabModel) -> Cell:
+            engine.forget(model)
+            try:
+                return compare(model, run(model))
+            except NotApplicable as reason:
+                return Cell("n/a", str(reason))
+            except Exception as error:
+                return Cell("red", engine.where(error))
+
+        SCENARIOS[name] = measure
+        return measure
+
+    return register
+
+
+@scenario("left-padded")
+def left_padded(model: LabModel) -> Sequence[Row]:
+    """Unequal prompts in one left-padded batch, then past the window."""
+    rows = rows_of(model, LENGTHS)
+    decode(model, rows, prefill(model, rows), steps(model))
+    return rows
+
+
+@scenario("right-padded")
+def right_padded(model: LabModel) -> Sequence[Row]:
+    """Unequal prompts, right-padded and then rolled into place."""
+    rows = rows_of(model, LENGTHS)
+    cache = engine.batch_cache(model, [0] * len(rows))
+    prefill_right(model, rows, cache)
+    decode(model, rows, cache, steps(model))
+    return rows
+
+
+@scenario("equal-lengths")
+def equal_lengths(model: LabModel) -> Sequence[Row]:
+    """A batch without padding."""
+    rows = rows_of(model, [LENGTHS[-1]] * 3)
+    decode(model, rows, prefill(model, rows), steps(model))
+    return rows
+
+
+@scenario("chunked-solo")
+def chunked_solo(model: LabModel) -> Sequence[Row]:
+    """One row alone, its prompt in pieces."""
+    rows = rows_of(model, LENGTHS)
+    for row in rows:
+        cache = model.make_cache()
+        engine.forget(model)
+        for size in pieces(row.chunks[0], 4):
+            feed(model, [row], cache, size)
+        decode(model, [row], cache, 2)
+    return rows
+
+
+@scenario("chunked-batch")
+def chunked_batch(model: LabModel) -> Sequence[Row]:
+    """Unequal prompts in one left-padded batch, fed in pieces."""
+    rows = rows_of(model, LENGTHS)
+    decode(model, rows, prefill(model, rows, chunk=4), steps(model))
+    return rows
+
+
+@scenario("merge")
+def merge(model: LabModel) -> Sequence[Row]:
+    """Rows prefilled alone and merged; where the engine merges empty rows, those too."""
+    rows = rows_of(model, LENGTHS)
+    cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
+    decode(model, rows, cache, steps(model))
+    if not engine.merges_new_rows(model):
+        return rows
+    new = rows_of(model, LENGTHS)
+    cache = engine.empty_batch(model, len(new))
+    prefill_right(model, new, cache)
+    decode(model, new, cache, steps(model))
+    return [*rows, *new]
+
+
+@scenario("extend")
+def extend(model: LabModel) -> Sequence[Row]:
+    """A row joins a batch that decodes: a shorter one, then one that is longer than the batch."""
+    short, long, middle = rows_of(model, LENGTHS)
+    cache = prefill(model, [short, long])
+    decode(model, [short, long], cache, 3)
+    cache = engine.extend(cache, prefill(model, [middle]))
+    decode(model, [short, long, middle], cache, steps(model) - 3)
+
+    rows = rows_of(model, LENGTHS)
+    cache = prefill(model, [rows[0], rows[2]])
+    decode(model, [rows[0], rows[2]], cache, 1)
+    cache = engine.extend(cache, prefill(model, [rows[1]]))
+    decode(model, [rows[0], rows[2], rows[1]], cache, steps(model) - 3)
+    return [short, long, middle, *rows]
+
+
+@scenario("filter")
+def filter_(model: LabModel) -> Sequence[Row]:
+    """The longest row leaves, later a second one."""
+    rows = rows_of(model, LENGTHS)
+    cache = prefill(model, rows)
+    decode(model, rows, cache, 2)
+    engine.keep(cache, [0, 2])
+    left = [rows[0], rows[2]]
+    decode(model, left, cache, steps(model) - 6)
+    engine.keep(cache, [1])
+    decode(model, left[1:], cache, 4)
+    return rows
+
+
+@scenario("extract-early")
+def extract_early(model: LabModel) -> Sequence[Row]:
+    """Each row is extracted before the window is full, and goes on alone."""
+    return extracted(model, SHORT, 1, steps(model))
+
+
+@scenario("extract-late")
+def extract_late(model: LabModel) -> Sequence[Row]:
+    """Each row is extracted after the window has wrapped, and goes on alone."""
+    return extracted(model, LENGTHS, steps(model) - 6, 6)
+
+
+@scenario("trim")
+def trim(model: LabModel) -> Sequence[Row]:
+    """A batch takes two steps back, and goes on with other tokens."""
+    rows = rows_of(model, SHORT)
+    cache = prefill(model, rows)
+    strange = [Row(tuple(reversed(row.text)), row.chunks) for row in rows]
+    decode(model, strange, cache, 2)
+    engine.trim(cache, 2)
+    decode(model, rows, cache, steps(model))
+    return rows
+
+
+@scenario("state")
+def state(model: LabModel) -> Sequence[Row]:
+    """A batch is saved and restored before the window is full, and again after it has wrapped."""
+    rows = rows_of(model, SHORT)
+    cache = prefill(model, rows)
+    for count in (1, steps(model), 4):
+        decode(model, rows, cache, count)
+        cache = engine.restored(cache, engine.batch_cache(model, [0] * len(rows)))
+    decode(model, rows, cache, 2)
+    return rows
+
+
+@scenario("history")
+def history(model: LabModel) -> Sequence[Row]:
+    """Rows that have a prompt cache of their own get further, unequal prompts in a batch."""
+    rows = rows_of(model, LENGTHS, more=(5, 2, 9))
+    caches = []
+    for row in rows:
+        caches.append(model.make_cache())
+        engine.forget(model)
+        feed(model, [row], caches[-1], row.chunks[0])
+    cache = engine.merge(model, caches)
+    prefill_right(model, rows, cache)
+    decode(model, rows, cache, steps(model) - 6)
+    return rows
+
+
+def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int) -> Sequence[Row]:
+    """Rows that decode in a batch, then each alone while the batch goes on too."""
+    rows = rows_of(model, lengths)
+    cache = prefill(model, rows)
+    decode(model, rows, cache, together)
+    leavers = [Row(row.text, row.chunks, row.fed) for row in rows]
+    caches = [engine.extract(cache, index) for index in range(len(rows))]
+    for leaver, own in zip(leavers, caches, strict=True):
+        decode(model, [leaver], own, alone)
+    decode(model, rows, cache, 2)
+    return [*rows, *leavers]
+
+
+def steps(model: LabModel) -> int:
+    """How many tokens take the shortest prompt well past the window."""
+    return max(STEPS, min(model.window or 0, LARGEST) + 6)
+
+
+def rows_of(
+    model: LabModel, lengths: Sequence[int], more: Sequence[int] | None = None
+) -> list[Row]:
+    """Rows with prompts of these lengths; ``more``: of a second prompt after the first."""
+    # Long enough for every scenario, so that they share their solo runs.
+    total = max(LENGTHS) + steps(model) + 10
+    rows = []
+    for index, length in enumerate(lengths):
+        draw = random.Random(index)
+        text = tuple(draw.randrange(1, model.vocabulary) for _ in range(total))
+        rows.append(Row(text, (length, more[index]) if more else (length,)))
+    return rows
+
+
+def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
+    """Feed the next tokens of each row."""
+    said = _call(model, [row.take(count) for row in rows], cache)
+    for index, row in enumerate(rows):
+        row.hear(said[index, -1])
+
+
+def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
+    """Feed each row a token a step."""
+    for _ in range(count):
+        feed(model, rows, cache, 1)
+
+
+def prefill(model: LabModel, rows: Sequence[Row], chunk: int = 0) -> list[Any]:
+    """Feed the rows' prompts as one left-padded batch; returns its cache."""
+    longest = max(row.chunks[0] for row in rows)
+    padding = [longest - row.chunks[0] for row in rows]
+    cache = engine.batch_cache(model, padding)
+    table = [[0] * pad + row.take(row.chunks[0]) for pad, row in zip(padding, rows, strict=True)]
+    start = 0
+    for size in pieces(longest, chunk or longest):
+        said = _call(model, [line[start : start + size] for line in table], cache)
+        start += size
+    for index, row in enumerate(rows):
+        row.hear(said[index, -1])
+    return cache
+
+
+def prefill_alone(model: LabModel, row: Row) -> list[Any]:
+    """Feed a row's prompt with the model's own cache; returns the cache."""
+    cache = model.make_cache()
+    engine.forget(model)
+    feed(model, [row], cache, row.chunks[0])
+    return cache
+
+
+def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any]) -> None:
+    """Feed the rows' prompts right-padded, but for the last token, which follows for all."""
+    lengths = [row.chunks[-1] - 1 for row in rows]
+    engine.prepare(cache, lengths)
+    table = [
+        row.take(length) + [0] * (max(lengths) - length)
+        for row, length in zip(rows, lengths, strict=True)
+    ]
+    _call(model, table, cache)
+    engine.finalize(cache)
+    feed(model, rows, cache, 1)
+
+
+def pieces(length: int, size: int) -> list[int]:
+    """The sizes of the pieces that a prompt is fed in."""
+    return [min(size, length - start) for start in range(0, length, size)]
+
+
+def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
+    """The worst difference between what the rows were told and what they are told alone."""
+    import mlx.core as mx
+
+    worst, place = 0.0, ""
+    for index, row in enumerate(rows):
+        alone = solo(model, row.text, row.chunks)
+        positions = sorted(row.said.keys() & alone.keys())
+        here = mx.stack([row.said[position] for position in positions])
+        there = mx.stack([alone[position] for position in positions])
+        scale = mx.abs(there).max().item()
+        differences = (mx.abs(here - there).max(axis=-1) / scale).tolist()
+        top = mx.sort(there, axis=-1)
+        clear = (((top[:, -1] - top[:, -2]) / scale) > TOLERANCE).tolist()
+        other = (mx.argmax(here, axis=-1) != mx.argmax(there, axis=-1)).tolist()
+        for step, position in enumerate(positions):
+            difference = differences[step]
+            at = f"row {index}, token {position}"
+            if difference != difference:
+                return Cell("red", f"{at}: NaN", None)
+            if clear[step] and other[step] and difference <= TOLERANCE:
+                return Cell("red", f"{at}: another token is the most likely", difference)
+            if difference > worst:
+                worst, place = difference, at
+    if worst > TOLERANCE:
+        return Cell("red", f"{place}: differs by {worst:.2g} of the logits' scale", worst)
+    return Cell("green", f"largest difference {worst:.2g} of the logits' scale", worst)
+
+
+_solo: dict[tuple[int, tuple[int, ...], tuple[int, ...]], dict[int, Any]] = {}
+_kept: dict[int, LabModel] = {}
+
+
+def solo(model: LabModel, text: tuple[int, ...], chunks: tuple[int, ...]) -> dict[int, Any]:
+    """What the model says along a text when it reads it alone, by position; run once."""
+    _kept[id(model)] = model  # so that its id is not used again
+    key = (id(model), text, chunks)
+    if key not in _solo:
+        row = Row(text, chunks)
+        cache = model.make_cache()
+        engine.forget(model)
+        for count in chunks:
+            feed(model, [row], cache, count)
+        decode(model, [row], cache, len(text) - row.fed)
+        _solo[key] = row.said
+    return _solo[key]
+
+
+def _call(model: LabModel, table: list[list[int]], cache: list[Any]) -> Any:
+    import mlx.core as mx
+
+    said = model.call(mx.array(table), cache)
+    mx.eval(said)
+    return said
