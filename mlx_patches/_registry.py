@@ -1,4 +1,4 @@
-"""All patches by id: ours, and those that other packages contribute.
+"""All patches by id.
 
 Modules are imported when their patch is asked for: start-up pays for what it uses.
 """
@@ -6,16 +6,10 @@ Modules are imported when their patch is asked for: start-up pays for what it us
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import logging
 from collections.abc import Iterator
 
 from ._errors import MlxPatchesError
 from ._patch import Patch
-
-logger = logging.getLogger("mlx_patches")
-
-GROUP = "mlx_patches.patches"
 
 # Id to module, in the order in which they are applied.
 _BUILTIN = {
@@ -83,19 +77,3 @@ class Registry:
 def builtin() -> Registry:
     """Our own patches."""
     return Registry({id_: f"mlx_patches.patches.{name}" for id_, name in _BUILTIN.items()})
-
-
-def add_contributed(registry: Registry) -> None:
-    """Add the patches that installed packages offer under the entry-point group.
-
-    An entry point names a ``Patch`` or an iterable of them. One that fails to load is logged
-    and left out.
-    """
-    for entry_point in importlib.metadata.entry_points(group=GROUP):
-        origin = entry_point.dist.name if entry_point.dist else entry_point.value
-        try:
-            loaded = entry_point.load()
-            for patch in [loaded] if isinstance(loaded, Patch) else loaded:
-                registry.add(patch, origin)
-        except Exception as error:
-            logger.warning("mlx_patches: %s from %s left out: %s", entry_point.name, origin, error)
