@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -55,19 +56,16 @@ class Session:
             if model != "default" and model not in self.matrix.models:
                 logger.info("mlx_patches: no row for model %r; the default row holds", model)
         wanted = self._wanted(ids, rows)
-        if dry_run:
-            outcomes = [o for patch in wanted for o in self.manager.apply(patch, dry_run=True)]
-            return Report(tuple(outcomes))
         with self.manager.lock:
-            self._watch({t.module.partition(".")[0] for p in wanted for t in p.targets})
-            self.by_model |= ids is None and rows is None
+            by_model = ids is None and rows is None
+            if not dry_run:
+                self._watch({t.module.partition(".")[0] for p in wanted for t in p.targets})
+                self.by_model |= by_model
             outcomes = []
             for patch in wanted:
-                outcomes += self._ask(patch, strict=strict)
-            if self.by_model:
-                for name, module in list(sys.modules.items()):
-                    if isinstance(module, ModuleType) and complete(module):
-                        outcomes += self._model_imported(name, strict=strict)
+                outcomes += self._ask(patch, strict, dry_run)
+            for row in _models_imported() if by_model else ():
+                outcomes += self._activate(row, strict, dry_run)
         return Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
 
     def restore(self, patches: Iterable[str] | None) -> Report:
@@ -109,7 +107,7 @@ class Session:
             ]
             ids = [id_ for id_ in ids if id_ in rows or id_ in self.matrix.always]
         order = self.registry.ids()
-        return [self.registry.get(id_) for id_ in sorted(set(ids), key=order.index)]
+        return sorted(map(self.registry.get, set(ids)), key=lambda patch: order.index(patch.id))
 
     def _watch(self, packages: set[str]) -> None:
         wanted = packages | set(PACKAGES)
@@ -118,13 +116,15 @@ class Session:
         self._watcher.packages |= wanted
         self._watcher.install()
 
-    def _ask(self, patch: Patch, *, strict: bool = False) -> list[Outcome]:
+    def _ask(self, patch: Patch, strict: bool, dry_run: bool) -> list[Outcome]:
         if patch.id in self.disabled or "all" in self.disabled:
             reason = "switched off by MLX_PATCHES_DISABLE"
             return [
                 Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)
                 for t in patch.targets
             ]
+        if dry_run:
+            return self.manager.apply(patch, dry_run=True)
         self._asked[patch.id] = patch
         return self.manager.apply(patch, strict=strict)
 
@@ -134,19 +134,29 @@ class Session:
             for patch in list(self._asked.values()):
                 if any(target.module == name for target in patch.targets):
                     self.manager.apply(patch)
-            if self.by_model:
-                self._model_imported(name)
+            row = model_of(name) if self.by_model else None
+            if row is not None and row not in self._rows:
+                self._activate(row, strict=False, dry_run=False)
 
-    def _model_imported(self, name: str, *, strict: bool = False) -> list[Outcome]:
-        row = model_of(name)
-        if row is None or row in self._rows:
-            return []
-        self._rows.add(row)
+    def _activate(self, row: tuple[str, str], strict: bool, dry_run: bool) -> list[Outcome]:
+        """Ask for what a model's row names."""
+        if not dry_run:
+            self._rows.add(row)
         distribution, model = row
         outcomes = []
         for patch_id in self.matrix.patches_for(model, distribution):
-            outcomes += self._ask(self.registry.get(patch_id), strict=strict)
+            outcomes += self._ask(self.registry.get(patch_id), strict, dry_run)
         return outcomes
+
+
+def _models_imported() -> list[tuple[str, str]]:
+    """What ``model_of`` says of the modules that are there, each model once."""
+    names = [
+        name
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and complete(module)
+    ]
+    return list(dict.fromkeys(row for row in map(model_of, names) if row is not None))
 
 
 def model_of(module: str) -> tuple[str, str] | None:
@@ -173,18 +183,22 @@ def _disabled_ids() -> frozenset[str]:
 
 
 _session: Session | None = None
+_making = threading.Lock()
 
 
 def session() -> Session:
     """The process's session, made on first use."""
     global _session
-    if _session is None:
-        _session = Session(_registry.builtin(), CompatMatrix.builtin())
-    return _session
+    with _making:
+        if _session is None:
+            _session = Session(_registry.builtin(), CompatMatrix.builtin())
+        return _session
 
 
 def _after_fork() -> None:
-    """A child may inherit the lock as some thread of the parent held it."""
+    """A child may inherit the locks as some thread of the parent held them."""
+    global _making
+    _making = threading.Lock()
     if _session is not None:
         _session.manager.renew_lock()
 
