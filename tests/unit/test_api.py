@@ -1,0 +1,559 @@
+"""The functions that users call, and activation model by model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from textwrap import dedent
+
+import pytest
+
+import mlx_patches
+from mlx_patches import MlxPatchesError, _activation
+from mlx_patches._activation import model_of
+from mlx_patches._ledger import Report, Status
+from tests.conformance import forked
+
+from .conftest import (
+    CACHE,
+    MODEL,
+    load,
+    matrix_for,
+    patch_of,
+    registry_of,
+    session_for,
+    statuses,
+    target,
+)
+
+
+def run(code, path="", **environment):
+    """Run a program in a process of its own; returns what it printed, line by line."""
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        env={**os.environ, "PYTHONPATH": str(path), **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+# -- importing the package ---------------------------------------------------------------------
+
+HEAVY = "mlx mlx_lm mlx_vlm wrapt yaml packaging fastjsonschema click rich importlib.metadata ast"
+
+
+def test_importing_it_changes_nothing_and_imports_little():
+    (found,), _ = run(
+        f"""
+        import sys
+        before = list(sys.meta_path), list(sys.path_hooks), list(sys.path)
+        import mlx_patches
+        assert before == (sys.meta_path, sys.path_hooks, sys.path)
+        print(sorted(set({HEAVY!r}.split()) & set(sys.modules)))
+        """
+    )
+    assert found == "[]"
+
+
+def test_applying_it_imports_no_release_and_no_yaml(tmp_path):
+    (found, active), _ = run(
+        """
+        import sys, mlx_patches
+        report = mlx_patches.apply()
+        print(sorted({"mlx", "mlx_lm", "mlx_vlm", "yaml", "fastjsonschema"} & set(sys.modules)))
+        print(len(sys.meta_path))
+        """,
+    )
+    plain, _ = run("import sys; print(len(sys.meta_path))")
+    assert found == "[]"
+    assert int(active) == int(plain[0]) + 1
+
+
+def test_public_names():
+    assert set(mlx_patches.__all__) >= {"apply", "restore", "status", "audit", "MlxPatchesError"}
+    for name in mlx_patches.__all__:
+        assert hasattr(mlx_patches, name)
+
+
+# -- the fakes: mlx_vlm and mlx_lm as far as activation sees them ------------------------------
+
+
+LANGUAGE = "from ..cache import Cache, attend\n\nclass LanguageModel:\n    pass\n"
+
+
+@pytest.fixture
+def releases(site):
+    """Fake mlx_lm and mlx_vlm with a few models."""
+    site.install(
+        "mlx-lm",
+        files={
+            "mlx_lm/models/cache.py": CACHE,
+            "mlx_lm/models/base.py": "from .cache import attend\nclass BaseModelArgs: pass\n",
+            "mlx_lm/models/llama.py": MODEL,
+            "mlx_lm/models/gemma4.py": MODEL,
+            "mlx_lm/utils.py": "",
+        },
+    )
+    site.install(
+        "mlx-vlm",
+        files={
+            "mlx_vlm/models/cache.py": CACHE,
+            "mlx_vlm/models/base.py": "class BaseModel: pass\n",
+            "mlx_vlm/models/gemma4/__init__.py": "from .language import LanguageModel\n",
+            "mlx_vlm/models/gemma4/language.py": LANGUAGE,
+            "mlx_vlm/models/gemma4/vision.py": "class VisionModel: pass\n",
+            "mlx_vlm/models/sound/__init__.py": "",
+            "mlx_vlm/models/sound/language.py": LANGUAGE,
+            "mlx_vlm/models/novel/__init__.py": "",
+            "mlx_vlm/models/novel/language.py": LANGUAGE,
+        },
+    )
+    return site
+
+
+def lm(name, **more):
+    return target(name, "mlx_lm.models.cache", distribution="mlx-lm", **more)
+
+
+def vlm(name, **more):
+    return target(name, "mlx_vlm.models.cache", distribution="mlx-vlm", **more)
+
+
+METHOD = patch_of(lm("Cache.update"), vlm("Cache.update"), id="method")
+FUNCTION = patch_of(lm("attend"), vlm("attend"), id="function")
+ALWAYS = patch_of(lm("Cache.twice"), vlm("Cache.twice"), id="always")
+OPTIONAL = patch_of(vlm("Cache.make"), id="optional", optional=True)
+EVERY = (METHOD, FUNCTION, ALWAYS, OPTIONAL)
+ROWS = {
+    "default": {"mlx-lm": ["function"], "mlx-vlm": ["function"]},
+    "gemma4": {"mlx-lm": ["method"], "mlx-vlm": ["method", "function"]},
+    "sound": {},
+}
+
+
+@pytest.fixture
+def session(releases, monkeypatch):
+    """The process's session, around the fake patches."""
+    made = session_for(*EVERY, always=["always"], models=ROWS)
+    monkeypatch.setattr(_activation, "_session", made)
+    yield made
+    made.restore(None)
+
+
+def in_effect():
+    """(distribution, patch) of what is applied."""
+    return {(o.distribution, o.patch) for o in mlx_patches.status() if o.status == "applied"}
+
+
+# -- apply, restore, status --------------------------------------------------------------------
+
+
+def test_apply_before_the_import(session):
+    report = mlx_patches.apply(["method"])
+    assert statuses(report) == ["pending", "pending"]
+    assert load("mlx_vlm.models.cache").Cache().update(1) == ("patched", 1)
+    assert statuses(mlx_patches.status()) == ["pending", "applied"]
+
+
+def test_apply_after_the_import(session):
+    cache = load("mlx_vlm.models.cache")
+    assert statuses(mlx_patches.apply(["method"])) == ["pending", "applied"]
+    assert cache.Cache().update(1) == ("patched", 1)
+
+
+def test_apply_in_the_middle_of_the_import(session, releases):
+    cache = releases.root / "mlx_vlm" / "models" / "cache.py"
+    cache.write_text("import mlx_patches\nmlx_patches.apply(['method'])\n" + CACHE)
+    assert load("mlx_vlm.models.cache").Cache().update(1) == ("patched", 1)
+    assert in_effect() == {("mlx-vlm", "method")}
+
+
+def test_importing_a_package_that_applies_it_in_its_init(session, releases):
+    init = releases.root / "mlx_vlm" / "__init__.py"
+    init.write_text("import mlx_patches\nmlx_patches.apply()\nfrom .models import gemma4\n")
+    load("mlx_vlm")
+    assert in_effect() == {("mlx-vlm", p) for p in ("method", "function", "always")}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
+def test_applied_again_it_reports_the_same(session, arguments):
+    load("mlx_vlm.models.gemma4")
+    first = mlx_patches.apply(**arguments)
+    objects = vars(load("mlx_vlm.models.cache").Cache)["update"]
+    assert isinstance(first, Report)
+    assert Status.APPLIED in {outcome.status for outcome in first}
+    assert mlx_patches.apply(**arguments) == first
+    assert vars(load("mlx_vlm.models.cache").Cache)["update"] is objects
+    assert sys.meta_path.count(session._watcher) == 1
+
+
+def test_a_report_has_one_outcome_a_target(session):
+    load("mlx_vlm.models.gemma4")
+    load("mlx_lm.models.gemma4")
+    report = mlx_patches.apply()
+    keys = [(outcome.patch, outcome.target) for outcome in report]
+    assert len(keys) == len(set(keys)) == 6
+    assert report.ok
+    assert len(report.applied) == 6
+    assert "applied" in str(report)
+
+
+def test_restore_everything(session):
+    before = set(sys.meta_path)
+    mlx_patches.apply()
+    cache = load("mlx_vlm.models.cache")
+    load("mlx_vlm.models.gemma4")
+    assert in_effect()
+    mlx_patches.restore()
+    assert in_effect() == set()
+    assert cache.Cache().update(1) == 1
+    assert set(sys.meta_path) == before
+    load("mlx_lm.models.gemma4")
+    assert in_effect() == set()
+    assert not session.active
+
+
+def test_restore_one(session):
+    load("mlx_vlm.models.gemma4")
+    mlx_patches.apply()
+    assert statuses(mlx_patches.restore(["method"])) == ["disabled"]
+    assert in_effect() == {("mlx-vlm", "function"), ("mlx-vlm", "always")}
+    load("mlx_lm.models.cache")
+    assert ("mlx-lm", "method") not in in_effect()
+    assert session.active
+
+
+def test_apply_after_restoring_one_has_it_again(session):
+    load("mlx_vlm.models.gemma4")
+    mlx_patches.apply()
+    mlx_patches.restore(["method"])
+    mlx_patches.apply(["always"])
+    assert ("mlx-vlm", "method") not in in_effect()
+    mlx_patches.apply()
+    assert ("mlx-vlm", "method") in in_effect()
+
+
+def test_restore_without_apply(session):
+    assert list(mlx_patches.restore()) == []
+    assert list(mlx_patches.status()) == []
+
+
+@pytest.mark.parametrize("call", [mlx_patches.apply, mlx_patches.restore])
+def test_an_unknown_patch_is_an_error_with_a_suggestion(session, call):
+    with pytest.raises(MlxPatchesError, match=r"no patch 'methd'; did you mean 'method'\?"):
+        call(["methd"])
+    with pytest.raises(MlxPatchesError, match="no patch 'zzz' "):
+        call(["zzz"])
+    assert list(mlx_patches.status()) == []
+    assert not session.active
+
+
+def test_a_row_that_names_an_unknown_patch_is_an_error(releases, monkeypatch):
+    matrix = matrix_for(*EVERY, models={**ROWS, "odd": {"mlx-vlm": ["nobody"]}})
+    made = _activation.Session(registry_of(*EVERY), matrix)
+    monkeypatch.setattr(_activation, "_session", made)
+    with pytest.raises(MlxPatchesError, match="no patch 'nobody'"):
+        mlx_patches.apply(models=["odd"])
+
+
+def test_strict_raises(session):
+    cache = load("mlx_vlm.models.cache")
+    cache.attend = lambda x: x
+    mlx_patches.apply(["function"])
+    with pytest.raises(MlxPatchesError, match=r"function is not in effect.*conflict"):
+        mlx_patches.apply(["function"], strict=True)
+
+
+def test_strict_raises_for_models_that_are_imported(session):
+    load("mlx_vlm.models.gemma4")
+    load("mlx_vlm.models.cache").attend = lambda x: x
+    mlx_patches.apply()
+    with pytest.raises(MlxPatchesError, match="conflict"):
+        mlx_patches.apply(strict=True)
+
+
+# -- models= and patches= ----------------------------------------------------------------------
+
+
+def test_models_activates_rows_whatever_is_imported(session):
+    mlx_patches.apply(models=["gemma4"])
+    load("mlx_vlm.models.cache")
+    load("mlx_lm.models.cache")
+    assert in_effect() == {
+        ("mlx-lm", "method"),
+        ("mlx-lm", "function"),
+        ("mlx-vlm", "method"),
+        ("mlx-vlm", "function"),
+        ("mlx-lm", "always"),
+        ("mlx-vlm", "always"),
+    }
+
+
+def test_models_alone_does_not_follow_imports(session):
+    mlx_patches.apply(models=["sound"])
+    load("mlx_vlm.models.gemma4")
+    assert in_effect() == {("mlx-vlm", "always")}
+
+
+def test_an_unknown_model_has_the_default_row(session):
+    mlx_patches.apply(models=["of-tomorrow"])
+    load("mlx_vlm.models.cache")
+    assert in_effect() == {("mlx-vlm", "function"), ("mlx-vlm", "always")}
+
+
+def test_models_and_patches_is_what_both_name(session):
+    report = mlx_patches.apply(patches=["method", "function", "always"], models=["default"])
+    assert {outcome.patch for outcome in report} == {"function", "always"}
+
+
+def test_patches_alone_are_for_every_model(session):
+    mlx_patches.apply(["function"])
+    load("mlx_vlm.models.sound.language")
+    assert in_effect() == {("mlx-vlm", "function")}
+
+
+def test_an_optional_patch_is_applied_when_named(session):
+    mlx_patches.apply()
+    load("mlx_vlm.models.gemma4")
+    assert "optional" not in {patch for _, patch in in_effect()}
+    mlx_patches.apply(["optional"])
+    assert ("mlx-vlm", "optional") in in_effect()
+
+
+def test_patches_are_applied_in_the_registry_s_order(session):
+    report = mlx_patches.apply(["always", "function", "method"])
+    assert list(dict.fromkeys(outcome.patch for outcome in report)) == [
+        "method",
+        "function",
+        "always",
+    ]
+
+
+# -- dry_run -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
+def test_dry_run_changes_nothing(session, arguments):
+    load("mlx_vlm.models.gemma4")
+    cache = load("mlx_vlm.models.cache")
+    before = dict(vars(cache)), dict(vars(cache.Cache)), list(sys.meta_path)
+    report = mlx_patches.apply(**arguments, dry_run=True)
+    assert (dict(vars(cache)), dict(vars(cache.Cache)), list(sys.meta_path)) == before
+    assert list(mlx_patches.status()) == []
+    load("mlx_lm.models.gemma4")
+    assert list(mlx_patches.status()) == []
+    assert {outcome.status for outcome in report} == {Status.PENDING}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
+def test_dry_run_reports_what_apply_would_do(session, arguments):
+    load("mlx_vlm.models.gemma4")
+    would = mlx_patches.apply(**arguments, dry_run=True)
+    does = mlx_patches.apply(**arguments)
+    assert [(o.patch, o.target) for o in would] == [(o.patch, o.target) for o in does]
+    promised = {o.target for o in would if o.reason.startswith("would be applied")}
+    assert promised == {o.target for o in does if o.status is Status.APPLIED} != set()
+
+
+# -- switched off ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["method", "method,always", " always method ", "all"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_disable(releases, monkeypatch, value, dry_run):
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", value)
+    monkeypatch.setattr(_activation, "_session", session_for(*EVERY, models=ROWS))
+    load("mlx_vlm.models.cache")
+    report = mlx_patches.apply(["method", "function"], dry_run=dry_run)
+    off = {"method", "function"} if value == "all" else {"method"}
+    disabled = [outcome for outcome in report if outcome.status is Status.DISABLED]
+    assert {outcome.patch for outcome in disabled} == off
+    assert all(outcome.by_choice and not outcome.finding for outcome in disabled)
+    assert "MLX_PATCHES_DISABLE" in disabled[0].reason
+    assert "method" not in {patch for _, patch in in_effect()}
+    mlx_patches.restore()
+
+
+def test_disable_holds_for_models_too(releases, monkeypatch):
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", "method")
+    monkeypatch.setattr(_activation, "_session", session_for(*EVERY, models=ROWS))
+    mlx_patches.apply()
+    load("mlx_vlm.models.gemma4")
+    assert in_effect() == {("mlx-vlm", "function")}
+    mlx_patches.restore()
+
+
+# -- model by model ----------------------------------------------------------------------------
+
+
+def test_importing_a_model_activates_its_row(session):
+    mlx_patches.apply()
+    load("mlx_vlm.models.cache")
+    assert in_effect() == {("mlx-vlm", "always")}
+    load("mlx_vlm.models.gemma4.language")
+    assert in_effect() == {("mlx-vlm", p) for p in ("method", "function", "always")}
+
+
+def test_a_row_is_for_the_package_that_was_imported(session):
+    mlx_patches.apply()
+    load("mlx_lm.models.gemma4")
+    assert in_effect() == {("mlx-lm", "method"), ("mlx-lm", "always")}
+
+
+def test_a_model_with_an_empty_row_touches_nothing(session):
+    mlx_patches.apply()
+    load("mlx_vlm.models.sound.language")
+    assert in_effect() == {("mlx-vlm", "always")}
+    assert load("mlx_vlm.models.cache").Cache().update(1) == 1
+
+
+def test_an_unknown_model_gets_default(session):
+    mlx_patches.apply()
+    load("mlx_vlm.models.novel.language")
+    assert in_effect() == {("mlx-vlm", "function"), ("mlx-vlm", "always")}
+
+
+def test_helper_modules_are_no_models(session):
+    mlx_patches.apply()
+    for name in ("mlx_vlm.models.base", "mlx_lm.models.base", "mlx_lm.utils"):
+        load(name)
+    assert in_effect() == {("mlx-lm", "always")}
+
+
+def test_models_imported_before_are_seen(session):
+    load("mlx_vlm.models.gemma4.language")
+    mlx_patches.apply()
+    assert in_effect() == {("mlx-vlm", p) for p in ("method", "function", "always")}
+
+
+def test_names_imported_by_a_model_are_the_patched_ones(session):
+    mlx_patches.apply()
+    language = load("mlx_vlm.models.gemma4.language")
+    assert language.attend(1) == ("patched", 2)
+    mlx_patches.restore()
+    assert language.attend(1) == 2
+
+
+@pytest.mark.parametrize(
+    ("module", "row"),
+    [
+        ("mlx_lm.models.llama", ("mlx-lm", "llama")),
+        ("mlx_vlm.models.gemma4", ("mlx-vlm", "gemma4")),
+        ("mlx_vlm.models.gemma4.vision", ("mlx-vlm", "gemma4")),
+        ("mlx_lm.models.base", None),
+        ("mlx_lm.models.cache", None),
+        ("mlx_lm.models", None),
+        ("mlx_lm.utils", None),
+        ("mlx_lm", None),
+        ("other.models.llama", None),
+    ],
+)
+def test_model_of(releases, module, row):
+    if not module.startswith("other"):
+        load(module)
+    assert model_of(module) == row
+
+
+def test_a_model_that_fails_to_import_fails_as_without_us(session, releases):
+    releases.write("mlx_lm/models/broken.py", "class Model: pass\nraise ImportError('no kernel')\n")
+    mlx_patches.apply()
+    with pytest.raises(ImportError, match="no kernel"):
+        load("mlx_lm.models.broken")
+    load("mlx_lm.models.cache")
+    assert in_effect() == {("mlx-lm", "always")}
+
+
+def test_a_patch_that_cannot_be_loaded_does_not_reach_the_import(releases, monkeypatch, caplog):
+    matrix = matrix_for(*EVERY, models={**ROWS, "gemma4": {"mlx-lm": ["nobody"]}})
+    made = _activation.Session(registry_of(*EVERY), matrix)
+    monkeypatch.setattr(_activation, "_session", made)
+    mlx_patches.apply()
+    assert load("mlx_lm.models.gemma4").Model()(1) == 2
+    assert "no patch 'nobody'" in caplog.text
+    mlx_patches.restore()
+
+
+# -- auto --------------------------------------------------------------------------------------
+
+
+def test_auto_applies(releases):
+    lines, _ = run(
+        """
+        import mlx_patches.auto
+        from mlx_patches._activation import session
+        print(session().active, session().by_model)
+        """,
+        releases.root,
+    )
+    assert lines == ["True True"]
+
+
+@pytest.mark.parametrize("content", ["schema: 99\n", "{", "", None])
+def test_auto_never_raises_with_a_broken_matrix(tmp_path, content):
+    matrix = tmp_path / "broken.yaml"
+    if content is not None:
+        matrix.write_text(content)
+    lines, errors = run(
+        f"""
+        import pathlib
+        import mlx_patches._matrix
+        mlx_patches._matrix.builtin_path = lambda: pathlib.Path({str(matrix)!r})
+        import mlx_patches.auto
+        print("alive")
+        """
+    )
+    assert lines == ["alive"]
+    assert "mlx_patches is not active" in errors
+    assert "broken.yaml" in errors
+
+
+def test_apply_does_raise_with_a_broken_matrix(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(mlx_patches._matrix, "builtin_path", lambda: tmp_path / "none.yaml")
+    with pytest.raises(MlxPatchesError, match=r"none\.yaml: cannot be read"):
+        mlx_patches.apply()
+
+
+# -- the session -------------------------------------------------------------------------------
+
+
+def test_threads_that_ask_first_share_one_session(site):
+    barrier, found = threading.Barrier(8), []
+
+    def ask():
+        barrier.wait(10)
+        found.append(_activation.session())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_not_stuck_on_a_lock_that_a_thread_held(session):
+    held, done = threading.Event(), threading.Event()
+
+    def holder():
+        with session.manager.lock:
+            held.set()
+            done.wait(20)
+
+    def child():
+        signal.alarm(10)
+        assert statuses(mlx_patches.apply(["method"])) == ["pending", "pending"]
+
+    thread = threading.Thread(target=holder)
+    thread.start()
+    assert held.wait(10)
+    status = forked(child)
+    done.set()
+    thread.join(10)
+    assert status == 0
