@@ -269,11 +269,17 @@ def import_modules(patch: Patch) -> None:
 
 
 def place(target: Target) -> tuple[Any, str]:
-    """Where a target lives: the owner and the attribute."""
+    """Where a target lives: the owner and the attribute.
+
+    Raises:
+        KeyError: nowhere, or the class is another module's and is a target there.
+    """
     owner: Any = sys.modules[target.module]
     *parents, attribute = target.name.split(".")
     for name in parents:
         owner = vars(owner)[name]
+        if owner.__module__ != target.module:
+            raise KeyError(name)
     return owner, attribute
 
 
