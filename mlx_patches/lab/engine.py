@@ -7,17 +7,24 @@ cache, cannot.
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
+import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import PurePath
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ..probes import NotApplicable
-from . import LabModel
+from . import Family, LabModel
 
 PACKAGES = ("mlx_lm", "mlx_vlm")
+# The smallest that keys and values can be quantized in; a tiny model's heads are no larger.
+GROUP = 32
 # What M-RoPE families keep on the model from one call to the next.
 REMEMBERED = ("_rope_deltas", "rope_deltas", "_position_ids")
 
@@ -100,6 +107,281 @@ def restored(cache: list[Any], fresh: list[Any]) -> list[Any]:
     return [_restored(layer, empty) for layer, empty in zip(cache, fresh, strict=True)]
 
 
+def quantized(
+    model: LabModel, padding: Sequence[int], bits: int
+) -> tuple[list[Any], list[Callable[[], Any]]]:
+    """The caches of a left-padded batch with quantized keys and values, and the same for a row.
+
+    The second value has a maker for each layer, so that both quantize the same layers.
+    """
+    make = getattr(_generate_module(model), "_make_cache", None)
+    if make is None or "kv_bits" not in inspect.signature(make).parameters:
+        raise NotApplicable("the release has no quantized batch cache")
+    group = {"kv_bits": bits, "kv_group_size": GROUP}
+    batch = _unless_refused(lambda: make(model.module, list(padding), **group))
+    if not any(hasattr(layer, "bits") for layer in batch):
+        raise NotApplicable("the release quantizes none of its layers")
+    makers: list[Callable[[], Any]] = []
+    for index, (layer, plain) in enumerate(zip(batch, model.make_cache(), strict=True)):
+        if hasattr(layer, "bits"):
+            kind = importlib.import_module(type(plain).__module__).QuantizedKVCache
+            makers.append(partial(kind, group_size=GROUP, bits=bits))
+        else:
+            makers.append(partial(_layer, model, index))
+    return batch, makers
+
+
+def own_positions(model: LabModel) -> int:
+    """Whether the release's engine hands each row's positions to the model with its prompt.
+
+    0 where it does not (then the model keeps or computes them), else how many dimensions the
+    position ids of a text have.
+    """
+    import mlx.core as mx
+
+    if not _hands_positions(model.family):
+        return 0
+    if model.family not in _dimensions:
+        positions, _ = model.module.get_rope_index(mx.array([[1, 2]]))
+        _dimensions[model.family] = int(positions.ndim)
+    return _dimensions[model.family]
+
+
+_dimensions: dict[Family, int] = {}
+
+
+@cache
+def _hands_positions(family: Family) -> bool:
+    """Whether the family's embeddings of a prompt come with its positions."""
+    whole = importlib.import_module(f"{_package(family)}.models.{family.name}")
+    embed = getattr(getattr(whole, "Model", None), "get_input_embeddings", None)
+    if embed is None:
+        return False
+    tree = ast.parse(textwrap.dedent(inspect.getsource(embed)))
+    return any(isinstance(n, ast.keyword) and n.arg == "rope_deltas" for n in ast.walk(tree))
+
+
+def image_positions(model: LabModel, length: int) -> tuple[Any, int]:
+    """The position ids of a prompt of this length that holds an image, and its rope delta.
+
+    They are the model's own; only it knows how an image shifts what follows it.
+    """
+    import mlx.core as mx
+
+    if not any(hasattr(model.module, name) for name in REMEMBERED[:2]):
+        raise NotApplicable("the model keeps no rope deltas")
+    if not hasattr(model.module, "get_rope_index"):
+        raise NotApplicable("the model has no get_rope_index")
+    merged = int(_setting(model, "spatial_merge_size"))
+    image = int(_setting(model, "image_token_id", "image_token_index"))
+    start = int(_setting(model, "vision_start_token_id", "image_start_token_id"))
+    # Four patches in a square take the positions of two: what follows moves back.
+    ids = [1, 1, start, *[image] * 4]
+    ids += [1] * (length - len(ids))
+    grid = mx.array([[1, 2 * merged, 2 * merged]])
+    positions, deltas = model.module.get_rope_index(mx.array([ids]), grid)
+    delta = int(mx.array(deltas).reshape(-1)[0].item())
+    if delta == 0:
+        raise NotApplicable("an image shifts no positions")
+    return positions, delta
+
+
+def position_kwargs(
+    model: LabModel,
+    deltas: Sequence[int],
+    places: Sequence[Sequence[int]] | None,
+    image: Any = None,
+) -> dict[str, Any]:
+    """What an M-RoPE model is told of its rows' positions: as arguments, or left on the model.
+
+    Args:
+        model: any other model is told nothing.
+        deltas: the rope delta of each row.
+        places: the places in their texts of the tokens of a prompt; None for a decode step.
+        image: the position ids of a prompt with an image, for a batch of one row.
+    """
+    import mlx.core as mx
+
+    if not hasattr(model.module, "get_rope_index"):
+        return {}
+    column = mx.array(list(deltas), mx.int32)[:, None]
+    dimensions = own_positions(model)
+    if dimensions:
+        if places is None:
+            return {"rope_deltas": column}
+        ids = mx.array([list(line) for line in places])
+        ids = mx.stack([ids] * 3) if dimensions == 3 else ids
+        return {"rope_deltas": column, "position_ids": ids if image is None else image}
+    if places is not None:
+        if hasattr(model.module, "_position_ids"):
+            model.module._position_ids = image
+        if image is not None:
+            model.module._rope_deltas = column
+        return {}
+    captures = getattr(_generate_module(model), "PromptProcessingBatch", None)
+    if hasattr(captures, "_capture_rope_deltas") and hasattr(model.module, "_rope_deltas"):
+        return {"rope_deltas": column}
+    return {}
+
+
+def _setting(model: LabModel, *names: str) -> Any:
+    """A value of the model's configuration, looked for where families keep theirs."""
+    module = model.module
+    tops = [getattr(module, top, None) for top in ("config", "args", "config_for_vision")]
+    for place in [*tops, *(getattr(top, "vision_config", None) for top in tops)]:
+        for name in names:
+            found = place.get(name) if isinstance(place, dict) else getattr(place, name, None)
+            if found is not None:
+                return found
+    raise NotApplicable(f"its configuration has no {names[0]}")
+
+
+def generate(
+    model: LabModel, prompts: Sequence[Sequence[int]], late: Sequence[int], count: int
+) -> list[list[Said]]:
+    """What the release's own batch generator says, greedily, row by row.
+
+    Args:
+        prompts: token ids, a row each; inserted together.
+        late: one more prompt, inserted when the others have said a few tokens.
+        count: how many tokens each row says.
+    """
+    generator = getattr(_generate_module(model), "BatchGenerator", None)
+    if generator is None:
+        raise NotApplicable("the release has no batch generator")
+    vision = "processor" in inspect.signature(generator).parameters
+    speak = (_VlmSpeaker if vision else _LmSpeaker)(model, generator, count)
+    said: dict[int, list[Said]] = {}
+    order = speak.insert(prompts)
+    for turn in range(10 * count):
+        if turn == 5:
+            order += speak.insert([late])
+        for uid, one in speak.next():
+            said.setdefault(uid, []).append(one)
+        if turn > 5 and all(len(said.get(uid, ())) == count for uid in order):
+            break
+    return [said.get(uid, []) for uid in order]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A token of a batch generator; its own log-probability, and all of them where offered."""
+
+    token: int
+    own: float | None = None
+    every: Any = None
+
+
+class _LmSpeaker:
+    """The batch generator of mlx-lm."""
+
+    def __init__(self, model: LabModel, generator: Any, count: int):
+        self.generator = generator(model.module, max_tokens=count)
+
+    def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+        return list(self.generator.insert([list(prompt) for prompt in prompts]))
+
+    def next(self) -> list[tuple[int, Said]]:
+        answers = self.generator.next()
+        if isinstance(answers, tuple):  # of the prompts, of the generation
+            answers = answers[1]
+        return [(a.uid, Said(a.token, every=a.logprobs)) for a in answers]
+
+
+class _VlmSpeaker:
+    """The batch generator of mlx-vlm, for text alone.
+
+    It asks for embeddings, which are made outside of the language model: it gets empty ones,
+    and the model that it calls reads the token ids.
+    """
+
+    def __init__(self, model: LabModel, generator: Any, count: int):
+        self.model = model
+        self.generator = generator(_TextOnly(model), _Endless(), max_tokens=count)
+        self.by_row = "prompt_kwargs" in inspect.signature(self.generator.insert).parameters
+        self.waiting: list[int] = []
+
+    def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+        lists = [list(prompt) for prompt in prompts]
+        if self.by_row:
+            own = [self._own(prompt) for prompt in lists]
+            return list(self.generator.insert(lists, prompt_kwargs=own))
+        self.waiting = [len(prompt) for prompt in lists]
+        return list(self.generator.insert(lists))
+
+    def next(self) -> list[tuple[int, Said]]:
+        import mlx.core as mx
+
+        extra = {}
+        if self.waiting:
+            extra["inputs_embeds"] = mx.zeros((len(self.waiting), max(self.waiting), 1))
+            self.waiting = []
+        answers = self.generator.next(**extra)
+        if isinstance(answers, tuple):
+            answers = answers[1]
+        return [
+            (
+                a.uid,
+                Said(
+                    a.token,
+                    own=getattr(a, "token_logprob", None),
+                    every=getattr(a, "logprobs", None),
+                ),
+            )
+            for a in answers
+        ]
+
+    def _own(self, prompt: list[int]) -> dict[str, Any]:
+        import mlx.core as mx
+
+        own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
+        if own_positions(self.model):
+            index = self.model.module.get_rope_index(mx.array([prompt]))
+            own["position_ids"], own["rope_deltas"] = index
+        return own
+
+
+class _TextOnly:
+    """A language model that reads token ids, whatever embeddings it is given."""
+
+    def __init__(self, model: LabModel):
+        self.__dict__["_model"] = model
+
+    def __call__(
+        self,
+        tokens: Any,
+        inputs_embeds: Any = None,
+        mask: Any = None,
+        cache: Any = None,
+        n_to_process: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        return SimpleNamespace(logits=self._model.call(tokens, cache, **kwargs))
+
+    @property
+    def language_model(self) -> _TextOnly:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model.module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._model.module, name, value)
+
+
+class _Endless:
+    """A tokenizer, as far as a batch generator needs one: no token ends a text."""
+
+    def __init__(self) -> None:
+        self.stopping_criteria = self
+
+    def add_eos_token_ids(self, ids: Any) -> None:
+        pass
+
+    def __call__(self, token: Any) -> bool:
+        return False
+
+
 def forget(model: LabModel) -> None:
     """Drop what earlier calls left on the model."""
     for name in REMEMBERED:
@@ -124,8 +406,11 @@ def _package_file(path: str) -> str | None:
 
 
 def _generate_module(model: LabModel) -> ModuleType:
-    package = model.family.distribution.replace("-", "_")
-    return importlib.import_module(f"{package}.generate")
+    return importlib.import_module(f"{_package(model.family)}.generate")
+
+
+def _package(family: Family) -> str:
+    return family.distribution.replace("-", "_")
 
 
 def _unless_refused(make: Any, *arguments: Any) -> list[Any]:
@@ -149,6 +434,10 @@ def _having(layer: Any, method: str) -> Any:
 
 def _kind(layer: Any) -> str:
     return type(layer).__name__
+
+
+def _layer(model: LabModel, index: int) -> Any:
+    return model.make_cache()[index]
 
 
 def _restored(layer: Any, empty: Any) -> Any:

@@ -9,6 +9,7 @@ text alone, with its own cache.
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from . import Cell, LabModel, engine
 
 # Relative to the largest logit that the row has alone.
 TOLERANCE = 1e-3
+# Equal keys may fall into neighbouring steps of the quantization.
+QUANTIZED = 2e-2
 # A prompt shorter than the window of a shrunk model, one longer, one in between.
 LENGTHS = (4, 11, 6)
 SHORT = (2, 5, 3)
@@ -33,12 +36,16 @@ SCENARIOS: dict[str, Scenario] = {}
 
 @dataclass
 class Row:
-    """One text, how much of it has been fed, and what the model said at which position."""
+    """One text, how much of it has been fed, and what the model said at which position.
+
+    ``image`` is what an image in its prompt does: the prompt's position ids, the rope delta.
+    """
 
     text: tuple[int, ...]
     chunks: tuple[int, ...]
     fed: int = 0
     said: dict[int, Any] = field(default_factory=dict)
+    image: tuple[Any, int] | None = None
 
     def take(self, count: int) -> list[int]:
         """The next tokens, that are fed now."""
@@ -50,15 +57,19 @@ class Row:
         self.said[self.fed - 1] = logits
 
 
-def scenario(name: str) -> Callable[[Callable[[LabModel], Sequence[Row]]], Scenario]:
+Run = Callable[[LabModel], Sequence[Row] | Cell]
+
+
+def scenario(name: str) -> Callable[[Run], Scenario]:
     """Register a function that runs rows in some batch; its cell compares them with solo runs."""
 
-    def register(run: Callable[[LabModel], Sequence[Row]]) -> Scenario:
+    def register(run: Run) -> Scenario:
         @functools.wraps(run)
         def measure(model: LabModel) -> Cell:
             engine.forget(model)
             try:
-                return compare(model, run(model))
+                seen = run(model)
+                return seen if isinstance(seen, Cell) else compare(model, seen)
             except NotApplicable as reason:
                 return Cell("n/a", str(reason))
             except Exception as error:
@@ -214,6 +225,56 @@ def history(model: LabModel) -> Sequence[Row]:
     return rows
 
 
+@scenario("rope-deltas")
+def rope_deltas(model: LabModel) -> Sequence[Row]:
+    """A row with an image in its prompt beside a row of text, and the other way round."""
+    rows = []
+    for image_first in (False, True):
+        text, image = rows_of(model, LENGTHS)[:2]
+        image.image = engine.image_positions(model, image.chunks[0])
+        order = [image, text] if image_first else [text, image]
+        cache, more = (prefill(model, [row]) for row in order)
+        decode(model, order, engine.extend(cache, more), STEPS)
+        rows += order
+    return rows
+
+
+@scenario("quantized-8")
+def quantized_8(model: LabModel) -> Cell:
+    """A left-padded batch with keys and values in 8 bits, against rows with the same."""
+    return quantized(model, 8)
+
+
+@scenario("quantized-4")
+def quantized_4(model: LabModel) -> Cell:
+    """The same in 4 bits."""
+    return quantized(model, 4)
+
+
+@scenario("engine")
+def engine_(model: LabModel) -> Cell:
+    """The release's batch generator, a row inserted late, against greedy generation alone."""
+    rows = rows_of(model, LENGTHS)
+    count = steps(model)
+    first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
+    said = engine.generate(model, [first, second], late, count)
+    return spoken(said, [alone(model, prompt, count) for prompt in (first, second, late)])
+
+
+def quantized(model: LabModel, bits: int) -> Cell:
+    """A left-padded batch with quantized keys and values, against rows with the same."""
+    rows = rows_of(model, LENGTHS)
+    cache, makers = engine.quantized(model, padding_of(rows), bits)
+    try:
+        decode(model, rows, prefill(model, rows, cache=cache), steps(model))
+        said = [_solo_run(model, row, [make() for make in makers]) for row in rows]
+    except ValueError as error:
+        if "[quantize]" in str(error):  # a head that is no multiple of the group
+            raise NotApplicable(str(error)) from error
+        raise
+    return differences(rows, said, QUANTIZED)
+
+
 def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int) -> Sequence[Row]:
     """Rows that decode in a batch, then each alone while the batch goes on too."""
     rows = rows_of(model, lengths)
@@ -248,7 +309,8 @@ def rows_of(
 
 def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
     """Feed the next tokens of each row."""
-    said = _call(model, [row.take(count) for row in rows], cache)
+    places = [range(row.fed, row.fed + count) for row in rows] if count > 1 else None
+    said = _call(model, rows, [row.take(count) for row in rows], cache, places)
     for index, row in enumerate(rows):
         row.hear(said[index, -1])
 
@@ -259,15 +321,21 @@ def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -
         feed(model, rows, cache, 1)
 
 
-def prefill(model: LabModel, rows: Sequence[Row], chunk: int = 0) -> list[Any]:
+def prefill(
+    model: LabModel, rows: Sequence[Row], chunk: int = 0, cache: list[Any] | None = None
+) -> list[Any]:
     """Feed the rows' prompts as one left-padded batch; returns its cache."""
-    longest = max(row.chunks[0] for row in rows)
-    padding = [longest - row.chunks[0] for row in rows]
-    cache = engine.batch_cache(model, padding)
+    padding = padding_of(rows)
+    if cache is None:
+        cache = engine.batch_cache(model, padding)
+    places = [
+        [0] * pad + list(range(row.chunks[0])) for pad, row in zip(padding, rows, strict=True)
+    ]
     table = [[0] * pad + row.take(row.chunks[0]) for pad, row in zip(padding, rows, strict=True)]
     start = 0
-    for size in pieces(longest, chunk or longest):
-        said = _call(model, [line[start : start + size] for line in table], cache)
+    for size in pieces(len(table[0]), chunk or len(table[0])):
+        part = slice(start, start + size)
+        said = _call(model, rows, [x[part] for x in table], cache, [x[part] for x in places])
         start += size
     for index, row in enumerate(rows):
         row.hear(said[index, -1])
@@ -286,13 +354,21 @@ def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any]) -> Non
     """Feed the rows' prompts right-padded, but for the last token, which follows for all."""
     lengths = [row.chunks[-1] - 1 for row in rows]
     engine.prepare(cache, lengths)
+    longest = max(lengths)
+    places = [range(row.fed, row.fed + longest) for row in rows]
     table = [
-        row.take(length) + [0] * (max(lengths) - length)
+        row.take(length) + [0] * (longest - length)
         for row, length in zip(rows, lengths, strict=True)
     ]
-    _call(model, table, cache)
+    _call(model, rows, table, cache, places)
     engine.finalize(cache)
     feed(model, rows, cache, 1)
+
+
+def padding_of(rows: Sequence[Row]) -> list[int]:
+    """How much left padding each row's prompt needs."""
+    longest = max(row.chunks[0] for row in rows)
+    return [longest - row.chunks[0] for row in rows]
 
 
 def pieces(length: int, size: int) -> list[int]:
@@ -301,56 +377,112 @@ def pieces(length: int, size: int) -> list[int]:
 
 
 def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
+    """Compare what the rows were told with what they are told alone."""
+    return differences(rows, [solo(model, row) for row in rows], TOLERANCE)
+
+
+def differences(rows: Sequence[Row], solos: Sequence[dict[int, Any]], tolerance: float) -> Cell:
     """The worst difference between what the rows were told and what they are told alone."""
     import mlx.core as mx
 
     worst, place = 0.0, ""
-    for index, row in enumerate(rows):
-        alone = solo(model, row.text, row.chunks)
-        positions = sorted(row.said.keys() & alone.keys())
+    for index, (row, told) in enumerate(zip(rows, solos, strict=True)):
+        positions = sorted(row.said.keys() & told.keys())
         here = mx.stack([row.said[position] for position in positions])
-        there = mx.stack([alone[position] for position in positions])
-        scale = mx.abs(there).max().item()
-        differences = (mx.abs(here - there).max(axis=-1) / scale).tolist()
+        there = mx.stack([told[position] for position in positions])
+        scale = mx.abs(there).max()
+        apart = (mx.abs(here - there).max(axis=-1) / scale).tolist()
         top = mx.sort(there, axis=-1)
-        clear = (((top[:, -1] - top[:, -2]) / scale) > TOLERANCE).tolist()
+        clear = (((top[:, -1] - top[:, -2]) / scale) > tolerance).tolist()
         other = (mx.argmax(here, axis=-1) != mx.argmax(there, axis=-1)).tolist()
         for step, position in enumerate(positions):
-            difference = differences[step]
             at = f"row {index}, token {position}"
-            if difference != difference:
-                return Cell("red", f"{at}: NaN", None)
-            if clear[step] and other[step] and difference <= TOLERANCE:
-                return Cell("red", f"{at}: another token is the most likely", difference)
-            if difference > worst:
-                worst, place = difference, at
-    if worst > TOLERANCE:
+            if math.isnan(apart[step]):
+                return Cell("red", f"{at}: NaN")
+            if apart[step] <= tolerance and clear[step] and other[step]:
+                return Cell("red", f"{at}: another token is the most likely", apart[step])
+            if apart[step] > worst:
+                worst, place = apart[step], at
+    if worst > tolerance:
         return Cell("red", f"{place}: differs by {worst:.2g} of the logits' scale", worst)
     return Cell("green", f"largest difference {worst:.2g} of the logits' scale", worst)
 
 
-_solo: dict[tuple[int, tuple[int, ...], tuple[int, ...]], dict[int, Any]] = {}
+def spoken(said: Sequence[Sequence[engine.Said]], alone: Sequence[Sequence[Any]]) -> Cell:
+    """Compare what an engine said with the logits of the same rows alone."""
+    import mlx.core as mx
+
+    worst = 0.0
+    for row, (tokens, logits) in enumerate(zip(said, alone, strict=True)):
+        if len(tokens) != len(logits):
+            return Cell("red", f"row {row}: {len(tokens)} tokens instead of {len(logits)}")
+        scale = max(mx.abs(one).max().item() for one in logits)
+        for step, (one, expected) in enumerate(zip(tokens, logits, strict=True)):
+            at = f"row {row}, step {step}"
+            second, best = mx.sort(expected)[-2:].tolist()
+            if one.token != int(mx.argmax(expected).item()):
+                if best - second <= TOLERANCE * scale:
+                    break  # a tie: from here on the texts may differ
+                wrong = f"token {one.token} instead of {int(mx.argmax(expected).item())}"
+                return Cell("red", f"{at}: {wrong}")
+            log = expected - mx.logsumexp(expected)
+            apart = 0.0
+            if one.every is not None:
+                apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale
+            elif one.own is not None:
+                apart = abs(one.own - log[one.token].item()) / scale
+            if not apart <= TOLERANCE:
+                return Cell("red", f"{at}: log-probabilities differ by {apart:.2g}", apart)
+            worst = max(worst, apart)
+    return Cell("green", f"the same tokens; largest difference {worst:.2g}", worst)
+
+
+def alone(model: LabModel, prompt: list[int], count: int) -> list[Any]:
+    """The logits of each token that the model says alone, greedily."""
+    import mlx.core as mx
+
+    row = Row(tuple(prompt), (len(prompt),))
+    cache = prefill_alone(model, row)
+    for _ in range(count - 1):
+        row.text += (int(mx.argmax(row.said[row.fed - 1]).item()),)
+        feed(model, [row], cache, 1)
+    return [row.said[position] for position in sorted(row.said)]
+
+
+_solo: dict[tuple[int, tuple[int, ...], tuple[int, ...], bool], dict[int, Any]] = {}
 _kept: dict[int, LabModel] = {}
 
 
-def solo(model: LabModel, text: tuple[int, ...], chunks: tuple[int, ...]) -> dict[int, Any]:
-    """What the model says along a text when it reads it alone, by position; run once."""
+def solo(model: LabModel, row: Row) -> dict[int, Any]:
+    """What the model says along a row's text when it reads it alone, by position; run once."""
     _kept[id(model)] = model  # so that its id is not used again
-    key = (id(model), text, chunks)
+    key = (id(model), row.text, row.chunks, row.image is not None)
     if key not in _solo:
-        row = Row(text, chunks)
-        cache = model.make_cache()
-        engine.forget(model)
-        for count in chunks:
-            feed(model, [row], cache, count)
-        decode(model, [row], cache, len(text) - row.fed)
-        _solo[key] = row.said
+        _solo[key] = _solo_run(model, row, model.make_cache())
     return _solo[key]
 
 
-def _call(model: LabModel, table: list[list[int]], cache: list[Any]) -> Any:
+def _solo_run(model: LabModel, row: Row, cache: list[Any]) -> dict[int, Any]:
+    row = Row(row.text, row.chunks, image=row.image)
+    engine.forget(model)
+    for count in row.chunks:
+        feed(model, [row], cache, count)
+    decode(model, [row], cache, len(row.text) - row.fed)
+    return row.said
+
+
+def _call(
+    model: LabModel,
+    rows: Sequence[Row],
+    table: list[list[int]],
+    cache: list[Any],
+    places: Sequence[Sequence[int]] | None,
+) -> Any:
+    """The logits of a table of tokens; ``places`` of a prompt's, None for a decode step."""
     import mlx.core as mx
 
-    said = model.call(mx.array(table), cache)
+    deltas = [row.image[1] if row.image else 0 for row in rows]
+    kwargs = engine.position_kwargs(model, deltas, places, rows[0].image and rows[0].image[0])
+    said = model.call(mx.array(table), cache, **kwargs)
     mx.eval(said)
     return said
