@@ -1,0 +1,58 @@
+"""The report's logic; tests/releases/test_cli.py runs it on real releases."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches._audit import Audit
+from mlx_patches._ledger import Outcome, Status
+from mlx_patches._matrix import CompatMatrix
+
+MATRIX = CompatMatrix.builtin()
+
+
+def report(*outcomes, broken_sets=(), active=False):
+    return Audit((), tuple(broken_sets), tuple(outcomes), {}, active)
+
+
+def row(status, by_choice=False):
+    return Outcome("a-patch", "mlx-lm", "mlx_lm.x:y", Status(status), "because", by_choice)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_exit_code_of_each_status(status):
+    fine = {"applied", "pending", "not-affected", "fixed-upstream", "absent"}
+    assert report(row(status)).exit_code() == (0 if status in fine else 1)
+
+
+def test_what_was_switched_off_by_choice_counts_only_when_strict():
+    audit = report(row("disabled", by_choice=True))
+    assert audit.exit_code() == 0
+    assert audit.exit_code(strict=True) == 1
+
+
+def test_a_finding_names_patch_target_status_and_reason():
+    assert report(row("failed")).findings == ("a-patch mlx_lm.x:y: failed: because",)
+
+
+@pytest.mark.parametrize(
+    ("mlx", "mlx_lm", "broken"),
+    [
+        ("0.31.1", "0.31.3", True),
+        ("0.31.2", "0.31.3", False),
+        ("0.31.1", "0.31.2", False),
+        ("0.31.2.dev1", "0.32.0", True),
+    ],
+)
+def test_sets_that_cannot_work(mlx, mlx_lm, broken):
+    versions = {"mlx": mlx, "mlx-lm": mlx_lm}
+    found = [one for one in MATRIX.broken_sets if one.matches(versions)]
+    assert bool(found) is broken
+    audit = report(broken_sets=found)
+    assert audit.exit_code() == int(broken)
+    assert not found or "install mlx>=0.31.2" in audit.findings[0]
+
+
+def test_a_set_needs_all_of_its_packages_installed():
+    assert not any(one.matches({"mlx-lm": "0.31.3"}) for one in MATRIX.broken_sets)
+    assert not any(one.matches({"mlx": "x", "mlx-lm": "0.31.3"}) for one in MATRIX.broken_sets)
