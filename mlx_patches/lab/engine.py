@@ -44,9 +44,9 @@ def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
 
 def empty_batch(model: LabModel, count: int) -> list[Any]:
     """The caches of a batch whose rows hold nothing yet and are going to be right-padded."""
-    if merges_new_rows(model):
-        return merge(model, [model.make_cache() for _ in range(count)])
-    return batch_cache(model, [0] * count)
+    if not merges_new_rows(model):
+        raise NotApplicable("the release's engine right-pads only rows that have a history")
+    return merge(model, [model.make_cache() for _ in range(count)])
 
 
 def merges_new_rows(model: LabModel) -> bool:
@@ -66,6 +66,18 @@ def finalize(cache: list[Any]) -> None:
     """Turn the right padding that was fed into left padding."""
     for layer in cache:
         _having(layer, "finalize").finalize()
+
+
+def settles(model: LabModel) -> bool:
+    """Whether the release's engine feeds a prompt but for its last token, and then finalizes."""
+    return model.family.distribution == "mlx-lm"
+
+
+def settle(cache: list[Any]) -> None:
+    """Finalize after a left-padded prompt, as far as the release's caches know of it."""
+    for layer in cache:
+        if _lacking(layer, "finalize") is None:
+            layer.finalize()
 
 
 def extend(cache: list[Any], other: list[Any]) -> list[Any]:
@@ -153,12 +165,27 @@ _dimensions: dict[Family, int] = {}
 @cache
 def _hands_positions(family: Family) -> bool:
     """Whether the family's embeddings of a prompt come with its positions."""
+    nodes = ast.walk(_embedding(family))
+    return any(isinstance(n, ast.keyword) and n.arg == "rope_deltas" for n in nodes)
+
+
+@cache
+def _reset_by_text(family: Family) -> list[str]:
+    """What a prompt without an image drops of what is kept on the language model."""
+    return [
+        target.attr
+        for node in ast.walk(_embedding(family))
+        if isinstance(node, ast.Assign) and getattr(node.value, "value", ...) is None
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr in REMEMBERED
+    ]
+
+
+def _embedding(family: Family) -> ast.Module:
+    """The source of the method that makes a family's embeddings; empty where it has none."""
     whole = importlib.import_module(f"{_package(family)}.models.{family.name}")
     embed = getattr(getattr(whole, "Model", None), "get_input_embeddings", None)
-    if embed is None:
-        return False
-    tree = ast.parse(textwrap.dedent(inspect.getsource(embed)))
-    return any(isinstance(n, ast.keyword) and n.arg == "rope_deltas" for n in ast.walk(tree))
+    return ast.parse(textwrap.dedent(inspect.getsource(embed)) if embed else "")
 
 
 def image_positions(model: LabModel, length: int) -> tuple[Any, int]:
@@ -190,6 +217,7 @@ def position_kwargs(
     model: LabModel,
     deltas: Sequence[int],
     places: Sequence[Sequence[int]] | None,
+    new: bool = False,
     image: Any = None,
 ) -> dict[str, Any]:
     """What an M-RoPE model is told of its rows' positions: as arguments, or left on the model.
@@ -198,6 +226,7 @@ def position_kwargs(
         model: any other model is told nothing.
         deltas: the rope delta of each row.
         places: the places in their texts of the tokens of a prompt; None for a decode step.
+        new: whether a prompt begins.
         image: the position ids of a prompt with an image, for a batch of one row.
     """
     import mlx.core as mx
@@ -213,10 +242,10 @@ def position_kwargs(
         ids = mx.stack([ids] * 3) if dimensions == 3 else ids
         return {"rope_deltas": column, "position_ids": ids if image is None else image}
     if places is not None:
-        if hasattr(model.module, "_position_ids"):
-            model.module._position_ids = image
         if image is not None:
-            model.module._rope_deltas = column
+            model.module._position_ids, model.module._rope_deltas = image, column
+        for name in _reset_by_text(model.family) if new and image is None else ():
+            setattr(model.module, name, None)
         return {}
     captures = getattr(_generate_module(model), "PromptProcessingBatch", None)
     if hasattr(captures, "_capture_rope_deltas") and hasattr(model.module, "_rope_deltas"):
@@ -303,6 +332,7 @@ class _VlmSpeaker:
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         lists = [list(prompt) for prompt in prompts]
+        position_kwargs(self.model, [], [], new=True)
         if self.by_row:
             own = [self._own(prompt) for prompt in lists]
             return list(self.generator.insert(lists, prompt_kwargs=own))
@@ -424,12 +454,17 @@ def _unless_refused(make: Any, *arguments: Any) -> list[Any]:
 
 
 def _having(layer: Any, method: str) -> Any:
-    parts = getattr(layer, "caches", None)
-    for part in parts if isinstance(parts, (list, tuple)) else ():
-        _having(part, method)
-    if not hasattr(layer, method):
-        raise NotApplicable(f"{_kind(layer)} has no {method}")
+    lacking = _lacking(layer, method)
+    if lacking is not None:
+        raise NotApplicable(f"{_kind(lacking)} has no {method}")
     return layer
+
+
+def _lacking(layer: Any, method: str) -> Any:
+    """The cache that has no such method: the layer's, or one inside it; None where all have."""
+    parts = getattr(layer, "caches", None)
+    inside = parts if isinstance(parts, (list, tuple)) else ()
+    return next((one for one in (layer, *inside) if not hasattr(one, method)), None)
 
 
 def _kind(layer: Any) -> str:

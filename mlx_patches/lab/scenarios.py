@@ -91,10 +91,10 @@ def left_padded(model: LabModel) -> Sequence[Row]:
 
 @scenario("right-padded")
 def right_padded(model: LabModel) -> Sequence[Row]:
-    """Unequal prompts, right-padded and then rolled into place."""
+    """Unequal prompts, right-padded, in pieces, and then rolled into place."""
     rows = rows_of(model, LENGTHS)
-    cache = engine.batch_cache(model, [0] * len(rows))
-    prefill_right(model, rows, cache)
+    cache = engine.empty_batch(model, len(rows))
+    prefill_right(model, rows, cache, chunk=5)
     decode(model, rows, cache, steps(model))
     return rows
 
@@ -310,7 +310,13 @@ def rows_of(
 def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
     """Feed the next tokens of each row."""
     places = [range(row.fed, row.fed + count) for row in rows] if count > 1 else None
-    said = _call(model, rows, [row.take(count) for row in rows], cache, places)
+    new = rows[0].fed == 0
+    said = _call(model, rows, [row.take(count) for row in rows], cache, places, new)
+    hear(rows, said)
+
+
+def hear(rows: Sequence[Row], said: Any) -> None:
+    """Keep what the model said of each row's last token."""
     for index, row in enumerate(rows):
         row.hear(said[index, -1])
 
@@ -328,17 +334,18 @@ def prefill(
     padding = padding_of(rows)
     if cache is None:
         cache = engine.batch_cache(model, padding)
-    places = [
-        [0] * pad + list(range(row.chunks[0])) for pad, row in zip(padding, rows, strict=True)
-    ]
-    table = [[0] * pad + row.take(row.chunks[0]) for pad, row in zip(padding, rows, strict=True)]
-    start = 0
-    for size in pieces(len(table[0]), chunk or len(table[0])):
-        part = slice(start, start + size)
-        said = _call(model, rows, [x[part] for x in table], cache, [x[part] for x in places])
-        start += size
-    for index, row in enumerate(rows):
-        row.hear(said[index, -1])
+    settles = engine.settles(model)
+    table, places = [], []
+    for pad, row in zip(padding, rows, strict=True):
+        count = row.chunks[0] - settles
+        places.append([0] * pad + list(range(count)))
+        table.append([0] * pad + row.take(count))
+    said = _feed_table(model, rows, table, cache, places, chunk)
+    if settles:
+        engine.settle(cache)
+        feed(model, rows, cache, 1)
+    else:
+        hear(rows, said)
     return cache
 
 
@@ -350,17 +357,17 @@ def prefill_alone(model: LabModel, row: Row) -> list[Any]:
     return cache
 
 
-def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any]) -> None:
+def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any], chunk: int = 0) -> None:
     """Feed the rows' prompts right-padded, but for the last token, which follows for all."""
     lengths = [row.chunks[-1] - 1 for row in rows]
-    engine.prepare(cache, lengths)
     longest = max(lengths)
+    engine.prepare(cache, lengths)
     places = [range(row.fed, row.fed + longest) for row in rows]
     table = [
         row.take(length) + [0] * (longest - length)
         for row, length in zip(rows, lengths, strict=True)
     ]
-    _call(model, rows, table, cache, places)
+    _feed_table(model, rows, table, cache, places, chunk)
     engine.finalize(cache)
     feed(model, rows, cache, 1)
 
@@ -471,18 +478,47 @@ def _solo_run(model: LabModel, row: Row, cache: list[Any]) -> dict[int, Any]:
     return row.said
 
 
+def _feed_table(
+    model: LabModel,
+    rows: Sequence[Row],
+    table: Sequence[Sequence[int]],
+    cache: list[Any],
+    places: Sequence[Sequence[int]],
+    chunk: int,
+) -> Any:
+    """Feed padded prompts, in pieces where ``chunk`` is not 0; returns the last piece's logits."""
+    said, start = None, 0
+    for size in pieces(len(table[0]), chunk or len(table[0])):
+        part = slice(start, start + size)
+        tokens, at = [line[part] for line in table], [line[part] for line in places]
+        said = _call(model, rows, tokens, cache, at, new=start == 0)
+        start += size
+    return said
+
+
 def _call(
     model: LabModel,
     rows: Sequence[Row],
-    table: list[list[int]],
+    table: Sequence[Sequence[int]],
     cache: list[Any],
     places: Sequence[Sequence[int]] | None,
+    new: bool,
 ) -> Any:
-    """The logits of a table of tokens; ``places`` of a prompt's, None for a decode step."""
+    """The logits of a table of tokens.
+
+    Args:
+        model: which is called.
+        rows: whose tokens they are.
+        table: token ids, a row each.
+        cache: of the rows.
+        places: where in their texts the tokens of a prompt are; None for a decode step.
+        new: whether a prompt begins.
+    """
     import mlx.core as mx
 
     deltas = [row.image[1] if row.image else 0 for row in rows]
-    kwargs = engine.position_kwargs(model, deltas, places, rows[0].image and rows[0].image[0])
+    image = rows[0].image[0] if rows[0].image else None
+    kwargs = engine.position_kwargs(model, deltas, places, new, image)
     said = model.call(mx.array(table), cache, **kwargs)
     mx.eval(said)
     return said
