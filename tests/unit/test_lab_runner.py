@@ -1,0 +1,283 @@
+"""The lab's runner, with children that only print, crash or hang."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from mlx_patches import MlxPatchesError
+from mlx_patches.cli import cli
+from mlx_patches.lab import Family, report, runner
+from mlx_patches.lab.runner import Row, Task
+
+NAMES = ("left-padded", "extend", "filter")
+SAY = """
+import json, os, signal, sys, time
+def say(name, verdict="green", detail="", figure=0.0):
+    line = dict(scenario=name, verdict=verdict, detail=detail, figure=figure)
+    print(json.dumps(line), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 1.0")
+
+
+@pytest.fixture
+def child(monkeypatch):
+    """Let the children run this script instead, after SAY."""
+
+    def set_script(script):
+        command = [sys.executable, "-c", SAY + script]
+        monkeypatch.setattr(Task, "command", lambda self: [*command, str(self.patched)])
+
+    return set_script
+
+
+def task(name="llama", patched=False, scenarios=NAMES):
+    return Task(Family("mlx-lm", name), patched, scenarios)
+
+
+def row(family="mlx-lm:llama", patched=False, scenario="left-padded", verdict="green"):
+    return Row("mlx-lm 1.0", family, patched, scenario, verdict)
+
+
+def seen(rows):
+    return {row.scenario: row.verdict for row in rows}
+
+
+ALL = "\nfor name in ('left-padded', 'extend', 'filter'): say(name)"
+
+
+def test_each_cell_is_a_row(child):
+    child("say('left-padded', 'red', 'differs', 0.5); say('extend', 'n/a'); say('filter')")
+    rows = runner.measure(task(patched=True))
+    assert rows[0] == Row("mlx-lm 1.0", "mlx-lm:llama", True, "left-padded", "red", "differs", 0.5)
+    assert seen(rows) == {"left-padded": "red", "extend": "n/a", "filter": "green"}
+
+
+@pytest.mark.parametrize(
+    ("script", "detail"),
+    [
+        (
+            "say('left-padded'); os.kill(os.getpid(), signal.SIGSEGV)",
+            "crashed: signal 11, in extend",
+        ),
+        ("say('left-padded'); time.sleep(60)", "timed out after 2 s, in extend"),
+        ("say('left-padded'); raise OSError('x')", "exit code 1: OSError: x, in extend"),
+        ("say('left-padded')", "ended early, in extend"),
+        ("os.kill(os.getpid(), signal.SIGABRT)", "crashed: signal 6, in left-padded or before"),
+        ("say('left-padded'); print('{\"scen', end='')", "ended early, in extend"),
+    ],
+)
+def test_what_is_missing_is_one_red_cell(child, script, detail):
+    child(script)
+    rows = runner.measure(task(), seconds=2)
+    assert (rows[-1].scenario, rows[-1].verdict, rows[-1].detail) == ("process", "red", detail)
+    assert len(rows) == 1 + detail.endswith("extend")
+
+
+def test_what_is_not_built_has_no_cells(child):
+    child("say('build', 'not-built', 'needs a kernel', None)")
+    assert seen(runner.measure(task())) == {"build": "not-built"}
+
+
+def test_foreign_output_is_not_a_cell(child):
+    child("print('Fetching 3 files'); print('[1]'); print('{}'); print(3)" + ALL)
+    assert seen(runner.measure(task())) == dict.fromkeys(NAMES, "green")
+
+
+def test_the_child_gets_what_was_asked_for(tmp_path):
+    command = Task(Family("mlx-vlm", "gemma4"), True, ("trim",), tmp_path).command()
+    assert command[1:4] == ["-m", "mlx_patches.lab.child", "mlx-vlm:gemma4"]
+    assert command[4:] == ["--patched", "--config", str(tmp_path), "--scenario", "trim"]
+
+
+def test_a_second_run_adds_only_what_is_missing(child, tmp_path):
+    out = tmp_path / "cells.jsonl"
+    child(ALL)
+    runner.run([task()], out=out)
+    child("say('left-padded', 'red'); say('extend', 'red'); say('filter', 'red')")
+    rows = runner.run([task(), task("gemma3")], out=out)
+    assert {r.verdict for r in rows if r.family == "mlx-lm:llama"} == {"green"}
+    assert {r.verdict for r in rows if r.family == "mlx-lm:gemma3"} == {"red"}
+    assert len(out.read_text().splitlines()) == 6
+    child("raise SystemExit('not run again')")
+    assert runner.run([task(), task("gemma3")], out=out) == rows
+
+
+@pytest.mark.parametrize(
+    "other", [{"environment": "mlx-lm 2.0"}, {"patched": True}, {"config": "x"}]
+)
+def test_rows_of_another_run_do_not_answer(child, tmp_path, other):
+    out = tmp_path / "cells.jsonl"
+    rows = [row(scenario=name).as_dict() | other | {"verdict": "red"} for name in NAMES]
+    out.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    child(ALL)
+    assert seen(runner.run([task()], out=out)) == dict.fromkeys(NAMES, "green")
+
+
+@pytest.mark.parametrize("ended", ["process", "build"])
+def test_a_family_that_ended_early_is_not_run_again(child, tmp_path, ended):
+    out = tmp_path / "cells.jsonl"
+    out.write_text(json.dumps(row(scenario=ended, verdict="red").as_dict()) + "\n")
+    child(ALL)
+    assert seen(runner.run([task()], out=out)) == {ended: "red"}
+
+
+def test_a_line_that_an_interruption_cut_is_run_again(child, tmp_path):
+    out = tmp_path / "cells.jsonl"
+    out.write_text(json.dumps(row().as_dict()) + '\n{"environment": "mlx')
+    child(ALL)
+    runner.run([task()], out=out)
+    assert [json.loads(line)["scenario"] for line in out.read_text().splitlines()] == [
+        "left-padded",
+        *NAMES,
+    ]
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[]", "{}", '{"family": 1}', "3"])
+def test_a_file_of_something_else_is_refused(tmp_path, line):
+    out = tmp_path / "cells.jsonl"
+    out.write_text(line + "\n")
+    with pytest.raises(MlxPatchesError, match=r"line 1: .*--out"):
+        runner.run([task()], out=out)
+    assert out.read_text() == line + "\n"
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(MlxPatchesError, match="cannot be"):
+        runner.run([task()], out=tmp_path / "no" / "such.jsonl")
+    with pytest.raises(MlxPatchesError, match="cannot be"):
+        runner.run([task()], out=tmp_path)
+
+
+def test_jobs_run_at_the_same_time(child):
+    child("time.sleep(0.5)" + ALL)
+    import time
+
+    start = time.monotonic()
+    told = []
+    runner.run([task(str(n)) for n in range(4)], jobs=4, tell=lambda t, rows: told.append(t))
+    assert time.monotonic() - start < 1.9
+    assert len(told) == 4
+
+
+def test_summary_counts_families_by_their_worst_cell():
+    rows = [
+        row("a", verdict="green"),
+        row("a", scenario="extend", verdict="red"),
+        row("a", patched=True, verdict="green"),
+        row("b", verdict="n/a"),
+        row("b", scenario="extend", verdict="green"),
+        row("c", scenario="build", verdict="not-built"),
+        row("d", verdict="insensitive"),
+        row("d", scenario="extend", verdict="n/a"),
+    ]
+    counts = runner.summary(rows)
+    assert counts["without"] == {
+        "red": 1,
+        "not-built": 1,
+        "insensitive": 1,
+        "green": 1,
+        "n/a": 0,
+    }
+    assert counts["with"] == {"red": 0, "not-built": 0, "insensitive": 0, "green": 1, "n/a": 0}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        ({False: "red"}, 1),
+        ({False: "green"}, 0),
+        ({False: "red", True: "green"}, 0),
+        ({False: "green", True: "red"}, 1),
+        ({True: "insensitive"}, 0),
+        ({}, 0),
+    ],
+)
+def test_exit_code(verdicts, code):
+    assert runner.exit_code([row(patched=p, verdict=v) for p, v in verdicts.items()]) == code
+
+
+@pytest.fixture
+def two_families(monkeypatch):
+    names = {"mlx-lm": ["llama", "gemma4"], "mlx-vlm": ["gemma4"]}
+    fake = SimpleNamespace(families=lambda d: [Family(d, name) for name in names[d]])
+    monkeypatch.setitem(sys.modules, "mlx_patches.lab.families", fake)
+    monkeypatch.setattr(runner._distributions, "find", lambda name: name)
+
+
+def test_families_are_chosen_by_name(two_families):
+    assert [str(f) for f in runner.chosen([], None)] == [
+        "mlx-lm:llama",
+        "mlx-lm:gemma4",
+        "mlx-vlm:gemma4",
+    ]
+    assert [str(f) for f in runner.chosen(["gemma4"], None)] == ["mlx-lm:gemma4", "mlx-vlm:gemma4"]
+    assert [str(f) for f in runner.chosen(["mlx-lm:gemma4"], None)] == ["mlx-lm:gemma4"]
+    with pytest.raises(MlxPatchesError, match="no family 'lama'"):
+        runner.chosen(["llama", "lama"], None)
+
+
+def test_without_mlx_there_is_nothing_to_run(monkeypatch):
+    monkeypatch.setattr(runner._distributions, "find", lambda name: None)
+    with pytest.raises(MlxPatchesError, match="neither mlx-lm nor mlx-vlm"):
+        runner.chosen([], None)
+
+
+def test_a_config_chooses_its_family(two_families, monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gemma4"}')
+    monkeypatch.setattr(runner, "implementations", lambda kind: {"mlx-vlm": kind})
+    tasks = runner.tasks([], ["extend"], "both", tmp_path)
+    assert [(str(t.family), t.patched, t.scenarios, t.config) for t in tasks] == [
+        ("mlx-vlm:gemma4", False, ("extend",), tmp_path),
+        ("mlx-vlm:gemma4", True, ("extend",), tmp_path),
+    ]
+    monkeypatch.setattr(runner, "implementations", lambda kind: {})
+    with pytest.raises(MlxPatchesError, match="no installed package implements"):
+        runner.tasks([], [], "both", tmp_path)
+
+
+def test_unknown_scenario(two_families):
+    with pytest.raises(MlxPatchesError, match=r"no scenario 'extent'; there are: left-padded"):
+        runner.tasks([], ["extent"])
+
+
+def command(*arguments):
+    return CliRunner().invoke(cli, ["lab", *arguments])
+
+
+def test_command(two_families, child, tmp_path):
+    child("say('left-padded', 'red' if sys.argv[-1] == 'False' else 'green', 'differs')" + ALL)
+    names = [part for name in NAMES for part in ("--scenario", name)]
+    done = command("--model", "llama", *names)
+    assert done.exit_code == 0, done.output
+    assert "mlx-lm:llama  red" in done.output
+    assert "Families without the patches: 1 red\n" in done.output
+    assert "Families with the patches: 1 green\n" in done.output
+    done = command("--model", "llama", "--unpatched", "--json", *names)
+    assert done.exit_code == 1
+    content = json.loads(done.stdout)
+    assert content["exit_code"] == 1
+    assert content["summary"]["without"]["red"] == 1
+    assert content["cells"][0]["verdict"] == "red"
+
+
+@pytest.mark.parametrize("arguments", [("--jobs", "0"), ("--timeout", "soon"), ("--modle", "x")])
+def test_command_usage(arguments):
+    assert command(*arguments).exit_code == 2
+
+
+def test_report_names_what_is_not_green(capsys):
+    from rich.console import Console
+
+    rows = [row(verdict="red"), row(patched=True, scenario="extend", verdict="insensitive")]
+    report.show(Console(width=200), rows)
+    said = capsys.readouterr().out
+    assert "red" in said and "extend" in said and "1 insensitive" in said
