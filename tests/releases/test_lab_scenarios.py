@@ -1,0 +1,273 @@
+"""The lab's scenarios on a family that is right, one that is not, and with planted defects."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+
+import pytest
+
+import mlx_patches
+from mlx_patches.lab import Family, LabModel, engine
+from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS
+from mlx_patches.probes import tiny
+
+from .conftest import installed
+from .test_batch_invariance import has_defect
+
+needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
+
+
+def lab_model(distribution: str, made: tiny.TinyModel, window: int | None) -> LabModel:
+    # The tiny model keeps its language model in the closure of its functions.
+    inside = [cell.cell_contents for cell in made.solo_cache.__closure__]
+    return LabModel(
+        Family(distribution, made.name),
+        {},
+        tiny.VOCABULARY,
+        window,
+        lambda tokens, cache, **kwargs: made.logits(tokens, cache),
+        made.solo_cache,
+        made.batch_cache,
+        next(one for one in inside if hasattr(one, "parameters")),
+    )
+
+
+def llama() -> LabModel:
+    return lab_model("mlx-lm", tiny.llama(), None)
+
+
+def gemma4(**kwargs) -> LabModel:
+    return lab_model("mlx-vlm", tiny.gemma4(**kwargs), 8)
+
+
+@pytest.fixture
+def right() -> LabModel:
+    """A model whose batches this release gets right."""
+    if installed("mlx-lm"):
+        return llama()
+    return gemma4(layer_types=("full_attention",) * 2)
+
+
+@pytest.fixture
+def applied():
+    mlx_patches.apply()
+    yield
+    mlx_patches.restore()
+
+
+# What no release gives a plain attention model, or only some do.
+MAY_LACK = {"right-padded", "rope-deltas", "quantized-8", "quantized-4"}
+
+
+def test_a_right_family_is_green(right):
+    cells = {name: scenario(right) for name, scenario in SCENARIOS.items()}
+    wrong = {name: cell for name, cell in cells.items() if cell.verdict not in ("green", "n/a")}
+    assert not wrong
+    assert {name for name, cell in cells.items() if cell.verdict == "n/a"} <= MAY_LACK
+    assert all(cell.detail for cell in cells.values())
+    assert all(cell.figure < 1e-4 for cell in cells.values() if cell.verdict == "green")
+
+
+@needs_vlm
+@pytest.mark.parametrize("name", ["left-padded", "equal-lengths", "extend", "history"])
+def test_gemma4_where_it_is_wrong(name):
+    cell = SCENARIOS[name](gemma4())
+    assert cell.verdict == ("red" if has_defect() else "green"), cell.detail
+
+
+@needs_vlm
+def test_gemma4_is_right_with_the_patches(applied):
+    model = gemma4()
+    for name in ("left-padded", "equal-lengths", "extend", "filter", "extract-late", "history"):
+        assert SCENARIOS[name](model).verdict == "green", name
+
+
+def after(change):
+    """A defect: the method does its work, then ``change`` undoes a part of it."""
+
+    def plant(monkeypatch, kind, method):
+        original = getattr(kind, method)
+
+        def broken(self, *args, **kwargs):
+            before = {name: getattr(self, name) for name in ("offset", "left_padding")}
+            before = {name: value[:] for name, value in before.items()}
+            result = original(self, *args, **kwargs)
+            changed = change(self, before, result)
+            return result if changed is None else changed
+
+        monkeypatch.setattr(kind, method, broken)
+
+    return plant
+
+
+def stays(name):
+    return after(lambda self, before, result: setattr(self, name, before[name]))
+
+
+def moved(self, before, result):
+    self.offset = self.offset + 1
+
+
+def swapped(self, before, result):
+    self.keys = self.keys[::-1]
+
+
+def nothing(monkeypatch, kind, method):
+    monkeypatch.setattr(kind, method, lambda self, *args, **kwargs: None)
+
+
+def first_row(monkeypatch, kind, method):
+    original = getattr(kind, method)
+    monkeypatch.setattr(kind, method, lambda self, row: original(self, 0))
+
+
+def no_padding(monkeypatch, kind, method):
+    original = getattr(kind, method)
+
+    def broken(self, *args, **kwargs):
+        kept, self.left_padding = self.left_padding, self.left_padding * 0
+        mask = original(self, *args, **kwargs)
+        self.left_padding = kept
+        return mask
+
+    monkeypatch.setattr(kind, method, broken)
+
+
+def forgetful(monkeypatch, kind, method):
+    original = kind.state.fset
+
+    def broken(self, value):
+        original(self, value)
+        self.offset = self.offset + 1
+
+    monkeypatch.setattr(kind, method, kind.state.setter(broken))
+
+
+def shifted(monkeypatch, kind, method):
+    original = getattr(kind, method).__func__
+
+    def broken(cls, caches):
+        merged = original(cls, caches)
+        merged.offset = merged.offset + 1
+        return merged
+
+    monkeypatch.setattr(kind, method, classmethod(broken))
+
+
+PLANTED = [
+    ("update_and_fetch", stays("offset"), {"left-padded", "equal-lengths", "chunked-batch"}),
+    ("make_mask", no_padding, {"left-padded", "chunked-batch", "extract-early"}),
+    ("extend", after(moved), {"extend", "engine"}),
+    ("extend", stays("left_padding"), {"extend"}),
+    ("filter", stays("offset"), {"filter"}),
+    ("filter", after(swapped), {"filter"}),
+    ("extract", first_row, {"extract-early", "extract-late"}),
+    ("trim", stays("offset"), {"trim"}),
+    ("trim", nothing, {"trim"}),
+    ("state", forgetful, {"state"}),
+    ("merge", shifted, {"merge", "history"}),
+    ("finalize", nothing, {"history"}),
+]
+
+
+@pytest.mark.parametrize(("method", "plant", "names"), PLANTED)
+def test_a_planted_defect_turns_its_cells_red(right, monkeypatch, method, plant, names):
+    kinds = {type(layer) for layer in right.make_batch_cache([0])}
+    for kind in kinds:
+        plant(monkeypatch, kind, method)
+    for name in names:
+        assert SCENARIOS[name](right).verdict == "red", name
+
+
+@needs_vlm
+def test_a_defect_that_shows_after_the_window_has_wrapped(applied, monkeypatch):
+    model = gemma4()
+    kinds = {type(layer) for layer in model.make_batch_cache([0])}
+    kind = next(one for one in kinds if "Rotating" in one.__name__)
+    original = kind.make_mask
+
+    def broken(self, *args, **kwargs):
+        kept = self.left_padding
+        if self._offset > self.max_size + 6:
+            self.left_padding = kept + 2
+        mask = original(self, *args, **kwargs)
+        self.left_padding = kept
+        return mask
+
+    monkeypatch.setattr(kind, "make_mask", broken)
+    assert SCENARIOS["extract-early"](model).verdict == "green"
+    assert SCENARIOS["left-padded"](model).verdict == "red"
+
+
+def test_nan_is_red(right):
+    import mlx.core as mx
+
+    def call(tokens, cache, **kwargs):
+        said = right.call(tokens, cache, **kwargs)
+        return mx.where(mx.array(len(tokens) > 1), mx.array(float("nan")), said)
+
+    cell = SCENARIOS["left-padded"](replace(right, call=call))
+    assert cell.verdict == "red"
+    assert "NaN" in cell.detail
+
+
+def test_another_favourite_token_is_red_however_small_the_difference(right):
+    import mlx.core as mx
+
+    def call(tokens, cache, **kwargs):
+        said = right.call(tokens, cache, **kwargs)
+        said = said / mx.abs(said).max() * 1e-3
+        said = mx.where(mx.arange(right.vocabulary) == 5, 1.0, said)
+        return mx.where(mx.arange(right.vocabulary) == 6 + (len(tokens) > 1), 1.0018, said)
+
+    cell = SCENARIOS["equal-lengths"](replace(right, call=call))
+    assert cell.verdict == "red"
+
+
+def test_a_crash_names_the_line_in_the_package(right):
+    def call(tokens, cache, **kwargs):
+        if len(tokens) > 1:
+            cache[0].update_and_fetch(None, None)
+        return right.call(tokens, cache, **kwargs)
+
+    cell = SCENARIOS["left-padded"](replace(right, call=call))
+    package = type(right.make_batch_cache([0])[0]).__module__.replace(".", "/")
+    assert cell.verdict == "red"
+    assert cell.detail.startswith("AttributeError: ")
+    assert f"({package}.py:" in cell.detail
+
+
+def test_what_a_release_refuses_or_lacks_is_not_applicable(right, monkeypatch):
+    def refuses(padding):
+        raise ValueError("StrangeCache does not yet support batching")
+
+    cell = SCENARIOS["left-padded"](replace(right, make_batch_cache=refuses))
+    assert (cell.verdict, cell.detail) == ("n/a", "StrangeCache does not yet support batching")
+    kind = type(right.make_batch_cache([0])[0])
+    monkeypatch.delattr(kind, "extract")
+    cell = SCENARIOS["extract-early"](right)
+    assert (cell.verdict, cell.detail) == ("n/a", f"{kind.__name__} has no extract")
+
+
+def test_solo_runs_are_shared(right):
+    calls = []
+
+    def call(tokens, cache, **kwargs):
+        calls.append(tokens.shape)
+        return right.call(tokens, cache, **kwargs)
+
+    model = replace(right, call=call)
+    SCENARIOS["left-padded"](model)
+    first = sum(rows == 1 for rows, _ in calls)
+    calls.clear()
+    SCENARIOS["filter"](model)
+    assert first > 3 * len(LENGTHS)
+    assert not any(rows == 1 for rows, length in calls if length > 1)
+
+
+def test_the_engine_says_every_token(right):
+    prompts = [[3, 4, 5], [6, 7, 8, 9, 10]]
+    said = engine.generate(right, prompts, [11, 12], 9)
+    assert [len(row) for row in said] == [9, 9, 9]
+    importlib.import_module("mlx.core").clear_cache()
