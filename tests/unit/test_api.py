@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from textwrap import dedent
 
 import pytest
@@ -224,8 +225,19 @@ def test_restore_one(session):
     assert statuses(mlx_patches.restore(["method"])) == ["disabled"]
     assert in_effect() == {("mlx-vlm", "function"), ("mlx-vlm", "always")}
     load("mlx_lm.models.cache")
-    assert ("mlx-lm", "method") not in in_effect()
+    load("mlx_vlm.models.gemma4.vision")
+    assert "method" not in {patch for _, patch in in_effect()}
     assert session.active
+
+
+def test_apply_after_restoring_everything_starts_over(session, releases):
+    mlx_patches.apply()
+    load("mlx_vlm.models.gemma4")
+    mlx_patches.restore()
+    releases.forget()
+    mlx_patches.apply()
+    load("mlx_vlm.models.gemma4")
+    assert in_effect() == {("mlx-vlm", p) for p in ("method", "function", "always")}
 
 
 def test_apply_after_restoring_one_has_it_again(session):
@@ -521,7 +533,12 @@ def test_apply_does_raise_with_a_broken_matrix(site, tmp_path, monkeypatch):
 # -- the session -------------------------------------------------------------------------------
 
 
-def test_threads_that_ask_first_share_one_session(site):
+def test_threads_that_ask_first_share_one_session(site, monkeypatch):
+    def slow():
+        time.sleep(0.02)
+        return matrix_for()
+
+    monkeypatch.setattr(_activation.CompatMatrix, "builtin", slow)
     barrier, found = threading.Barrier(8), []
 
     def ask():

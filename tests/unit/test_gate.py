@@ -83,6 +83,11 @@ def test_an_unknown_body_in_the_range_has_drifted():
     assert "1.5 is in >=1.0,<2.0" in verdict.reason
 
 
+def test_an_unknown_body_has_drifted_where_only_sound_ones_are_known():
+    rule = Rule(affected=">=1.0", sound_bodies={"C.f": frozenset({SOUND})}, releases=RELEASES)
+    assert judge("1.5", NEW, rule).status is Status.DRIFTED
+
+
 def test_bodies_belong_to_their_target():
     assert judge("1.5", BROKEN, BODIES, name="C.other").ok
     assert not judge("2.0", BROKEN, BODIES, name="C.other").ok
@@ -111,6 +116,13 @@ def test_older_than_the_oldest_clear_release_is_not_affected():
 def test_a_later_release_than_any_measured_has_drifted_where_nothing_was_fixed():
     rule = Rule(affected=">=1.0,<=2.1", releases=RELEASES)
     assert judge("2.1", rule=rule).ok
+    assert judge("2.2", NEW, rule).status is Status.DRIFTED
+
+
+def test_a_later_release_has_drifted_where_the_latest_measured_is_clear():
+    rule = Rule(affected="<1.5", releases=RELEASES)
+    assert judge("2.1", NEW, rule).status is Status.NOT_AFFECTED
+    assert judge("2.05", NEW, rule).status is Status.NOT_AFFECTED
     assert judge("2.2", NEW, rule).status is Status.DRIFTED
 
 

@@ -366,6 +366,17 @@ def test_lost_where_somebody_replaced_it(cache, name):
     assert vars(owner)[attribute] is stranger
 
 
+def test_lost_where_only_the_untouched_half_of_a_property_is_left(cache):
+    def with_setter(original):
+        return property(original.fget, lambda cache, value: None)
+
+    original = vars(cache.Cache)["state"]
+    manager = manager_for(patch := patch_of(target("Cache.state", factory=with_setter)))
+    assert statuses(manager.apply(patch)) == ["applied"]
+    cache.Cache.state = property(original.fget)
+    assert statuses(manager.status()) == ["lost"]
+
+
 @pytest.mark.parametrize("name", ["Cache.update", "attend"])
 def test_lost_by_a_reload_and_mended(cache, name):
     manager = manager_for(patch := patch_of(name))
