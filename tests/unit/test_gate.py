@@ -122,7 +122,7 @@ def test_a_later_release_than_any_measured_has_drifted_where_nothing_was_fixed()
 def test_a_later_release_has_drifted_where_the_latest_measured_is_clear():
     rule = Rule(affected="<1.5", releases=RELEASES)
     assert judge("2.1", NEW, rule).status is Status.NOT_AFFECTED
-    assert judge("2.05", NEW, rule).status is Status.NOT_AFFECTED
+    assert judge("2.0.5", NEW, rule).status is Status.NOT_AFFECTED
     assert judge("2.2", NEW, rule).status is Status.DRIFTED
 
 
