@@ -132,7 +132,7 @@ def probe(name: str, as_json: bool) -> None:
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @click.option("--patched", "mode", flag_value="patched", help="Only with the patches.")
 @click.option("--unpatched", "mode", flag_value="unpatched", help="Only without them.")
-@click.option("--both", "mode", flag_value="both", default=True, help="Both (the default).")
+@click.option("--both", "mode", flag_value="both", help="Both (the default).")
 @click.option(
     "--out", type=Path, metavar="FILE", help="Add rows to it, and run only what it lacks."
 )
@@ -143,7 +143,7 @@ def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
     jobs: int,
-    mode: str,
+    mode: str | None,
     out: Path | None,
     as_json: bool,
     timeout: float,
@@ -156,7 +156,7 @@ def lab(
     """
     from .lab import report, runner
 
-    tasks = runner.tasks(models, scenarios, mode, config)
+    tasks = runner.tasks(models, scenarios, mode or "both", config)
     with report.progress(len(tasks)) as tell:
         rows = runner.run(tasks, jobs, timeout, out, tell)
     if as_json:

@@ -430,9 +430,13 @@ def where(error: BaseException) -> str:
 
 
 def _package_file(path: str) -> str | None:
+    """A file of a release, or of a patch, from its package on; None for any other."""
     parts = PurePath(path).parts
-    start = max((i for i, part in enumerate(parts) if part in PACKAGES), default=None)
-    return None if start is None else "/".join(parts[start:])
+    tops = ("mlx_patches", *PACKAGES)
+    start = next((i for i, part in enumerate(parts) if part in tops), len(parts))
+    if parts[start : start + 1] == ("mlx_patches",) and "patches" not in parts[start + 1 :]:
+        return None
+    return "/".join(parts[start:]) or None
 
 
 def _generate_module(model: LabModel) -> ModuleType:

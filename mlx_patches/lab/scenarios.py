@@ -230,7 +230,8 @@ def rope_deltas(model: LabModel) -> Sequence[Row]:
     """A row with an image in its prompt beside a row of text, and the other way round."""
     rows = []
     for image_first in (False, True):
-        text, image = rows_of(model, LENGTHS)[:2]
+        # Of one length: padding has scenarios of its own.
+        text, image = rows_of(model, [max(LENGTHS)] * 2)
         image.image = engine.image_positions(model, image.chunks[0])
         order = [image, text] if image_first else [text, image]
         cache, more = (prefill(model, [row]) for row in order)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import mlx_patches
-from mlx_patches.lab import Family, LabModel, engine
+from mlx_patches import lab
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab.child import main
 from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS
 from mlx_patches.probes import tiny
 
@@ -271,3 +276,73 @@ def test_the_engine_says_every_token(right):
     said = engine.generate(right, prompts, [11, 12], 9)
     assert [len(row) for row in said] == [9, 9, 9]
     importlib.import_module("mlx.core").clear_cache()
+
+
+@pytest.fixture
+def child(right, monkeypatch, capsys):
+    """Run the child's main with this build and sensitivity; returns its lines."""
+
+    def run(*arguments, build=lambda family, config=None: right, sensitivity=1.0):
+        fake = SimpleNamespace(build=build, sensitivity=lambda model: sensitivity)
+        monkeypatch.setitem(sys.modules, "mlx_patches.lab.build", fake)
+        monkeypatch.setattr(lab, "build", fake, raising=False)
+        main([str(right.family), *arguments])
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def test_the_child_prints_a_line_a_scenario(child):
+    lines = child("--scenario", "equal-lengths", "--scenario", "rope-deltas")
+    assert [(line["scenario"], line["verdict"]) for line in lines] == [
+        ("equal-lengths", "green"),
+        ("rope-deltas", "n/a"),
+    ]
+
+
+def test_an_insensitive_family_is_never_green(child, right, monkeypatch):
+    nothing(monkeypatch, type(right.make_batch_cache([0])[0]), "trim")
+    names = ["left-padded", "rope-deltas", "trim"]
+    lines = child(*(part for name in names for part in ("--scenario", name)), sensitivity=1e-9)
+    assert [line["verdict"] for line in lines] == ["insensitive", "n/a", "red"]
+    assert "hardly depend on earlier tokens" in lines[0]["detail"]
+
+
+def test_a_family_that_is_not_built_is_one_line(child):
+    def needs_a_kernel(family, config=None):
+        raise NotBuilt("needs a Metal kernel")
+
+    (line,) = child(build=needs_a_kernel)
+    assert line == {
+        "scenario": "build",
+        "verdict": "not-built",
+        "detail": "needs a Metal kernel",
+        "figure": None,
+    }
+
+    def breaks(family, config=None):
+        raise KeyError("hidden_size")
+
+    (line,) = child(build=breaks)
+    assert line["verdict"] == "not-built"
+    assert line["detail"].startswith("KeyError: 'hidden_size' (")
+
+
+def test_what_a_package_prints_is_not_among_the_lines(child, right):
+    def chatty(family, config=None):
+        print("Fetching 3 files")
+        return right
+
+    assert len(child("--scenario", "trim", build=chatty)) == 1
+
+
+def test_the_child_reads_the_users_config(child, right, tmp_path):
+    (tmp_path / "config.json").write_text('{"hidden_size": 4096}')
+    seen = []
+
+    def build(family, config=None):
+        seen.append(config)
+        return right
+
+    child("--scenario", "trim", "--config", str(tmp_path), build=build)
+    assert seen == [{"hidden_size": 4096}]
