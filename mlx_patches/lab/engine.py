@@ -23,6 +23,7 @@ from ..probes import NotApplicable
 from . import Family, LabModel
 
 PACKAGES = ("mlx_lm", "mlx_vlm")
+OWN = PurePath(__file__).parents[1]
 # The smallest that keys and values can be quantized in; a tiny model's heads are no larger.
 GROUP = 32
 # What M-RoPE families keep on the model from one call to the next.
@@ -431,12 +432,12 @@ def where(error: BaseException) -> str:
 
 def _package_file(path: str) -> str | None:
     """A file of a release, or of a patch, from its package on; None for any other."""
-    parts = PurePath(path).parts
-    tops = ("mlx_patches", *PACKAGES)
-    start = next((i for i, part in enumerate(parts) if part in tops), len(parts))
-    if parts[start : start + 1] == ("mlx_patches",) and "patches" not in parts[start + 1 :]:
-        return None
-    return "/".join(parts[start:]) or None
+    file = PurePath(path)
+    if file.is_relative_to(OWN):
+        inside = file.relative_to(OWN)
+        return f"{OWN.name}/{inside}" if inside.parts[0] == "patches" else None
+    starts = [index for index, part in enumerate(file.parts) if part in PACKAGES]
+    return "/".join(file.parts[starts[-1] :]) if starts else None
 
 
 def _generate_module(model: LabModel) -> ModuleType:
