@@ -110,14 +110,9 @@ def trim(cache: list[Any], count: int) -> None:
         layer.trim(count)
 
 
-def restored(cache: list[Any], fresh: list[Any]) -> list[Any]:
-    """New caches from the state of ``cache``, as read back from a file.
-
-    Args:
-        cache: which keeps its own arrays.
-        fresh: empty caches, for kinds that cannot be made from a state alone.
-    """
-    return [_restored(layer, empty) for layer, empty in zip(cache, fresh, strict=True)]
+def restored(cache: list[Any]) -> list[Any]:
+    """New caches from the state of ``cache``, which keeps its own arrays, as from a file."""
+    return [_restored(layer) for layer in cache]
 
 
 def quantized(
@@ -480,18 +475,19 @@ def _layer(model: LabModel, index: int) -> Any:
     return model.make_cache()[index]
 
 
-def _restored(layer: Any, empty: Any) -> Any:
+def _restored(layer: Any) -> Any:
     from mlx.utils import tree_map
 
+    kind = type(layer)
     state = tree_map(_copy, _having(layer, "state").state)
-    if not hasattr(layer, "from_state"):
-        empty.state = state
-        if hasattr(layer, "meta_state"):
-            empty.meta_state = layer.meta_state
-        return empty
-    if hasattr(layer, "meta_state"):
-        return type(layer).from_state(state, layer.meta_state)
-    return type(layer).from_state(state)
+    meta = [layer.meta_state] if hasattr(layer, "meta_state") else []
+    if hasattr(kind, "from_state"):
+        return kind.from_state(state, *meta)
+    fresh = kind.__new__(kind)
+    fresh.state = state
+    if meta:
+        fresh.meta_state = meta[0]
+    return fresh
 
 
 def _copy(value: Any) -> Any:
