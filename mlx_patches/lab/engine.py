@@ -478,7 +478,7 @@ def _layer(model: LabModel, index: int) -> Any:
 def _restored(layer: Any) -> Any:
     from mlx.utils import tree_map
 
-    kind = type(layer)
+    kind: Any = type(layer)
     state = tree_map(_copy, _having(layer, "state").state)
     meta = [layer.meta_state] if hasattr(layer, "meta_state") else []
     if hasattr(kind, "from_state"):
