@@ -57,20 +57,21 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
 
 def built(family: Family, folder: Path | None) -> tuple[LabModel, str]:
     """The model, and why its green cells say nothing (empty where they do)."""
-    from . import build, engine
+    from . import engine
+    from .build import build, sensitivity
     from .scenarios import TOLERANCE
 
     config = json.loads((folder / "config.json").read_bytes()) if folder else None
     try:
-        model = build.build(family, config=config)
-        sensitivity = build.sensitivity(model)
+        model = build(family, config=config)
+        moved = sensitivity(model)
     except NotBuilt:
         raise
     except Exception as error:
         raise NotBuilt(engine.where(error)) from error
-    if sensitivity > 10 * TOLERANCE:
+    if moved > 10 * TOLERANCE:
         return model, ""
-    return model, f"the logits hardly depend on earlier tokens: {sensitivity:.2g} of their scale"
+    return model, f"the logits hardly depend on earlier tokens: {moved:.2g} of their scale"
 
 
 def say(out: TextIO, name: str, cell: Cell) -> None:

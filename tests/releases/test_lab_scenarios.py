@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 import mlx_patches
-from mlx_patches import lab
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine
 from mlx_patches.lab.child import main
 from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS
@@ -285,7 +284,6 @@ def child(right, monkeypatch, capsys):
     def run(*arguments, build=lambda family, config=None: right, sensitivity=1.0):
         fake = SimpleNamespace(build=build, sensitivity=lambda model: sensitivity)
         monkeypatch.setitem(sys.modules, "mlx_patches.lab.build", fake)
-        monkeypatch.setattr(lab, "build", fake, raising=False)
         main([str(right.family), *arguments])
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
