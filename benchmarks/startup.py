@@ -1,6 +1,6 @@
 """What activation adds to a process, in milliseconds: medians over fresh interpreters.
 
-    python benchmarks/startup.py [--rounds 9]
+python benchmarks/startup.py [--rounds 9]
 """
 
 from __future__ import annotations

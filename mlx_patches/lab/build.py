@@ -1,0 +1,300 @@
+"""A tiny random-weight language model of a family, from the installed release alone."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .._activation import MODEL_PACKAGES
+from ..probes import NotApplicable
+from . import Family, LabModel, NotBuilt
+from .shrink import LAYERS, VOCABULARY, WINDOW, instance, shrink_config, small_config
+
+OVERRIDES = Path(__file__).parent / "overrides.toml"
+_PROMPT = 10
+MAX_PARAMETERS = 20_000_000
+
+
+def build(family: Family, seed: int = 0, config: dict[str, Any] | None = None) -> LabModel:
+    """Build a family's model; from a user's config where one is given.
+
+    Raises:
+        NotBuilt: with the reason.
+    """
+    try:
+        module = _module(family)
+        model, small = _model(family, module, config)
+    except NotBuilt:
+        raise
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())[:160]
+        raise NotBuilt(f"{type(error).__name__}: {text}") from error
+    _refuse_giants(model)
+    _draw_weights(model, seed)
+    inner = small.get("text_config") or {}
+    vocabulary = int(small.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
+
+    def call(tokens: Any, cache: Any, **kwargs: Any) -> Any:
+        import mlx.core as mx
+
+        out = model(mx.array(tokens), cache=cache, **kwargs)
+        return getattr(out, "logits", out).astype(mx.float32)
+
+    def make_cache() -> list[Any]:
+        return _make_cache(model, family)
+
+    return LabModel(
+        family=family,
+        config=small,
+        vocabulary=vocabulary,
+        window=_window(make_cache()),
+        call=call,
+        make_cache=make_cache,
+        make_batch_cache=lambda padding: _batch_cache(model, family, padding),
+        module=model,
+    )
+
+
+def sensitivity(model: LabModel) -> float:
+    """How far the last logits move, relative to their scale, at the least, as an early token
+    changes: over every earlier position that the last one can see."""
+    import mlx.core as mx
+
+    tokens = [1 + (7 * i) % (model.vocabulary - 2) for i in range(_PROMPT)]
+    base = model.call([tokens], model.make_cache())[0, -1]
+    scale = mx.abs(base).max().item()
+    first = max(0, _PROMPT - model.window) if model.window else 0
+    moved = []
+    for position in range(first, _PROMPT - 1):
+        changed = list(tokens)
+        changed[position] = 1 + (changed[position] + 5) % (model.vocabulary - 2)
+        logits = model.call([changed], model.make_cache())[0, -1]
+        moved.append(mx.abs(logits - base).max().item() / scale)
+    least = float(min(moved))
+    if math.isnan(least) or not scale:
+        raise NotBuilt("logits are not finite")
+    return least
+
+
+def _module(family: Family) -> ModuleType:
+    package = next(p for p, d in MODEL_PACKAGES.items() if d == family.distribution)
+    return importlib.import_module(f"{package}.{family.name}")
+
+
+def _model(
+    family: Family, module: ModuleType, config: dict[str, Any] | None
+) -> tuple[Any, dict[str, Any]]:
+    overrides = _overrides_of(family.distribution, family.name)
+    if reason := overrides.get("not-built"):
+        raise NotBuilt(reason)
+    if family.distribution == "mlx-lm":
+        args = module.ModelArgs
+        derived = {"model_type": family.name, **_nested(module), **_by_source(module)}
+        small = _config(
+            args,
+            config,
+            {**derived, **{k: v for k, v in overrides.items() if k not in ("text_config",)}},
+        )
+        return module.Model(_with_plain_dicts(args, small)), small
+    return _vlm_model(family, module, config, overrides)
+
+
+# Layer kinds that a family's source may name, in the order in which they take turns.
+_KINDS = (
+    "sliding_attention",
+    "linear_attention",
+    "chunked_attention",
+    "mamba",
+    "conv",
+    "recurrent",
+    "attention",
+    "full_attention",
+)
+
+
+def _by_source(module: ModuleType) -> dict[str, Any]:
+    """What the family's source names: every kind of layer, and rope settings it indexes."""
+    folder = getattr(module, "__path__", None)
+    files = sorted(Path(folder[0]).glob("*.py")) if folder else [Path(module.__file__ or "")]
+    source = "".join(file.read_text(errors="replace") for file in files)
+    derived: dict[str, Any] = {}
+    if "rope_parameters[" in source:
+        rope = {
+            "rope_theta": 10000.0,
+            "rope_type": "default",
+            "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 512,
+            "type": "default",
+            "partial_rotary_factor": 1.0,
+            "mrope_section": [2, 3, 3],
+        }
+        derived["rope_parameters"] = {**rope, "full_attention": rope, "sliding_attention": rope}
+    kinds = [kind for kind in _KINDS if f'"{kind}"' in source]
+    if "full_attention" in kinds and "attention" in kinds:
+        kinds.remove("attention")
+    if kinds:
+        derived["layer_types"] = [kinds[i % len(kinds)] for i in range(LAYERS)]
+    if "sliding_attention" in kinds:
+        derived["sliding_window"] = WINDOW
+    return derived
+
+
+def _nested(module: ModuleType) -> dict[str, Any]:
+    """The config of the text model that a multimodal wrapper of mlx-lm is built around."""
+    for value in vars(module).values():
+        inner = value if isinstance(value, ModuleType) else None
+        args = getattr(inner, "ModelArgs", None)
+        if args is None or inner is None or inner is module:
+            continue
+        name = inner.__name__.rpartition(".")[2]
+        overrides = _overrides_of("mlx-lm", name)
+        text = small_config(args, {"model_type": name, **_by_source(inner), **overrides})
+        return {"text_config": text}
+    name = module.__name__.rpartition(".")[2]
+    overrides = _overrides_of("mlx-lm", name).get("text_config", {})
+    for text_class in ("TextConfig", "TextModelArgs", "TextArgs"):
+        if hasattr(module, text_class):
+            derived = {**_by_source(module), **overrides}
+            return {"text_config": small_config(getattr(module, text_class), derived)}
+    return {}
+
+
+def _with_plain_dicts(args: type, small: dict[str, Any]) -> Any:
+    """mlx-lm's own way: nested configs come as dictionaries and the model converts them."""
+    names = inspect.signature(args).parameters
+    return args(**{name: value for name, value in small.items() if name in names})
+
+
+def _vlm_model(
+    family: Family, module: ModuleType, config: dict[str, Any] | None, overrides: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """A language model takes its text config, and sometimes the whole config as well."""
+    language = _find(module, "LanguageModel")
+    text_class = _find(module, "TextConfig", "ModelConfig")
+    text_config = (config or {}).get("text_config", config)
+    small = _config(text_class, text_config, {**_by_source(module), **overrides})
+    text = instance(text_class, small)
+    required = [
+        p
+        for p in list(inspect.signature(language.__init__).parameters.values())[1:]
+        if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+    optional = [
+        p for p in inspect.signature(language.__init__).parameters.values() if p.name == "config"
+    ]
+    if len(required) < 2 and not (optional and required and required[0].name != "config"):
+        return language(text), small
+    whole_class = _find(module, "ModelConfig")
+    whole = instance(whole_class, small_config(whole_class, {"model_type": family.name}))
+    whole.text_config = text
+    return language(text, whole), small
+
+
+def _config(cls: type, config: dict[str, Any] | None, overrides: dict[str, Any]) -> dict[str, Any]:
+    return small_config(cls, overrides) if config is None else shrink_config(config, cls)
+
+
+def _find(module: ModuleType, *names: str) -> Any:
+    """The first of these that the package, or a module in it, defines."""
+    folder = Path(module.__path__[0]) if hasattr(module, "__path__") else None
+    modules = [module]
+    for file in sorted(folder.glob("*.py")) if folder else ():
+        if file.stem in ("language", "config", module.__name__.rpartition(".")[2]):
+            modules.append(importlib.import_module(f"{module.__name__}.{file.stem}"))
+    for name in names:
+        for candidate in modules:
+            if hasattr(candidate, name):
+                return getattr(candidate, name)
+    raise NotBuilt(f"no {' or '.join(names)} in {module.__name__}")
+
+
+@cache
+def _overrides() -> dict[str, Any]:
+    with OVERRIDES.open("rb") as file:
+        return tomllib.load(file)
+
+
+def _refuse_giants(model: Any) -> None:
+    """Before anything is allocated: arrays are lazy until they are drawn."""
+    from mlx.utils import tree_flatten
+
+    count = sum(value.size for _, value in tree_flatten(model.parameters()))
+    if count > MAX_PARAMETERS:
+        raise NotBuilt(f"{count:,} parameters: some width was not made small")
+
+
+def _overrides_of(distribution: str, name: str) -> dict[str, Any]:
+    """A family's overrides; mlx-vlm's copy of a family of mlx-lm starts from that one's."""
+    shared = _overrides().get("mlx-lm", {}).get(name, {})
+    return {**shared, **_overrides().get(distribution, {}).get(name, {})}
+
+
+def _draw_weights(model: Any, seed: int) -> None:
+    """Weights with which every token counts: unit gain, norms near one, sane recurrences."""
+    import mlx.core as mx
+    from mlx.utils import tree_map_with_path
+
+    keys = iter(mx.random.split(mx.random.key(seed), 20_000))
+
+    def draw(path: str, value: Any) -> Any:
+        if not mx.issubdtype(value.dtype, mx.floating):
+            return value
+        noise = mx.random.normal(value.shape, key=next(keys))
+        name = path.rpartition(".")[2]
+        if name == "A_log":
+            return mx.log(1 + mx.abs(noise))
+        if name in ("dt_bias", "D") or "bias" in name:
+            return 0.1 * noise + (1.0 if name == "D" else 0.0)
+        if value.ndim < 2:
+            return 1 + 0.1 * noise
+        return noise * (2.0 / math.prod(value.shape[1:])) ** 0.5
+
+    model.update(tree_map_with_path(draw, model.parameters()))
+    model.eval()
+    mx.eval(model.parameters())
+
+
+def _make_cache(model: Any, family: Family) -> list[Any]:
+    if hasattr(model, "make_cache"):
+        return list(model.make_cache())
+    package = next(p for p, d in MODEL_PACKAGES.items() if d == family.distribution)
+    return list(importlib.import_module(f"{package}.cache").make_prompt_cache(model))
+
+
+def _batch_cache(model: Any, family: Family, padding: Sequence[int]) -> list[Any]:
+    """A left-padded batch's caches, by the function of the release's own engine."""
+    top = family.distribution.replace("-", "_")
+    for name in (f"{top}.generate", f"{top}.generate.ar"):
+        try:
+            make = getattr(importlib.import_module(name), "_make_cache", None)
+        except ModuleNotFoundError:
+            continue
+        if make is not None:
+            break
+    else:
+        raise NotApplicable("this release has no batch engine")
+    required = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
+    arguments = [model, list(padding), *[None] * (len(required) - 2)]
+    try:
+        return list(make(*arguments))
+    except ValueError as error:
+        raise NotApplicable(str(error)) from error
+
+
+def _window(caches: Sequence[Any]) -> int | None:
+    sizes = []
+    stack = list(caches)
+    while stack:
+        layer = stack.pop()
+        stack += list(getattr(layer, "caches", ()))
+        for name in ("max_size", "chunk_size"):
+            if isinstance(getattr(layer, name, None), int):
+                sizes.append(getattr(layer, name))
+    return min(sizes) if sizes else None

@@ -1,0 +1,51 @@
+"""Which decoder families an installed release has, read from its source without importing it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from .._activation import MODEL_PACKAGES
+from .._distributions import source_file
+from . import Family
+
+# What a module or package has to bind to be a language model.
+_MARK = {"mlx-lm": {"Model", "ModelArgs"}, "mlx-vlm": {"LanguageModel"}}
+
+
+def families(distribution: str) -> list[Family]:
+    """Every family of an installed distribution; none where it is not installed."""
+    folder = models_folder(distribution)
+    if folder is None:
+        return []
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith(("_", ".")):
+            continue
+        files = [entry] if entry.suffix == ".py" else sorted(entry.glob("*.py"))
+        bound = set().union(*(_bound(file) for file in files))
+        if bound >= _MARK[distribution]:
+            found.append(Family(distribution, entry.stem))
+    return found
+
+
+def models_folder(distribution: str) -> Path | None:
+    """The folder of a distribution's models, None where it is not installed."""
+    package = next(p for p, d in MODEL_PACKAGES.items() if d == distribution)
+    root = source_file(package.partition(".")[0])
+    return root.parent / "models" if root else None
+
+
+def _bound(file: Path) -> set[str]:
+    """The names that a file binds at its top level by a class or an import."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError):
+        return set()
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names

@@ -1,0 +1,189 @@
+"""A small config from a family's own dataclass, by field name and type."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+VOCABULARY = 96
+LAYERS = 4
+WINDOW = 8
+
+# Field name, as a regular expression that matches all of it, to a small value.
+_BY_NAME: dict[str, Any] = {
+    r"(vocab_size|padded_vocab_size|n_vocab|vocab_size_per_layer_input|embedding_size)": VOCABULARY,
+    r"(hidden_size|d_model|n_embd|dim|model_dim|embed_dim|hidden_dim|n_embed)": 64,
+    r"(intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|inner_size|mlp_hidden_size|"
+    r"intermediate_size_mlp|dense_intermediate_size|block_ff_dim|hidden_size_ffn)": 96,
+    r"(moe_intermediate_size|shared_expert_intermediate_size|moe_shared_expert_intermediate_size|"
+    r"expert_ffn_hidden_size|moe_shared_intermediate_size|expert_hidden_dim)": 32,
+    r"(num_hidden_layers|n_layers|num_layers|n_layer|num_hidden_layer)": LAYERS,
+    r"(num_attention_heads|n_heads|n_head|num_heads|swa_num_attention_heads)": 4,
+    r"(num_key_value_heads|n_kv_heads|num_kv_heads|num_query_groups|num_global_key_value_heads|"
+    r"swa_num_key_value_heads|num_attention_groups|num_key_value_head)": 2,
+    r"(head_dim|global_head_dim|v_head_dim|qk_nope_head_dim|swa_head_dim|swa_v_head_dim|"
+    r"attention_head_dim|kv_channels|d_head|attn_head_dim)": 16,
+    r"(qk_rope_head_dim|rotary_dim|rope_head_dim)": 16,
+    r"qk_head_dim": 32,
+    r"(q_lora_rank|kv_lora_rank|o_lora_rank)": 16,
+    r"(sliding_window|sliding_window_size|window_size|attention_window_size|local_window_size|"
+    r"attention_chunk_size|swa_window|window|local_attention_window)": WINDOW,
+    r"(sliding_window_pattern|_sliding_window_pattern|full_attention_interval|"
+    r"global_attn_every_n_layers|interleave_moe_layer_step|layer_group_size|"
+    r"no_rope_layer_interval)": 2,
+    r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_routed_experts|"
+    r"n_experts)": 4,
+    r"(num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|top_k_experts|moe_top_k|top_k|"
+    r"num_experts_per_topk|num_selected_experts|moe_router_topk|num_activated_experts)": 2,
+    r"(n_group|topk_group|num_expert_group|n_shared_experts|num_shared_experts|n_groups|"
+    r"mamba_n_groups|moe_num_shared_experts|num_expert_groups)": 1,
+    r"(first_k_dense_replace|num_dense_layers|n_dense_layers|first_k_dense)": 1,
+    r"num_kv_shared_layers": 2,
+    r"hidden_size_per_layer_input": 8,
+    r"(state_size|ssm_state_size|mamba_d_state|d_state)": 16,
+    r"(mamba_num_heads|mamba_n_heads)": 4,
+    r"(mamba_head_dim|mamba_d_head)": 16,
+    r"(linear_num_value_heads|linear_num_heads)": 4,
+    r"linear_num_key_heads": 2,
+    r"(linear_key_head_dim|linear_value_head_dim|linear_head_dim)": 32,
+    r"(index_head_dim|index_dim)": 16,
+    r"(index_n_heads|index_num_heads)": 2,
+    r"(index_topk)": 64,
+    r"(lru_width|mamba_d_ssm|d_inner|mamba_intermediate_size)": 64,
+    r"time_step_rank": 8,
+    r"topk_method": "noaux_tc",
+    r"(scoring_func|router_activation_func)": "sigmoid",
+    r"(max_position_embeddings|n_positions|max_seq_len|max_sequence_length|n_ctx)": 512,
+    r"(rms_norm_eps|layer_norm_eps|norm_eps|layer_norm_epsilon|norm_epsilon|layernorm_epsilon|"
+    r"layer_norm_rms_epsilon|rms_norm_epsilon)": 1e-5,
+    r"(rope_theta|rope_local_base_freq|rotary_emb_base|rope_base|rope_global_base_freq)": 10000.0,
+    r"(pad_token_id|bos_token_id|eos_token_id|image_token_id|image_token_index|video_token_id|"
+    r"video_token_index|audio_token_id|audio_token_index|vision_start_token_id|"
+    r"vision_end_token_id)": 0,
+}
+_PATTERNS = [(re.compile(name), value) for name, value in _BY_NAME.items()]
+# Optional fields that a model needs all the same.
+_NEEDED = {"head_dim", "num_key_value_heads", "rope_theta", "vocab_size"}
+# For a field without a default and without a rule.
+_BY_TYPE = {int: 2, float: 1.0, bool: False, str: "", dict: {}, list: [], tuple: ()}
+
+
+def small_config(cls: type, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Keyword arguments for a small instance of a config dataclass.
+
+    Nested config dataclasses become nested dictionaries of the same kind.
+    """
+    overrides = overrides or {}
+    hints = _hints(cls)
+    config: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        kind = _plain(hints.get(field.name, Any))
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            config[field.name] = small_config(kind, overrides.get(field.name, {}))
+            continue
+        if field.name in overrides:
+            config[field.name] = overrides[field.name]
+            continue
+        value = _small(field, kind)
+        if value is not dataclasses.MISSING:
+            config[field.name] = value
+    return config
+
+
+def instance(cls: type, config: Mapping[str, Any]) -> Any:
+    """The dataclass made of a config, nested ones too."""
+    hints = _hints(cls)
+    values = {}
+    for field in dataclasses.fields(cls):
+        if not field.init or field.name not in config:
+            continue
+        value = config[field.name]
+        kind = _plain(hints.get(field.name, Any))
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
+            value = instance(kind, value)
+        values[field.name] = value
+    return cls(**values)
+
+
+def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
+    """A user's config made small: the same layer types, windows, rope and sharing flags.
+
+    Widths and counts take the values of ``small_config``; a list with an entry a layer keeps a
+    stretch that holds every kind of entry; what is no size stays as it is.
+    """
+    small = small_config(cls)
+    layers = next((config[n] for n in config if _is(n, LAYERS)), LAYERS)
+    kept = _kept_layers(config, layers)
+    result: dict[str, Any] = {}
+    for name in small:
+        if name not in config:
+            result[name] = small[name]
+        elif isinstance(config[name], dict) and isinstance(small[name], dict) and small[name]:
+            nested = _plain(_hints(cls).get(name, Any))
+            is_config = dataclasses.is_dataclass(nested) and isinstance(nested, type)
+            result[name] = shrink_config(config[name], nested) if is_config else config[name]
+        elif isinstance(config[name], list) and len(config[name]) == layers:
+            result[name] = config[name][:kept]
+        elif _is(name, LAYERS):
+            result[name] = kept
+        elif _rule(name) is not dataclasses.MISSING and isinstance(config[name], int):
+            result[name] = min(config[name], small[name]) if config[name] else config[name]
+        else:
+            result[name] = config[name]
+    return {**{k: v for k, v in config.items() if k not in small and not _sized(v)}, **result}
+
+
+def _kept_layers(config: Mapping[str, Any], layers: int) -> int:
+    """The shortest start of the layers that holds every kind of layer, at least LAYERS."""
+    kept = LAYERS
+    for value in config.values():
+        if isinstance(value, list) and len(value) == layers and layers:
+            kinds = {str(entry) for entry in value}
+            while kept < layers and {str(entry) for entry in value[:kept]} != kinds:
+                kept += 1
+    return min(kept, layers) or LAYERS
+
+
+def _sized(value: Any) -> bool:
+    return isinstance(value, (list, dict))
+
+
+def _is(name: str, value: int) -> bool:
+    return _rule(name) == value and "layers" in name
+
+
+def _rule(name: str) -> Any:
+    return next((v for pattern, v in _PATTERNS if pattern.fullmatch(name)), dataclasses.MISSING)
+
+
+def _small(field: dataclasses.Field[Any], kind: Any) -> Any:
+    """A field's small value; MISSING to leave the default."""
+    ruled = _rule(field.name)
+    optional_off = field.default is None and field.name not in _NEEDED
+    if ruled is not dataclasses.MISSING and not optional_off:
+        return type(ruled)(ruled)
+    if field.default is not dataclasses.MISSING:
+        return dataclasses.MISSING
+    if field.default_factory is not dataclasses.MISSING:
+        return dataclasses.MISSING
+    return _BY_TYPE.get(typing.get_origin(kind) or kind)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls)
+    except Exception:  # an annotation that this Python cannot evaluate
+        return {field.name: field.type for field in dataclasses.fields(cls)}
+
+
+def _plain(kind: Any) -> Any:
+    """A type without None: the first member of a union."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return next(k for k in typing.get_args(kind) if k is not type(None))
+    return kind
