@@ -24,6 +24,21 @@ from . import Family, LabModel
 
 PACKAGES = ("mlx_lm", "mlx_vlm")
 OWN = PurePath(__file__).parents[1]
+# Tokens of an image or a video in a prompt: the image itself, what comes before it, the others.
+MARKS = (
+    "image_token_id",
+    "image_token_index",
+    "vision_start_token_id",
+    "image_start_token_id",
+    "vision_end_token_id",
+    "image_end_token_id",
+    "video_token_id",
+    "video_token_index",
+    "video_start_token_id",
+    "video_end_token_id",
+    "audio_token_id",
+    "audio_start_token_id",
+)
 # The smallest that keys and values can be quantized in; a tiny model's heads are no larger.
 GROUP = 32
 # What M-RoPE families keep on the model from one call to the next.
@@ -31,8 +46,28 @@ REMEMBERED = ("_rope_deltas", "rope_deltas", "_position_ids")
 
 
 def batch_cache(model: LabModel, padding: Sequence[int]) -> list[Any]:
-    """The caches of a left-padded batch."""
-    return _unless_refused(model.make_batch_cache, list(padding))
+    """The caches of a left-padded batch.
+
+    Engines that merge new rows pad on the right; hosts pad on the left with the same caches.
+    """
+    if not merges_new_rows(model):
+        return _unless_refused(model.make_batch_cache, list(padding))
+    cache = merge(model, [model.make_cache() for _ in padding])
+    for layer in cache:
+        _pad_left(layer, padding)
+    return cache
+
+
+def _pad_left(layer: Any, padding: Sequence[int]) -> None:
+    import mlx.core as mx
+
+    if hasattr(layer, "caches"):
+        for part in layer.caches:
+            _pad_left(part, padding)
+    elif hasattr(layer, "update_and_fetch"):
+        _having(layer, "prepare").prepare(left_padding=list(padding))
+    else:
+        layer.left_padding = mx.array(list(padding))
 
 
 def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
@@ -195,9 +230,10 @@ def image_positions(model: LabModel, length: int) -> tuple[Any, int]:
         raise NotApplicable("the model keeps no rope deltas")
     if not hasattr(model.module, "get_rope_index"):
         raise NotApplicable("the model has no get_rope_index")
+    _mark(model)
     merged = int(_setting(model, "spatial_merge_size"))
-    image = int(_setting(model, "image_token_id", "image_token_index"))
-    start = int(_setting(model, "vision_start_token_id", "image_start_token_id"))
+    image = int(_setting(model, *MARKS[:2]))
+    start = int(_setting(model, *MARKS[2:4]))
     # Four patches in a square take the positions of two: what follows moves back.
     ids = [1, 1, start, *[image] * 4]
     ids += [1] * (length - len(ids))
@@ -249,10 +285,21 @@ def position_kwargs(
     return {}
 
 
+def _mark(model: LabModel) -> None:
+    """Give the tokens around an image ids of their own: a small vocabulary lacks the real ones."""
+    for config in _configs(model):
+        for index, name in enumerate(MARKS, 1):
+            if hasattr(config, name):
+                setattr(config, name, model.vocabulary - index)
+
+
+def _configs(model: LabModel) -> list[Any]:
+    return [getattr(model.module, top, None) for top in ("config", "args", "config_for_vision")]
+
+
 def _setting(model: LabModel, *names: str) -> Any:
     """A value of the model's configuration, looked for where families keep theirs."""
-    module = model.module
-    tops = [getattr(module, top, None) for top in ("config", "args", "config_for_vision")]
+    tops = _configs(model)
     for place in [*tops, *(getattr(top, "vision_config", None) for top in tops)]:
         for name in names:
             found = place.get(name) if isinstance(place, dict) else getattr(place, name, None)
@@ -464,7 +511,8 @@ def _lacking(layer: Any, method: str) -> Any:
     """The cache that has no such method: the layer's, or one inside it; None where all have."""
     parts = getattr(layer, "caches", None)
     inside = parts if isinstance(parts, (list, tuple)) else ()
-    return next((one for one in (layer, *inside) if not hasattr(one, method)), None)
+    # Of the class: a property that raises is there all the same.
+    return next((one for one in (layer, *inside) if not hasattr(type(one), method)), None)
 
 
 def _kind(layer: Any) -> str:
