@@ -250,7 +250,7 @@ def position_kwargs(
     deltas: Sequence[int],
     places: Sequence[Sequence[int]] | None,
     new: bool = False,
-    image: Any = None,
+    images: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """What an M-RoPE model is told of its rows' positions: as arguments, or left on the model.
 
@@ -259,7 +259,7 @@ def position_kwargs(
         deltas: the rope delta of each row.
         places: the places in their texts of the tokens of a prompt; None for a decode step.
         new: whether a prompt begins.
-        image: the position ids of a prompt with an image, for a batch of one row.
+        images: the position ids of each row's prompt where it has an image, else None.
     """
     import mlx.core as mx
 
@@ -270,19 +270,47 @@ def position_kwargs(
     if dimensions:
         if places is None:
             return {"rope_deltas": column}
-        ids = mx.array([list(line) for line in places])
-        ids = mx.stack([ids] * 3) if dimensions == 3 else ids
-        return {"rope_deltas": column, "position_ids": ids if image is None else image}
-    if places is not None:
+        flat = dimensions == 2 and all(image is None for image in images)
+        rows = [mx.array([list(line)]) for line in places]
+        if not flat:
+            rows = [mx.stack([row] * 3) for row in rows]
+            rows = [
+                row if image is None else image for row, image in zip(rows, images, strict=True)
+            ]
+        ids = mx.concatenate(rows, axis=0 if flat else 1)
+        return {"rope_deltas": column, "position_ids": ids}
+    if places is None:
+        captures = _capture(model) is not None and hasattr(model.module, "_rope_deltas")
+        return {"rope_deltas": column} if captures else {}
+    # The engine makes the embeddings of one request after another, and then feeds them together.
+    for index, image in enumerate(images if new else ()):
         if image is not None:
-            model.module._position_ids, model.module._rope_deltas = image, column
-        for name in _reset_by_text(model.family) if new and image is None else ():
-            setattr(model.module, name, None)
-        return {}
-    captures = getattr(_generate_module(model), "PromptProcessingBatch", None)
-    if hasattr(captures, "_capture_rope_deltas") and hasattr(model.module, "_rope_deltas"):
-        return {"rope_deltas": column}
+            model.module._position_ids = image
+            model.module._rope_deltas = column[index : index + 1]
+        else:
+            embed_text(model)
     return {}
+
+
+def embed_text(model: LabModel) -> None:
+    """What making the embeddings of a text does to the language model."""
+    for name in _reset_by_text(model.family):
+        setattr(model.module, name, None)
+
+
+def captured_deltas(model: LabModel, deltas: Sequence[int]) -> list[int]:
+    """The rope deltas with which the engine decodes rows whose prompt was just fed."""
+    capture = _capture(model)
+    if capture is None or not hasattr(model.module, "get_rope_index") or own_positions(model):
+        return list(deltas)
+    found = capture(model.module, len(deltas))
+    return list(deltas) if found is None else [int(x) for x in found.reshape(-1).tolist()]
+
+
+def _capture(model: LabModel) -> Callable[..., Any] | None:
+    batch = getattr(_generate_module(model), "PromptProcessingBatch", None)
+    found: Callable[..., Any] | None = getattr(batch, "_capture_rope_deltas", None)
+    return found
 
 
 def _mark(model: LabModel) -> None:
@@ -375,7 +403,7 @@ class _VlmSpeaker:
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         lists = [list(prompt) for prompt in prompts]
-        position_kwargs(self.model, [], [], new=True)
+        embed_text(self.model)
         if self.by_row:
             own = [self._own(prompt) for prompt in lists]
             return list(self.generator.insert(lists, prompt_kwargs=own))

@@ -39,6 +39,7 @@ class Row:
     """One text, how much of it has been fed, and what the model said at which position.
 
     ``image`` is what an image in its prompt does: the prompt's position ids, the rope delta.
+    ``delta`` is the rope delta that it decodes with.
     """
 
     text: tuple[int, ...]
@@ -46,6 +47,11 @@ class Row:
     fed: int = 0
     said: dict[int, Any] = field(default_factory=dict)
     image: tuple[Any, int] | None = None
+    delta: int = 0
+
+    def __post_init__(self) -> None:
+        if self.image is not None:
+            self.delta = self.image[1]
 
     def take(self, count: int) -> list[int]:
         """The next tokens, that are fed now."""
@@ -227,17 +233,23 @@ def history(model: LabModel) -> Sequence[Row]:
 
 @scenario("rope-deltas")
 def rope_deltas(model: LabModel) -> Sequence[Row]:
-    """A row with an image in its prompt beside a row of text, and the other way round."""
+    """A row with an image in its prompt beside one of text: it joins, or both begin together."""
     rows = []
     for image_first in (False, True):
         # Of one length: padding has scenarios of its own.
-        text, image = rows_of(model, [max(LENGTHS)] * 2)
-        image.image = engine.image_positions(model, image.chunks[0])
-        order = [image, text] if image_first else [text, image]
-        cache, more = (prefill(model, [row]) for row in order)
-        decode(model, order, engine.extend(cache, more), STEPS)
-        rows += order
+        joining, together = (_text_and_image(model, image_first) for _ in range(2))
+        cache, more = (prefill(model, [row]) for row in joining)
+        decode(model, joining, engine.extend(cache, more), STEPS)
+        engine.forget(model)
+        decode(model, together, prefill(model, together), STEPS)
+        rows += [*joining, *together]
     return rows
+
+
+def _text_and_image(model: LabModel, image_first: bool) -> list[Row]:
+    text, image = rows_of(model, [max(LENGTHS)] * 2)
+    image = Row(image.text, image.chunks, image=engine.image_positions(model, image.chunks[0]))
+    return [image, text] if image_first else [text, image]
 
 
 @scenario("quantized-8")
@@ -529,9 +541,12 @@ def _call(
     """
     import mlx.core as mx
 
-    deltas = [row.image[1] if row.image else 0 for row in rows]
-    image = rows[0].image[0] if rows[0].image else None
-    kwargs = engine.position_kwargs(model, deltas, places, new, image)
+    deltas = [row.delta for row in rows]
+    images = [row.image[0] if row.image else None for row in rows]
+    kwargs = engine.position_kwargs(model, deltas, places, new, images)
     said = model.call(mx.array(table), cache, **kwargs)
     mx.eval(said)
+    if places is not None:
+        for row, delta in zip(rows, engine.captured_deltas(model, deltas), strict=True):
+            row.delta = delta
     return said
