@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from packaging.version import Version
 
 import mlx_patches
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab.build import build
 from mlx_patches.lab.child import main
 from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS
 from mlx_patches.probes import tiny
@@ -19,6 +22,7 @@ from mlx_patches.probes import tiny
 from .conftest import installed
 from .test_batch_invariance import has_defect
 
+needs_lm = pytest.mark.skipif(not installed("mlx-lm"), reason="this set has no mlx-lm")
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
 
@@ -85,6 +89,32 @@ def test_gemma4_is_right_with_the_patches(applied):
     model = gemma4()
     for name in ("left-padded", "equal-lengths", "extend", "filter", "extract-late", "history"):
         assert SCENARIOS[name](model).verdict == "green", name
+
+
+def mlx_lm() -> Version:
+    return Version(importlib.metadata.version("mlx-lm"))
+
+
+@needs_lm
+def test_mamba_ignores_padding():
+    model = build(Family("mlx-lm", "mamba"))
+    assert SCENARIOS["equal-lengths"](model).verdict == "green"
+    assert SCENARIOS["left-padded"](model).verdict == "red"
+
+
+@needs_lm
+def test_hybrid_rows_of_unequal_lengths():
+    if mlx_lm() < Version("0.30.4"):
+        pytest.skip("no merge of recurrent caches")
+    cell = SCENARIOS["merge"](build(Family("mlx-lm", "qwen3_next")))
+    assert cell.verdict == ("red" if mlx_lm() == Version("0.31.3") else "green"), cell.detail
+
+
+@needs_vlm
+def test_rope_deltas_of_rows_that_begin_together():
+    cell = SCENARIOS["rope-deltas"](build(Family("mlx-vlm", "qwen3_vl")))
+    fixed = Version(importlib.metadata.version("mlx-vlm")) >= Version("0.6.5")
+    assert cell.verdict == ("green" if fixed else "red"), cell.detail
 
 
 def after(change):
