@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test format matrix write-matrix new-releases clean
+.PHONY: demo test format matrix lab write-matrix new-releases clean
 
 demo: $(VENV)/ready
 	@$(NOX) -s demo
@@ -20,9 +20,14 @@ SHARD ?= 1/1
 matrix: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_matrix.py --shard $(SHARD)
 
+# Run the lab on every release set that has no lab evidence yet (hours, resumable).
+lab: $(VENV)/ready
+	$(VENV)/bin/python tools/measure_lab.py --shard $(SHARD)
+
 # Write the matrix and the generated parts of the documents from the evidence.
 write-matrix: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_matrix.py --write
+	$(VENV)/bin/python tools/measure_lab.py --write
 	$(VENV)/bin/python tools/write_docs.py
 
 # Add releases that release_sets.toml does not name yet.

@@ -167,6 +167,30 @@ def lab(
 
 
 @cli.command()
+@click.option("--model", required=True, metavar="TYPE", help="A model type.")
+@click.option("--host", metavar="DISTRIBUTION", help="Only what this installed host admits.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def recommend(model: str, host: str | None, as_json: bool) -> None:
+    """Name the measured releases in which a model is right, alone and with the patches."""
+    from ._models import implementations
+    from ._recommend import recommend as make_recommendation
+
+    families = implementations(model) or dict.fromkeys(("mlx-lm", "mlx-vlm"), model)
+    found = make_recommendation(families, host)
+    if not found:
+        raise MlxPatchesError(f"the lab has no evidence of a model {model!r}")
+    if as_json:
+        click.echo(json.dumps([one.as_dict() for one in found], indent=2))
+        return
+    table = _table("distribution", "right without patches", "right with them", "newest to use")
+    for one in found:
+        newest = one.best_repaired or "none that was measured"
+        green, repaired = (", ".join(names) or "none" for names in (one.green, one.repaired))
+        table.add_row(one.distribution, green, repaired, newest)
+    _console().print(table)
+
+
+@cli.command()
 def enable() -> None:
     """Activate the patches in every process of this environment."""
     from . import _enable

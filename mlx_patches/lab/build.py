@@ -125,6 +125,8 @@ def _by_source(module: ModuleType) -> dict[str, Any]:
     files = sorted(Path(folder[0]).glob("*.py")) if folder else [Path(module.__file__ or "")]
     source = "".join(file.read_text(errors="replace") for file in files)
     derived: dict[str, Any] = {}
+    if '"mrope_section"' in source and "rope_scaling" in source:
+        derived["rope_scaling"] = {"type": "default", "mrope_section": [2, 3, 3]}
     if "rope_parameters[" in source:
         rope = {
             "rope_theta": 10000.0,

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from mlx_patches import _matrix, _registry
+from mlx_patches import _matrix, _recommend, _registry
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import measure_lab  # noqa: E402
 import measure_matrix  # noqa: E402
 import release_sets  # noqa: E402
 import write_docs  # noqa: E402
@@ -93,3 +94,36 @@ def test_a_range_that_claims_more_is_noticed(tmp_path):
         cell["with"] = "red"
     with pytest.raises(SystemExit, match="did not repair"):
         measure_matrix.measured_block(changed)
+
+
+LAB = measure_lab.load()
+
+
+def test_lab_evidence_names_only_sets_of_the_list():
+    assert {one["set"] for one in LAB} <= set(release_sets.load())
+
+
+def test_no_cell_that_was_green_is_red_with_the_patches():
+    for one in LAB:
+        for family, cells in one["families"].items():
+            assert "gr" not in cells.values(), (one["set"], family)
+
+
+def test_findings_and_summary_are_what_the_lab_evidence_yields():
+    assert measure_lab.findings(LAB) == measure_lab.FINDINGS.read_text()
+    assert measure_lab.summary(LAB) == _recommend.load_summary()
+
+
+@pytest.mark.parametrize(
+    ("cells", "fate"),
+    [
+        ({"a": "gg", "b": "nn"}, "green"),
+        ({"a": "gg", "b": "rg"}, "repaired"),
+        ({"a": "rr", "b": "rg"}, "red"),
+        ({"a": "gr"}, "red"),
+        ({"a": "ii", "b": "gg"}, "insensitive"),
+        ({"build": "xx"}, "not-built"),
+    ],
+)
+def test_a_familys_fate_is_that_of_its_worst_cell(cells, fate):
+    assert measure_lab.fate(cells) == fate

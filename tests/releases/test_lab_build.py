@@ -1,0 +1,77 @@
+"""Tiny models from the installed release's own dataclasses."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab.build import build, sensitivity
+from mlx_patches.lab.families import families
+from mlx_patches.lab.shrink import VOCABULARY, WINDOW
+
+from .conftest import installed
+
+# In every release set of their distribution.
+SAMPLE = {"mlx-lm": ("llama", "gemma3_text", "mamba", "olmo2"), "mlx-vlm": ("gemma3", "qwen2_vl")}
+CASES = [
+    pytest.param(Family(distribution, name), id=f"{distribution}:{name}")
+    for distribution, names in SAMPLE.items()
+    if installed(distribution)
+    for name in names
+]
+PRESENT = [distribution for distribution in SAMPLE if installed(distribution)]
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_a_family_builds_and_every_token_counts(family):
+    model = build(family)
+    assert model.vocabulary == VOCABULARY
+    assert sensitivity(model) > 1e-3
+
+
+@pytest.mark.parametrize("family", CASES[:1])
+def test_a_seed_gives_the_same_model(family):
+    def logits(seed):
+        model = build(family, seed)
+        return model.call([[1, 2, 3]], model.make_cache()).tolist()
+
+    assert logits(0) == logits(0)
+    assert logits(0) != logits(1)
+
+
+@pytest.mark.parametrize("distribution", PRESENT)
+def test_families_are_found_and_helpers_are_none(distribution):
+    names = {family.name for family in families(distribution)}
+    assert set(SAMPLE[distribution]) <= names
+    assert not names & {"base", "cache", "rope_utils", "switch_layers", "ssm"}
+
+
+@pytest.mark.parametrize("distribution", PRESENT)
+def test_a_family_that_cannot_be_built_says_why_in_one_line(distribution):
+    with pytest.raises(NotBuilt, match="no_such_family") as raised:
+        build(Family(distribution, "no_such_family"))
+    assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.skipif("mlx-lm" not in PRESENT, reason="the config is one of mlx-lm's")
+def test_a_users_config_shrinks_and_keeps_what_makes_it_that_model():
+    config = {
+        "model_type": "gemma3_text",
+        "hidden_size": 1152,
+        "num_hidden_layers": 26,
+        "intermediate_size": 6912,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": 262144,
+        "rope_theta": 1_000_000.0,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+    }
+    model = build(Family("mlx-lm", "gemma3_text"), config=config)
+    assert model.vocabulary == VOCABULARY
+    assert model.window == WINDOW
+    assert model.config["rope_theta"] == 1_000_000.0
+    assert model.config["num_key_value_heads"] == 1
+    assert model.config["hidden_size"] <= 64

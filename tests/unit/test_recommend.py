@@ -1,0 +1,60 @@
+"""Release sets for a model, from a small summary."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches import MlxPatchesError, _recommend
+
+
+def release_set(mlx, name, **families):
+    distribution, version = name.split()
+    return {"versions": {"mlx": mlx, distribution: version}, "families": families}
+
+
+SUMMARY = {
+    "sets": {
+        name: release_set(mlx, name, **families)
+        for mlx, name, families in (
+            ("0.30.6", "mlx-lm 0.30.7", {"a": "green"}),
+            ("0.31.2", "mlx-lm 0.31.3", {"a": "repaired"}),
+            ("0.32.4", "mlx-lm 0.32.2", {"a": "red", "b": "not-built"}),
+            ("0.32.4", "mlx-vlm 0.7.10", {"a": "green"}),
+        )
+    }
+}
+
+
+def test_newest_first_and_by_fate():
+    (found,) = _recommend.recommend({"mlx-lm": "a"}, summary=SUMMARY)
+    assert found.green == ("mlx-lm 0.30.7",)
+    assert found.repaired == ("mlx-lm 0.31.3",)
+    assert found.red == ("mlx-lm 0.32.2",)
+    assert found.best_green == "mlx-lm 0.30.7"
+    assert found.best_repaired == "mlx-lm 0.31.3"
+
+
+def test_hosts_requirements_limit_the_choice(monkeypatch):
+    monkeypatch.setattr(_recommend, "host_limits", lambda host: {"mlx-lm": ">=0.31", "mlx": ""})
+    (found,) = _recommend.recommend({"mlx-lm": "a"}, host="x", summary=SUMMARY)
+    assert found.best_green is None
+    assert found.best_repaired == "mlx-lm 0.31.3"
+
+
+def test_never_measured_families_are_left_out():
+    assert _recommend.recommend({"mlx-lm": "b", "mlx-vlm": "zz"}, summary=SUMMARY) == []
+
+
+def test_missing_host_is_one_clear_line():
+    with pytest.raises(MlxPatchesError, match="no-such-host is not installed"):
+        _recommend.host_limits("no-such-host")
+
+
+def test_requirements_of_an_installed_host():
+    assert _recommend.host_limits("mlx-patches")["wrapt"] == ">=2.5"
+
+
+def test_broken_summary_is_one_clear_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(_recommend, "SUMMARY", tmp_path / "missing.json")
+    with pytest.raises(MlxPatchesError, match="no evidence"):
+        _recommend.load_summary()
