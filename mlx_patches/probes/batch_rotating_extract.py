@@ -1,7 +1,7 @@
 """Extracts rows of a rotating batch after every number of steps and goes on alone.
 
-Every token carries its own number as key and value, so what a cache holds can be read back
-and compared with a solo cache that was fed the same row.
+Every token carries its own number, from 1 on, as key and negated as value, so what a cache
+holds can be read back and compared with a solo cache that was fed the same row.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def difference(
         _feed(batch, _numbers(padding, prompt + step, 1))
     for row, pad in enumerate(padding):
         solo = solo_class(window)
-        _feed(solo, [list(range(prompt - pad))])
+        _feed(solo, [list(range(1, prompt - pad + 1))])
         for step in range(steps):
-            _feed(solo, [[prompt - pad + step]])
+            _feed(solo, [[prompt - pad + step + 1]])
         try:
             alone = batch.extract(row)
             problem = _goes_on(alone, solo, window, prompt - pad + steps)
@@ -74,18 +74,19 @@ def _goes_on(alone: Any, solo: Any, window: int, length: int) -> str:
     """Compare at once, over decode steps past another wrap, and over a chunk."""
     if alone.offset != solo.offset:
         return f"offset {alone.offset}, alone {solo.offset}"
-    for step in range(window + 2):
+    for step in range(1, window + 3):
         seen, wanted = (_feed(cache, [[length + step]]) for cache in (alone, solo))
         if seen != wanted:
             return f"sees {seen}, alone {wanted}"
-    chunk = [[length + window + 2, length + window + 3]]
+    chunk = [[length + window + 3, length + window + 4]]
     seen, wanted = (_feed(cache, chunk) for cache in (alone, solo))
     return "" if seen == wanted else f"in a chunk sees {seen}, alone {wanted}"
 
 
 def _numbers(padding: Sequence[int], start: int, count: int) -> list[list[int]]:
     """The tokens that a left-padded batch is fed: each row's own count, -1 where it pads."""
-    return [[max(-1, start + i - pad) for i in range(count)] for pad in padding]
+    rows = [[start + i - pad + 1 for i in range(count)] for pad in padding]
+    return [[number if number > 0 else -1 for number in row] for row in rows]
 
 
 def _feed(cache: Any, numbers: list[list[int]]) -> list[int]:
@@ -93,5 +94,8 @@ def _feed(cache: Any, numbers: list[list[int]]) -> list[int]:
     import mlx.core as mx
 
     states = mx.array(numbers, dtype=mx.float32)[:, None, :, None]
-    keys, _ = cache.update_and_fetch(states, states)
-    return sorted(int(n) for n in keys[0, 0, :, 0].tolist())
+    keys, values = cache.update_and_fetch(states, -states)
+    seen = keys[0, 0, :, 0].tolist()
+    if seen != (-values[0, 0, :, 0]).tolist():
+        raise ValueError("keys and values hold different tokens")
+    return sorted(map(int, seen))

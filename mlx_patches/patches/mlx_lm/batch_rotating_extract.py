@@ -49,7 +49,7 @@ PATCH = Patch(
             "mlx-lm",
             "mlx_lm.models.cache",
             "BatchRotatingKVCache.extract",
-            around(lambda extract, cache, idx: extracted(extract, cache, idx)),
+            around(extracted),
         ),
     ),
     probe="mlx_patches.probes.batch_rotating_extract:probe",

@@ -18,31 +18,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._patch import Attribute, Patch, Target
+from ..._patch import Attribute, Patch, Target, stored
 
 
 def as_int(value: Any) -> Any:
     """The ``int`` that a value means; the value itself where it means none."""
-    if type(value) is int or value is None:
+    if type(value) is int:
         return value
-    if hasattr(value, "tolist"):
+    meant = value
+    if hasattr(value, "tolist") and hasattr(value, "reshape"):
         elements = value.reshape(-1).tolist()
-        value = elements[0] if elements and len(set(elements)) == 1 else value
-    if isinstance(value, bool):
+        meant = elements[0] if elements and elements.count(elements[0]) == len(elements) else None
+    if isinstance(meant, bool):
         return value
-    if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
-        return int(value)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(meant, str):
+        return int(meant) if meant.isdecimal() else value
+    if isinstance(meant, float):
+        return int(meant) if meant.is_integer() else value
+    return int(meant) if isinstance(meant, int) else value
 
 
 def _max_size(original: Any) -> Attribute:
     def read(cache: Any) -> Any:
-        try:
-            value = cache.__dict__["max_size"]
-        except KeyError:
-            kind = type(cache).__name__
-            raise AttributeError(f"{kind!r} object has no attribute 'max_size'") from None
-        return value if type(value) is int else as_int(value)  # it may predate the patch
+        value = cache.__dict__.get("max_size")
+        if type(value) is int:
+            return value
+        return as_int(stored(cache, "max_size"))  # what was there before the patch
 
     return Attribute("max_size", read, as_int)
 
