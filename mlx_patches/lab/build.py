@@ -161,10 +161,12 @@ def _nested(module: ModuleType) -> dict[str, Any]:
         return {"text_config": text}
     name = module.__name__.rpartition(".")[2]
     overrides = _overrides_of("mlx-lm", name).get("text_config", {})
-    for text_class in ("TextConfig", "TextModelArgs", "TextArgs"):
-        if hasattr(module, text_class):
-            derived = {**_by_source(module), **overrides}
-            return {"text_config": small_config(getattr(module, text_class), derived)}
+    bases = [importlib.import_module(base.__module__) for base in module.Model.__mro__[:2]]
+    for owner in bases:
+        for text_class in ("TextConfig", "TextModelArgs", "TextArgs"):
+            if hasattr(owner, text_class):
+                derived = {**_by_source(owner), **overrides}
+                return {"text_config": small_config(getattr(owner, text_class), derived)}
     return {}
 
 
@@ -179,10 +181,14 @@ def _vlm_model(
 ) -> tuple[Any, dict[str, Any]]:
     """A language model takes its text config, and sometimes the whole config as well."""
     language = _find(module, "LanguageModel")
-    text_class = _find(module, "TextConfig", "ModelConfig")
+    text_class = _find(module, *_named(overrides, "config-class"), "TextConfig", "ModelConfig")
     text_config = (config or {}).get("text_config", config)
     small = _config(text_class, text_config, {**_by_source(module), **overrides})
     text = instance(text_class, small)
+    if overrides.get("config-class") and "text_config" in small:
+        inner_class = _find(module, "TextConfig")
+        inner = {**_by_source(module), **overrides.get("text_config", {})}
+        text.text_config = instance(inner_class, _config(inner_class, text_config, inner))
     required = [
         p
         for p in list(inspect.signature(language.__init__).parameters.values())[1:]
@@ -193,10 +199,15 @@ def _vlm_model(
     ]
     if len(required) < 2 and not (optional and required and required[0].name != "config"):
         return language(text), small
-    whole_class = _find(module, "ModelConfig")
-    whole = instance(whole_class, small_config(whole_class, {"model_type": family.name}))
+    whole_class = _find(module, *_named(overrides, "whole-class"), "ModelConfig")
+    whole = {"model_type": family.name, **overrides.get("whole", {})}
+    whole = instance(whole_class, small_config(whole_class, whole))
     whole.text_config = text
     return language(text, whole), small
+
+
+def _named(overrides: dict[str, Any], key: str) -> list[str]:
+    return [overrides[key]] if key in overrides else []
 
 
 def _config(cls: type, config: dict[str, Any] | None, overrides: dict[str, Any]) -> dict[str, Any]:
