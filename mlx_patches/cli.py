@@ -133,21 +133,25 @@ def probe(name: str, as_json: bool) -> None:
 @click.option("--patched", "mode", flag_value="patched", help="Only with the patches.")
 @click.option("--unpatched", "mode", flag_value="unpatched", help="Only without them.")
 @click.option("--both", "mode", flag_value="both", help="Both (the default).")
+@click.option("--every-patch", is_flag=True, help="Not only those that the model's row names.")
 @click.option(
     "--out", type=Path, metavar="FILE", help="Add rows to it, and run only what it lacks."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--timeout", default=120.0, show_default=True, metavar="S", help="Of each family.")
 @click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
+@click.option("--weights", type=Path, metavar="FOLDER", help="Load the model in this folder.")
 def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
     jobs: int,
     mode: str | None,
+    every_patch: bool,
     out: Path | None,
     as_json: bool,
     timeout: float,
     config: Path | None,
+    weights: Path | None,
 ) -> None:
     """Measure the batch invariance of the installed model families, tiny and with random weights.
 
@@ -156,7 +160,9 @@ def lab(
     """
     from .lab import report, runner
 
-    tasks = runner.tasks(models, scenarios, mode or "both", config)
+    if config and weights:
+        raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
+    tasks = runner.tasks(models, scenarios, mode or "both", config, every_patch, weights)
     with report.progress(len(tasks)) as tell:
         rows = runner.run(tasks, jobs, timeout, out, tell)
     if as_json:

@@ -2,10 +2,12 @@
 
     python tools/measure_lab.py --set 'mlx-lm 0.32.2'     (again: --again)
     python tools/measure_lab.py --shard 1/8
-    python tools/measure_lab.py --write                   only docs/findings.md
+    python tools/measure_lab.py --part with --again       after a patch has changed
+    python tools/measure_lab.py --write                   only what is written from it
 
-A cell is two letters, without the patches and with them: g green, r red, n not applicable,
-i insensitive, x not built. Needs uv.
+A cell is a letter: g green, r red, n not applicable, i insensitive, x not built; once without
+and once with every patch that the release admits. For a cell that the patches turn green the
+evidence names those that it needs. Needs uv.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import re
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,7 @@ from release_sets import ReleaseSet
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mlx_patches import _recommend  # noqa: E402
+from mlx_patches import _recommend, _registry  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 FINDINGS = ROOT / "docs" / "findings.md"
@@ -41,14 +45,15 @@ def main() -> None:
     parser.add_argument("--set", action="append", dest="sets", help="only this set")
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--part", choices=("without", "with"), help="only this one")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     options = parser.parse_args()
+    parts = (options.part,) if options.part else ("without", "with")
     index, count = map(int, options.shard.split("/"))
     for one in list(release_sets.load().values())[index - 1 :: count]:
-        wanted = not options.sets or one.name in options.sets
-        if not options.write and wanted and (options.again or not file_of(one).exists()):
-            measure(one, options.jobs)
+        if not options.write and (not options.sets or one.name in options.sets):
+            measure(one, parts, options.jobs, options.again)
     write(load())
 
 
@@ -64,7 +69,7 @@ def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
         "sets": {
             one["set"]: {
                 "versions": one["versions"],
-                "families": {name: fate(cells) for name, cells in one["families"].items()},
+                "families": family_fates(one),
             }
             for one in evidence
         }
@@ -75,35 +80,86 @@ def file_of(one: ReleaseSet) -> Path:
     return EVIDENCE / f"{one.slug}.json"
 
 
-def measure(one: ReleaseSet, jobs: int) -> None:
-    """Run the lab without and with the patches, and write the set's file."""
+def measure(one: ReleaseSet, parts: Sequence[str], jobs: int, again: bool) -> None:
+    """Add to a set's evidence the parts that it lacks."""
+    file = file_of(one)
+    evidence: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"set": one.name}
+    todo = [part for part in parts if again or part not in evidence]
+    for part in todo:
+        rows = cells(one, part, jobs)
+        evidence |= {"versions": measure_matrix.versions(one), part: letters(rows)}
+        evidence[f"details_{part}"] = details(rows)
+    if "with" in evidence and todo:
+        evidence["needs"] = needs(one, evidence, jobs)
+    if todo:
+        EVIDENCE.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(evidence, indent=1) + "\n")
+        fates = list(family_fates(evidence).values())
+        print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
+
+
+def cells(one: ReleaseSet, part: str, jobs: int) -> list[dict[str, Any]]:
+    """Run the lab in an environment of the set; the rows of its own families."""
+    flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cells.jsonl"
-        command = ["lab", "--both", "--jobs", str(jobs), "--out", str(out)]
+        command = ["lab", *flags, "--jobs", str(jobs), "--out", str(out)]
         measure_matrix.run(one, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
-    evidence = {"set": one.name, "versions": measure_matrix.versions(one), **compact(own)}
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
-    file_of(one).write_text(json.dumps(evidence, indent=1) + "\n")
-    fates = [fate(cells) for cells in evidence["families"].values()]
-    print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
+    return sorted(own, key=lambda row: str(row["family"]))
 
 
-def compact(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Cells as pairs of letters, and the detail of each red or unbuilt one."""
-    families: dict[str, dict[str, str]] = defaultdict(dict)
-    details: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in sorted(rows, key=lambda row: (row["family"], row["patched"])):
-        name = row["family"].partition(":")[2]
-        letter = LETTERS[row["verdict"]]
-        if row["patched"]:
-            families[name][row["scenario"]] = families[name].get(row["scenario"], "n") + letter
-        else:
-            families[name][row["scenario"]] = letter
-            if letter in "rx":
-                details[name][row["scenario"]] = row["detail"]
-    return {"families": dict(families), "details": dict(details)}
+def letters(rows: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Family to scenario to the cell's letter."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        found[row["family"].partition(":")[2]][row["scenario"]] = LETTERS[row["verdict"]]
+    return dict(found)
+
+
+def details(rows: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """What was said of each red or unbuilt cell."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        if LETTERS[row["verdict"]] in "rx":
+            found[row["family"].partition(":")[2]][row["scenario"]] = row["detail"]
+    return dict(found)
+
+
+def needs(one: ReleaseSet, evidence: dict[str, Any], jobs: int) -> dict[str, dict[str, list[str]]]:
+    """For each repaired cell, the patches that it needs."""
+    repaired = {
+        family: [name for name, pair in pairs.items() if pair == "rg"]
+        for family, pairs in cell_pairs(evidence).items()
+    }
+
+    def attributed(family: str) -> dict[str, list[str]]:
+        command = ["-m", "mlx_patches.lab.attribute", f"{one.distribution}:{family}"]
+        for name in repaired[family]:
+            command += ["--scenario", name]
+        found: dict[str, list[str]] = json.loads(measure_matrix.run(one, *command))
+        return found
+
+    families = [family for family, names in repaired.items() if names]
+    with ThreadPoolExecutor(jobs) as pool:
+        return dict(zip(families, pool.map(attributed, families), strict=True))
+
+
+def cell_pairs(evidence: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Family to scenario to its letter without and, where it was measured, with the patches."""
+    with_ = evidence.get("with", {})
+    return {
+        family: {
+            name: letter + with_.get(family, {}).get(name, "") for name, letter in named.items()
+        }
+        for family, named in evidence["without"].items()
+    }
+
+
+def family_fates(evidence: dict[str, Any]) -> dict[str, str]:
+    """Family to its fate."""
+    return {family: fate(pairs) for family, pairs in cell_pairs(evidence).items()}
 
 
 def fate(cells: dict[str, str]) -> str:
@@ -138,38 +194,75 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "|---|" + "---|" * len(names),
     ]
     for one in evidence:
-        fates = [fate(cells) for cells in one["families"].values()]
+        fates = list(family_fates(one).values())
         lines.append(f"| {one['set']} | " + " | ".join(str(fates.count(n)) for n in names) + " |")
     for distribution in ("mlx-lm", "mlx-vlm"):
-        newest = [one for one in evidence if one["set"].startswith(f"{distribution} ")][-1:]
-        for one in newest:
-            lines += ["", f"## Red with the patches in {one['set']}", "", *defects(one)]
+        for one in [one for one in evidence if one["set"].startswith(f"{distribution} ")][-1:]:
+            lines += ["", f"## Repaired in {one['set']}", "", *repairs(one)]
+            lines += ["", f"## Still red in {one['set']}", "", *defects(one)]
     return "\n".join(lines) + "\n"
 
 
+def repairs(one: dict[str, Any]) -> list[str]:
+    """The defects of a set that a patch repairs, most families first."""
+    registry = _registry.builtin()
+    families: dict[str, set[str]] = defaultdict(set)
+    for family, by_scenario in one.get("needs", {}).items():
+        for patch in {patch for ids in by_scenario.values() for patch in ids}:
+            families[patch].add(family)
+    lines = ["| what goes wrong | upstream | reproduce | families |", "|---|---|---|---|"]
+    for patch_id, names in sorted(families.items(), key=lambda item: (-len(item[1]), item[0])):
+        patch = registry.get(patch_id)
+        where = ", ".join(
+            dict.fromkeys(
+                f"`{target.module}:{body}`"
+                for target in patch.targets
+                if target.distribution == one["set"].split()[0]
+                for body in target.bodies
+            )
+        )
+        probe = f"`mlx-patches probe {patch_id}`"
+        lines.append(f"| {patch.summary} | {where} | {probe} | {few(names)} |")
+    return lines
+
+
 def defects(one: dict[str, Any]) -> list[str]:
-    """The red cells of a set, by what went wrong, most families first."""
-    groups: dict[str, set[str]] = defaultdict(set)
-    for family, cells in one["families"].items():
-        for scenario, pair in cells.items():
-            if pair == "rr":
-                said = one["details"][family][scenario]
-                groups[f"{scenario}: {kind(said)}"].add(family)
-    lines = ["| scenario and what it says | families |", "|---|---|"]
-    for said, families in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-        shown = ", ".join(f"`{name}`" for name in sorted(families)[:SHORTEST])
-        more = f" and {len(families) - SHORTEST} more" if len(families) > SHORTEST else ""
-        lines.append(f"| {said} | {len(families)}: {shown}{more} |")
-    model = next((name for name, cells in one["families"].items() if "rr" in cells.values()), "")
-    return [*lines, "", f"Reproduce a row: `mlx-patches lab --model {model} --both`."]
+    """The cells of a set that are red with the patches, by what went wrong."""
+    groups: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for family, pairs in cell_pairs(one).items():
+        red = [name for name, pair in pairs.items() if pair[1:] == "r"]
+        said = {name: one["details_with"][family][name] for name in red}
+        silent = [name for name in red if not CRASH.search(said[name])]
+        if silent:
+            groups[f"other logits than alone: {', '.join(silent)}"][family] = silent
+        for name in red:
+            if name not in silent:
+                groups[crash(said[name])].setdefault(family, []).append(name)
+    lines = ["| what it says | reproduce | families |", "|---|---|---|"]
+    for said_, found in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        family, names = min(found.items())
+        command = f"`mlx-patches lab --model {family} --scenario {names[0]}`"
+        lines.append(f"| {said_} | {command} | {few(found)} |")
+    return lines
 
 
-def kind(detail: str) -> str:
-    """A detail without its numbers, so that families with one defect fall together."""
-    text = re.sub(r"^row \d+, token \d+: ", "", detail)
-    if "differs" in text or "difference" in text:
-        return "other logits than alone"
-    return text.replace("|", "\\|")
+def few(families: Iterable[str]) -> str:
+    """How many, and the first of them."""
+    names = sorted(families)
+    more = f" and {len(names) - SHORTEST} more" if len(names) > SHORTEST else ""
+    return f"{len(names)}: " + ", ".join(f"`{name}`" for name in names[:SHORTEST]) + more
+
+
+# What engine.where makes of an exception, with its line in the package.
+CRASH = re.compile(r"^\w+(Error|Exception|Interrupt|Warning)\b.*\(([\w/.-]+\.py:\d+)\)$")
+
+
+def crash(detail: str) -> str:
+    """A crash without its numbers, so that families with one defect fall together."""
+    where = CRASH.search(detail)
+    assert where
+    said = re.sub(r"\d+", "N", detail[: where.start(2) - 2]).replace("|", "\\|")
+    return f"{said} (`{where[2]}`)"
 
 
 if __name__ == "__main__":

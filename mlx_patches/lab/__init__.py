@@ -27,8 +27,41 @@ class NotBuilt(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a row in a batch may be from the row alone.
+
+    Args:
+        logits: the largest difference, relative to the row's largest logit.
+        margin: how far apart, relative to the same, the two likeliest tokens must be for
+            another choice to count.
+        nats: where given, the Kullback-Leibler divergence decides in place of ``logits``.
+    """
+
+    logits: float
+    margin: float
+    nats: float | None = None
+
+    def quantized(self) -> Tolerance:
+        """For quantized keys and values: equal ones may fall into neighbouring steps."""
+        return Tolerance(max(self.logits, 2e-2), max(self.margin, 2e-2), self.nats)
+
+
+# Of a tiny model in float32.
+EXACT = Tolerance(1e-3, 1e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A token of a batch generator; its own log-probability, and all of them where offered."""
+
+    token: int
+    own: float | None = None
+    every: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class LabModel:
-    """A tiny random-weight language model.
+    """A language model: a tiny one of random weights, or a user's own.
 
     Args:
         family: which.
@@ -41,6 +74,7 @@ class LabModel:
         make_batch_cache: the caches of a left-padded batch, chosen as the release's own engine
             chooses them; takes the padding of each row.
         module: the language model itself, for what a scenario needs beyond this.
+        tolerance: how far a batch may be from its rows alone.
     """
 
     family: Family
@@ -51,6 +85,7 @@ class LabModel:
     make_cache: Callable[[], list[Any]]
     make_batch_cache: Callable[[Sequence[int]], list[Any]]
     module: Any
+    tolerance: Tolerance = EXACT
 
 
 @dataclass(frozen=True, slots=True)

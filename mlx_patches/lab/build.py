@@ -14,7 +14,7 @@ from typing import Any
 
 from .._activation import MODEL_PACKAGES
 from ..probes import NotApplicable
-from . import Family, LabModel, NotBuilt
+from . import EXACT, Family, LabModel, NotBuilt, Tolerance
 from .shrink import LAYERS, VOCABULARY, WINDOW, instance, shrink_config, small_config
 
 OVERRIDES = Path(__file__).parent / "overrides.toml"
@@ -38,8 +38,13 @@ def build(family: Family, seed: int = 0, config: dict[str, Any] | None = None) -
         raise NotBuilt(f"{type(error).__name__}: {text}") from error
     _refuse_giants(model)
     _draw_weights(model, seed)
-    inner = small.get("text_config") or {}
-    vocabulary = int(small.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
+    return lab_model(family, model, small, EXACT)
+
+
+def lab_model(family: Family, model: Any, config: dict[str, Any], tolerance: Tolerance) -> LabModel:
+    """What the scenarios need of a language model that was built from this config."""
+    inner = config.get("text_config") or {}
+    vocabulary = int(config.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
 
     def call(tokens: Any, cache: Any, **kwargs: Any) -> Any:
         import mlx.core as mx
@@ -52,13 +57,14 @@ def build(family: Family, seed: int = 0, config: dict[str, Any] | None = None) -
 
     return LabModel(
         family=family,
-        config=small,
+        config=config,
         vocabulary=vocabulary,
         window=_window(make_cache()),
         call=call,
         make_cache=make_cache,
         make_batch_cache=lambda padding: _batch_cache(model, family, padding),
         module=model,
+        tolerance=tolerance,
     )
 
 

@@ -25,8 +25,10 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.child")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--patched", action="store_true", help="apply the patches first")
+    parser.add_argument("--every-patch", action="store_true", help="whatever the model's row says")
     parser.add_argument("--scenario", action="append", help="only this one")
     parser.add_argument("--config", type=Path, help="a model's folder, whose config gets shrunk")
+    parser.add_argument("--weights", type=Path, help="a model's folder, whose weights are used")
     options = parser.parse_args(argv)
     # The lines are for a program: whatever a package prints goes to stderr.
     out = sys.stdout
@@ -39,12 +41,12 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
     if options.patched:
         import mlx_patches
 
-        mlx_patches.apply()
+        mlx_patches.apply(patches=every_patch() if options.every_patch else None)
     from .scenarios import SCENARIOS
 
     names = options.scenario or list(SCENARIOS)
     try:
-        model, blunt = built(family, options.config)
+        model, blunt = built(family, options.config, options.weights)
     except NotBuilt as reason:
         say(out, BUILD, Cell("not-built", str(reason)))
         return
@@ -55,12 +57,24 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         say(out, name, cell)
 
 
-def built(family: Family, folder: Path | None) -> tuple[LabModel, str]:
-    """The model, and why its green cells say nothing (empty where they do)."""
-    from . import engine
-    from .build import build, sensitivity
-    from .scenarios import TOLERANCE
+def every_patch() -> list[str]:
+    """The ids of all patches; the gate still decides for the installed release."""
+    from .._activation import session
 
+    return list(session().registry.ids())
+
+
+def built(
+    family: Family, folder: Path | None = None, weights: Path | None = None
+) -> tuple[LabModel, str]:
+    """The model, and why its green cells say nothing (empty where they do)."""
+    from . import EXACT, engine
+    from .build import build, sensitivity
+
+    if weights is not None:
+        from .weights import load
+
+        return load(family, weights), ""
     config = json.loads((folder / "config.json").read_bytes()) if folder else None
     try:
         model = build(family, config=config)
@@ -69,7 +83,7 @@ def built(family: Family, folder: Path | None) -> tuple[LabModel, str]:
         raise
     except Exception as error:
         raise NotBuilt(engine.where(error)) from error
-    if moved > 10 * TOLERANCE:
+    if moved > 10 * EXACT.logits:
         return model, ""
     return model, f"the logits hardly depend on earlier tokens: {moved:.2g} of their scale"
 

@@ -13,14 +13,13 @@ import inspect
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import PurePath
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ..probes import NotApplicable
-from . import Family, LabModel
+from . import Family, LabModel, Said
 
 PACKAGES = ("mlx_lm", "mlx_vlm")
 OWN = PurePath(__file__).parents[1]
@@ -351,6 +350,15 @@ def generate(
         raise NotApplicable("the release has no batch generator")
     vision = "processor" in inspect.signature(generator).parameters
     speak = (_VlmSpeaker if vision else _LmSpeaker)(model, generator, count)
+    return _unless_refused(_generated, speak, prompts, late, count)
+
+
+def _generated(
+    speak: _LmSpeaker | _VlmSpeaker,
+    prompts: Sequence[Sequence[int]],
+    late: Sequence[int],
+    count: int,
+) -> list[list[Said]]:
     said: dict[int, list[Said]] = {}
     order = speak.insert(prompts)
     for turn in range(10 * count):
@@ -361,15 +369,6 @@ def generate(
         if turn > 5 and all(len(said.get(uid, ())) == count for uid in order):
             break
     return [said.get(uid, []) for uid in order]
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A token of a batch generator; its own log-probability, and all of them where offered."""
-
-    token: int
-    own: float | None = None
-    every: Any = None
 
 
 class _LmSpeaker:

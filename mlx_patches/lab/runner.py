@@ -36,17 +36,21 @@ class Task:
     patched: bool
     scenarios: tuple[str, ...]
     config: Path | None = None
+    every_patch: bool = False
+    weights: Path | None = None
 
     @property
     def folder(self) -> str:
-        """The config's folder, as rows name it."""
-        return str(self.config or "")
+        """The folder that the model comes from, as rows name it."""
+        return f"{self.weights} with its weights" if self.weights else str(self.config or "")
 
     def command(self) -> list[str]:
         """The child process's command line."""
         command = [sys.executable, "-m", "mlx_patches.lab.child", str(self.family)]
         command += ["--patched"] if self.patched else []
+        command += ["--every-patch"] if self.every_patch else []
         command += ["--config", str(self.config)] if self.config else []
+        command += ["--weights", str(self.weights)] if self.weights else []
         for name in self.scenarios:
             command += ["--scenario", name]
         return command
@@ -56,7 +60,7 @@ class Task:
 class Row:
     """One cell with its place.
 
-    ``environment`` names what was installed, ``config`` the folder whose config was shrunk.
+    ``environment`` names what was installed, ``config`` the folder that the model came from.
     """
 
     environment: str
@@ -110,6 +114,8 @@ def tasks(
     scenarios: Sequence[str] = (),
     mode: str = "both",
     folder: Path | None = None,
+    every_patch: bool = False,
+    weights: Path | None = None,
 ) -> list[Task]:
     """The tasks of a run.
 
@@ -118,6 +124,8 @@ def tasks(
         scenarios: names; all by default.
         mode: ``patched``, ``unpatched`` or ``both``.
         folder: a model's folder, whose config is shrunk instead of the lab's own.
+        weights: a model's folder, which is loaded as it is.
+        every_patch: with the patches means all that the release admits, not the model's row.
 
     Raises:
         MlxPatchesError: an unknown family or scenario, or a folder that cannot be used.
@@ -129,7 +137,8 @@ def tasks(
             raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(SCENARIOS)}")
     names = tuple(name for name in SCENARIOS if not scenarios or name in scenarios)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
-    return [Task(f, p, names, folder) for f in chosen(models, folder) for p in patched]
+    found = chosen(models, folder or weights)
+    return [Task(f, p, names, folder, p and every_patch, weights) for f in found for p in patched]
 
 
 def measure(task: Task, seconds: float = SECONDS) -> list[Row]:

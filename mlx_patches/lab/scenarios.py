@@ -9,7 +9,6 @@ text alone, with its own cache.
 from __future__ import annotations
 
 import functools
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,8 @@ from typing import Any
 
 from ..probes import NotApplicable
 from . import Cell, LabModel, engine
+from .compare import differences, spoken
 
-# Relative to the largest logit that the row has alone.
-TOLERANCE = 1e-3
-# Equal keys may fall into neighbouring steps of the quantization.
-QUANTIZED = 2e-2
 # A prompt shorter than the window of a shrunk model, one longer, one in between.
 LENGTHS = (4, 11, 6)
 SHORT = (2, 5, 3)
@@ -271,7 +267,8 @@ def engine_(model: LabModel) -> Cell:
     count = steps(model)
     first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
     said = engine.generate(model, [first, second], late, count)
-    return spoken(said, [alone(model, prompt, count) for prompt in (first, second, late)])
+    expected = [alone(model, prompt, count) for prompt in (first, second, late)]
+    return spoken(said, expected, model.tolerance)
 
 
 def quantized(model: LabModel, bits: int) -> Cell:
@@ -280,12 +277,12 @@ def quantized(model: LabModel, bits: int) -> Cell:
     cache, makers = engine.quantized(model, padding_of(rows), bits)
     try:
         decode(model, rows, prefill_left(model, rows, cache=cache), steps(model))
-        said = [_solo_run(model, row, [make() for make in makers]) for row in rows]
+        alone = [_solo_run(model, row, [make() for make in makers]) for row in rows]
     except ValueError as error:
         if "[quantize]" in str(error):  # a head that is no multiple of the group
             raise NotApplicable(str(error)) from error
         raise
-    return differences(rows, said, QUANTIZED)
+    return differences([row.said for row in rows], alone, model.tolerance.quantized())
 
 
 def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int) -> Sequence[Row]:
@@ -410,63 +407,8 @@ def pieces(length: int, size: int) -> list[int]:
 
 def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
     """Compare what the rows were told with what they are told alone."""
-    return differences(rows, [solo(model, row) for row in rows], TOLERANCE)
-
-
-def differences(rows: Sequence[Row], solos: Sequence[dict[int, Any]], tolerance: float) -> Cell:
-    """The worst difference between what the rows were told and what they are told alone."""
-    import mlx.core as mx
-
-    worst, place = 0.0, ""
-    for index, (row, told) in enumerate(zip(rows, solos, strict=True)):
-        positions = sorted(row.said.keys() & told.keys())
-        here = mx.stack([row.said[position] for position in positions])
-        there = mx.stack([told[position] for position in positions])
-        scale = mx.abs(there).max()
-        apart = (mx.abs(here - there).max(axis=-1) / scale).tolist()
-        top = mx.sort(there, axis=-1)
-        clear = (((top[:, -1] - top[:, -2]) / scale) > tolerance).tolist()
-        other = (mx.argmax(here, axis=-1) != mx.argmax(there, axis=-1)).tolist()
-        for step, position in enumerate(positions):
-            at = f"row {index}, token {position}"
-            if math.isnan(apart[step]):
-                return Cell("red", f"{at}: NaN")
-            if apart[step] <= tolerance and clear[step] and other[step]:
-                return Cell("red", f"{at}: another token is the most likely", apart[step])
-            if apart[step] > worst:
-                worst, place = apart[step], at
-    if worst > tolerance:
-        return Cell("red", f"{place}: differs by {worst:.2g} of the logits' scale", worst)
-    return Cell("green", f"largest difference {worst:.2g} of the logits' scale", worst)
-
-
-def spoken(said: Sequence[Sequence[engine.Said]], alone: Sequence[Sequence[Any]]) -> Cell:
-    """Compare what an engine said with the logits of the same rows alone."""
-    import mlx.core as mx
-
-    worst = 0.0
-    for row, (tokens, logits) in enumerate(zip(said, alone, strict=True)):
-        if len(tokens) != len(logits):
-            return Cell("red", f"row {row}: {len(tokens)} tokens instead of {len(logits)}")
-        scale = max(mx.abs(one).max().item() for one in logits)
-        for step, (one, expected) in enumerate(zip(tokens, logits, strict=True)):
-            at = f"row {row}, step {step}"
-            second, best = mx.sort(expected)[-2:].tolist()
-            if one.token != int(mx.argmax(expected).item()):
-                if best - second <= TOLERANCE * scale:
-                    break  # a tie: from here on the texts may differ
-                wrong = f"token {one.token} instead of {int(mx.argmax(expected).item())}"
-                return Cell("red", f"{at}: {wrong}")
-            log = expected - mx.logsumexp(expected)
-            apart = 0.0
-            if one.every is not None:
-                apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale
-            elif one.own is not None:
-                apart = abs(one.own - log[one.token].item()) / scale
-            if not apart <= TOLERANCE:
-                return Cell("red", f"{at}: log-probabilities differ by {apart:.2g}", apart)
-            worst = max(worst, apart)
-    return Cell("green", f"the same tokens; largest difference {worst:.2g}", worst)
+    said = [row.said for row in rows]
+    return differences(said, [solo(model, row) for row in rows], model.tolerance)
 
 
 def alone(model: LabModel, prompt: list[int], count: int) -> list[Any]:

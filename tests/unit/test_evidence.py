@@ -105,7 +105,7 @@ def test_lab_evidence_names_only_sets_of_the_list():
 
 def test_no_cell_that_was_green_is_red_with_the_patches():
     for one in LAB:
-        for family, cells in one["families"].items():
+        for family, cells in measure_lab.cell_pairs(one).items():
             assert "gr" not in cells.values(), (one["set"], family)
 
 

@@ -1,0 +1,120 @@
+"""What a row was told in a batch against what it is told alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import Cell, Said, Tolerance
+
+
+def differences(
+    said: Sequence[Mapping[int, Any]], alone: Sequence[Mapping[int, Any]], tolerance: Tolerance
+) -> Cell:
+    """Compare logits, row by row, at every position that both have.
+
+    Args:
+        said: position to the logits, of shape (vocabulary,), that the row was told in a batch.
+        alone: the same, alone.
+        tolerance: what a difference may be.
+    """
+    import mlx.core as mx
+
+    worst = Worst(tolerance)
+    for index, (row, told) in enumerate(zip(said, alone, strict=True)):
+        positions = sorted(row.keys() & told.keys())
+        here = mx.stack([row[position] for position in positions])
+        there = mx.stack([told[position] for position in positions])
+        scale = mx.abs(there).max()
+        top = mx.sort(there, axis=-1)
+        apart = (mx.abs(here - there).max(axis=-1) / scale).tolist()
+        margin = ((top[:, -1] - top[:, -2]) / scale).tolist()
+        nats = divergence(here, there).tolist()
+        other = (mx.argmax(here, axis=-1) != mx.argmax(there, axis=-1)).tolist()
+        for step, position in enumerate(positions):
+            at = f"row {index}, token {position}"
+            red = worst.see(at, apart[step], nats[step], other[step], margin[step])
+            if red is not None:
+                return red
+    return worst.cell()
+
+
+def divergence(here: Any, there: Any) -> Any:
+    """The Kullback-Leibler divergence of two rows of logits, in nats, by position."""
+    import mlx.core as mx
+
+    p, q = (x - mx.logsumexp(x, axis=-1, keepdims=True) for x in (there, here))
+    return (mx.exp(p) * (p - q)).sum(axis=-1)
+
+
+class Worst:
+    """The largest difference so far, and whether it is too large."""
+
+    def __init__(self, tolerance: Tolerance):
+        self.tolerance = tolerance
+        self.apart, self.nats, self.place = 0.0, 0.0, ""
+        self.seen = self.agreed = 0
+
+    def see(self, at: str, apart: float, nats: float, other: bool, margin: float) -> Cell | None:
+        """Take in a position; a cell where nothing more needs to be seen."""
+        if math.isnan(apart):
+            return Cell("red", f"{at}: NaN")
+        limit = self.tolerance
+        clear = margin > limit.margin
+        self.seen += clear
+        self.agreed += clear and not other
+        far = apart > limit.logits if limit.nats is None else nats > limit.nats
+        if not far and clear and other:
+            return Cell("red", f"{at}: another token is the most likely", apart)
+        if apart > self.apart:
+            self.apart, self.place = apart, at
+        self.nats = max(self.nats, nats)
+        return None
+
+    def cell(self) -> Cell:
+        """The verdict over all positions."""
+        limit = self.tolerance
+        if limit.nats is None:
+            if self.apart > limit.logits:
+                said = f"{self.place}: differs by {self.apart:.2g} of the logits' scale"
+                return Cell("red", said, self.apart)
+            said = f"largest difference {self.apart:.2g} of the logits' scale"
+            return Cell("green", said, self.apart)
+        said = (
+            f"the same token at {self.agreed} of {self.seen} clear positions,"
+            f" divergence at most {self.nats:.2g} nats"
+        )
+        red = self.nats > limit.nats or self.agreed < self.seen
+        return Cell("red" if red else "green", said, self.nats)
+
+
+def spoken(
+    said: Sequence[Sequence[Said]], alone: Sequence[Sequence[Any]], tolerance: Tolerance
+) -> Cell:
+    """Compare what an engine said with the logits of the same rows alone."""
+    import mlx.core as mx
+
+    worst = 0.0
+    for row, (tokens, logits) in enumerate(zip(said, alone, strict=True)):
+        if len(tokens) != len(logits):
+            return Cell("red", f"row {row}: {len(tokens)} tokens instead of {len(logits)}")
+        scale = max(mx.abs(one).max().item() for one in logits)
+        for step, (one, expected) in enumerate(zip(tokens, logits, strict=True)):
+            at = f"row {row}, step {step}"
+            second, best = mx.sort(expected)[-2:].tolist()
+            if one.token != int(mx.argmax(expected).item()):
+                if best - second <= tolerance.margin * scale:
+                    break  # a tie: from here on the texts may differ
+                wrong = f"token {one.token} instead of {int(mx.argmax(expected).item())}"
+                return Cell("red", f"{at}: {wrong}")
+            log = expected - mx.logsumexp(expected)
+            apart = 0.0
+            if one.every is not None:
+                apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale
+            elif one.own is not None:
+                apart = abs(one.own - log[one.token].item()) / scale
+            if not apart <= tolerance.logits:
+                return Cell("red", f"{at}: log-probabilities differ by {apart:.2g}", apart)
+            worst = max(worst, apart)
+    return Cell("green", f"the same tokens; largest difference {worst:.2g}", worst)

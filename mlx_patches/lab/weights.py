@@ -1,0 +1,49 @@
+"""A user's own model, with its weights, from a local folder."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from . import Family, LabModel, NotBuilt, Tolerance, engine
+from .build import lab_model
+
+# By the type of the weights: what the same kernels differ by as the batch's shape changes, and
+# an allowance for depth. A wrong position or a row's foreign state is orders of magnitude more.
+TOLERANCES = {
+    "float32": Tolerance(logits=1e-3, margin=1e-3, nats=1e-4),
+    "float16": Tolerance(logits=2e-2, margin=2e-2, nats=1e-2),
+    "bfloat16": Tolerance(logits=8e-2, margin=8e-2, nats=5e-2),
+}
+
+
+def load(family: Family, folder: Path) -> LabModel:
+    """Load the language model of a folder as the installed release loads it.
+
+    Nothing is fetched, and nothing in the folder is executed.
+
+    Raises:
+        NotBuilt: the release cannot load it, or would run code from the folder to do so.
+    """
+    config = json.loads((folder / "config.json").read_bytes())
+    if config.get("model_file"):
+        raise NotBuilt("config.json names a model_file: code of the folder is not run")
+    package = family.distribution.replace("-", "_")
+    utils = importlib.import_module(f"{package}.utils")
+    try:
+        loaded = utils.load_model(folder)
+    except Exception as error:
+        raise NotBuilt(engine.where(error)) from error
+    whole = loaded[0] if isinstance(loaded, tuple) else loaded
+    model = whole.language_model if family.distribution == "mlx-vlm" else whole
+    return lab_model(family, model, config, TOLERANCES[dtype_of(model)])
+
+
+def dtype_of(model: Any) -> str:
+    """The least precise floating type among the parameters; quantized ones have scales."""
+    from mlx.utils import tree_flatten
+
+    found = {str(value.dtype).rpartition(".")[2] for _, value in tree_flatten(model.parameters())}
+    return next((name for name in ("bfloat16", "float16") if name in found), "float32")

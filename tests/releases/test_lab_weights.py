@@ -1,0 +1,80 @@
+"""A user's own model: a folder with weights, here of a tiny model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab.build import build
+from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.lab.weights import load
+
+pytest.importorskip("mlx_lm")
+LLAMA = Family("mlx-lm", "llama")
+
+
+def saved(folder, dtype, config=None):
+    """A folder with a tiny llama in it."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    model = build(LLAMA)
+    weights = {k: v.astype(dtype) for k, v in tree_flatten(model.module.parameters())}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    known = {**model.config, "model_type": "llama", **(config or {})}
+    (folder / "config.json").write_text(json.dumps(known))
+    return folder
+
+
+@pytest.mark.parametrize("name", ("float32", "float16", "bfloat16"))
+def test_a_right_model_is_green_in_its_own_type(tmp_path, name):
+    import mlx.core as mx
+
+    model = load(LLAMA, saved(tmp_path, getattr(mx, name)))
+    for scenario in ("left-padded", "extend", "filter"):
+        cell = SCENARIOS[scenario](model)
+        assert cell.verdict == "green", cell.detail
+        assert "nats" in cell.detail
+
+
+@pytest.mark.parametrize("name", ("float32", "bfloat16"))
+def test_a_row_at_the_wrong_position_is_red(tmp_path, name, monkeypatch):
+    """One row's tokens one place further than they are."""
+    import mlx.core as mx
+    from mlx_lm.models import cache
+
+    model = load(LLAMA, saved(tmp_path, getattr(mx, name)))
+    assert SCENARIOS["left-padded"](model).verdict == "green"
+    for kind in (cache.BatchKVCache, cache.BatchRotatingKVCache):
+        update = kind.update_and_fetch
+
+        def shifted(self, keys, values, update=update):
+            before = self.left_padding
+            out = update(self, keys, values)
+            if keys.shape[2] > 1:
+                self.offset = self.offset + mx.arange(self.offset.size)
+            assert before is not None
+            return out
+
+        monkeypatch.setattr(kind, "update_and_fetch", shifted)
+    assert SCENARIOS["left-padded"](model).verdict == "red"
+
+
+def test_code_in_the_folder_is_not_run(tmp_path):
+    import mlx.core as mx
+
+    saved(tmp_path, mx.float32, {"model_file": "evil.py"})
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(NotBuilt, match="model_file"):
+        load(LLAMA, tmp_path)
+
+
+def test_a_folder_without_weights_is_a_reason(tmp_path):
+    import mlx.core as mx
+
+    saved(tmp_path, mx.float32)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(NotBuilt, match="FileNotFoundError"):
+        load(LLAMA, tmp_path)
