@@ -224,14 +224,25 @@ def target_bodies(
 
 
 def write_matrix() -> None:
-    """Write the measured block into compat_matrix.yaml, and compile it."""
-    from mlx_patches import _matrix
+    """Write what is measured into compat_matrix.yaml, and compile it."""
+    import measure_lab
+    import model_rows
+
+    from mlx_patches import _matrix, _yaml
 
     text = MATRIX.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    MATRIX.write_text(before + BEGIN + measured_block(load_evidence()) + END + after)
+    always = _yaml.read(MATRIX)[0]["always"]
+    text = between(text, BEGIN, END, measured_block(load_evidence()))
+    models = model_rows.block(measure_lab.load(), always)
+    MATRIX.write_text(between(text, model_rows.BEGIN, model_rows.END, models))
     _matrix.COMPILED.write_text(_matrix.compile_builtin())
+
+
+def between(text: str, begin: str, end: str, new: str) -> str:
+    """The text with everything between two lines of it exchanged."""
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return before + begin + new + end + after
 
 
 if __name__ == "__main__":

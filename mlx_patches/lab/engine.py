@@ -274,7 +274,8 @@ def position_kwargs(
         if not flat:
             rows = [mx.stack([row] * 3) for row in rows]
             rows = [
-                row if image is None else image for row, image in zip(rows, images, strict=True)
+                row if image is None else image[..., line[0] : line[-1] + 1]
+                for row, image, line in zip(rows, images, places, strict=True)
             ]
         ids = mx.concatenate(rows, axis=0 if flat else 1)
         return {"rope_deltas": column, "position_ids": ids}

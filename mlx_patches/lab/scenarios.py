@@ -242,6 +242,17 @@ def rope_deltas(model: LabModel) -> Sequence[Row]:
     return rows
 
 
+@scenario("images")
+def images(model: LabModel) -> Sequence[Row]:
+    """Two rows with an image each, fed together; then beside a text, their prompts in pieces."""
+    together = [_text_and_image(model, True)[0] for _ in range(2)]
+    decode(model, together, prefill(model, together), STEPS)
+    engine.forget(model)
+    pieces = _text_and_image(model, True)
+    decode(model, pieces, prefill(model, pieces, chunk=4), STEPS)
+    return [*together, *pieces]
+
+
 def _text_and_image(model: LabModel, image_first: bool) -> list[Row]:
     text, image = rows_of(model, [max(LENGTHS)] * 2)
     image = Row(image.text, image.chunks, image=engine.image_positions(model, image.chunks[0]))

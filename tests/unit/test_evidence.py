@@ -16,9 +16,11 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import measure_lab  # noqa: E402
 import measure_matrix  # noqa: E402
+import model_rows  # noqa: E402
 import release_sets  # noqa: E402
 import write_docs  # noqa: E402
 
+LAB = measure_lab.load()
 EVIDENCE = measure_matrix.load_evidence()
 MATRIX = _matrix.CompatMatrix.load(_matrix.builtin_path())
 RULES = [
@@ -33,6 +35,25 @@ def test_matrix_is_what_the_evidence_yields():
     text = measure_matrix.MATRIX.read_text()
     block = text.partition(measure_matrix.BEGIN)[2].partition(measure_matrix.END)[0]
     assert block == measure_matrix.measured_block(EVIDENCE)
+
+
+def test_model_rows_are_what_the_lab_evidence_yields():
+    text = measure_matrix.MATRIX.read_text()
+    block = text.partition(model_rows.BEGIN)[2].partition(model_rows.END)[0]
+    assert block == model_rows.block(LAB, list(MATRIX.always))
+
+
+def test_a_row_names_what_some_cell_needed():
+    one = {
+        "set": "mlx-lm 0.1",
+        "without": {"a": {"merge": "r", "trim": "r"}, "b": {"merge": "g"}, "c": {"build": "x"}},
+        "needs": {"a": {"merge": ["offset-alias"], "trim": ["batch-rotating-extract"]}},
+    }
+    found = model_rows.rows([one], always=["frozen-state"])
+    assert found["a"] == {"mlx-lm": ["offset-alias", "batch-rotating-extract"]}
+    assert found["b"] == {"mlx-lm": []}
+    assert "c" not in found  # never built: the row default holds
+    assert "frozen-state" not in found["default"]["mlx-lm"]
 
 
 def test_compiled_matrix_is_current():
@@ -94,9 +115,6 @@ def test_a_range_that_claims_more_is_noticed(tmp_path):
         cell["with"] = "red"
     with pytest.raises(SystemExit, match="did not repair"):
         measure_matrix.measured_block(changed)
-
-
-LAB = measure_lab.load()
 
 
 def test_lab_evidence_names_only_sets_of_the_list():

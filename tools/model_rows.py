@@ -1,0 +1,75 @@
+"""The rows of the matrix: which patches a model family needs, from the lab's evidence.
+
+A family's row has the patches that some cell of it needed in some measured release, and those
+that are made for its own module. The row ``default`` is for what the lab has not measured: every
+patch that is made for no family.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from mlx_patches import _registry
+from mlx_patches._activation import MODEL_PACKAGES
+from mlx_patches._patch import Patch
+
+BEGIN = "# -- models: written by tools/measure_matrix.py from tools/evidence/lab --\n"
+END = "# -- end of models --\n"
+_MODULE = re.compile(r"(mlx_lm\.models|mlx_vlm\.models)\.([\w-]+)")
+
+Rows = dict[str, dict[str, list[str]]]
+
+
+def block(evidence: list[dict[str, Any]], always: list[str]) -> str:
+    """The models section, as YAML text."""
+    lines = ["models:"]
+    for model, row in rows(evidence, always).items():
+        lines.append(f"  {model}:")
+        lines += [f"    {name}: [{', '.join(ids)}]" for name, ids in row.items()]
+    return "\n".join(lines) + "\n"
+
+
+def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
+    """Model to distribution to patch ids, in the registry's order; ``default`` first."""
+    order = _registry.builtin().ids()
+    patches = [patch for patch in _registry.builtin() if patch.id not in always]
+    measured = families(evidence)
+    needed: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in evidence:
+        distribution = one["set"].split()[0]
+        for family, by_scenario in one.get("needs", {}).items():
+            needed[distribution, family].update(*by_scenario.values())
+    generic = []
+    for patch in patches:
+        own = owners(patch) & measured
+        for place in own:
+            needed[place].add(patch.id)
+        if not own and not patch.optional:
+            generic.append(patch.id)
+    found: Rows = {"default": dict.fromkeys(MODEL_PACKAGES.values(), generic)}
+    for distribution, family in sorted(measured, key=lambda place: place[::-1]):
+        ids = needed[distribution, family].difference(always)
+        found.setdefault(family, {})[distribution] = sorted(ids, key=order.index)
+    return found
+
+
+def families(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """(distribution, family) of every family that the lab has built in some release."""
+    return {
+        (one["set"].split()[0], family)
+        for one in evidence
+        for family, cells in one["without"].items()
+        if "x" not in cells.values()
+    }
+
+
+def owners(patch: Patch) -> set[tuple[str, str]]:
+    """(distribution, module) below the models that the patch's targets are in."""
+    found = (_MODULE.match(target.module) for target in patch.targets)
+    return {(MODEL_PACKAGES[match[1]], match[2]) for match in found if match}
