@@ -154,10 +154,10 @@ class CompatMatrix:
         return tuple(name for name in self._document["models"] if name != "default")
 
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
-        """What a model's row names in a distribution; the row ``default`` for an unknown model."""
+        """What a model's row names in a distribution; the row ``default`` where it has no word."""
         rows = self._document["models"]
-        row = rows.get(model, rows["default"])
-        return tuple(row.get(distribution, ()))
+        default = rows["default"].get(distribution, ())
+        return tuple(rows.get(model, {}).get(distribution, default))
 
     @cached_property
     def broken_sets(self) -> tuple[BrokenSet, ...]:

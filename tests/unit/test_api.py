@@ -133,7 +133,7 @@ EVERY = (METHOD, FUNCTION, ALWAYS, OPTIONAL)
 ROWS = {
     "default": {"mlx-lm": ["function"], "mlx-vlm": ["function"]},
     "gemma4": {"mlx-lm": ["method"], "mlx-vlm": ["method", "function"]},
-    "sound": {},
+    "sound": {"mlx-lm": [], "mlx-vlm": []},
 }
 
 

@@ -91,9 +91,13 @@ def test_no_rule(load):
 
 
 def test_rows(load):
-    matrix = load(GOOD.replace("default: {}", "default: {fake-lm: [other]}\n  empty: {}"))
+    matrix = load(
+        GOOD.replace(
+            "default: {}", "default: {fake-lm: [other], other-lm: [fix]}\n  empty: {fake-lm: []}"
+        )
+    )
     assert matrix.patches_for("gemma", "fake-lm") == ("fix", "other")
-    assert matrix.patches_for("gemma", "other-lm") == ()
+    assert matrix.patches_for("gemma", "other-lm") == ("fix",)  # not measured there
     assert matrix.patches_for("unknown", "fake-lm") == ("other",)
     assert matrix.patches_for("empty", "fake-lm") == ()
     assert matrix.models == ("empty", "gemma")
