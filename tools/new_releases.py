@@ -1,6 +1,8 @@
-"""Adds to release_sets.toml the releases that it does not name yet, dated today.
+"""Notes what is new on the package index, so that it gets measured.
 
-Asks the package index through pip, as an install would; needs the network.
+A new mlx-lm or mlx-vlm becomes a release set, dated today. A new mlx, which every set may meet,
+re-dates the newest set of each and drops its evidence. A new host is only noted: its tests take
+the newest release anyway. Asks the index through pip, as an install would; needs the network.
 """
 
 from __future__ import annotations
@@ -9,27 +11,62 @@ import datetime
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable, Mapping
 
+import measure_lab
+import measure_matrix
 import release_sets
 from packaging.version import Version
+from release_sets import ReleaseSet
 
-WATCHED = ("mlx-lm", "mlx-vlm")
-FILE = release_sets.HERE / "release_sets.toml"
+SETS = release_sets.HERE / "release_sets.toml"
+WATCHED = release_sets.HERE / "watched.toml"
 
 
 def main() -> None:
-    known = {(one.distribution, one.version) for one in release_sets.load().values()}
-    added = []
-    for distribution in WATCHED:
-        newest = max(Version(version) for name, version in known if name == distribution)
+    sets = release_sets.load()
+    seen = tomllib.loads(WATCHED.read_text())
+    added, again, newer = news(sets, seen, released)
+    today = datetime.date.today().isoformat()
+    SETS.write_text(with_sets(SETS.read_text(), added, again, today))
+    for name, version in newer.items():
+        old = WATCHED.read_text()
+        WATCHED.write_text(old.replace(f'{name} = "{seen[name]}"', f'{name} = "{version}"'))
+    for name in again:
+        for file in (measure_matrix.EVIDENCE, measure_lab.EVIDENCE):
+            (file / f"{sets[name].slug}.json").unlink(missing_ok=True)
+    said = [*added, *(f"{name} {version}" for name, version in newer.items())]
+    print("\n".join(said) or "nothing new")
+
+
+def news(
+    sets: Mapping[str, ReleaseSet],
+    seen: Mapping[str, str],
+    released: Callable[[str], list[str]],
+) -> tuple[list[str], list[str], dict[str, str]]:
+    """The sets to add, those to measure again, and the newer releases of what is watched."""
+    added, newest_sets = [], []
+    for distribution in ("mlx-lm", "mlx-vlm"):
+        own = [one for one in sets.values() if one.distribution == distribution]
+        newest = max(own, key=lambda one: Version(one.version))
+        newest_sets.append(newest.name)
         for version in released(distribution):
-            if Version(version) > newest:
+            if Version(version) > Version(newest.version):
                 added.append(f"{distribution} {version}")
-    today = datetime.date.today()
-    with FILE.open("a") as file:
-        for name in added:
-            file.write(f'\n["{name}"]\ndate = {today}\n')
-    print("\n".join(added) or "nothing new")
+    newer = {}
+    for name, version in seen.items():
+        latest = released(name)[-1]
+        if Version(latest) > Version(version):
+            newer[name] = latest
+    return added, newest_sets if "mlx" in newer else [], newer
+
+
+def with_sets(text: str, added: list[str], again: list[str], today: str) -> str:
+    """release_sets.toml with new sets, and others under today's date."""
+    for name in again:
+        text = re.sub(rf'(\["{re.escape(name)}"\]\ndate = )\S+', rf"\g<1>{today}", text)
+    return text + "".join(f'\n["{name}"]\ndate = {today}\n' for name in added)
 
 
 def released(distribution: str) -> list[str]:
