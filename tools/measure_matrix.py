@@ -71,9 +71,8 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
     if not todo:
         return
     evidence["versions"] = versions(one)
-    without = child(one, todo)
+    without, with_ = child(one, todo), child(one, todo, "--patched", "--force")
     for patch_id in todo:
-        with_ = child(one, [patch_id], "--patched", "--force")
         measured[patch_id] = {
             row["target"]: {
                 "body": row["body"],
@@ -82,10 +81,8 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
                 "detail": row["detail"],
                 **({"detail_with": after["detail"]} if after["verdict"] == "red" else {}),
             }
-            for row, after in zip(
-                [row for row in without if row["patch"] == patch_id], with_, strict=True
-            )
-            if row["verdict"] != "n/a"
+            for row, after in zip(without, with_, strict=True)
+            if row["patch"] == patch_id and row["verdict"] != "n/a"
         }
     evidence["patches"] = dict(sorted(measured.items()))
     EVIDENCE.mkdir(exist_ok=True)

@@ -1,7 +1,8 @@
 """One probe in a process of its own: ``python -m mlx_patches.probes.child``.
 
 Prints one JSON line. ``--patched`` applies the patch first, through the matrix; ``--force``
-applies it whatever the matrix says, which is how a range gets measured.
+applies it whatever the matrix says, which is how a range gets measured. Of several patches
+each is taken out before the next.
 """
 
 from __future__ import annotations
@@ -36,24 +37,28 @@ def main(argv: list[str] | None = None) -> None:
         json.dump(rows, sys.stdout)
         print()
         return
-    rows = [
-        probe_target(patch, target, options.patched, options.force)
-        for patch in map(_registry.builtin().get, options.patch)
-        for target in patch.targets
-        if options.distribution in (None, target.distribution)
-    ]
+    rows = []
+    for patch in map(_registry.builtin().get, options.patch):
+        manager = Manager(anything_goes(patch)) if options.force else _session_manager()
+        for target in patch.targets:
+            if options.distribution in (None, target.distribution):
+                rows.append(probe_target(patch, target, manager if options.patched else None))
+        manager.restore([patch.id])
     json.dump(rows, sys.stdout)
     print()
 
 
-def probe_target(patch: Patch, target: Target, patched: bool, force: bool) -> dict[str, Any]:
-    """One row: ``verdict`` is red, green or n/a, with ``detail``, ``figure`` and ``body``."""
+def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -> dict[str, Any]:
+    """One row: ``verdict`` is red, green or n/a, with ``detail``, ``figure`` and ``body``.
+
+    With a manager, the patch is applied by it first.
+    """
     row: dict[str, Any] = {"patch": patch.id, "target": target.path}
     row["distribution"] = target.distribution
     try:
         row["body"] = _body(target)
-        if patched:
-            row["applied"] = _apply(patch, target, force)
+        if manager is not None:
+            row["applied"] = _apply(patch, target, manager)
         module, _, name = patch.probe.partition(":")
         result = getattr(importlib.import_module(module), name)(target)
         verdict = "red" if result.red else "green"
@@ -84,11 +89,13 @@ def probe_model(name: str, patched: bool) -> dict[str, Any]:
     return row
 
 
-def _apply(patch: Patch, target: Target, force: bool) -> list[str]:
+def _session_manager() -> Manager:
+    return _activation.session().manager
+
+
+def _apply(patch: Patch, target: Target, manager: Manager) -> list[str]:
     importlib.import_module(target.module)
-    if not force:
-        return [str(o.status) for o in _activation.session().manager.apply(patch)]
-    outcomes = Manager(anything_goes(patch)).apply(patch)
+    outcomes = manager.apply(patch)
     failed = [o for o in outcomes if o.status == "failed"]
     if failed:
         raise RuntimeError(failed[0].reason)
