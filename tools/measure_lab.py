@@ -167,7 +167,7 @@ def fate(cells: dict[str, str]) -> str:
     pairs = cells.values()
     if any(pair[0] == "x" for pair in pairs):
         return "not-built"
-    if any(pair[1:] == "r" for pair in pairs):
+    if any(pair in ("r", "rr", "gr", "nr") for pair in pairs):
         return "red"
     if any(pair[0] == "r" for pair in pairs):
         return "repaired"

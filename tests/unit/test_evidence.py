@@ -139,6 +139,8 @@ def test_findings_and_summary_are_what_the_lab_evidence_yields():
         ({"a": "gg", "b": "rg"}, "repaired"),
         ({"a": "rr", "b": "rg"}, "red"),
         ({"a": "gr"}, "red"),
+        ({"a": "r", "b": "g"}, "red"),  # not measured with the patches
+        ({"a": "nr"}, "red"),
         ({"a": "ii", "b": "gg"}, "insensitive"),
         ({"build": "xx"}, "not-built"),
     ],
