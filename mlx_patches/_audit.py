@@ -47,6 +47,7 @@ class Audit:
     active: bool
     model: ModelReport | None = None
     origins: dict[str, str] = field(default_factory=dict)
+    host: str = ""
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -75,6 +76,7 @@ class Audit:
             "python": platform.python_version(),
             "platform": platform.platform(),
             "active": self.active,
+            "host": self.host,
             "distributions": [
                 {"name": d.name, "version": d.version, "commit": d.commit, "editable": d.editable}
                 for d in self.distributions
@@ -120,10 +122,16 @@ def audit(model: str | None = None) -> Audit:
         broken_sets=tuple(b for b in current.matrix.broken_sets if b.matches(versions)),
         outcomes=outcomes,
         models=_affected_models(current),
-        active=current.active or _boot.active(),
+        active=_active(current),
         model=report,
+        host=_boot.limited_to(),
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
+
+
+def _active(current: Session) -> bool:
+    """Whether processes of this environment, or of the host that it is for, get the patches."""
+    return current.active or _boot.active() or bool(_boot.limited_to())
 
 
 def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
@@ -137,7 +145,7 @@ def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
     elif patch.optional:
         status, reason = Status.DISABLED, f"optional: ask for it by name; {verdict.reason}"
         by_choice = True
-    elif current.active or _boot.active():
+    elif _active(current):
         status, by_choice = Status.PENDING, False
         always = patch.id in current.matrix.always
         reason = f"waits for {'its module' if always else 'a model that needs it'}"

@@ -11,19 +11,38 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
 PACKAGES = ("mlx_lm", "mlx_vlm")
+# Overrides what the environment was enabled for, in one process and its children.
+SWITCH = "MLX_PATCHES"
+ON = {"1", "true", "yes", "on"}
 OFF = {"0", "false", "no", "off"}
+# Interpreter options that take the next argument.
+_TAKES_ONE = {"-W", "-X", "--check-hash-based-pycs"}
 
 _watcher = None
+_host = ""
 
 
-def start() -> None:
-    """Wait for a package that has patches; ``MLX_PATCHES=0`` in the environment forbids it."""
-    global _watcher
-    if _watcher is not None or os.environ.get("MLX_PATCHES", "").lower() in OFF:
+def start(host: str = "", scripts: Sequence[str] = (), modules: Sequence[str] = ()) -> None:
+    """Wait for a package that has patches.
+
+    Args:
+        host: where given, only processes of this host are meant, and their children.
+        scripts: the host's console scripts.
+        modules: the top-level packages that ``python -m`` starts it from.
+    """
+    global _watcher, _host
+    setting = os.environ.get(SWITCH, "").lower()
+    _host = host
+    if _watcher is not None or setting in OFF:
         return
+    if host and setting not in ON:
+        if not starts(sys.orig_argv, scripts, modules):
+            return
+        os.environ[SWITCH] = "1"  # its worker processes are called otherwise
     from ._import_hooks import Watcher
 
     _watcher = Watcher(PACKAGES, _first_import)
@@ -32,9 +51,34 @@ def start() -> None:
         _apply()
 
 
+def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) -> bool:
+    """Whether a command line of Python runs one of these scripts or a module of these packages."""
+    arguments = iter(argv[1:])
+    for argument in arguments:
+        if _short(argument) and argument.endswith("m"):
+            return next(arguments, "").partition(".")[0] in modules
+        if _short(argument) and argument.endswith("c"):
+            return False
+        if argument in _TAKES_ONE:
+            next(arguments, "")
+        elif not argument.startswith("-"):
+            return os.path.basename(argument).removesuffix(".exe") in scripts
+    return False
+
+
+def _short(argument: str) -> bool:
+    """Whether it is a group of one-letter options, as in ``-um``."""
+    return argument[:1] == "-" and argument[1:2] not in ("-", "W", "X")
+
+
 def active() -> bool:
     """True where this process waits, or has waited, for a package to patch."""
     return _watcher is not None
+
+
+def limited_to() -> str:
+    """The host whose processes this environment was enabled for; empty where for all or none."""
+    return _host
 
 
 def _first_import(module: ModuleType) -> None:

@@ -197,11 +197,18 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-def enable() -> None:
-    """Activate the patches in every process of this environment."""
+@click.option("--host", metavar="DISTRIBUTION", help="Only in processes of this installed host.")
+def enable(host: str | None) -> None:
+    """Activate the patches in every process of this environment, or in those of one host.
+
+    MLX_PATCHES=0 in a process's environment forbids them there, MLX_PATCHES=1 asks for them.
+    """
     from . import _enable
 
-    click.echo(f"enabled: {_enable.enable()}")
+    limit = _enable.limit_to(host) if host else None
+    path = _enable.enable(limit)
+    whose = f" for {', '.join(limit.scripts)}" if limit else ""
+    click.echo(f"enabled{whose}: {path}")
 
 
 @cli.command()
@@ -211,6 +218,18 @@ def disable() -> None:
 
     removed = _enable.disable()
     click.echo(f"disabled: removed {removed}" if removed else "was not enabled here")
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(command: tuple[str, ...]) -> None:
+    """Start a host with the patches: mlx-patches run -- vllm-mlx serve MODEL.
+
+    Nothing has to be enabled. Worker processes get the patches too.
+    """
+    from . import _run
+
+    _run.execute(_run.launch(command))
 
 
 def _run_child(*arguments: str) -> list[dict[str, Any]]:
@@ -230,7 +249,8 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
     console = _console()
     installed = ", ".join(map(str, report.distributions)) or "no MLX package"
     console.print(Text(f"Installed: {installed}"))
-    console.print(Text(f"Active in this environment: {'yes' if report.active else 'no'}"))
+    active = f"in processes of {report.host}" if report.host else "yes" if report.active else "no"
+    console.print(Text(f"Active in this environment: {active}"))
     for broken in report.broken_sets:
         console.print(Text(f"Cannot work: {broken.reason}: {broken.remedy}", style="red"))
     if report.model is not None:

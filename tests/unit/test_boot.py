@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mlx_patches import _enable
+from mlx_patches import MlxPatchesError, _boot, _enable
 
+ROOT = Path(__file__).parents[2]
+SWITCH = _boot.SWITCH
 BOOT = "import mlx_patches._boot as boot; boot.start(); "
 
 
@@ -69,25 +71,88 @@ def test_environment_variable_switches_it_off(package):
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_the_line_runs_and_an_orphan_is_silent(tmp_path):
-    assert run(_enable.LINE + "import mlx_patches._boot as b; assert b.active()").returncode == 0
-    orphan = subprocess.run(
-        [sys.executable, "-S", "-c", _enable.LINE], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert (orphan.returncode, orphan.stderr) == (0, "")
+def test_an_environment_starts_when_its_path_is_complete(tmp_path):
+    """The .pth file of an editable install may come after ours."""
+    environment = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    site = next(environment.glob("lib/python*/site-packages"))
+    (site / _enable.NAME).write_text(_enable.line())
+    (site / "zzz.pth").write_text(f"{ROOT}\n")
+    code = "import mlx_patches._boot as b; print(b.active())"
+    python = environment / "bin" / "python"
+    assert subprocess.check_output([python, "-c", code], text=True).strip() == "True"
+    (site / "zzz.pth").unlink()
+    orphan = subprocess.run([python, "-c", "print(1)"], capture_output=True, text=True)
+    assert (orphan.returncode, orphan.stdout, orphan.stderr) == (0, "1\n", "")
+    (site / "mlx_patches").mkdir()  # what an uninstaller leaves
+    (site / "mlx_patches" / "__init__.py").write_text("raise RuntimeError('half installed')")
+    broken = subprocess.run([python, "-c", "print(1)"], capture_output=True, text=True)
+    assert (broken.returncode, broken.stdout, broken.stderr) == (0, "1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["python", "/venv/bin/host", "serve"], True),
+        (["python", "-X", "dev", "-W", "ignore", "/venv/bin/host"], True),
+        (["python", "-um", "host_package"], True),
+        (["python", "-u", "-m", "host_package.server"], True),
+        (["python", "-m", "host_package"], True),
+        (["python", "-m", "host_package_2"], False),
+        (["python", "-c", "import host_package"], False),
+        (["python", "/venv/bin/other"], False),
+        (["python"], False),
+        (["python.exe", "host.exe"], True),
+    ],
+)
+def test_a_hosts_processes_are_known_by_their_command_line(command, expected):
+    assert _boot.starts(command, ["host"], ["host_package"]) is expected
+
+
+def test_a_limit_holds_for_other_processes_and_children_inherit_it():
+    limited = "boot.start('host', ['host'], []); print(boot.active())"
+    code = f"import mlx_patches._boot as boot, os, sys; {limited}"
+    assert run(code).stdout.strip() == "False"
+    assert run(code, MLX_PATCHES="1").stdout.strip() == "True"
+    as_host = f"import sys; sys.orig_argv = ['python', 'host']; {code}"
+    as_host += f"; print(os.environ['{SWITCH}'])"
+    assert run(as_host, MLX_PATCHES="").stdout.split() == ["True", "1"]
+    assert run(as_host, MLX_PATCHES="0").stdout.split() == ["False", "0"]
+
+
+def test_limits_come_from_the_hosts_own_metadata():
+    limit = _enable.limit_to("pytest")
+    assert "pytest" in limit.scripts
+    assert "pytest" in limit.modules
+    with pytest.raises(MlxPatchesError, match="not installed"):
+        _enable.limit_to("no-such-host")
+    with pytest.raises(MlxPatchesError, match="no command"):
+        _enable.limit_to("packaging")
 
 
 def test_enable_and_disable(monkeypatch, tmp_path):
     monkeypatch.setattr(_enable, "_path", lambda: tmp_path / _enable.NAME)
-    assert _enable.enable().read_text() == _enable.LINE
-    assert _enable.enable() == tmp_path / _enable.NAME
+    assert _enable.enable().read_text() == _enable.line()
+    limit = _enable.Limit("host", ("host",), ("host_package",))
+    assert _enable.enable(limit).read_text() == _enable.line(limit)
     assert _enable.disable() == tmp_path / _enable.NAME
     assert _enable.disable() is None
 
 
-def test_read_only_environment_is_one_clear_line(monkeypatch, tmp_path):
-    from mlx_patches import MlxPatchesError
+def test_python_3_15_gets_its_own_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(_enable, "_path", lambda: tmp_path / _enable.NAME)
+    monkeypatch.setattr(_enable, "START_FROM", (3, 0))
+    _enable.enable()
+    start = tmp_path / _enable.START_NAME
+    assert start.read_text() == "mlx_patches._boot:start\n"
+    _enable.enable(_enable.Limit("host", ("host",), ()))
+    assert not start.exists()  # it cannot say whose processes are meant
+    _enable.enable()
+    _enable.disable()
+    assert list(tmp_path.iterdir()) == []
 
+
+def test_read_only_environment_is_one_clear_line(monkeypatch, tmp_path):
     monkeypatch.setattr(_enable, "_path", lambda: tmp_path / "missing" / _enable.NAME)
     with pytest.raises(MlxPatchesError, match="cannot be written"):
         _enable.enable()

@@ -1,0 +1,97 @@
+"""``mlx-patches run``: the command line that it becomes, and what runs then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_patches import MlxPatchesError, _run
+
+ACTIVE = "import mlx_patches._boot as boot; print(boot.active())"
+
+
+def script(path: Path, first: str, body: str = ACTIVE) -> Path:
+    path.write_text(f"{first}\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def output(command, **environment):
+    launch = _run.launch([str(word) for word in command])
+    done = subprocess.run(
+        launch.command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **launch.variables, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_script_of_this_interpreter(tmp_path):
+    assert output([script(tmp_path / "host", f"#!{sys.executable}")]) == ["True"]
+
+
+def test_its_arguments_are_its_own(tmp_path):
+    host = script(tmp_path / "host", f"#!{sys.executable}", "import sys; print(*sys.argv[1:])")
+    assert output([host, "serve", "--port", "1"]) == ["serve", "--port", "1"]
+
+
+def test_a_long_interpreter_path(tmp_path):
+    shell = f"'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n{ACTIVE}"
+    assert output([script(tmp_path / "host", "#!/bin/sh", shell)]) == ["True"]
+
+
+def test_python_itself():
+    assert output([sys.executable, "-c", ACTIVE]) == ["True"]
+
+
+@pytest.mark.parametrize("method", ("spawn", "forkserver", "fork"))
+def test_child_processes(tmp_path, method):
+    body = f"""
+import multiprocessing
+def work():
+    {ACTIVE}
+if __name__ == "__main__":
+    child = multiprocessing.get_context("{method}").Process(target=work)
+    child.start(); child.join()
+"""
+    assert output([script(tmp_path / "host.py", f"#!{sys.executable}", body)]) == ["True"]
+
+
+def test_another_sitecustomize_runs_too(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    host = script(tmp_path / "host", f"#!{sys.executable}", ACTIVE)
+    launch = _run.launch([str(host)])
+    paths = f"{launch.variables['PYTHONPATH']}{os.pathsep}{tmp_path}"
+    assert output([host], PYTHONPATH=paths) == ["theirs", "True"]
+
+
+@pytest.mark.parametrize("option", ("-E", "-I", "-sE"))
+def test_a_script_that_isolates_its_interpreter(tmp_path, option):
+    host = script(tmp_path / "host", f"#!{sys.executable} {option}")
+    launch = _run.launch([str(host)])
+    assert option in launch.warning
+    assert output([host, "x"]) == ["True"]
+
+
+@pytest.mark.parametrize("option", ("-I", "-E", "-S"))
+def test_an_interpreter_that_ignores_it_is_refused(option):
+    with pytest.raises(MlxPatchesError, match="ignores"):
+        _run.launch([sys.executable, option, "-m", "host"])
+
+
+def test_what_cannot_be_started_is_one_clear_line(tmp_path):
+    with pytest.raises(MlxPatchesError, match="no such command"):
+        _run.launch(["no-such-command-here"])
+    with pytest.raises(MlxPatchesError, match="not a script of Python"):
+        _run.launch([str(script(tmp_path / "tool", "#!/bin/sh", "echo"))])
+    empty = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
+    host = script(tmp_path / "host", f"#!{empty / 'bin' / 'python'}")
+    with pytest.raises(MlxPatchesError, match="no mlx_patches"):
+        _run.launch([str(host)])
