@@ -18,6 +18,8 @@ _BUILTIN = {
     "frozen-state": "shared.frozen_state",
     "rotating-max-size": "shared.rotating_max_size",
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
+    "rotating-restored": "shared.rotating_restored",
+    "arrays-mask": "shared.arrays_mask",
     "extra-eos": "shared.extra_eos",
 }
 

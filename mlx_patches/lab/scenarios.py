@@ -287,12 +287,10 @@ def quantized(model: LabModel, bits: int) -> Cell:
     rows = rows_of(model, LENGTHS)
     cache, makers = engine.quantized(model, padding_of(rows), bits)
     try:
-        decode(model, rows, prefill_left(model, rows, cache=cache), steps(model))
         alone = [_solo_run(model, row, [make() for make in makers]) for row in rows]
-    except ValueError as error:
-        if "[quantize]" in str(error):  # a head that is no multiple of the group
-            raise NotApplicable(str(error)) from error
-        raise
+    except Exception as error:
+        raise NotApplicable(f"not even alone: {engine.where(error)}") from error
+    decode(model, rows, prefill_left(model, rows, cache=cache), steps(model))
     return differences([row.said for row in rows], alone, model.tolerance.quantized())
 
 

@@ -8,7 +8,14 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
-from mlx_patches.patches.shared import _handles, extra_eos, frozen_state, rotating_max_size
+from mlx_patches.patches.shared import (
+    _handles,
+    arrays_mask,
+    extra_eos,
+    frozen_state,
+    rotating_max_size,
+    rotating_restored,
+)
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -29,6 +36,15 @@ def padding_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_rotating_extract, "settled", lambda cache: cache)
 
 
+def lengths_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating_restored, "lengths", lambda cache: cache.__dict__["_lengths"])
+    monkeypatch.setattr(rotating_restored, "truth", lambda saved, read: read)
+
+
+def masks_by_left_padding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_mask, "within", lambda lengths, N: True)
+
+
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
@@ -40,5 +56,7 @@ MUTANTS: dict[str, Mutant] = {
     "frozen-state": states_that_are_live,
     "rotating-max-size": sizes_as_they_come,
     "batch-rotating-extract": padding_below_zero,
+    "rotating-restored": lengths_of_no_row,
+    "arrays-mask": masks_by_left_padding_alone,
     "extra-eos": first_id_only,
 }

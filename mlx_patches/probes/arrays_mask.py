@@ -1,0 +1,44 @@
+"""Asks recurrent caches that were merged while empty for the mask of a right-padded prompt."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of
+
+_LENGTHS = [2, 5]
+_CHUNKS = (3, 2)
+
+
+def probe(target: Target) -> Result:
+    """Red where a chunk's mask has other positions than the rows have tokens."""
+    cache_class = cache_of(target)
+    for name in ("merge", "prepare", "advance"):
+        if not hasattr(cache_class, name):
+            raise NotApplicable(f"ArraysCache has no {name} in this release")
+    cache: Any = merged(target, cache_class)
+    cache.prepare(lengths=_LENGTHS)
+    fed = 0
+    for chunk in _CHUNKS:
+        mask = cache.make_mask(chunk)
+        seen = None if mask is None else mask.tolist()
+        wanted = [[fed + i < length for i in range(chunk)] for length in _LENGTHS]
+        if seen != wanted:
+            return Result(True, f"mask of tokens {fed} to {fed + chunk}: {seen}, not {wanted}")
+        cache.advance(chunk)
+        fed += chunk
+    return Result(False, "a chunk's mask has the tokens that the rows have")
+
+
+def merged(target: Target, cache_class: Any) -> Any:
+    """Two empty caches as a batch, as the release's engine starts one."""
+    module = importlib.import_module(target.module)
+    rows = [cache_class(2) for _ in _LENGTHS]
+    merge = getattr(rows[0], "merge", None) or module.ArraysCache.merge
+    try:
+        return merge(rows)
+    except StopIteration:
+        raise NotApplicable("this release cannot merge empty recurrent caches") from None
