@@ -19,6 +19,7 @@ _BUILTIN = {
     "rotating-max-size": "shared.rotating_max_size",
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
     "extra-eos": "shared.extra_eos",
+    "mask-list": "shared.mask_list",
 }
 
 

@@ -8,7 +8,13 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
-from mlx_patches.patches.shared import _handles, extra_eos, frozen_state, rotating_max_size
+from mlx_patches.patches.shared import (
+    _handles,
+    extra_eos,
+    frozen_state,
+    mask_list,
+    rotating_max_size,
+)
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -34,6 +40,10 @@ def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
 
 
+def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_list, "first", lambda cache: cache)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -41,4 +51,5 @@ MUTANTS: dict[str, Mutant] = {
     "rotating-max-size": sizes_as_they_come,
     "batch-rotating-extract": padding_below_zero,
     "extra-eos": first_id_only,
+    "mask-list": lists_as_they_come,
 }
