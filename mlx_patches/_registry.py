@@ -20,6 +20,7 @@ _BUILTIN = {
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
     "extra-eos": "shared.extra_eos",
     "mask-list": "shared.mask_list",
+    "mask-after-update": "mlx_vlm.mask_after_update",
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
+from mlx_patches.patches.mlx_vlm import mask_after_update
 from mlx_patches.patches.shared import (
     _handles,
     extra_eos,
@@ -44,6 +45,10 @@ def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_list, "first", lambda cache: cache)
 
 
+def masks_as_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_after_update, "whole", lambda mask: mask)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -52,4 +57,5 @@ MUTANTS: dict[str, Mutant] = {
     "batch-rotating-extract": padding_below_zero,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
+    "mask-after-update": masks_as_they_are_cut,
 }
