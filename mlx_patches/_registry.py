@@ -21,6 +21,7 @@ _BUILTIN = {
     "extra-eos": "shared.extra_eos",
     "mask-list": "shared.mask_list",
     "mask-after-update": "mlx_vlm.mask_after_update",
+    "padding-nan": "shared.padding_nan",
 }
 
 

@@ -14,6 +14,7 @@ from mlx_patches.patches.shared import (
     extra_eos,
     frozen_state,
     mask_list,
+    padding_nan,
     rotating_max_size,
 )
 
@@ -49,6 +50,10 @@ def masks_as_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_after_update, "whole", lambda mask: mask)
 
 
+def padding_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(padding_nan, "zeroed", lambda cache, keys, values: (keys, values))
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -58,4 +63,5 @@ MUTANTS: dict[str, Mutant] = {
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
     "mask-after-update": masks_as_they_are_cut,
+    "padding-nan": padding_as_it_comes,
 }
