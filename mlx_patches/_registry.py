@@ -22,6 +22,7 @@ _BUILTIN = {
     "mask-list": "shared.mask_list",
     "mask-after-update": "mlx_vlm.mask_after_update",
     "padding-nan": "shared.padding_nan",
+    "unknown-kwargs": "mlx_vlm.unknown_kwargs",
 }
 
 

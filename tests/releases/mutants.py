@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
-from mlx_patches.patches.mlx_vlm import mask_after_update
+from mlx_patches.patches.mlx_vlm import mask_after_update, unknown_kwargs
 from mlx_patches.patches.shared import (
     _handles,
     extra_eos,
@@ -54,6 +54,10 @@ def padding_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(padding_nan, "zeroed", lambda cache, keys, values: (keys, values))
 
 
+def arguments_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unknown_kwargs, "accepted", lambda call: None)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -64,4 +68,5 @@ MUTANTS: dict[str, Mutant] = {
     "mask-list": lists_as_they_come,
     "mask-after-update": masks_as_they_are_cut,
     "padding-nan": padding_as_it_comes,
+    "unknown-kwargs": arguments_as_they_come,
 }
