@@ -23,6 +23,7 @@ _BUILTIN = {
     "mask-after-update": "mlx_vlm.mask_after_update",
     "padding-nan": "shared.padding_nan",
     "unknown-kwargs": "mlx_vlm.unknown_kwargs",
+    "mistral-row-scale": "mlx_vlm.mistral_row_scale",
 }
 
 

@@ -78,7 +78,7 @@ class Conformance:
         outcomes = case.manager().apply(case.patch, dry_run=True)
         ready = {outcome.target for outcome in outcomes if outcome.status is Status.PENDING}
         assert ready, "this environment has none of the patch's targets"
-        return [target for target in case.patch.targets if target.path in ready]
+        return [t for t in case.patch.targets if t.path in ready and t.module in sys.modules]
 
     @pytest.fixture
     def paths(self, present: list[Target]) -> list[str]:

@@ -62,6 +62,45 @@ def gemma4(
     return _tiny("gemma4", language.LanguageModel(config), language.__name__, seed)
 
 
+def mistral3(model_type: str = "ministral3", scale_after: int = 4, seed: int = 0) -> TinyModel:
+    """The language model of Mistral 3 in mlx-vlm.
+
+    Args:
+        model_type: of the text model, ``ministral3`` or ``mistral4``.
+        scale_after: the attention scale grows after each so many positions.
+        seed: of the weights.
+    """
+    sliding = model_type == "ministral3"
+    config = _imported("mlx_vlm.models.mistral3.config").TextConfig(
+        model_type=model_type,
+        hidden_size=32,
+        num_hidden_layers=4,
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2 if sliding else 4,
+        head_dim=16,
+        rms_norm_eps=1e-6,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=512,
+        layer_types=["sliding_attention" if sliding else "full_attention", "full_attention"] * 2,
+        sliding_window=8,
+        rope_parameters={
+            "rope_theta": 10000.0,
+            "rope_type": "default",
+            "llama_4_scaling_beta": 0.5,
+            "original_max_position_embeddings": scale_after,
+        },
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=16,
+        qk_nope_head_dim=16,
+        qk_head_dim=32,
+        v_head_dim=16,
+    )
+    language = _imported("mlx_vlm.models.mistral3.language")
+    return _tiny(model_type, language.LanguageModel(config), language.__name__, seed)
+
+
 def llama(layers: int = 2, seed: int = 0) -> TinyModel:
     """Llama in mlx-lm: a family that is right in a batch, for comparison."""
     module = _imported("mlx_lm.models.llama")

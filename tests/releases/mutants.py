@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
-from mlx_patches.patches.mlx_vlm import mask_after_update, unknown_kwargs
+from mlx_patches.patches.mlx_vlm import mask_after_update, mistral_row_scale, unknown_kwargs
 from mlx_patches.patches.shared import (
     _handles,
     extra_eos,
@@ -58,6 +58,10 @@ def arguments_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unknown_kwargs, "accepted", lambda call: None)
 
 
+def first_row_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mistral_row_scale, "offsets_of", lambda cache: None)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -69,4 +73,5 @@ MUTANTS: dict[str, Mutant] = {
     "mask-after-update": masks_as_they_are_cut,
     "padding-nan": padding_as_it_comes,
     "unknown-kwargs": arguments_as_they_come,
+    "mistral-row-scale": first_row_for_all,
 }
