@@ -24,6 +24,8 @@ _BUILTIN = {
     "padding-nan": "shared.padding_nan",
     "unknown-kwargs": "mlx_vlm.unknown_kwargs",
     "mistral-row-scale": "mlx_vlm.mistral_row_scale",
+    "shared-layer-offset": "shared.shared_layer_offset",
+    "altup-batch": "mlx_vlm.altup_batch",
 }
 
 

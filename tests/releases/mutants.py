@@ -8,7 +8,12 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
-from mlx_patches.patches.mlx_vlm import mask_after_update, mistral_row_scale, unknown_kwargs
+from mlx_patches.patches.mlx_vlm import (
+    altup_batch,
+    mask_after_update,
+    mistral_row_scale,
+    unknown_kwargs,
+)
 from mlx_patches.patches.shared import (
     _handles,
     extra_eos,
@@ -16,6 +21,7 @@ from mlx_patches.patches.shared import (
     mask_list,
     padding_nan,
     rotating_max_size,
+    shared_layer_offset,
 )
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -62,6 +68,14 @@ def first_row_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mistral_row_scale, "offsets_of", lambda cache: None)
 
 
+def offsets_after_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_layer_offset, "before", lambda cache, tokens: cache)
+
+
+def rows_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(altup_batch, "one_row", lambda states: states)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -74,4 +88,6 @@ MUTANTS: dict[str, Mutant] = {
     "padding-nan": padding_as_it_comes,
     "unknown-kwargs": arguments_as_they_come,
     "mistral-row-scale": first_row_for_all,
+    "shared-layer-offset": offsets_after_the_update,
+    "altup-batch": rows_as_they_come,
 }
