@@ -1,4 +1,4 @@
-"""One row of a tiny Gemma 3n, its text fed at once, in chunks, and token by token."""
+"""One row of a tiny Gemma 3n or Gemma 4, its text fed at once, in chunks, and token by token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .._patch import Target
 from . import Result
 from .batch_invariance import TOLERANCE, random_rows
-from .tiny import TinyModel, gemma3n
+from .tiny import TinyModel, gemma3n, gemma4
 
 # Within the window: past it, older releases of mlx-vlm have a mask's defect as well.
 _LENGTH = 7
@@ -18,9 +18,16 @@ _PIECES = ((_LENGTH,), (5, 2), (2, 1, 4), (1,) * _LENGTH)
 def probe(target: Target) -> Result:
     """Red where the last token's logits depend on how the text was fed."""
     importlib.import_module(target.module)
-    worst = differs(gemma3n(target.distribution), _PIECES)
+    worst = differs(model_of(target), _PIECES)
     detail = f"largest logit difference, at once against in pieces: {worst:.3g}"
     return Result(not worst <= TOLERANCE, detail, worst)
+
+
+def model_of(target: Target) -> TinyModel:
+    """The tiny model of a target's family, with shared layers."""
+    if "gemma4" in target.module:
+        return gemma4(layer_types=("sliding_attention", "full_attention") * 3, shared_layers=2)
+    return gemma3n(target.distribution)
 
 
 def differs(model: TinyModel, ways: Sequence[Sequence[int]]) -> float:

@@ -10,7 +10,7 @@ from mlx_patches.patches.shared.shared_layer_offset import before
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.batch_invariance import TOLERANCE, measure
 from mlx_patches.probes.shared_layer_offset import differs
-from mlx_patches.probes.tiny import gemma3n
+from mlx_patches.probes.tiny import gemma3n, gemma4
 
 from .conftest import installed
 
@@ -46,6 +46,14 @@ def test_a_batch_says_what_its_rows_say_alone(distribution, repaired, lengths):
     except NotApplicable as reason:
         pytest.skip(str(reason))
     assert not result.red, result.detail
+
+
+def test_gemma4_in_pieces_says_what_it_says_at_once(repaired):
+    try:
+        model = gemma4(layer_types=("sliding_attention", "full_attention") * 3, shared_layers=2)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert differs(model, ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)) <= TOLERANCE
 
 
 def test_without_shared_layers_nothing_changes(distribution, ungated):

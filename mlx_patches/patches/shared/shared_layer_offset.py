@@ -1,4 +1,4 @@
-"""Gemma 3n's KV-shared layers rotate their queries too far.
+"""The KV-shared layers of Gemma 3n and Gemma 4 rotate their queries too far.
 
 Why
     The last layers have no keys of their own: they read those of an earlier layer from its
@@ -8,11 +8,13 @@ Why
     a batch, ``keys, values = cache.state`` fails in mlx-lm: a batch's state has more parts.
 How
     A shared layer gets a view of that cache whose offset is the one before the update, and
-    whose state is the keys and values.
+    whose state is the keys and values. Releases that hand over keys, values or the offset
+    beside the cache are left alone.
 Upstream
-    mlx-lm 0.32.0 reads the offset once, before the first layer. Live in mlx-vlm to 0.7.10.
+    Gemma 3n: mlx-lm 0.32.0 reads the offset once, before the first layer; live in mlx-vlm to
+    0.7.10. Gemma 4: mlx-vlm 0.4.4 alone.
 Retire when
-    mlx-vlm reads it before the update too, and no older release is supported.
+    mlx-vlm's Gemma 3n reads it before the update too, and no older release is supported.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def attended(
     **kwargs: Any,
 ) -> Any:
     """The attention's output; a shared layer sees the cache as it was positioned before."""
-    if attention.is_kv_shared_layer and cache is not None:
+    handed_over = args or kwargs
+    if not handed_over and cache is not None and attention.is_kv_shared_layer:
         cache = before(cache, x.shape[1])
     return call(attention, x, mask, cache, *args, **kwargs)
 
@@ -66,12 +69,13 @@ def _view() -> Any:
 
 PATCH = Patch(
     id="shared-layer-offset",
-    summary="Gemma 3n's KV-shared layers rotate queries one chunk too far, alone and in a batch",
+    summary="KV-shared layers rotate their queries one chunk too far, alone and in a batch",
     targets=tuple(
-        Target(distribution, module, "Gemma3nAttention.__call__", around(attended))
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.gemma3n"),
-            ("mlx-vlm", "mlx_vlm.models.gemma3n.language"),
+        Target(distribution, module, f"{name}.__call__", around(attended))
+        for distribution, module, name in (
+            ("mlx-lm", "mlx_lm.models.gemma3n", "Gemma3nAttention"),
+            ("mlx-vlm", "mlx_vlm.models.gemma3n.language", "Gemma3nAttention"),
+            ("mlx-vlm", "mlx_vlm.models.gemma4.language", "Attention"),
         )
     ),
     probe="mlx_patches.probes.shared_layer_offset:probe",
