@@ -21,6 +21,13 @@ _BUILTIN = {
     "rotating-restored": "shared.rotating_restored",
     "arrays-mask": "shared.arrays_mask",
     "extra-eos": "shared.extra_eos",
+    "mask-list": "shared.mask_list",
+    "mask-after-update": "mlx_vlm.mask_after_update",
+    "padding-nan": "shared.padding_nan",
+    "unknown-kwargs": "mlx_vlm.unknown_kwargs",
+    "mistral-row-scale": "mlx_vlm.mistral_row_scale",
+    "shared-layer-offset": "shared.shared_layer_offset",
+    "altup-batch": "mlx_vlm.altup_batch",
 }
 
 

@@ -18,13 +18,14 @@ class TinyModel:
 
     ``logits(tokens, cache)`` takes a list of rows of equal length and returns float32 logits
     of shape (rows, length, vocabulary). ``solo_cache()`` and ``batch_cache(left_padding)``
-    make the caches of one row and of a left-padded batch.
+    make the caches of one row and of a left-padded batch. ``module`` is the model itself.
     """
 
     name: str
     logits: Callable[[Any, Any], Any]
     solo_cache: Callable[[], list[Any]]
     batch_cache: Callable[[Sequence[int]], list[Any]]
+    module: Any
 
 
 def gemma4(
@@ -60,6 +61,89 @@ def gemma4(
     )
     language = _imported("mlx_vlm.models.gemma4.language")
     return _tiny("gemma4", language.LanguageModel(config), language.__name__, seed)
+
+
+def mistral3(model_type: str = "ministral3", scale_after: int = 4, seed: int = 0) -> TinyModel:
+    """The language model of Mistral 3 in mlx-vlm.
+
+    Args:
+        model_type: of the text model, ``ministral3`` or ``mistral4``.
+        scale_after: the attention scale grows after each so many positions.
+        seed: of the weights.
+    """
+    sliding = model_type == "ministral3"
+    config = _imported("mlx_vlm.models.mistral3.config").TextConfig(
+        model_type=model_type,
+        hidden_size=32,
+        num_hidden_layers=4,
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2 if sliding else 4,
+        head_dim=16,
+        rms_norm_eps=1e-6,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=512,
+        layer_types=["sliding_attention" if sliding else "full_attention", "full_attention"] * 2,
+        sliding_window=8,
+        rope_parameters={
+            "rope_theta": 10000.0,
+            "rope_type": "default",
+            "llama_4_scaling_beta": 0.5,
+            "original_max_position_embeddings": scale_after,
+        },
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=16,
+        qk_nope_head_dim=16,
+        qk_head_dim=32,
+        v_head_dim=16,
+    )
+    language = _imported("mlx_vlm.models.mistral3.language")
+    return _tiny(model_type, language.LanguageModel(config), language.__name__, seed)
+
+
+def gemma3n(distribution: str = "mlx-vlm", shared_layers: int = 2, seed: int = 0) -> TinyModel:
+    """Gemma 3n's language model in mlx-lm or in mlx-vlm.
+
+    Args:
+        distribution: whose.
+        shared_layers: how many of the last layers share an earlier layer's keys and values.
+        seed: of the weights.
+    """
+    layers = 6
+    config = {
+        "model_type": "gemma3n",
+        "hidden_size": 32,
+        "num_hidden_layers": layers,
+        "intermediate_size": [64] * layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": VOCABULARY,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size_per_layer_input": 8,
+        "num_kv_shared_layers": shared_layers,
+        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2),
+        "sliding_window": 8,
+        "max_position_embeddings": 512,
+        "rope_local_base_freq": 10000.0,
+        "rope_theta": 1000000.0,
+        "final_logit_softcapping": 30.0,
+        "activation_sparsity_pattern": [0.0] * layers,
+        "altup_num_inputs": 4,
+        "altup_coef_clip": 120.0,
+        "altup_correct_scale": True,
+        "altup_active_idx": 0,
+        "laurel_rank": 8,
+    }
+    if distribution == "mlx-lm":
+        module = _imported("mlx_lm.models.gemma3n")
+        args = module.ModelArgs(model_type="gemma3n", text_config=config)
+        return _tiny("gemma3n", module.Model(args), module.__name__, seed)
+    text_config = _imported("mlx_vlm.models.gemma3n.config").TextConfig(**config)
+    language = _imported("mlx_vlm.models.gemma3n.language")
+    return _tiny("gemma3n", language.LanguageModel(text_config), language.__name__, seed)
 
 
 def llama(layers: int = 2, seed: int = 0) -> TinyModel:
@@ -104,7 +188,7 @@ def _tiny(name: str, model: Any, module: str, seed: int) -> TinyModel:
     def batch_cache(left_padding: Sequence[int]) -> list[Any]:
         return [_batched(layer, list(left_padding), module) for layer in _make_cache(model, module)]
 
-    return TinyModel(name, logits, lambda: _make_cache(model, module), batch_cache)
+    return TinyModel(name, logits, lambda: _make_cache(model, module), batch_cache, model)
 
 
 def _make_cache(model: Any, module: str) -> list[Any]:

@@ -1,0 +1,92 @@
+"""A tiny decoder over a left-padded batch, in chunks and decode steps, against each row alone.
+
+It is the decoder inside the language model, with each row's own positions, so that what the
+language model thinks of positions does not matter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+
+_LEFT_PADDING = (3, 0, 1)
+_PIECES = (5, 4, 1, 1)
+_TOLERANCE = 1e-3
+
+
+def probe(target: Target) -> Result:
+    """Red where a row's states differ from what they are alone."""
+    model, solo_caches = decoder(target)
+    length = sum(_PIECES)
+    texts = [[1 + (7 * i + 3 * row) % 50 for i in range(length)] for row in range(3)]
+    padded = [
+        [0] * pad + text[: length - pad] for pad, text in zip(_LEFT_PADDING, texts, strict=True)
+    ]
+    together = run(model, padded, _LEFT_PADDING, batch_caches(solo_caches(), _LEFT_PADDING))
+    worst = 0.0
+    for row, pad in enumerate(_LEFT_PADDING):
+        alone = run(model, [padded[row][pad:]], (0,), solo_caches(), skip=pad)
+        worst = max(worst, apart(together[row, pad:], alone[0]))
+    if not worst <= _TOLERANCE:
+        return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
+    return Result(False, f"every row is as if alone; largest difference {worst:.2g}", worst)
+
+
+def decoder(target: Target) -> tuple[Any, Any]:
+    """The tiny decoder whose class a target names, and what makes its solo caches."""
+    from ..lab import Family, NotBuilt
+    from ..lab.build import build
+
+    importlib.import_module(target.module)
+    try:
+        built = build(Family(target.distribution, target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from reason
+    return built.module.model, built.make_cache
+
+
+def batch_caches(layers: Sequence[Any], left_padding: Sequence[int]) -> list[Any]:
+    """The batch caches that stand for a list of plain solo caches."""
+    package = importlib.import_module(type(layers[0]).__module__)
+    return [package.BatchKVCache(list(left_padding)) for _ in layers]
+
+
+def run(
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    left_padding: Sequence[int],
+    cache: list[Any],
+    skip: int = 0,
+) -> Any:
+    """The states (rows, tokens, width) of rows that are fed in pieces, less the first ``skip``."""
+    import mlx.core as mx
+
+    takes_positions = "position_ids" in inspect.signature(type(model).__call__).parameters
+    said, start = [], 0
+    for piece in _PIECES:
+        end = start + piece
+        here = slice(max(start - skip, 0), max(end - skip, 0))
+        start = end
+        if here.start == here.stop:
+            continue
+        kwargs = {}
+        if takes_positions:
+            places = [
+                [max(i - pad, 0) for i in range(here.start, here.stop)] for pad in left_padding
+            ]
+            kwargs["position_ids"] = mx.array([places] * 3)
+        tokens = mx.array([list(row[here]) for row in rows])
+        said.append(model(tokens, cache=cache, **kwargs))
+    return mx.concatenate(said, axis=1)
+
+
+def apart(one: Any, other: Any) -> float:
+    """The largest difference, relative to the other's scale; NaN where either has one."""
+    import mlx.core as mx
+
+    return float((mx.abs(one - other).max() / mx.abs(other).max()).item())

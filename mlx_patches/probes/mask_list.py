@@ -1,0 +1,60 @@
+"""Asks for a mask with a list of caches, a slice of one, and with its first cache."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+
+_TOKENS = (1, 5)
+_LEFT_PADDING = [2, 0]
+
+
+def probe(target: Target) -> Result:
+    """Red where a list of caches gives another mask than the first of them."""
+    create = own_function(target)
+    caches = importlib.import_module(f"{target.module.rpartition('.')[0]}.cache")
+    wrong = []
+    for make in (
+        lambda: caches.BatchKVCache(_LEFT_PADDING),
+        lambda: caches.BatchRotatingKVCache(8, _LEFT_PADDING),
+        caches.KVCache,
+    ):
+        for tokens in _TOKENS:
+            for kind in (list, tuple):
+                cache = kind((make(), make()))
+                if not same(asked(create, tokens, cache), asked(create, tokens, cache[0])):
+                    wrong.append(f"{type(cache[0]).__name__}, {tokens} tokens, {kind.__name__}")
+    if wrong:
+        return Result(True, f"another mask for {', '.join(wrong)}")
+    return Result(False, "a list of caches gives its first cache's mask")
+
+
+def own_function(target: Target) -> Any:
+    """The target's function.
+
+    Raises:
+        NotApplicable: the module only imports it.
+    """
+    function = getattr(importlib.import_module(target.module), target.name, None)
+    if function is None or function.__module__ != target.module:
+        raise NotApplicable(f"{target.module} has no {target.name} of its own")
+    return function
+
+
+def asked(create: Any, tokens: int, cache: Any) -> Any:
+    """The mask for a chunk of this many tokens."""
+    import mlx.core as mx
+
+    return create(mx.zeros((2, tokens, 4)), cache)
+
+
+def same(one: Any, other: Any) -> bool:
+    """True for equal masks: both arrays, or the same word or None."""
+    import mlx.core as mx
+
+    if isinstance(one, mx.array) and isinstance(other, mx.array):
+        return bool(mx.array_equal(one, other).item())
+    return type(one) is type(other) and one == other

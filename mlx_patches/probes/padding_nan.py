@@ -1,0 +1,87 @@
+"""Prefills a batch cache whose padding columns hold NaN, and lets every real token attend.
+
+Keys and values are drawn once; a row's real tokens must see what they see without the NaN, bit
+for bit, in one chunk, in several, past a window, and in decode steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .._patch import Target
+from . import Result
+from .offset_alias import cache_of, make
+
+_WIDTH = 64
+_LEFT_PADDING = (6, 0, 3)
+_WINDOWS = {"short": 4, "long": 16}
+_PIECES = ((8,), (5, 3), (4, 2, 2), (8, 1, 1, 2))
+
+
+def probe(target: Target) -> Result:
+    """Red where a real token's output changes with what a padding column holds."""
+    batch_class = cache_of(target)
+    windows = _WINDOWS if "Rotating" in batch_class.__name__ else {"none": 0}
+    wrong = [
+        f"pieces {pieces}, window {name}"
+        for pieces in _PIECES
+        for name, window in windows.items()
+        if spreads(batch_class, window, pieces)
+    ]
+    if wrong:
+        return Result(True, f"NaN spreads in {len(wrong)} of the prefills, first: {wrong[0]}")
+    return Result(False, "padding stays in its columns")
+
+
+def spreads(batch_class: Any, window: int, pieces: Sequence[int]) -> bool:
+    """True where a real token's output is not what it is with finite padding."""
+    import mlx.core as mx
+
+    seen = []
+    for padding in (0.5, float("nan")):
+        cache = make(batch_class, list(_LEFT_PADDING), window)
+        seen.append(attended(cache, pieces, padding))
+    real = mx.arange(sum(pieces)) >= mx.array(_LEFT_PADDING)[:, None]
+    finite, nan = (mx.where(real[:, None, :, None], one, 0) for one in seen)
+    return not mx.array_equal(finite, nan).item()
+
+
+def attended(cache: Any, pieces: Sequence[int], padding: float) -> Any:
+    """What every token's query gets (rows, heads, tokens, width); ``padding`` fills the rest."""
+    import mlx.core as mx
+
+    length = sum(pieces)
+    shape = (len(_LEFT_PADDING), 1, length, _WIDTH)
+    real = (mx.arange(length) >= mx.array(_LEFT_PADDING)[:, None])[:, None, :, None]
+    queries, keys, values = (
+        mx.where(real, mx.random.normal(shape, key=mx.random.key(seed)), padding)
+        for seed in range(3)
+    )
+    outputs, start = [], 0
+    for piece in pieces:
+        here = slice(start, start + piece)
+        start += piece
+        mask = cache.make_mask(piece) if hasattr(cache, "rotated") else causal(start - piece, start)
+        seen = cache.update_and_fetch(keys[:, :, here], values[:, :, here])
+        seen = [held if isinstance(held, mx.array) else dequantized(cache, held) for held in seen]
+        outputs.append(
+            mx.fast.scaled_dot_product_attention(queries[:, :, here], *seen, scale=1.0, mask=mask)
+        )
+    return mx.concatenate(outputs, axis=2)
+
+
+def causal(start: int, end: int) -> Any:
+    """The mask for tokens ``start`` to ``end``; mlx-vlm 0.5.0's quantized one lacks padding."""
+    import mlx.core as mx
+
+    columns = mx.arange(end)
+    real = columns >= mx.array(_LEFT_PADDING)[:, None]
+    return (mx.arange(start, end)[:, None] >= columns) & real[:, None, None, :]
+
+
+def dequantized(cache: Any, held: Any) -> Any:
+    """Quantized keys or values as they are read back."""
+    import mlx.core as mx
+
+    return mx.dequantize(*held, group_size=cache.group_size, bits=cache.bits)

@@ -1,0 +1,67 @@
+"""Masks made from a list of caches: in the module, in models that imported the name, alone."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches import _registry
+from mlx_patches._patch import Target
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.mask_list import asked, own_function, same
+
+from .conftest import installed
+
+mx = pytest.importorskip("mlx.core")
+PATCH = _registry.builtin().get("mask-list")
+
+
+@pytest.fixture(params=[t for t in PATCH.targets if installed(t.distribution)], ids=str)
+def target(request) -> Target:
+    try:
+        own_function(request.param)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    return request.param
+
+
+@pytest.fixture
+def caches(target):
+    return importlib.import_module(f"{target.module.rpartition('.')[0]}.cache")
+
+
+def test_a_solo_row_gets_what_it_got(target, caches, ungated):
+    create = own_function(target)
+    before = [asked(create, n, [caches.KVCache()]) for n in (1, 5)]
+    ungated(PATCH)
+    create = own_function(target)
+    assert [asked(create, n, [caches.KVCache()]) for n in (1, 5)] == before
+    assert asked(create, 5, []) == asked(create, 5, None) == asked(create, 5, [None]) == "causal"
+
+
+def test_other_arguments_are_passed_on(target, caches, ungated):
+    ungated(PATCH)
+    create = own_function(target)
+    cache = caches.BatchKVCache([2, 0])
+    hidden = mx.zeros((2, 6, 4))
+    windowed = create(hidden, cache=[cache], window_size=3)
+    assert same(windowed, create(hidden, cache, 3))
+    assert not same(windowed, create(hidden, cache))
+    assert isinstance(create(hidden, [caches.KVCache()], return_array=True), mx.array)
+
+
+@pytest.mark.parametrize("name", ["llava", "idefics3"])
+def test_models_that_imported_the_name_use_it(name, ungated):
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm here")
+    model = importlib.import_module(f"mlx_vlm.models.{name}.language")
+    cache = importlib.import_module("mlx_vlm.models.cache")
+    batch = (
+        cache.__dict__.get("BatchKVCache")
+        or importlib.import_module("mlx_lm.models.cache").BatchKVCache
+    )
+    ungated(PATCH)
+    layers = [batch([2, 0]), batch([2, 0])]
+    mask = asked(model.create_attention_mask, 5, layers)
+    assert same(mask, layers[0].make_mask(5))
