@@ -16,7 +16,8 @@ WINDOW = 8
 # Field name, as a regular expression that matches all of it, to a small value.
 _BY_NAME: dict[str, Any] = {
     r"(vocab_size|padded_vocab_size|n_vocab|vocab_size_per_layer_input|embedding_size)": VOCABULARY,
-    r"(hidden_size|d_model|n_embd|dim|model_dim|embed_dim|hidden_dim|n_embed)": 64,
+    # Heads of 32, the smallest group that keys and values can be quantized in.
+    r"(hidden_size|d_model|n_embd|dim|model_dim|embed_dim|hidden_dim|n_embed)": 128,
     r"(intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|inner_size|mlp_hidden_size|"
     r"intermediate_size_mlp|dense_intermediate_size|block_ff_dim|hidden_size_ffn)": 96,
     r"(moe_intermediate_size|shared_expert_intermediate_size|moe_shared_expert_intermediate_size|"
@@ -26,10 +27,10 @@ _BY_NAME: dict[str, Any] = {
     r"(num_key_value_heads|n_kv_heads|num_kv_heads|num_query_groups|num_global_key_value_heads|"
     r"swa_num_key_value_heads|num_attention_groups|num_key_value_head)": 2,
     r"(head_dim|global_head_dim|v_head_dim|qk_nope_head_dim|swa_head_dim|swa_v_head_dim|"
-    r"attention_head_dim|kv_channels|d_head|attn_head_dim)": 16,
-    r"(qk_rope_head_dim|rotary_dim|rope_head_dim)": 16,
-    r"qk_head_dim": 32,
-    r"(q_lora_rank|kv_lora_rank|o_lora_rank)": 16,
+    r"attention_head_dim|kv_channels|d_head|attn_head_dim)": 32,
+    r"(qk_rope_head_dim|rotary_dim|rope_head_dim)": 32,
+    r"qk_head_dim": 64,
+    r"(q_lora_rank|kv_lora_rank|o_lora_rank)": 32,
     r"(sliding_window|sliding_window_size|window_size|attention_window_size|local_window_size|"
     r"attention_chunk_size|swa_window|window|local_attention_window)": WINDOW,
     r"(sliding_window_pattern|_sliding_window_pattern|full_attention_interval|"
@@ -46,14 +47,14 @@ _BY_NAME: dict[str, Any] = {
     r"hidden_size_per_layer_input": 8,
     r"(state_size|ssm_state_size|mamba_d_state|d_state)": 16,
     r"(mamba_num_heads|mamba_n_heads)": 4,
-    r"(mamba_head_dim|mamba_d_head)": 16,
+    r"(mamba_head_dim|mamba_d_head)": 32,
     r"(linear_num_value_heads|linear_num_heads)": 4,
     r"linear_num_key_heads": 2,
     r"(linear_key_head_dim|linear_value_head_dim|linear_head_dim)": 32,
-    r"(index_head_dim|index_dim)": 16,
+    r"(index_head_dim|index_dim)": 32,
     r"(index_n_heads|index_num_heads)": 2,
     r"(index_topk)": 64,
-    r"(lru_width|mamba_d_ssm|d_inner|mamba_intermediate_size)": 64,
+    r"(lru_width|mamba_d_ssm|d_inner|mamba_intermediate_size)": 128,
     r"time_step_rank": 8,
     r"topk_method": "noaux_tc",
     r"(scoring_func|router_activation_func)": "sigmoid",

@@ -74,4 +74,4 @@ def test_a_users_config_shrinks_and_keeps_what_makes_it_that_model():
     assert model.window == WINDOW
     assert model.config["rope_theta"] == 1_000_000.0
     assert model.config["num_key_value_heads"] == 1
-    assert model.config["hidden_size"] <= 64
+    assert model.config["hidden_size"] <= 128
