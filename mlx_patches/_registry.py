@@ -18,6 +18,7 @@ _BUILTIN = {
     "frozen-state": "shared.frozen_state",
     "rotating-max-size": "shared.rotating_max_size",
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
+    "batch-quantized": "mlx_vlm.batch_quantized",
     "extra-eos": "shared.extra_eos",
 }
 

@@ -8,6 +8,7 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
+from mlx_patches.patches.mlx_vlm import _quantized_rows
 from mlx_patches.patches.shared import _handles, extra_eos, frozen_state, rotating_max_size
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -29,6 +30,21 @@ def padding_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_rotating_extract, "settled", lambda cache: cache)
 
 
+def rows_that_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {
+        "prepare": lambda cache, **padding: None,
+        "finalize": lambda cache: cache.__dict__["_right_padding"],
+        "extract": lambda cache, idx, solo: solo,
+        "merge": lambda empty, rows: empty([0] * len(rows)),
+        "size": lambda cache: 0,
+        "nbytes": lambda cache: 1,
+        "right_padding": lambda cache: cache.__dict__["_right_padding"],
+        "_blank": lambda part, rows: part[:0, :, :0],
+    }
+    for name, function in broken.items():
+        monkeypatch.setattr(_quantized_rows, name, function)
+
+
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
@@ -40,5 +56,6 @@ MUTANTS: dict[str, Mutant] = {
     "frozen-state": states_that_are_live,
     "rotating-max-size": sizes_as_they_come,
     "batch-rotating-extract": padding_below_zero,
+    "batch-quantized": rows_that_stay_where_they_are,
     "extra-eos": first_id_only,
 }
