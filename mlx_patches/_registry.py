@@ -19,6 +19,7 @@ _BUILTIN = {
     "rotating-max-size": "shared.rotating_max_size",
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
     "batch-quantized": "mlx_vlm.batch_quantized",
+    "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",
     "extra-eos": "shared.extra_eos",
 }
 

@@ -231,6 +231,25 @@ def _restored_padding(kind: Kind) -> Any:
     yield kind.wrong(cache, [3, 5])
 
 
+def _restored(kind: Kind) -> Any:
+    cache = restored(kind.batch([2, 0], 5))
+    yield kind.wrong(cache, [3, 5])
+    empty = restored(kind.batch([0, 0]))
+    feed(empty, [(0, 0), (1, 0)], 3)
+    yield kind.wrong(empty, [3, 3])
+
+
+def _from_file(kind: Kind) -> Any:
+    cache = kind.batch([2, 0], 5)
+    keys, values, *rest = cache.state
+    listed = [_as_lists(keys), _as_lists(values), *rest]
+    yield kind.wrong(type(cache).from_state(listed, list(cache.meta_state)), [3, 5])
+
+
+def _as_lists(tree: Any) -> Any:
+    return list(map(_as_lists, tree)) if isinstance(tree, tuple) else tree
+
+
 def restored(cache: Any) -> Any:
     """A new cache from the state of another, as from a file."""
     return type(cache).from_state(cache.state, cache.meta_state)
@@ -254,4 +273,6 @@ _CHECKS: dict[str, Callable[[Kind], Any]] = {
     "nbytes": _nbytes,
     "extend": _extend,
     "_right_padding": _restored_padding,
+    "state": _from_file,
+    "meta_state": _restored,
 }

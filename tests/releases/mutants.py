@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
-from mlx_patches.patches.mlx_vlm import _quantized_rows
+from mlx_patches.patches.mlx_vlm import _quantized_rows, batch_turbo_quant
 from mlx_patches.patches.shared import _handles, extra_eos, frozen_state, rotating_max_size
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -45,6 +45,12 @@ def rows_that_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_quantized_rows, name, function)
 
 
+def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_that_stay_where_they_are(monkeypatch)
+    monkeypatch.setattr(batch_turbo_quant, "named", lambda cache, tree: tree)
+    monkeypatch.setattr(batch_turbo_quant, "_with_codecs", lambda cache, other: cache)
+
+
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
@@ -57,5 +63,6 @@ MUTANTS: dict[str, Mutant] = {
     "rotating-max-size": sizes_as_they_come,
     "batch-rotating-extract": padding_below_zero,
     "batch-quantized": rows_that_stay_where_they_are,
+    "batch-turbo-quant": states_without_codecs,
     "extra-eos": first_id_only,
 }

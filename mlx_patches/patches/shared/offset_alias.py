@@ -36,6 +36,7 @@ def _targets() -> tuple[Target, ...]:
     where = {
         ("mlx-lm", "mlx_lm.models.cache"): bodies,
         ("mlx-vlm", "mlx_vlm.models.cache"): bodies | quantized,
+        ("mlx-vlm", "mlx_vlm.turboquant"): {"BatchTurboQuantKVCache": ("update_and_fetch", "trim")},
     }
     return tuple(
         Target(
