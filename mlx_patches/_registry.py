@@ -20,6 +20,7 @@ _BUILTIN = {
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
     "batch-quantized": "mlx_vlm.batch_quantized",
     "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",
+    "quantized-merge": "shared.quantized_merge",
     "extra-eos": "shared.extra_eos",
 }
 

@@ -9,7 +9,13 @@ import pytest
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
 from mlx_patches.patches.mlx_vlm import _quantized_rows, batch_turbo_quant
-from mlx_patches.patches.shared import _handles, extra_eos, frozen_state, rotating_max_size
+from mlx_patches.patches.shared import (
+    _handles,
+    extra_eos,
+    frozen_state,
+    quantized_merge,
+    rotating_max_size,
+)
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -51,6 +57,12 @@ def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_turbo_quant, "_with_codecs", lambda cache, other: cache)
 
 
+def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized_merge, "plain", lambda row: row)
+    monkeypatch.setattr(quantized_merge, "merge", lambda cls, caches: None)
+    monkeypatch.setattr(quantized_merge, "length", lambda cache: 0)
+
+
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
@@ -64,5 +76,6 @@ MUTANTS: dict[str, Mutant] = {
     "batch-rotating-extract": padding_below_zero,
     "batch-quantized": rows_that_stay_where_they_are,
     "batch-turbo-quant": states_without_codecs,
+    "quantized-merge": rows_that_stay_quantized,
     "extra-eos": first_id_only,
 }

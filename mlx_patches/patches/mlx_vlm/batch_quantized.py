@@ -36,12 +36,17 @@ def extract(cache: Any, idx: int) -> Any:
     return _quantized_rows.extract(cache, idx, solo)
 
 
-def merge(cls: Any, caches: Sequence[Any]) -> Any:
+def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
     """A batch of ``QuantizedKVCache`` rows. Rows in floats are quantized like the others.
+
+    mlx-vlm's prefix cache passes ``prefix_lens``, after the rows have said themselves that they
+    do not go together; it is told so again, with None.
 
     Raises:
         ValueError: rows of different bits or groups, or none that is quantized.
     """
+    if prefix_lens is not None:
+        return None
     kinds = {(row.group_size, row.bits) for row in caches if hasattr(row, "bits")}
     if len(kinds) != 1:
         raise ValueError(f"rows of one batch must be quantized alike, not as {sorted(kinds)}")

@@ -41,12 +41,16 @@ def extract(cache: Any, idx: int) -> Any:
     return _quantized_rows.extract(cache, idx, _with_codecs(solo, cache))
 
 
-def merge(cls: Any, caches: Sequence[Any]) -> Any:
+def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
     """A batch of ``TurboQuantKVCache`` rows. Rows in floats are quantized like the others.
+
+    ``prefix_lens`` as in ``batch_quantized.merge``.
 
     Raises:
         ValueError: rows of different settings, or none that is quantized.
     """
+    if prefix_lens is not None:
+        return None
     quantized = [row for row in caches if hasattr(row, "seed")]
     if not quantized or any(settings(row) != settings(quantized[0]) for row in quantized):
         raise ValueError("rows of one batch must be quantized alike")
