@@ -21,6 +21,7 @@ _BUILTIN = {
     "batch-quantized": "mlx_vlm.batch_quantized",
     "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",
     "quantized-merge": "shared.quantized_merge",
+    "quantized-masks": "shared.quantized_masks",
     "extra-eos": "shared.extra_eos",
 }
 

@@ -13,6 +13,7 @@ from mlx_patches.patches.shared import (
     _handles,
     extra_eos,
     frozen_state,
+    quantized_masks,
     quantized_merge,
     rotating_max_size,
 )
@@ -57,6 +58,11 @@ def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_turbo_quant, "_with_codecs", lambda cache, other: cache)
 
 
+def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized_masks, "fitted", quantized_masks.unfitted)
+    monkeypatch.setattr(quantized_masks, "padded_mask", quantized_masks.unfitted)
+
+
 def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_merge, "plain", lambda row: row)
     monkeypatch.setattr(quantized_merge, "merge", lambda cls, caches: None)
@@ -76,6 +82,7 @@ MUTANTS: dict[str, Mutant] = {
     "batch-rotating-extract": padding_below_zero,
     "batch-quantized": rows_that_stay_where_they_are,
     "batch-turbo-quant": states_without_codecs,
+    "quantized-masks": masks_as_they_come,
     "quantized-merge": rows_that_stay_quantized,
     "extra-eos": first_id_only,
 }

@@ -7,11 +7,12 @@ Why
     0.30.2 its ``len()`` is 0 besides: the generator takes the prompt for a new one, and the
     history is silently lost.
 How
-    ``merge`` is added, and ``len()`` where caches have one. mlx-vlm has a quantized batch cache: rows that are quantized alike stay
-    as they are. mlx-lm batches floats alone, and what is merged there has to go on with every
-    other batch of the generator: rows are dequantized as they join, their next tokens are kept
-    in floats. That is what the row would be alone in floats after the same prompt; its prompt
-    takes the memory of floats from then on. In a mix, the kind of the first row decides.
+    ``merge`` is added, and ``len()`` where caches have one. mlx-vlm has a quantized batch
+    cache: rows that are quantized alike stay as they are. mlx-lm batches floats alone, and what
+    is merged there has to go on with every other batch of the generator: rows are dequantized
+    as they join, their next tokens are kept in floats. That is what the row would be alone in
+    floats after the same prompt; its prompt takes the memory of floats from then on. In a mix,
+    the kind of the first row decides.
 Upstream
     Live in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
