@@ -80,6 +80,8 @@ def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
     """A batch cache; rotating ones with a window of ``window``."""
     if "Rotating" in cache_class.__name__:
         return cache_class(window, left_padding)
+    if "Turbo" in cache_class.__name__:
+        return cache_class(left_padding, bits=4)
     return cache_class(left_padding)
 
 

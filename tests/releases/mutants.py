@@ -9,7 +9,9 @@ import pytest
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
 from mlx_patches.patches.mlx_vlm import (
+    _quantized_rows,
     altup_batch,
+    batch_turbo_quant,
     mask_after_update,
     mistral_row_scale,
     unknown_kwargs,
@@ -21,6 +23,8 @@ from mlx_patches.patches.shared import (
     frozen_state,
     mask_list,
     padding_nan,
+    quantized_masks,
+    quantized_merge,
     rotating_max_size,
     rotating_restored,
     shared_layer_offset,
@@ -52,6 +56,38 @@ def lengths_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def masks_by_left_padding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays_mask, "within", lambda lengths, N: True)
+
+
+def rows_that_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {
+        "prepare": lambda cache, **padding: None,
+        "finalize": lambda cache: cache.__dict__["_right_padding"],
+        "extract": lambda cache, idx, solo: solo,
+        "merge": lambda empty, rows: empty([0] * len(rows)),
+        "size": lambda cache: 0,
+        "nbytes": lambda cache: 1,
+        "right_padding": lambda cache: cache.__dict__["_right_padding"],
+        "_blank": lambda part, rows: part[:0, :, :0],
+    }
+    for name, function in broken.items():
+        monkeypatch.setattr(_quantized_rows, name, function)
+
+
+def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_that_stay_where_they_are(monkeypatch)
+    monkeypatch.setattr(batch_turbo_quant, "named", lambda cache, tree: tree)
+    monkeypatch.setattr(batch_turbo_quant, "_with_codecs", lambda cache, other: cache)
+
+
+def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized_masks, "fitted", quantized_masks.unfitted)
+    monkeypatch.setattr(quantized_masks, "padded_mask", quantized_masks.unfitted)
+
+
+def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized_merge, "plain", lambda row: row)
+    monkeypatch.setattr(quantized_merge, "merge", lambda cls, caches: None)
+    monkeypatch.setattr(quantized_merge, "length", lambda cache: 0)
 
 
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +131,10 @@ MUTANTS: dict[str, Mutant] = {
     "batch-rotating-extract": padding_below_zero,
     "rotating-restored": lengths_of_no_row,
     "arrays-mask": masks_by_left_padding_alone,
+    "batch-quantized": rows_that_stay_where_they_are,
+    "batch-turbo-quant": states_without_codecs,
+    "quantized-masks": masks_as_they_come,
+    "quantized-merge": rows_that_stay_quantized,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
     "mask-after-update": masks_as_they_are_cut,

@@ -35,6 +35,7 @@ _QUANTIZED = {"BatchQuantizedKVCache": ("update_and_fetch",)}
 _WHERE = {
     ("mlx-lm", "mlx_lm.models.cache"): _CLASSES,
     ("mlx-vlm", "mlx_vlm.models.cache"): _CLASSES | _QUANTIZED,
+    ("mlx-vlm", "mlx_vlm.turboquant"): {"BatchTurboQuantKVCache": ("update_and_fetch",)},
 }
 
 
@@ -47,6 +48,8 @@ def detached(value: Any) -> Any:
     """A tree of arrays as a new tree of handles; its shape and container types stay."""
     if type(value) is tuple or type(value) is list:
         return type(value)(map(detached, value))
+    if hasattr(value, "_fields"):
+        return type(value)(*map(detached, value))
     return handle(value)
 
 

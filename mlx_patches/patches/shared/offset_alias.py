@@ -33,9 +33,10 @@ def _targets() -> tuple[Target, ...]:
         ),
     }
     quantized = {"BatchQuantizedKVCache": ("update_and_fetch", "trim")}
-    where = {
+    where: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
         ("mlx-lm", "mlx_lm.models.cache"): bodies,
         ("mlx-vlm", "mlx_vlm.models.cache"): bodies | quantized,
+        ("mlx-vlm", "mlx_vlm.turboquant"): {"BatchTurboQuantKVCache": ("update_and_fetch", "trim")},
     }
     return tuple(
         Target(
