@@ -20,6 +20,7 @@ _BUILTIN = {
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
     "rotating-restored": "shared.rotating_restored",
     "arrays-mask": "shared.arrays_mask",
+    "recurrent-padding": "shared.recurrent_padding",
     "batch-quantized": "mlx_vlm.batch_quantized",
     "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",
     "quantized-merge": "shared.quantized_merge",

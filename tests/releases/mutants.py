@@ -25,6 +25,7 @@ from mlx_patches.patches.shared import (
     padding_nan,
     quantized_masks,
     quantized_merge,
+    recurrent_padding,
     rotating_max_size,
     rotating_restored,
     shared_layer_offset,
@@ -90,6 +91,12 @@ def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_merge, "length", lambda cache: 0)
 
 
+def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        recurrent_padding, "tokens_of", lambda layer, rows, length: [(0, length)] * rows
+    )
+
+
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
@@ -135,6 +142,7 @@ MUTANTS: dict[str, Mutant] = {
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_as_they_come,
     "quantized-merge": rows_that_stay_quantized,
+    "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
     "mask-after-update": masks_as_they_are_cut,

@@ -1,0 +1,75 @@
+"""Takes the rows of a batch's caches apart, and puts them together again in place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+
+def row_of(layer: Any, row: int, fresh: Any) -> Any:
+    """One row of a layer's batch cache, as the cache that it would have alone.
+
+    Args:
+        layer: the batch's; it is not touched.
+        row: which.
+        fresh: an empty cache of the layer for one row; returned where the batch's is empty.
+    """
+    if hasattr(layer, "caches"):
+        alone = copy.copy(fresh)
+        parts = zip(layer.caches, fresh.caches, strict=True)
+        alone.caches = tuple(row_of(part, row, new) for part, new in parts)
+        return alone
+    if is_recurrent(layer):
+        for index, state in enumerate(layer.cache):
+            fresh.cache[index] = None if state is None else state[row : row + 1]
+        return fresh
+    return fresh if layer.keys is None else layer.extract(row)
+
+
+def put_together(layer: Any, rows: Sequence[Any]) -> None:
+    """Make a layer's batch cache hold these rows, padded on the left."""
+    if hasattr(layer, "caches"):
+        for index, part in enumerate(layer.caches):
+            put_together(part, [row.caches[index] for row in rows])
+    elif is_recurrent(layer):
+        for index, states in enumerate(zip(*(row.cache for row in rows), strict=True)):
+            layer.cache[index] = stacked(states)
+    elif any(row.keys is not None for row in rows):
+        kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])
+        vars(layer).update(vars(kind.merge(list(rows))))
+
+
+def stacked(states: Sequence[Any]) -> Any:
+    """The rows' states as one array, zeros for a row that has none; None where none has.
+
+    A window of the last tokens may still be growing: it gets its zeros in front.
+    """
+    import mlx.core as mx
+
+    known = max((s for s in states if s is not None), key=lambda s: s.size, default=None)
+    if known is None:
+        return None
+    return mx.concatenate([mx.zeros_like(known) if s is None else like(s, known) for s in states])
+
+
+def like(state: Any, longest: Any) -> Any:
+    """A state with as many entries on its second axis as the longest."""
+    import mlx.core as mx
+
+    missing = longest.shape[1] - state.shape[1] if state.ndim > 1 else 0
+    return mx.pad(state, [(0, 0), (missing, 0), *[(0, 0)] * (state.ndim - 2)]) if missing else state
+
+
+def is_recurrent(layer: Any) -> bool:
+    """Whether a cache holds states that no token can be taken out of again."""
+    return hasattr(layer, "cache") and not hasattr(layer, "update_and_fetch")
+
+
+def recurrent(cache: Iterable[Any]) -> Iterator[Any]:
+    """The recurrent caches among a model's, those inside of others too."""
+    for layer in cache:
+        if hasattr(layer, "caches"):
+            yield from recurrent(layer.caches)
+        elif is_recurrent(layer):
+            yield layer

@@ -1,0 +1,181 @@
+"""Recurrent layers read a batch's padding as if it were text.
+
+Why
+    A recurrent state cannot forget a token. These families feed every position of a padded
+    batch through their recurrence, or know of padding in the first piece of a prompt alone, so
+    each row but the longest carries its padding in its state from then on.
+How
+    A piece of a prompt in which some row has padding is fed row by row, each with its own
+    tokens and its own caches, which are then put together as a left-padded batch. Rows of equal
+    lengths and decode steps are fed as ever. The prefill of unequal rows takes as long as they
+    would alone.
+Upstream
+    mlx-lm 0.32.x masks some of these families; ``BatchGenerator(prefill_batch_size=1)`` does
+    the same as this for all of them, where a host can set it.
+Retire when
+    The families mask their recurrences.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..._patch import Patch, Target
+from . import _rows
+
+FAMILIES = (
+    "baichuan_m1",
+    "bailing_moe_linear",
+    "falcon_h1",
+    "granitemoehybrid",
+    "jamba",
+    "longcat_flash_ngram",
+    "mamba",
+    "mamba2",
+    "nemotron_h",
+    "olmo_hybrid",
+    "plamo2",
+    "recurrent_gemma",
+    "rwkv7",
+)
+
+
+def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The model's call, that feeds rows with padding one by one."""
+    signature = inspect.signature(call)
+    place = list(signature.parameters).index("cache")
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        cache = kwargs.get("cache", args[place] if len(args) > place else None)
+        first = next(_rows.recurrent(cache or ()), None)
+        if first is None or not is_marked(first):
+            return call(*args, **kwargs)
+        return fed(call, signature.bind(*args, **kwargs), cache)
+
+    replacement.__wrapped__ = call  # type: ignore[attr-defined]
+    replacement.__name__, replacement.__qualname__ = call.__name__, call.__qualname__
+    replacement.__module__, replacement.__doc__ = call.__module__, call.__doc__
+    return replacement
+
+
+def is_marked(layer: Any) -> bool:
+    """Whether a recurrent cache knows of padding in what comes next."""
+    return layer.left_padding is not None or getattr(layer, "lengths", None) is not None
+
+
+def fed(call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any) -> Any:
+    """Feed a batch of which the caches say that it may have padding."""
+    marked = [layer for layer in _rows.recurrent(cache) if is_marked(layer)]
+    rows, length = shape_of(bound)
+    before = marks(marked[0])
+    spans = tokens_of(marked[0], rows, length)
+    if all(span == (0, length) for span in spans):
+        out = call(*bound.args, **bound.kwargs)
+    else:
+        out = apart(call, bound, cache, spans)
+    for layer in marked:
+        if marks(layer) == before:  # the model does not count what it fed
+            advance(layer, length)
+    return out
+
+
+def apart(
+    call: Callable[..., Any],
+    bound: inspect.BoundArguments,
+    cache: Sequence[Any],
+    spans: Sequence[tuple[int, int]],
+) -> Any:
+    """Feed each row by itself; the logits (rows, length, vocabulary) are zero at padding."""
+    import mlx.core as mx
+
+    model = bound.args[0]
+    rows, length = shape_of(bound)
+    said: list[Any] = []
+    caches: list[list[Any]] = []
+    sample: Any = None
+    for row, (start, end) in enumerate(spans):
+        fresh = model.make_cache()
+        alone = [_rows.row_of(layer, row, new) for layer, new in zip(cache, fresh, strict=True)]
+        caches.append(alone)
+        if start == end:
+            said.append(None)
+            continue
+        own = {
+            name: value[row : row + 1, start:end] if is_by_token(value, rows, length) else value
+            for name, value in bound.arguments.items()
+        }
+        one = inspect.BoundArguments(bound.signature, OrderedDict(own | {"cache": alone}))
+        sample = call(*one.args, **one.kwargs)
+        logits = getattr(sample, "logits", sample)
+        said.append(mx.pad(logits, [(0, 0), (start, length - end), (0, 0)]))
+    for index, layer in enumerate(cache):
+        _rows.put_together(layer, [alone[index] for alone in caches])
+    known = next(one for one in said if one is not None)
+    logits = mx.concatenate([mx.zeros_like(known) if one is None else one for one in said])
+    if not hasattr(sample, "logits"):
+        return logits
+    sample = copy.copy(sample)
+    sample.logits = logits
+    return sample
+
+
+def shape_of(bound: inspect.BoundArguments) -> tuple[int, int]:
+    """How many rows a call has, and how many positions."""
+    tokens = next(v for v in list(bound.arguments.values())[1:] if hasattr(v, "shape"))
+    return int(tokens.shape[0]), int(tokens.shape[1])
+
+
+def is_by_token(value: Any, rows: int, length: int) -> bool:
+    """Whether an argument has an entry a row and position."""
+    return hasattr(value, "shape") and tuple(value.shape[:2]) == (rows, length)
+
+
+def tokens_of(layer: Any, rows: int, length: int) -> list[tuple[int, int]]:
+    """Where each row's tokens are among the next ``length`` positions: first, and past the last."""
+    left, lengths = marks(layer)
+    found = []
+    for row in range(rows):
+        end = min(length, max(0, lengths[row])) if lengths else length
+        start = min(end, max(0, left[row])) if left else 0
+        found.append((start, end))
+    return found
+
+
+def marks(layer: Any) -> tuple[list[int] | None, list[int] | None]:
+    """A recurrent cache's left padding and lengths, as numbers."""
+    left, lengths = layer.left_padding, getattr(layer, "lengths", None)
+    return (
+        None if left is None else left.tolist(),
+        None if lengths is None else lengths.tolist(),
+    )
+
+
+def advance(layer: Any, count: int) -> None:
+    """Note that so many positions were fed; padding that is used up is forgotten."""
+    if getattr(layer, "lengths", None) is not None:
+        layer.lengths = layer.lengths - count
+    if layer.left_padding is not None:
+        left = layer.left_padding - count
+        layer.left_padding = left if max(left.tolist()) > 0 else None
+
+
+PATCH = Patch(
+    id="recurrent-padding",
+    summary="recurrent layers read a batch's padding as if it were text",
+    targets=tuple(
+        target
+        for family in FAMILIES
+        for target in (
+            Target("mlx-lm", f"mlx_lm.models.{family}", "Model.__call__", by_row),
+            Target(
+                "mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", by_row
+            ),
+        )
+    ),
+    probe="mlx_patches.probes.recurrent_padding:probe",
+    module=__name__,
+)
