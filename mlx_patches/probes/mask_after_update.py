@@ -13,6 +13,7 @@ from typing import Any
 
 from .._patch import Target
 from . import NotApplicable, Result
+from .batch_invariance import largest
 
 _LEFT_PADDING = (3, 0, 1)
 _PIECES = (5, 4, 1, 1)
@@ -28,10 +29,11 @@ def probe(target: Target) -> Result:
         [0] * pad + text[: length - pad] for pad, text in zip(_LEFT_PADDING, texts, strict=True)
     ]
     together = run(model, padded, _LEFT_PADDING, batch_caches(solo_caches(), _LEFT_PADDING))
-    worst = 0.0
+    figures = []
     for row, pad in enumerate(_LEFT_PADDING):
         alone = run(model, [padded[row][pad:]], (0,), solo_caches(), skip=pad)
-        worst = max(worst, apart(together[row, pad:], alone[0]))
+        figures.append(apart(together[row, pad:], alone[0]))
+    worst = largest(figures)
     if not worst <= _TOLERANCE:
         return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
     return Result(False, f"every row is as if alone; largest difference {worst:.2g}", worst)
