@@ -33,6 +33,7 @@ _BUILTIN = {
     "mistral-row-scale": "mlx_vlm.mistral_row_scale",
     "shared-layer-offset": "shared.shared_layer_offset",
     "altup-batch": "mlx_vlm.altup_batch",
+    "aya-masks": "mlx_vlm.aya_masks",
 }
 
 

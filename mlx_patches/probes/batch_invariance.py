@@ -42,7 +42,12 @@ def difference(
             solo.append(_last(model, [[token]], solo_cache))
         for in_batch, alone in zip(batch, solo, strict=True):
             apart.append(mx.abs(in_batch[row] - alone[0]).max().item())
-    return next(filter(math.isnan, apart), max(apart))  # max() may pass over a NaN
+    return largest(apart)
+
+
+def largest(figures: Sequence[float]) -> float:
+    """The largest figure, or NaN where there is one: ``max`` may pass over it."""
+    return next(filter(math.isnan, figures), max(figures))
 
 
 def measure(model: TinyModel, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Result:

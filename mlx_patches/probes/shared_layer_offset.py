@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .._patch import Target
 from . import Result
-from .batch_invariance import TOLERANCE, random_rows
+from .batch_invariance import TOLERANCE, largest, random_rows
 from .tiny import TinyModel, gemma3n, gemma4
 
 # Within the window: past it, older releases of mlx-vlm have a mask's defect as well.
@@ -42,4 +42,4 @@ def differs(model: TinyModel, ways: Sequence[Sequence[int]]) -> float:
             logits = model.logits([text[start : start + size]], cache)[0, -1]
             start += size
         said.append(logits)
-    return max(float(mx.abs(one - said[0]).max().item()) for one in said[1:])
+    return largest([float(mx.abs(one - said[0]).max().item()) for one in said[1:]])

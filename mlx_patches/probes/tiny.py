@@ -146,6 +146,25 @@ def gemma3n(distribution: str = "mlx-vlm", shared_layers: int = 2, seed: int = 0
     return _tiny("gemma3n", language.LanguageModel(text_config), language.__name__, seed)
 
 
+def aya_vision(seed: int = 0) -> TinyModel:
+    """Aya Vision's language model in mlx-vlm: every second layer is a full one."""
+    config = _imported("mlx_vlm.models.aya_vision.config").TextConfig(
+        model_type="cohere2",
+        hidden_size=32,
+        head_dim=8,
+        num_hidden_layers=4,
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCABULARY,
+        sliding_window=8,
+        sliding_window_pattern=2,
+        logit_scale=1.0,
+    )
+    language = _imported("mlx_vlm.models.aya_vision.language")
+    return _tiny("aya_vision", language.LanguageModel(config), language.__name__, seed)
+
+
 def llama(layers: int = 2, seed: int = 0) -> TinyModel:
     """Llama in mlx-lm: a family that is right in a batch, for comparison."""
     module = _imported("mlx_lm.models.llama")

@@ -11,6 +11,7 @@ from mlx_patches.patches.mlx_lm import batch_rotating_extract
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
     altup_batch,
+    aya_masks,
     batch_turbo_quant,
     mask_after_update,
     mistral_row_scale,
@@ -130,6 +131,10 @@ def rows_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(altup_batch, "one_row", lambda states: states)
 
 
+def one_mask_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aya_masks, "masks", lambda config, tokens, cache: None)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -151,4 +156,5 @@ MUTANTS: dict[str, Mutant] = {
     "mistral-row-scale": first_row_for_all,
     "shared-layer-offset": offsets_after_the_update,
     "altup-batch": rows_as_they_come,
+    "aya-masks": one_mask_for_both,
 }

@@ -1,0 +1,25 @@
+"""A tiny Aya Vision text model: one row in pieces, and rows in a batch, past the window."""
+
+from __future__ import annotations
+
+import importlib
+
+from .._patch import Target
+from . import Result
+from .batch_invariance import TOLERANCE, measure
+from .shared_layer_offset import differs
+from .tiny import aya_vision
+
+_WAYS = ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)
+_LENGTHS = ((5, 9), (12, 3, 7))
+
+
+def probe(target: Target) -> Result:
+    """Red where the logits depend on how a text was fed, or on other rows."""
+    importlib.import_module(target.module)
+    model = aya_vision()
+    alone = differs(model, _WAYS)
+    if not alone <= TOLERANCE:
+        return Result(True, f"one row, at once against in pieces: differs by {alone:.3g}", alone)
+    results = [measure(model, lengths) for lengths in _LENGTHS]
+    return next((result for result in results if result.red), results[0])
