@@ -17,11 +17,10 @@ def probe(target: Target) -> Result:
     create = own_function(target)
     caches = importlib.import_module(f"{target.module.rpartition('.')[0]}.cache")
     wrong = []
-    for make in (
-        lambda: caches.BatchKVCache(_LEFT_PADDING),
-        lambda: caches.BatchRotatingKVCache(8, _LEFT_PADDING),
-        caches.KVCache,
-    ):
+    makers = [lambda: caches.BatchKVCache(_LEFT_PADDING), caches.KVCache]
+    if hasattr(caches, "BatchRotatingKVCache"):
+        makers.append(lambda: caches.BatchRotatingKVCache(8, _LEFT_PADDING))
+    for make in makers:
         for tokens in _TOKENS:
             for kind in (list, tuple):
                 cache = kind((make(), make()))

@@ -24,7 +24,7 @@ def row_of(layer: Any, row: int, fresh: Any) -> Any:
         for index, state in enumerate(layer.cache):
             fresh.cache[index] = None if state is None else state[row : row + 1]
         return fresh
-    return fresh if layer.keys is None else layer.extract(row)
+    return fresh if is_empty(layer) else layer.extract(row)
 
 
 def put_together(layer: Any, rows: Sequence[Any]) -> None:
@@ -35,7 +35,7 @@ def put_together(layer: Any, rows: Sequence[Any]) -> None:
     elif is_recurrent(layer):
         for index, states in enumerate(zip(*(row.cache for row in rows), strict=True)):
             layer.cache[index] = stacked(states)
-    elif any(row.keys is not None for row in rows):
+    elif not all(is_empty(row) for row in rows):
         kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])
         vars(layer).update(vars(kind.merge(list(rows))))
 
@@ -59,6 +59,11 @@ def like(state: Any, longest: Any) -> Any:
 
     missing = longest.shape[1] - state.shape[1] if state.ndim > 1 else 0
     return mx.pad(state, [(0, 0), (missing, 0), *[(0, 0)] * (state.ndim - 2)]) if missing else state
+
+
+def is_empty(layer: Any) -> bool:
+    """Whether an attention cache was never written."""
+    return bool(layer.keys is None if hasattr(layer, "keys") else layer.empty())
 
 
 def is_recurrent(layer: Any) -> bool:

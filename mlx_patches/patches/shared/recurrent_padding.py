@@ -21,10 +21,11 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ..._patch import Patch, Target
+from ..._patch import Factory, Patch, Target
 from . import _rows
 
 FAMILIES = (
@@ -42,17 +43,24 @@ FAMILIES = (
     "recurrent_gemma",
     "rwkv7",
 )
+# These know of left padding where they are told the positions of a prompt, and not of right
+# padding behind tokens that they were fed before.
+KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "qwen4_exp", "zaya1_vl")
 
 
-def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The model's call, that feeds rows with padding one by one."""
+def by_row(call: Callable[..., Any], knows_left: bool = False) -> Callable[..., Any]:
+    """The model's call, that feeds rows with padding one by one.
+
+    With ``knows_left`` not those with left padding whose positions come with them.
+    """
     signature = inspect.signature(call)
     place = list(signature.parameters).index("cache")
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get("cache", args[place] if len(args) > place else None)
+        left_too = not knows_left or kwargs.get("position_ids") is None
         first = next(_rows.recurrent(cache or ()), None)
-        if first is None or not is_marked(first):
+        if first is None or not is_marked(first, left_too):
             return call(*args, **kwargs)
         return fed(call, signature.bind(*args, **kwargs), cache)
 
@@ -62,9 +70,11 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-def is_marked(layer: Any) -> bool:
+def is_marked(layer: Any, left_too: bool = True) -> bool:
     """Whether a recurrent cache knows of padding in what comes next."""
-    return layer.left_padding is not None or getattr(layer, "lengths", None) is not None
+    return (left_too and layer.left_padding is not None) or (
+        getattr(layer, "lengths", None) is not None
+    )
 
 
 def fed(call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any) -> Any:
@@ -104,11 +114,9 @@ def apart(
         if start == end:
             said.append(None)
             continue
-        own = {
-            name: value[row : row + 1, start:end] if is_by_token(value, rows, length) else value
-            for name, value in bound.arguments.items()
-        }
-        one = inspect.BoundArguments(bound.signature, OrderedDict(own | {"cache": alone}))
+        own = own_arguments(bound.arguments, row, slice(start, end), (rows, length))
+        own["cache"] = alone
+        one = inspect.BoundArguments(bound.signature, OrderedDict(own))
         sample = call(*one.args, **one.kwargs)
         logits = getattr(sample, "logits", sample)
         said.append(mx.pad(logits, [(0, 0), (start, length - end), (0, 0)]))
@@ -123,15 +131,31 @@ def apart(
     return sample
 
 
+def own_arguments(
+    arguments: Mapping[str, Any], row: int, span: slice, shape: tuple[int, int]
+) -> dict[str, Any]:
+    """One row's part of a call's arguments, for the tokens of a span."""
+    own: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if type(value) is dict:  # not a module, which is one too
+            own[name] = own_arguments(value, row, span, shape)
+        elif not hasattr(value, "shape"):
+            own[name] = value
+        elif name == "position_ids":  # of shape (rows, length) or (3, rows, length)
+            own[name] = value[..., row : row + 1, span]
+        elif tuple(value.shape[:2]) == shape:
+            own[name] = value[row : row + 1, span]
+        elif name == "rope_deltas" and value.shape[:1] == shape[:1]:
+            own[name] = value[row : row + 1]
+        else:
+            own[name] = value
+    return own
+
+
 def shape_of(bound: inspect.BoundArguments) -> tuple[int, int]:
     """How many rows a call has, and how many positions."""
     tokens = next(v for v in list(bound.arguments.values())[1:] if hasattr(v, "shape"))
     return int(tokens.shape[0]), int(tokens.shape[1])
-
-
-def is_by_token(value: Any, rows: int, length: int) -> bool:
-    """Whether an argument has an entry a row and position."""
-    return hasattr(value, "shape") and tuple(value.shape[:2]) == (rows, length)
 
 
 def tokens_of(layer: Any, rows: int, length: int) -> list[tuple[int, int]]:
@@ -163,18 +187,17 @@ def advance(layer: Any, count: int) -> None:
         layer.left_padding = left if max(left.tolist()) > 0 else None
 
 
+def _of_vlm(family: str, factory: Factory) -> Target:
+    return Target("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", factory)
+
+
 PATCH = Patch(
     id="recurrent-padding",
     summary="recurrent layers read a batch's padding as if it were text",
-    targets=tuple(
-        target
-        for family in FAMILIES
-        for target in (
-            Target("mlx-lm", f"mlx_lm.models.{family}", "Model.__call__", by_row),
-            Target(
-                "mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", by_row
-            ),
-        )
+    targets=(
+        *(Target("mlx-lm", f"mlx_lm.models.{f}", "Model.__call__", by_row) for f in FAMILIES),
+        *(_of_vlm(family, by_row) for family in FAMILIES),
+        *(_of_vlm(family, partial(by_row, knows_left=True)) for family in KNOW_LEFT),
     ),
     probe="mlx_patches.probes.recurrent_padding:probe",
     module=__name__,
