@@ -78,7 +78,7 @@ class Conformance:
         outcomes = case.manager().apply(case.patch, dry_run=True)
         ready = {outcome.target for outcome in outcomes if outcome.status is Status.PENDING}
         assert ready, "this environment has none of the patch's targets"
-        return [target for target in case.patch.targets if target.path in ready]
+        return [t for t in case.patch.targets if t.path in ready and t.module in sys.modules]
 
     @pytest.fixture
     def paths(self, present: list[Target]) -> list[str]:
@@ -272,7 +272,7 @@ def place(target: Target) -> tuple[Any, str]:
     """Where a target lives: the owner and the attribute.
 
     Raises:
-        KeyError: nowhere, or the class is another module's and is a target there.
+        KeyError: nowhere, or the class or function is another module's and is a target there.
     """
     owner: Any = sys.modules[target.module]
     *parents, attribute = target.name.split(".")
@@ -280,6 +280,9 @@ def place(target: Target) -> tuple[Any, str]:
         owner = vars(owner)[name]
         if owner.__module__ != target.module:
             raise KeyError(name)
+    function = None if parents else vars(owner).get(attribute)
+    if getattr(function, "__module__", target.module) != target.module:
+        raise KeyError(attribute)
     return owner, attribute
 
 

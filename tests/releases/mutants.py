@@ -8,11 +8,16 @@ import pytest
 
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
-from mlx_patches.patches.mlx_vlm import _quantized_rows, batch_turbo_quant
+from mlx_patches.patches.mlx_vlm import (
+    _quantized_rows,
+    batch_turbo_quant,
+    quantize_last_layer,
+)
 from mlx_patches.patches.shared import (
     _handles,
     extra_eos,
     frozen_state,
+    quantize_rotating,
     quantized_masks,
     quantized_merge,
     rotating_max_size,
@@ -69,6 +74,16 @@ def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_merge, "length", lambda cache: 0)
 
 
+def layers_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        quantize_rotating, "quantized", lambda original, cache, **kwargs: original(cache, **kwargs)
+    )
+
+
+def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize_last_layer, "spared", lambda count: count)
+
+
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
@@ -84,5 +99,7 @@ MUTANTS: dict[str, Mutant] = {
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_as_they_come,
     "quantized-merge": rows_that_stay_quantized,
+    "quantize-rotating": layers_that_refuse,
+    "vlm-quantize-last-layer": no_layer_is_the_last,
     "extra-eos": first_id_only,
 }
