@@ -25,6 +25,8 @@ _BUILTIN = {
     "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",
     "quantized-merge": "shared.quantized_merge",
     "quantized-masks": "shared.quantized_masks",
+    "quantize-rotating": "shared.quantize_rotating",
+    "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",
     "extra-eos": "shared.extra_eos",
     "mask-list": "shared.mask_list",
     "mask-after-update": "mlx_vlm.mask_after_update",

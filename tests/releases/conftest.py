@@ -11,6 +11,7 @@ import pytest
 from mlx_patches import _gate, _registry
 from mlx_patches._activation import MODEL_PACKAGES, Session
 from mlx_patches._audit import judge_file
+from mlx_patches._distributions import source_file
 from mlx_patches._manager import Manager
 from mlx_patches._matrix import CompatMatrix
 from mlx_patches._patch import Patch, Target
@@ -49,8 +50,8 @@ def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
     module, _, name = patch.probe.partition(":")
     try:
         return getattr(importlib.import_module(module), name)(target)
-    except NotApplicable as answer:
-        return answer
+    except (NotApplicable, ModuleNotFoundError) as answer:
+        return NotApplicable(str(answer))
     except Exception as error:
         return Result(True, f"{type(error).__name__}: {error}")
 
@@ -67,7 +68,7 @@ def ungated() -> Iterator[Callable[[Patch], Manager]]:
 
     def apply(patch: Patch) -> Manager:
         for target in patch.targets:
-            if installed(target.distribution) and importlib.util.find_spec(target.module):
+            if installed(target.distribution) and source_file(target.module):
                 importlib.import_module(target.module)
         manager = Manager(anything_goes(patch))
         managers.append(manager)

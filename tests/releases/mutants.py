@@ -10,20 +10,29 @@ from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
+<<<<<<< HEAD
     altup_batch,
     aya_masks,
     batch_turbo_quant,
     mask_after_update,
     mistral_row_scale,
     unknown_kwargs,
+=======
+    batch_turbo_quant,
+    quantize_last_layer,
+>>>>>>> h-f
 )
 from mlx_patches.patches.shared import (
     _handles,
     arrays_mask,
     extra_eos,
     frozen_state,
+<<<<<<< HEAD
     mask_list,
     padding_nan,
+=======
+    quantize_rotating,
+>>>>>>> h-f
     quantized_masks,
     quantized_merge,
     recurrent_padding,
@@ -92,12 +101,25 @@ def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_merge, "length", lambda cache: 0)
 
 
+<<<<<<< HEAD
 def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         recurrent_padding, "tokens_of", lambda layer, rows, length: [(0, length)] * rows
     )
 
 
+=======
+def layers_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        quantize_rotating, "quantized", lambda original, cache, **kwargs: original(cache, **kwargs)
+    )
+
+
+def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize_last_layer, "spared", lambda count: count)
+
+
+>>>>>>> h-f
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
@@ -147,7 +169,12 @@ MUTANTS: dict[str, Mutant] = {
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_as_they_come,
     "quantized-merge": rows_that_stay_quantized,
+<<<<<<< HEAD
     "recurrent-padding": spans_without_padding,
+=======
+    "quantize-rotating": layers_that_refuse,
+    "vlm-quantize-last-layer": no_layer_is_the_last,
+>>>>>>> h-f
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
     "mask-after-update": masks_as_they_are_cut,
