@@ -10,29 +10,22 @@ from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import batch_rotating_extract
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
-<<<<<<< HEAD
     altup_batch,
     aya_masks,
     batch_turbo_quant,
     mask_after_update,
     mistral_row_scale,
-    unknown_kwargs,
-=======
-    batch_turbo_quant,
     quantize_last_layer,
->>>>>>> h-f
+    unknown_kwargs,
 )
 from mlx_patches.patches.shared import (
     _handles,
     arrays_mask,
     extra_eos,
     frozen_state,
-<<<<<<< HEAD
     mask_list,
     padding_nan,
-=======
     quantize_rotating,
->>>>>>> h-f
     quantized_masks,
     quantized_merge,
     recurrent_padding,
@@ -101,25 +94,12 @@ def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_merge, "length", lambda cache: 0)
 
 
-<<<<<<< HEAD
 def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         recurrent_padding, "tokens_of", lambda layer, rows, length: [(0, length)] * rows
     )
 
 
-=======
-def layers_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        quantize_rotating, "quantized", lambda original, cache, **kwargs: original(cache, **kwargs)
-    )
-
-
-def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantize_last_layer, "spared", lambda count: count)
-
-
->>>>>>> h-f
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
@@ -157,6 +137,16 @@ def one_mask_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aya_masks, "masks", lambda config, tokens, cache: None)
 
 
+def layers_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        quantize_rotating, "quantized", lambda original, cache, **kwargs: original(cache, **kwargs)
+    )
+
+
+def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize_last_layer, "spared", lambda count: count)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -169,12 +159,7 @@ MUTANTS: dict[str, Mutant] = {
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_as_they_come,
     "quantized-merge": rows_that_stay_quantized,
-<<<<<<< HEAD
     "recurrent-padding": spans_without_padding,
-=======
-    "quantize-rotating": layers_that_refuse,
-    "vlm-quantize-last-layer": no_layer_is_the_last,
->>>>>>> h-f
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
     "mask-after-update": masks_as_they_are_cut,
@@ -184,4 +169,6 @@ MUTANTS: dict[str, Mutant] = {
     "shared-layer-offset": offsets_after_the_update,
     "altup-batch": rows_as_they_come,
     "aya-masks": one_mask_for_both,
+    "quantize-rotating": layers_that_refuse,
+    "vlm-quantize-last-layer": no_layer_is_the_last,
 }
