@@ -35,6 +35,7 @@ _BUILTIN = {
     "mistral-row-scale": "mlx_vlm.mistral_row_scale",
     "shared-layer-offset": "shared.shared_layer_offset",
     "altup-batch": "mlx_vlm.altup_batch",
+    "single-joins": "mlx_vlm.single_joins",
     "aya-masks": "mlx_vlm.aya_masks",
 }
 

@@ -16,6 +16,7 @@ from mlx_patches.patches.mlx_vlm import (
     mask_after_update,
     mistral_row_scale,
     quantize_last_layer,
+    single_joins,
     unknown_kwargs,
 )
 from mlx_patches.patches.shared import (
@@ -147,6 +148,10 @@ def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize_last_layer, "spared", lambda count: count)
 
 
+def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_joins, "batched", lambda layer: layer)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -159,6 +164,7 @@ MUTANTS: dict[str, Mutant] = {
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_as_they_come,
     "quantized-merge": rows_that_stay_quantized,
+    "single-joins": layers_as_they_are,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
