@@ -19,6 +19,7 @@ _BUILTIN = {
     "rotating-max-size": "shared.rotating_max_size",
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
     "rotating-restored": "shared.rotating_restored",
+    "never-written": "shared.never_written",
     "arrays-mask": "shared.arrays_mask",
     "recurrent-padding": "shared.recurrent_padding",
     "batch-quantized": "mlx_vlm.batch_quantized",

@@ -25,6 +25,7 @@ from mlx_patches.patches.shared import (
     extra_eos,
     frozen_state,
     mask_list,
+    never_written,
     padding_nan,
     quantize_rotating,
     quantized_masks,
@@ -152,6 +153,11 @@ def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_joins, "batched", lambda layer: layer)
 
 
+def caches_that_are_all_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(never_written, "is_empty", lambda cache: False)
+    monkeypatch.setattr(never_written, "is_unused", lambda slot: False)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -165,6 +171,7 @@ MUTANTS: dict[str, Mutant] = {
     "quantized-masks": masks_as_they_come,
     "quantized-merge": rows_that_stay_quantized,
     "single-joins": layers_as_they_are,
+    "never-written": caches_that_are_all_written,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,

@@ -1,0 +1,106 @@
+"""Saves, takes apart and puts together caches that were never written."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of
+
+_WINDOW = 8
+
+
+def probe(target: Target) -> Result:
+    """Red where an operation on an empty cache fails, or its result is not empty."""
+    cache_class = cache_of(target)
+    kind, _, operation = target.name.partition(".")
+    if not hasattr(cache_class, operation):
+        raise NotApplicable(f"{kind} has no {operation} in this release")
+    caches = importlib.import_module(target.module)
+    try:
+        problem = _OPERATIONS[operation](caches, kind)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    return Result(bool(problem), problem or f"{operation} of an empty cache is empty")
+
+
+def made(caches: Any, kind: str, rows: int = 2) -> Any:
+    """An empty cache."""
+    if kind == "ArraysCache":
+        return caches.ArraysCache(2)
+    arguments = [_WINDOW] if "Rotating" in kind else []
+    return getattr(caches, kind)(*arguments, *([[0] * rows] if kind.startswith("Batch") else []))
+
+
+def saved(caches: Any, kind: str) -> str:
+    """Through ``state`` and back."""
+    cache = made(caches, kind)
+    state = cache.state
+    if state[0] is not None:
+        return f"keys {state[0]}"
+    copy = made(caches, kind)
+    copy.state = state
+    if copy.keys is not None:
+        return "the restored cache is not empty"
+    return "" if feeds(copy) else "the restored cache takes no keys"
+
+
+def feeds(cache: Any) -> bool:
+    """Whether it takes keys and values like a new one."""
+    import mlx.core as mx
+
+    rows = cache.offset.size if hasattr(cache.offset, "size") else 1
+    keys, _ = cache.update_and_fetch(*[mx.ones((rows, 1, 3, 2))] * 2)
+    return bool(keys.shape[2] == 3)
+
+
+def extracted(caches: Any, kind: str) -> str:
+    """A row of an empty batch, and of a recurrent cache with one slot unused."""
+    import mlx.core as mx
+
+    cache = made(caches, kind)
+    if kind == "ArraysCache":
+        cache[1] = mx.ones((2, 3))
+        row = cache.extract(1)
+        return "" if row[0] is None and row[1].shape == (1, 3) else f"slots {row.cache}"
+    row = cache.extract(1)
+    wanted = kind.removeprefix("Batch")
+    if type(row).__name__ != wanted:
+        return f"a {type(row).__name__}, not a {wanted}"
+    return "" if row.keys is None and feeds(row) else "the row is not empty"
+
+
+def merged(caches: Any, kind: str) -> str:
+    """A batch of empty rows."""
+    rows = [made(caches, kind.removeprefix("Batch")) for _ in range(2)]
+    batch = getattr(caches, kind).merge(rows)
+    if batch.keys is not None or batch.offset.tolist() != [0, 0]:
+        return f"offset {batch.offset.tolist()}"
+    return "" if feeds(batch) else "the batch takes no keys"
+
+
+def filtered(caches: Any, kind: str) -> str:
+    """One row of three."""
+    import mlx.core as mx
+
+    cache = made(caches, kind, rows=3)
+    cache.filter(mx.array([1]))
+    return "" if cache.offset.size == cache.left_padding.size == 1 else "rows are left"
+
+
+def extended(caches: Any, kind: str) -> str:
+    """Two rows and one more."""
+    cache = made(caches, kind)
+    cache.extend(made(caches, kind, rows=1))
+    return "" if cache.offset.size == cache.left_padding.size == 3 else "rows are missing"
+
+
+_OPERATIONS = {
+    "state": saved,
+    "extract": extracted,
+    "merge": merged,
+    "filter": filtered,
+    "extend": extended,
+}
