@@ -9,7 +9,7 @@ from typing import Any
 from .._patch import Target
 from . import NotApplicable, Result
 
-_PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
+PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
 _CHUNK = 4
 _STEPS = 3
 TOLERANCE = 1e-3
@@ -36,7 +36,7 @@ def probe(target: Target) -> Result:
             except NotApplicable:
                 continue
             fed += 1
-            for row, prompt in enumerate(_PROMPTS):
+            for row, prompt in enumerate(PROMPTS):
                 apart = difference(said[row], alone(model, prompt))
                 if not apart <= worst:
                     worst, place = apart, f"{name}-padded, row {row}"
@@ -66,10 +66,10 @@ def left(model: Any) -> list[list[Any]]:
     """What each row of a left-padded batch is told after its prompt and at each step."""
     from ..lab import engine
 
-    longest = max(map(len, _PROMPTS))
-    padding = [longest - len(prompt) for prompt in _PROMPTS]
+    longest = max(map(len, PROMPTS))
+    padding = [longest - len(prompt) for prompt in PROMPTS]
     cache = engine.batch_cache(model, padding)
-    table = [[0] * pad + prompt for pad, prompt in zip(padding, _PROMPTS, strict=True)]
+    table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
     out = in_pieces(model, cache, table)
     return decoded(model, cache, [[row[-1]] for row in out])
 
@@ -78,14 +78,14 @@ def right(model: Any) -> list[list[Any]]:
     """The same right-padded, as engines that merge new rows feed prompts."""
     from ..lab import engine
 
-    cache = engine.empty_batch(model, len(_PROMPTS))
-    lengths = [len(prompt) - 1 for prompt in _PROMPTS]
+    cache = engine.empty_batch(model, len(PROMPTS))
+    lengths = [len(prompt) - 1 for prompt in PROMPTS]
     engine.prepare(cache, lengths)
     longest = max(lengths)
-    table = [prompt[:-1] + [0] * (longest - len(prompt) + 1) for prompt in _PROMPTS]
+    table = [prompt[:-1] + [0] * (longest - len(prompt) + 1) for prompt in PROMPTS]
     in_pieces(model, cache, table)
     engine.finalize(cache)
-    out = model.call([[prompt[-1]] for prompt in _PROMPTS], cache)
+    out = model.call([[prompt[-1]] for prompt in PROMPTS], cache)
     return decoded(model, cache, [[row[-1]] for row in out])
 
 

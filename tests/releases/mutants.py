@@ -22,8 +22,11 @@ from mlx_patches.patches.mlx_vlm import (
 from mlx_patches.patches.shared import (
     _handles,
     arrays_mask,
+    dynamic_rope,
     extra_eos,
     frozen_state,
+    gemma2_masks,
+    learned_positions,
     mask_list,
     never_written,
     padding_nan,
@@ -158,6 +161,18 @@ def caches_that_are_all_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(never_written, "is_unused", lambda slot: False)
 
 
+def masks_of_four_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemma2_masks, "by_group", lambda mask: mask)
+
+
+def positions_of_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned_positions, "numbered", lambda cache: cache)
+
+
+def offsets_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamic_rope, "counted", lambda offset, largest: offset)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -172,6 +187,9 @@ MUTANTS: dict[str, Mutant] = {
     "quantized-merge": rows_that_stay_quantized,
     "single-joins": layers_as_they_are,
     "never-written": caches_that_are_all_written,
+    "gemma2-masks": masks_of_four_axes,
+    "learned-positions": positions_of_the_first_row,
+    "dynamic-rope": offsets_that_do_not_count,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,

@@ -1,0 +1,37 @@
+"""Compares a left-padded batch of a tiny model of the target's family with its rows alone."""
+
+from __future__ import annotations
+
+from .._patch import Target
+from . import NotApplicable, Result
+
+
+def probe(target: Target) -> Result:
+    """Red where the batch dies, or a row says something else in it than alone."""
+    from ..lab import Family, NotBuilt, engine
+    from ..lab.build import build
+    from .recurrent_padding import PROMPTS, TOLERANCE, alone, difference, left
+
+    try:
+        model = build(Family(target.distribution, target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    if not has(model.module, target):
+        raise NotApplicable(f"no part of the tiny model is a {target.name.partition('.')[0]}")
+    try:
+        said = left(model)
+    except NotApplicable:
+        raise
+    except Exception as error:
+        return Result(True, engine.where(error))
+    worst = max(difference(said[i], alone(model, prompt)) for i, prompt in enumerate(PROMPTS))
+    detail = f"largest difference {worst:.2g} of the logits' scale"
+    return Result(not worst <= TOLERANCE, detail, worst)
+
+
+def has(model: object, target: Target) -> bool:
+    """Whether some module of a model is of the target's class."""
+    name = target.name.partition(".")[0]
+    modules = model.modules()  # type: ignore[attr-defined]
+    kinds = {(type(one).__module__, type(one).__name__) for one in modules}
+    return (target.module, name) in kinds
