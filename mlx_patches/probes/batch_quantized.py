@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._patch import Target
-from . import Result
+from . import NotApplicable, Result
 from .offset_alias import cache_of
 
 HEADS, WIDTH, BITS = 2, 32, 4
@@ -21,7 +21,10 @@ TOLERANCE = 0.05
 
 def probe(target: Target) -> Result:
     """Red where a row does not hold its own tokens, or the cache cannot be asked."""
-    kind = Kind(cache_of(target))
+    found = cache_of(target)
+    module = importlib.import_module(target.module)
+    # ``merge`` belongs to the rows.
+    kind = Kind(getattr(module, f"Batch{found.__name__.removeprefix('Batch')}", None))
     name = target.name.partition(".")[2]
     problems = list(filter(None, _CHECKS[name](kind)))
     if problems:
@@ -33,6 +36,8 @@ class Kind:
     """A quantized batch cache class, with the solo class that belongs to it."""
 
     def __init__(self, batch: Any):
+        if batch is None:
+            raise NotApplicable("the release has no quantized batch cache")
         self.batch_class = batch
         self.module = importlib.import_module(batch.__module__)
         self.turbo = "Turbo" in batch.__name__
@@ -179,7 +184,7 @@ def _extract(kind: Kind) -> Any:
 
 
 def _merge(kind: Kind) -> Any:
-    merge = _method(kind.batch_class, "merge")
+    merge = _method(type(kind.solo(0, 0)), "merge")
     for lengths in ([4, 7, 1], [4, 0, 7], [0, 300], [0, 0]):
         cache = merge([kind.solo(row, length) for row, length in enumerate(lengths)])
         if not isinstance(cache, kind.batch_class):

@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 from mlx_patches import _registry
+from mlx_patches.patches.mlx_vlm.batch_quantized import merge
 from mlx_patches.probes.batch_quantized import Kind, feed
 
 from .conftest import installed
@@ -45,7 +46,7 @@ def test_unequal_right_padding_keeps_each_rows_own_length(kind):
 
 def test_what_is_merged_comes_out_again_bit_for_bit(kind):
     rows = [kind.solo(row, length) for row, length in enumerate((5, 0, 270))]
-    batch = kind.batch_class.merge(rows)
+    batch = merge(kind.batch_class, rows)
     for row, solo in enumerate(rows):
         out = batch.extract(row)
         assert (out.offset, out.bits, out.group_size) == (solo.offset, solo.bits, solo.group_size)
@@ -56,7 +57,7 @@ def test_what_is_merged_comes_out_again_bit_for_bit(kind):
 def test_merged_rows_are_not_touched_by_the_batch(kind):
     solo = kind.solo(0, 5)
     before = packed(solo, 0, 0, 5)
-    batch = kind.batch_class.merge([solo, kind.solo(1, 3)])
+    batch = merge(kind.batch_class, [solo, kind.solo(1, 3)])
     feed(batch, [(0, 9), (1, 9)], 1)
     assert packed(solo, 0, 0, 5) == before
     assert solo.offset == 5
@@ -65,7 +66,7 @@ def test_merged_rows_are_not_touched_by_the_batch(kind):
 def test_a_row_in_floats_is_quantized_like_the_others(kind):
     plain = kind.module.KVCache()
     feed(plain, [(1, 0)], 4)
-    batch = kind.batch_class.merge([kind.solo(0, 6), plain, kind.module.KVCache()])
+    batch = merge(kind.batch_class, [kind.solo(0, 6), plain, kind.module.KVCache()])
     assert not kind.wrong(batch, [6, 4, 0])
 
 
@@ -73,7 +74,7 @@ def test_rows_quantized_otherwise_do_not_join(kind):
     other = kind.module.QuantizedKVCache(group_size=32, bits=8)
     feed(other, [(1, 0)], 4)
     with pytest.raises(ValueError, match="quantized alike"):
-        kind.batch_class.merge([kind.solo(0, 6), other])
+        merge(kind.batch_class, [kind.solo(0, 6), other])
 
 
 def test_left_padding_only_before_the_first_token(kind):

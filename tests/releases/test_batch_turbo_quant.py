@@ -54,21 +54,23 @@ def near(cache, row, start, keys):
 
 def test_rows_whose_codecs_sort_channels_differently_merge(kind):
     channels = (range(16), range(16, 32))
-    batch = kind.batch_class.merge([split(kind.module, list(c)) for c in channels])
+    batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(c)) for c in channels])
     for row, own in enumerate(channels):
         assert near(batch, row, 0, loud(list(own))[0])
 
 
 def test_batches_whose_codecs_sort_channels_differently_extend(kind):
     channels = (range(16), range(16, 32))
-    first, other = (kind.batch_class.merge([split(kind.module, list(c))]) for c in channels)
+    first, other = (
+        kind.module.TurboQuantKVCache.merge([split(kind.module, list(c))]) for c in channels
+    )
     first.extend(other)
     for row, own in enumerate(channels):
         assert near(first, row, 0, loud(list(own))[0])
 
 
 def test_a_restored_batch_reads_its_channels_as_before(kind):
-    batch = kind.batch_class.merge([split(kind.module, list(range(5, 21)))])
+    batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(range(5, 21)))])
     again = restored(batch)
     assert mx.array_equal(again.dequantize()[0], batch.dequantize()[0]).item()
     assert again.key_codec.high_idx.tolist() == batch.key_codec.high_idx.tolist()
@@ -97,15 +99,17 @@ def test_padding_that_came_late_is_known_to_attention(kind):
     feed(cache, [(0, 0)], 5)
     cache.finalize()
     assert not cache.fused_attention_eligible
-    assert kind.batch_class.merge([kind.solo(0, 3)]).fused_attention_eligible
-    assert not kind.batch_class.merge([kind.solo(0, 3), kind.solo(1, 1)]).fused_attention_eligible
+    assert kind.module.TurboQuantKVCache.merge([kind.solo(0, 3)]).fused_attention_eligible
+    assert not kind.module.TurboQuantKVCache.merge(
+        [kind.solo(0, 3), kind.solo(1, 1)]
+    ).fused_attention_eligible
 
 
 def test_a_row_in_floats_is_quantized_like_the_others(kind):
     caches = importlib.import_module("mlx_vlm.models.cache")
     plain = caches.KVCache()
     feed(plain, [(1, 0)], 4)
-    batch = kind.batch_class.merge([kind.solo(0, 6), plain, caches.KVCache()])
+    batch = kind.module.TurboQuantKVCache.merge([kind.solo(0, 6), plain, caches.KVCache()])
     assert not kind.wrong(batch, [6, 4, 0])
 
 
@@ -113,4 +117,4 @@ def test_rows_quantized_otherwise_do_not_join(kind):
     other = kind.module.TurboQuantKVCache(bits=3)
     feed(other, [(1, 0)], 4)
     with pytest.raises(ValueError, match="quantized alike"):
-        kind.batch_class.merge([kind.solo(0, 6), other])
+        kind.module.TurboQuantKVCache.merge([kind.solo(0, 6), other])

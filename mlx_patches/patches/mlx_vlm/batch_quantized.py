@@ -2,13 +2,15 @@
 
 Why
     ``BatchQuantizedKVCache`` has no ``prepare``, ``finalize`` and ``extract`` in its first
-    releases, and no ``merge``, ``size`` and ``nbytes`` of its own in any: right-padded prompts
-    stay where they are, a row cannot leave or join, ``size()`` is 0 whatever it holds. One made
-    by ``from_state`` forgets that it has no right padding and dies in ``finalize``. ``extend``
-    keeps the rows of one side alone when the other is empty, and fails on unequal buffers.
+    releases, and no ``size`` and ``nbytes`` of its own in any: right-padded prompts stay where
+    they are, a row cannot leave, ``size()`` is 0 whatever it holds. One made by ``from_state``
+    forgets that it has no right padding and dies in ``finalize``. ``extend`` keeps the rows of
+    one side alone when the other is empty, and fails on unequal buffers.
 How
     What is missing is added, with the contract of ``BatchKVCache``; ``finalize`` moves rows
     inside the buffer and leaves its end alone. ``extend`` gets sides of which neither is empty.
+    ``merge`` belongs to the rows (see ``quantized_merge``): where a batch class has it, Qwen3.5
+    runs padded rows one by one and merges them without saying how they were quantized.
 Upstream
     mlx-vlm 0.6.0 repairs ``extend``, 0.6.5 adds ``prepare``, ``finalize`` and ``extract``.
     Forks that add ``finalize`` cut ``_idx`` to the longest row (seen in omlx).
@@ -75,12 +77,11 @@ def _target(name: str, factory: Factory, bodies: Sequence[str], adds: bool = Fal
 
 PATCH = Patch(
     id="batch-quantized",
-    summary="a quantized batch cannot take in right-padded prompts, merge, or give back a row",
+    summary="a quantized batch cannot take in right-padded prompts or give back a row",
     targets=(
         _added("prepare", lambda original: _quantized_rows.prepare),
         _added("finalize", lambda original: _quantized_rows.finalize),
         _added("extract", lambda original: extract),
-        _added("merge", lambda original: classmethod(merge)),
         _added("size", lambda original: _quantized_rows.size),
         _added("nbytes", lambda original: property(_quantized_rows.nbytes)),
         _target("extend", around(_quantized_rows.extend), ["extend"]),

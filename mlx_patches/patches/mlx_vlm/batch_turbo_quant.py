@@ -1,12 +1,12 @@
 """A TurboQuant batch cache lacks what engines and hosts ask of every other batch cache.
 
 Why
-    ``BatchTurboQuantKVCache`` has no ``prepare``, ``finalize`` and ``merge`` and no ``size`` of
-    its own: right-padded prompts stay where they are, ``size()`` is 0 whatever it holds. Its
-    first releases have no ``extract``. ``extend`` with an empty side keeps the rows of one side
-    alone, and joins packed values whose codecs sort channels differently. ``from_state`` makes
-    a cache without codecs, which dies at its next update, and takes no state from a file, where
-    named tuples have become lists.
+    ``BatchTurboQuantKVCache`` has no ``prepare`` and ``finalize``, no ``size`` of its own, and
+    its rows no ``merge``: right-padded prompts stay where they are, ``size()`` is 0 whatever it
+    holds. Its first releases have no ``extract``. ``extend`` with an empty side keeps the rows
+    of one side alone, and joins packed values whose codecs sort channels differently.
+    ``from_state`` makes a cache without codecs, which dies at its next update, and takes no
+    state from a file, where named tuples have become lists.
 How
     What is missing is added, with the contract of ``BatchKVCache``. ``extend`` gets two sides
     that hold tokens in the terms of one codec. ``meta_state`` has one entry more: the channels
@@ -55,6 +55,7 @@ def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
     if not quantized or any(settings(row) != settings(quantized[0]) for row in quantized):
         raise ValueError("rows of one batch must be quantized alike")
     kind = settings(quantized[0])
+    batch = getattr(sys.modules[cls.__module__], CLASS)
     solo = type(quantized[0])
     rows = [
         row if hasattr(row, "seed") or row.keys is None else solo.from_cache(row, **kind)
@@ -62,7 +63,7 @@ def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
     ]
     first = next((row for row in rows if row.keys is not None), quantized[0])
     return _quantized_rows.merge(
-        lambda padding: _with_codecs(cls(padding, **kind), first),
+        lambda padding: _with_codecs(batch(padding, **kind), first),
         [recoded(row, first) for row in rows],
     )
 
@@ -180,7 +181,14 @@ PATCH = Patch(
         _added("prepare", lambda original: _quantized_rows.prepare),
         _added("finalize", lambda original: _quantized_rows.finalize),
         _added("extract", lambda original: extract),
-        _added("merge", lambda original: classmethod(merge)),
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.turboquant",
+            "TurboQuantKVCache.merge",
+            lambda original: classmethod(merge),
+            body=("TurboQuantKVCache.merge", f"{CLASS}.update_and_fetch"),
+            adds=True,
+        ),
         _added("size", lambda original: _quantized_rows.size),
         _target("extend", around(extend), ["extend"]),
         _target("state", _state, ["state", "meta_state"]),
