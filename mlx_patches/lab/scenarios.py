@@ -233,7 +233,7 @@ def rope_deltas(model: LabModel) -> Sequence[Row]:
     rows = []
     for image_first in (False, True):
         # Of one length: padding has scenarios of its own.
-        joining, together = (_text_and_image(model, image_first) for _ in range(2))
+        joining, together = (text_and_image(model, image_first) for _ in range(2))
         cache, more = (prefill(model, [row]) for row in joining)
         decode(model, joining, engine.extend(cache, more), STEPS)
         engine.forget(model)
@@ -245,15 +245,16 @@ def rope_deltas(model: LabModel) -> Sequence[Row]:
 @scenario("images")
 def images(model: LabModel) -> Sequence[Row]:
     """Two rows with an image each, fed together; then beside a text, their prompts in pieces."""
-    together = [_text_and_image(model, True)[0] for _ in range(2)]
+    together = [text_and_image(model, True)[0] for _ in range(2)]
     decode(model, together, prefill(model, together), STEPS)
     engine.forget(model)
-    pieces = _text_and_image(model, True)
+    pieces = text_and_image(model, True)
     decode(model, pieces, prefill(model, pieces, chunk=4), STEPS)
     return [*together, *pieces]
 
 
-def _text_and_image(model: LabModel, image_first: bool) -> list[Row]:
+def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
+    """A row of text and one with an image in its prompt, of one length."""
     text, image = rows_of(model, [max(LENGTHS)] * 2)
     image = Row(image.text, image.chunks, image=engine.image_positions(model, image.chunks[0]))
     return [image, text] if image_first else [text, image]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .._patch import Target
 from . import NotApplicable, Result
+from .rope_deltas import out_of_the_way
 
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
 _CHUNK = 4
 _STEPS = 3
+_HISTORY = 2
 TOLERANCE = 1e-3
 
 
@@ -25,11 +26,9 @@ def probe(target: Target) -> Result:
         model = build(family)
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
-    if hasattr(model.module, "_rope_deltas") and not engine.own_positions(model):
-        raise NotApplicable("in this release the model keeps its rows' positions: another defect")
     worst, place, fed = 0.0, "", 0
-    with no_aliases():
-        for name, feed in (("left", left), ("right", right)):
+    with out_of_the_way(_OTHERS):
+        for name, feed in _FEEDS.items():
             try:
                 engine.forget(model)
                 said = feed(model)
@@ -39,7 +38,7 @@ def probe(target: Target) -> Result:
             for row, prompt in enumerate(PROMPTS):
                 apart = difference(said[row], alone(model, prompt))
                 if not apart <= worst:
-                    worst, place = apart, f"{name}-padded, row {row}"
+                    worst, place = apart, f"{name}, row {row}"
     if not fed:
         raise NotApplicable("this release batches no such caches")
     if not worst <= TOLERANCE:
@@ -47,28 +46,20 @@ def probe(target: Target) -> Result:
     return Result(False, f"largest difference {worst:.2g} of the logits' scale", worst)
 
 
-@contextlib.contextmanager
-def no_aliases() -> Iterator[None]:
-    """With the offsets of batch caches repaired: some of the families trip over those as well."""
-    from .._manager import Manager
-    from ..patches.shared.offset_alias import PATCH
-    from .child import anything_goes
-
-    manager = Manager(anything_goes(PATCH))
-    manager.apply(PATCH)
-    try:
-        yield
-    finally:
-        manager.restore()
+# What some of the families trip over as well.
+_OTHERS = ("offset-alias", "mask-by-offset", "rope-deltas")
 
 
 def left(model: Any) -> list[list[Any]]:
     """What each row of a left-padded batch is told after its prompt and at each step."""
     from ..lab import engine
+    from ..patches.shared._rows import recurrent
 
     longest = max(map(len, PROMPTS))
     padding = [longest - len(prompt) for prompt in PROMPTS]
     cache = engine.batch_cache(model, padding)
+    if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
+        raise NotApplicable("the release batches no recurrent caches")
     table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
     out = in_pieces(model, cache, table)
     return decoded(model, cache, [[row[-1]] for row in out])
@@ -78,22 +69,39 @@ def right(model: Any) -> list[list[Any]]:
     """The same right-padded, as engines that merge new rows feed prompts."""
     from ..lab import engine
 
-    cache = engine.empty_batch(model, len(PROMPTS))
-    lengths = [len(prompt) - 1 for prompt in PROMPTS]
-    engine.prepare(cache, lengths)
-    longest = max(lengths)
-    table = [prompt[:-1] + [0] * (longest - len(prompt) + 1) for prompt in PROMPTS]
-    in_pieces(model, cache, table)
+    return right_after(model, engine.empty_batch(model, len(PROMPTS)), 0)
+
+
+def history(model: Any) -> list[list[Any]]:
+    """The same behind tokens that each row was fed alone."""
+    from ..lab import engine
+
+    caches = [model.make_cache() for _ in PROMPTS]
+    for prompt, cache in zip(PROMPTS, caches, strict=True):
+        engine.forget(model)
+        model.call([prompt[:_HISTORY]], cache)
+    return right_after(model, engine.merge(model, caches), _HISTORY)
+
+
+def right_after(model: Any, cache: Any, fed: int) -> list[list[Any]]:
+    """Feed what is left of the prompts right-padded, and then decode."""
+    from ..lab import engine
+
+    rests = [prompt[fed:-1] for prompt in PROMPTS]
+    engine.prepare(cache, [len(rest) for rest in rests])
+    longest = max(map(len, rests))
+    table = [rest + [0] * (longest - len(rest)) for rest in rests]
+    in_pieces(model, cache, table, longest if fed else _CHUNK)
     engine.finalize(cache)
     out = model.call([[prompt[-1]] for prompt in PROMPTS], cache)
     return decoded(model, cache, [[row[-1]] for row in out])
 
 
-def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]]) -> Any:
+def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int = _CHUNK) -> Any:
     """Feed a table of tokens in pieces; returns the last piece's logits."""
     out = None
-    for start in range(0, len(table[0]), _CHUNK):
-        out = model.call([line[start : start + _CHUNK] for line in table], cache)
+    for start in range(0, len(table[0]), size):
+        out = model.call([line[start : start + size] for line in table], cache)
     return out
 
 
@@ -108,9 +116,19 @@ def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
 
 def alone(model: Any, prompt: list[int]) -> list[Any]:
     """What one row is told by itself."""
+    from ..lab import engine
+
+    engine.forget(model)
     cache = model.make_cache()
     out = model.call([prompt], cache)
     return decoded(model, cache, [[out[0, -1]]])[0]
+
+
+_FEEDS = {
+    "left-padded": left,
+    "right-padded": right,
+    "right-padded with a history": history,
+}
 
 
 def difference(here: Sequence[Any], there: Sequence[Any]) -> float:

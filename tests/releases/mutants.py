@@ -14,6 +14,7 @@ from mlx_patches.patches.mlx_vlm import (
     aya_masks,
     batch_turbo_quant,
     mask_after_update,
+    mask_by_offset,
     mistral_row_scale,
     quantize_last_layer,
     single_joins,
@@ -21,6 +22,7 @@ from mlx_patches.patches.mlx_vlm import (
 )
 from mlx_patches.patches.shared import (
     _handles,
+    _row_deltas,
     arrays_mask,
     dynamic_rope,
     extra_eos,
@@ -34,6 +36,7 @@ from mlx_patches.patches.shared import (
     quantized_masks,
     quantized_merge,
     recurrent_padding,
+    rope_deltas,
     rotating_max_size,
     rotating_restored,
     shared_layer_offset,
@@ -173,6 +176,15 @@ def offsets_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_rope, "counted", lambda offset, largest: offset)
 
 
+def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
+    monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
+
+
+def masks_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_by_offset, "uncut", lambda mask: mask)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -190,6 +202,8 @@ MUTANTS: dict[str, Mutant] = {
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
     "dynamic-rope": offsets_that_do_not_count,
+    "rope-deltas": deltas_that_stay,
+    "mask-by-offset": masks_that_are_cut,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,

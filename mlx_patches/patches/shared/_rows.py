@@ -27,17 +27,25 @@ def row_of(layer: Any, row: int, fresh: Any) -> Any:
     return fresh if is_empty(layer) else layer.extract(row)
 
 
-def put_together(layer: Any, rows: Sequence[Any]) -> None:
-    """Make a layer's batch cache hold these rows, padded on the left."""
+def put_together(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> None:
+    """Make a layer's batch cache hold these rows, padded on the left.
+
+    ``waiting`` is how many more positions of padding come before a row's first token.
+    """
     if hasattr(layer, "caches"):
         for index, part in enumerate(layer.caches):
-            put_together(part, [row.caches[index] for row in rows])
+            put_together(part, [row.caches[index] for row in rows], waiting)
     elif is_recurrent(layer):
         for index, states in enumerate(zip(*(row.cache for row in rows), strict=True)):
             layer.cache[index] = stacked(states)
     elif not all(is_empty(row) for row in rows):
         kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])
         vars(layer).update(vars(kind.merge(list(rows))))
+        if any(waiting):
+            import mlx.core as mx
+
+            layer.left_padding = layer.left_padding + mx.array(waiting)
+            layer.offset = layer.offset - mx.array(waiting)
 
 
 def stacked(states: Sequence[Any]) -> Any:

@@ -23,6 +23,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from ..._patch import Factory, Patch, Target
@@ -48,11 +49,13 @@ FAMILIES = (
 KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "qwen4_exp", "zaya1_vl")
 
 
-def by_row(call: Callable[..., Any], knows_left: bool = False) -> Callable[..., Any]:
+def by_row(call: FunctionType, knows_left: bool = False) -> Callable[..., Any]:
     """The model's call, that feeds rows with padding one by one.
 
-    With ``knows_left`` not those with left padding whose positions come with them.
+    With ``knows_left`` not those with left padding whose positions come with them, where the
+    release counts that padding itself.
     """
+    knows_left &= any(name.endswith("left_padding_info") for name in call.__globals__)
     signature = inspect.signature(call)
     place = list(signature.parameters).index("cache")
 
@@ -86,7 +89,7 @@ def fed(call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any) -> 
     if all(span == (0, length) for span in spans):
         out = call(*bound.args, **bound.kwargs)
     else:
-        out = apart(call, bound, cache, spans)
+        out = apart(call, bound, cache, spans, before[0] or [0] * rows)
     for layer in marked:
         if marks(layer) == before:  # the model does not count what it fed
             advance(layer, length)
@@ -98,8 +101,18 @@ def apart(
     bound: inspect.BoundArguments,
     cache: Sequence[Any],
     spans: Sequence[tuple[int, int]],
+    left: Sequence[int],
 ) -> Any:
-    """Feed each row by itself; the logits (rows, length, vocabulary) are zero at padding."""
+    """Feed each row by itself; the logits (rows, length, vocabulary) are zero at padding.
+
+    Args:
+        call: the model's own.
+        bound: its arguments.
+        cache: the batch's.
+        spans: where each row's tokens are.
+        left: how many positions each row's first token is away; a row for which it is positive
+            has been fed nothing yet.
+    """
     import mlx.core as mx
 
     model = bound.args[0]
@@ -109,7 +122,8 @@ def apart(
     sample: Any = None
     for row, (start, end) in enumerate(spans):
         fresh = model.make_cache()
-        alone = [_rows.row_of(layer, row, new) for layer, new in zip(cache, fresh, strict=True)]
+        pairs = zip(cache, fresh, strict=True)
+        alone = fresh if left[row] > 0 else [_rows.row_of(old, row, new) for old, new in pairs]
         caches.append(alone)
         if start == end:
             said.append(None)
@@ -120,8 +134,9 @@ def apart(
         sample = call(*one.args, **one.kwargs)
         logits = getattr(sample, "logits", sample)
         said.append(mx.pad(logits, [(0, 0), (start, length - end), (0, 0)]))
+    waiting = [max(0, padding - length) for padding in left]
     for index, layer in enumerate(cache):
-        _rows.put_together(layer, [alone[index] for alone in caches])
+        _rows.put_together(layer, [alone[index] for alone in caches], waiting)
     known = next(one for one in said if one is not None)
     logits = mx.concatenate([mx.zeros_like(known) if one is None else one for one in said])
     if not hasattr(sample, "logits"):
@@ -196,7 +211,8 @@ PATCH = Patch(
     summary="recurrent layers read a batch's padding as if it were text",
     targets=(
         *(Target("mlx-lm", f"mlx_lm.models.{f}", "Model.__call__", by_row) for f in FAMILIES),
-        *(_of_vlm(family, by_row) for family in FAMILIES),
+        # The class that mlx-vlm's plamo2 uses is in plamo2vl.
+        *(_of_vlm("plamo2vl" if f == "plamo2" else f, by_row) for f in FAMILIES),
         *(_of_vlm(family, partial(by_row, knows_left=True)) for family in KNOW_LEFT),
     ),
     probe="mlx_patches.probes.recurrent_padding:probe",

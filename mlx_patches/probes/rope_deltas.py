@@ -1,0 +1,146 @@
+"""Decodes rows whose positions differ: texts that were merged, and a row with an image."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of
+
+_STEPS = 4
+# What the same models trip over as well.
+_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
+
+
+def probe(target: Target) -> Result:
+    """Red where a row is told something else than alone, or its delta does not follow it."""
+    return carried(target) if target.module.endswith(".cache") else spoken(target)
+
+
+def spoken(target: Target) -> Result:
+    """What rows of a tiny model are told in a batch, against alone."""
+    from ..lab import EXACT, Family, NotBuilt
+    from ..lab.build import build
+    from ..lab.compare import differences
+    from ..lab.scenarios import solo
+
+    try:
+        model = build(Family(target.distribution, target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    with out_of_the_way(_OTHERS):
+        try:
+            rows = [*merged_texts(model), *joined_image(model), *padded_texts(model)]
+        except NotApplicable:
+            raise
+        except Exception as error:
+            return Result(True, f"{type(error).__name__}: {error}")
+        cell = differences([row.said for row in rows], [solo(model, row) for row in rows], EXACT)
+    return Result(cell.verdict == "red", cell.detail, cell.figure)
+
+
+def merged_texts(model: Any) -> list[Any]:
+    """Texts of unequal length, prefilled alone and merged."""
+    from ..lab import engine
+    from ..lab.scenarios import LENGTHS, decode, prefill_alone, rows_of
+
+    rows = rows_of(model, LENGTHS)
+    cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
+    decode(model, rows, cache, _STEPS)
+    return rows
+
+
+def padded_texts(model: Any) -> list[Any]:
+    """The same as a left-padded batch; not for hybrids, whose other layers have defects there."""
+    from ..lab import engine
+    from ..lab.scenarios import LENGTHS, decode, prefill_left, rows_of
+    from ..patches.shared._rows import recurrent
+
+    if any(True for _ in recurrent(model.make_cache())):
+        return []
+    engine.forget(model)
+    rows = rows_of(model, LENGTHS)
+    decode(model, rows, prefill_left(model, rows), _STEPS)
+    return rows
+
+
+def joined_image(model: Any) -> list[Any]:
+    """A text, and a row with an image that joins it; none where the model takes no images."""
+    from ..lab import engine
+    from ..lab.scenarios import decode, prefill, text_and_image
+
+    try:
+        rows = text_and_image(model, image_first=False)
+    except NotApplicable:
+        return []
+    engine.forget(model)
+    cache, more = (prefill(model, [row]) for row in rows)
+    decode(model, rows, engine.extend(cache, more), _STEPS)
+    return rows
+
+
+@contextlib.contextmanager
+def out_of_the_way(patches: tuple[str, ...]) -> Iterator[None]:
+    """With other defects repaired."""
+    from .. import _registry
+    from .._manager import Manager
+    from .child import anything_goes
+
+    managers = []
+    for patch in map(_registry.builtin().get, patches):
+        managers.append(Manager(anything_goes(patch)))
+        managers[-1].apply(patch)
+    try:
+        yield
+    finally:
+        for manager in reversed(managers):
+            manager.restore()
+
+
+def carried(target: Target) -> Result:
+    """Whether a delta that rides on a cache follows its row."""
+    import mlx.core as mx
+
+    from ..patches.shared import _row_deltas
+
+    kind, _, operation = target.name.partition(".")
+    batch_class = cache_of(target)
+    if not hasattr(batch_class, operation):
+        raise NotApplicable(f"{kind} has no {operation} in this release")
+    caches = importlib.import_module(target.module)
+    batch = filled(caches, kind, 3)
+    _row_deltas.keep(batch, mx.array([[1], [2], [3]]))
+    if operation == "extend":
+        batch.extend(filled(caches, kind, 1))
+        wanted = [[1], [2], [3], [0]]
+    elif operation == "filter":
+        batch.filter(mx.array([0, 2]))
+        wanted = [[1], [3]]
+    elif operation == "extract":
+        batch, wanted = batch.extract(1), [[2]]
+    else:
+        rows = [filled(caches, kind.removeprefix("Batch"), 1) for _ in range(2)]
+        _row_deltas.keep(rows[1], mx.array([[5]]))
+        batch, wanted = batch_class.merge(rows), [[0], [5]]
+    found = _row_deltas.deltas_of(batch)
+    seen = None if found is None else found.tolist()
+    return Result(seen != wanted, f"after {operation} the rows' deltas are {seen}")
+
+
+def filled(caches: Any, kind: str, rows: int) -> Any:
+    """A cache with something in it."""
+    import mlx.core as mx
+
+    if kind == "ArraysCache":
+        cache = caches.ArraysCache(1)
+        cache[0] = mx.ones((rows, 2))
+        return cache
+    window = [8] if "Rotating" in kind else []
+    padding = [[0] * rows] if kind.startswith("Batch") else []
+    cache = getattr(caches, kind)(*window, *padding)
+    cache.update_and_fetch(*[mx.ones((rows, 1, 3, 2))] * 2)
+    return cache
