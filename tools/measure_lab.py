@@ -3,6 +3,7 @@
     python tools/measure_lab.py --set 'mlx-lm 0.32.2'     (again: --again)
     python tools/measure_lab.py --shard 1/8
     python tools/measure_lab.py --part with --again       after a patch has changed
+    python tools/measure_lab.py --scenario trim --again   after a scenario has changed
     python tools/measure_lab.py --write                   only what is written from it
 
 A cell is a letter: g green, r red, n not applicable, i insensitive, x not built; once without
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--part", choices=("without", "with"), help="only this one")
+    parser.add_argument("--scenario", action="append", default=[], help="only this one")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -53,7 +55,7 @@ def main() -> None:
     index, count = map(int, options.shard.split("/"))
     for one in list(release_sets.load().values())[index - 1 :: count]:
         if not options.write and (not options.sets or one.name in options.sets):
-            measure(one, parts, options.jobs, options.again)
+            measure(one, parts, options.jobs, options.again, options.scenario)
     write(load())
 
 
@@ -80,15 +82,18 @@ def file_of(one: ReleaseSet) -> Path:
     return EVIDENCE / f"{one.slug}.json"
 
 
-def measure(one: ReleaseSet, parts: Sequence[str], jobs: int, again: bool) -> None:
-    """Add to a set's evidence the parts that it lacks."""
+def measure(
+    one: ReleaseSet, parts: Sequence[str], jobs: int, again: bool, scenarios: Sequence[str] = ()
+) -> None:
+    """Add to a set's evidence the parts that it lacks, or some scenarios of them."""
     file = file_of(one)
     evidence: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"set": one.name}
     todo = [part for part in parts if again or part not in evidence]
     for part in todo:
-        rows = cells(one, part, jobs)
-        evidence |= {"versions": measure_matrix.versions(one), part: letters(rows)}
-        evidence[f"details_{part}"] = details(rows)
+        rows = cells(one, part, jobs, scenarios)
+        evidence["versions"] = measure_matrix.versions(one)
+        for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
+            evidence[name] = updated(evidence.get(name, {}), found, scenarios)
     if "with" in evidence and todo:
         evidence["needs"] = needs(one, evidence, jobs)
     if todo:
@@ -98,19 +103,36 @@ def measure(one: ReleaseSet, parts: Sequence[str], jobs: int, again: bool) -> No
         print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
 
 
-def cells(one: ReleaseSet, part: str, jobs: int) -> list[dict[str, Any]]:
+Cells = dict[str, dict[str, str]]
+
+
+def updated(old: Cells, new: Cells, scenarios: Sequence[str]) -> Cells:
+    """What was measured now, and what was before of the scenarios that were not."""
+    if not scenarios:
+        return new
+    kept = {
+        family: {name: cell for name, cell in named.items() if name not in scenarios}
+        for family, named in old.items()
+    }
+    both = {family: kept.get(family, {}) | new.get(family, {}) for family in kept | new}
+    return {family: named for family, named in both.items() if named}
+
+
+def cells(one: ReleaseSet, part: str, jobs: int, scenarios: Sequence[str]) -> list[dict[str, Any]]:
     """Run the lab in an environment of the set; the rows of its own families."""
     flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cells.jsonl"
         command = ["lab", *flags, "--jobs", str(jobs), "--out", str(out)]
+        for name in scenarios:
+            command += ["--scenario", name]
         measure_matrix.run(one, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
     return sorted(own, key=lambda row: str(row["family"]))
 
 
-def letters(rows: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+def letters(rows: list[dict[str, Any]]) -> Cells:
     """Family to scenario to the cell's letter."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
@@ -118,7 +140,7 @@ def letters(rows: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     return dict(found)
 
 
-def details(rows: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+def details(rows: list[dict[str, Any]]) -> Cells:
     """What was said of each red or unbuilt cell."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:

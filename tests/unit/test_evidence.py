@@ -147,3 +147,11 @@ def test_findings_and_summary_are_what_the_lab_evidence_yields():
 )
 def test_a_familys_fate_is_that_of_its_worst_cell(cells, fate):
     assert measure_lab.fate(cells) == fate
+
+
+def test_a_scenario_that_is_measured_again_replaces_its_cells_alone():
+    old = {"a": {"merge": "r", "trim": "g"}, "b": {"merge": "g"}}
+    new = {"a": {"merge": "g"}, "c": {"build": "x"}}
+    assert measure_lab.updated(old, new, []) == new
+    expected = {"a": {"merge": "g", "trim": "g"}, "c": {"build": "x"}}
+    assert measure_lab.updated(old, new, ["merge"]) == expected
