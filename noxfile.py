@@ -33,6 +33,8 @@ TESTED = [
     "mlx-vlm 0.6.5",
     "mlx-vlm 0.7.10",
 ]
+# Enables the patches in the environment: not while other tests run there.
+COMMANDS = "tests/releases/test_cli.py"
 DEMO = "mlx-vlm 0.4.3"
 PYTHONS = ["3.11", "3.12", "3.13"]
 
@@ -69,7 +71,9 @@ def unit(session: nox.Session, python: str) -> None:
 def release(session: nox.Session, name: str) -> None:
     """Probes, mutants and conformance against a real release."""
     python = release_environment(session, name)
-    session.run(python, "-m", "pytest", "-q", "tests/releases", *session.posargs)
+    pytest = (python, "-m", "pytest", "-q", *session.posargs)
+    session.run(*pytest, "-n", "2", "tests/releases", f"--ignore={COMMANDS}")
+    session.run(*pytest, COMMANDS)
 
 
 @nox.session(venv_backend="none")

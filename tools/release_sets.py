@@ -9,7 +9,17 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 # Our own dependencies are younger than the older sets.
-_ANY_AGE = ("wrapt", "fastjsonschema", "click", "rich", "packaging", "pyyaml", "pytest")
+_ANY_AGE = (
+    "wrapt",
+    "fastjsonschema",
+    "click",
+    "rich",
+    "packaging",
+    "pyyaml",
+    "pytest",
+    "pytest-xdist",
+    "execnet",
+)
 
 
 @dataclass(frozen=True)

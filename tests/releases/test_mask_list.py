@@ -17,7 +17,9 @@ mx = pytest.importorskip("mlx.core")
 PATCH = _registry.builtin().get("mask-list")
 
 
-@pytest.fixture(params=[t for t in PATCH.targets if installed(t.distribution)], ids=str)
+@pytest.fixture(
+    params=[t for t in PATCH.targets if installed(t.distribution)], ids=lambda target: target.path
+)
 def target(request) -> Target:
     try:
         own_function(request.param)

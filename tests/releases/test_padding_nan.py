@@ -16,7 +16,9 @@ mx = pytest.importorskip("mlx.core")
 PATCH = _registry.builtin().get("padding-nan")
 
 
-@pytest.fixture(params=[t for t in PATCH.targets if installed(t.distribution)], ids=str)
+@pytest.fixture(
+    params=[t for t in PATCH.targets if installed(t.distribution)], ids=lambda target: target.path
+)
 def batch_class(request):
     try:
         return cache_of(request.param)
