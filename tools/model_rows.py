@@ -1,8 +1,8 @@
 """The rows of the matrix: which patches a model family needs, from the lab's evidence.
 
-A family's row has the patches that some cell of it needed in some measured release, and those
-that are made for its own module. The row ``default`` is for what the lab has not measured: every
-patch that is made for no family.
+A family's row has the patches that are made for its own module, and those that some cell of it
+needed in some release that was measured with the patches. Where none was, and in the row
+``default``, it has every patch that is made for no family.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,27 +40,29 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     """Model to distribution to patch ids, in the registry's order; ``default`` first."""
     order = _registry.builtin().ids()
     patches = [patch for patch in _registry.builtin() if patch.id not in always]
-    measured = families(evidence)
+    known, measured = families(evidence), families(one for one in evidence if "with" in one)
     needed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in evidence:
         distribution = one["set"].split()[0]
         for family, by_scenario in one.get("needs", {}).items():
             needed[distribution, family].update(*by_scenario.values())
+    own: dict[tuple[str, str], set[str]] = defaultdict(set)
     generic = []
     for patch in patches:
-        own = owners(patch) & measured
-        for place in own:
-            needed[place].add(patch.id)
-        if not own and not patch.optional:
+        places = owners(patch) & known
+        for place in places:
+            own[place].add(patch.id)
+        if not places and not patch.optional:
             generic.append(patch.id)
     found: Rows = {"default": dict.fromkeys(MODEL_PACKAGES.values(), generic)}
-    for distribution, family in sorted(measured, key=lambda place: place[::-1]):
-        ids = needed[distribution, family].difference(always)
-        found.setdefault(family, {})[distribution] = sorted(ids, key=order.index)
+    for place in sorted(measured | own.keys(), key=lambda place: place[::-1]):
+        others = needed[place].difference(always) if place in measured else set(generic)
+        distribution, family = place
+        found.setdefault(family, {})[distribution] = sorted(own[place] | others, key=order.index)
     return found
 
 
-def families(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
+def families(evidence: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
     """(distribution, family) of every family that the lab has built in some release."""
     return {
         (one["set"].split()[0], family)

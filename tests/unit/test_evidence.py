@@ -47,6 +47,7 @@ def test_a_row_names_what_some_cell_needed():
     one = {
         "set": "mlx-lm 0.1",
         "without": {"a": {"merge": "r", "trim": "r"}, "b": {"merge": "g"}, "c": {"build": "x"}},
+        "with": {},
         "needs": {"a": {"merge": ["offset-alias"], "trim": ["batch-rotating-extract"]}},
     }
     found = model_rows.rows([one], always=["frozen-state"])
@@ -54,6 +55,13 @@ def test_a_row_names_what_some_cell_needed():
     assert found["b"] == {"mlx-lm": []}
     assert "c" not in found  # never built: the row default holds
     assert "frozen-state" not in found["default"]["mlx-lm"]
+
+
+def test_a_family_not_measured_with_the_patches_gets_its_own_and_the_general_ones():
+    one = {"set": "mlx-lm 0.1", "without": {"mamba": {"merge": "r"}, "llama": {"merge": "g"}}}
+    found = model_rows.rows([one], always=[])
+    assert set(found["mamba"]["mlx-lm"]) == {*found["default"]["mlx-lm"], "recurrent-padding"}
+    assert "llama" not in found
 
 
 def test_compiled_matrix_is_current():
