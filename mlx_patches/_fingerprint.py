@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import _known
+
 # Fields that differ between Python versions or say nothing about behaviour.
 _DROPPED = {"ctx", "kind", "type_params", "type_comment"}
 _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -21,6 +23,9 @@ _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def of_object(obj: Any) -> str | None:
     """Fingerprint of a live function, method or property; None where it has no source."""
+    known = _known_print(obj)
+    if known is not None:
+        return known
     trees = []
     for function in functions_of(obj):
         try:
@@ -28,6 +33,20 @@ def of_object(obj: Any) -> str | None:
         except (OSError, TypeError, SyntaxError, IndexError, AttributeError):
             return None
     return _hash(trees) if trees else None
+
+
+def _known_print(obj: Any) -> str | None:
+    """The fingerprint of a function, method or property of a released file, unparsed."""
+    functions = list(functions_of(obj))
+    codes: list[Any] = [getattr(function, "__code__", None) for function in functions]
+    if not codes or None in codes:
+        return None
+    entry = _known.entry_of(codes[0].co_filename)
+    found = entry.get(functions[0].__qualname__)
+    if found is None or [code.co_firstlineno for code in codes] != found[1]:
+        return None
+    same = all(code.co_filename == codes[0].co_filename for code in codes)
+    return found[0] if same else None
 
 
 def _source(function: Any) -> str:
@@ -49,9 +68,29 @@ def of_file(path: Path, names: Iterable[str]) -> dict[str, str]:
     Raises:
         OSError, SyntaxError: where the file cannot be read or parsed.
     """
+    names = list(names)
+    entry = _known.entry_of(str(path))
+    if all(name in entry for name in names):
+        known = {name: entry[name] for name in names}
+        return {name: one[0] for name, one in known.items() if one is not None}
     tree = ast.parse(path.read_bytes())
     found = {name: _find(tree, name.split(".")) for name in names}
     return {name: _hash(nodes) for name, nodes in found.items() if nodes}
+
+
+def describe_file(content: bytes, names: Iterable[str]) -> _known.Entry:
+    """What the table of known files says of a file."""
+    tree = ast.parse(content)
+    entry: _known.Entry = {}
+    for name in names:
+        nodes = _find(tree, name.split("."))
+        entry[name] = (_hash(nodes), [_first_line(node) for node in nodes]) if nodes else None
+    return entry
+
+
+def _first_line(node: Any) -> int:
+    """Where a function's code begins: at its first decorator."""
+    return int(min([node.lineno, *(one.lineno for one in node.decorator_list)]))
 
 
 def combined(prints: Mapping[str, str | None]) -> str | None:

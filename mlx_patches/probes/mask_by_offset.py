@@ -62,6 +62,8 @@ def filled(target: Target, layer: Any) -> Any:
     import mlx.core as mx
 
     caches = importlib.import_module("mlx_vlm.models.cache")
+    if not hasattr(caches, "BatchKVCache"):
+        raise NotApplicable("this release has no batch caches")
     cache = caches.BatchKVCache(list(_PADDING))
     heads = getattr(layer, "n_kv_heads", None) or layer.num_key_value_heads
     width = layer.k_proj.weight.shape[0] // heads

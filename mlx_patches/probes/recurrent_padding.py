@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +28,11 @@ def probe(target: Target) -> Result:
         model = build(family)
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
+    require_merge(target)
+    try:
+        alone(model, PROMPTS[0])
+    except Exception as error:
+        raise NotApplicable(f"not even alone: {engine.where(error)}") from None
     worst, place, fed = 0.0, "", 0
     with out_of_the_way(_OTHERS):
         for name, feed in _FEEDS.items():
@@ -48,6 +55,21 @@ def probe(target: Target) -> Result:
 
 # What some of the families trip over as well.
 _OTHERS = ("offset-alias", "mask-by-offset", "rope-deltas")
+
+
+def require_merge(target: Target) -> None:
+    """Rows that were fed by themselves have to become a batch again.
+
+    Raises:
+        NotApplicable: the release cannot do that.
+    """
+    package = target.module.partition(".")[0]
+    names = (f"{package}.models.cache", "mlx_lm.models.cache")
+    for name in names:
+        with contextlib.suppress(ModuleNotFoundError):
+            if hasattr(getattr(importlib.import_module(name), "BatchKVCache", None), "merge"):
+                return
+    raise NotApplicable("the release merges no rows")
 
 
 def left(model: Any) -> list[list[Any]]:

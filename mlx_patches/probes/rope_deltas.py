@@ -23,15 +23,19 @@ def probe(target: Target) -> Result:
 
 def spoken(target: Target) -> Result:
     """What rows of a tiny model are told in a batch, against alone."""
-    from ..lab import EXACT, Family, NotBuilt
+    from ..lab import EXACT, Family, NotBuilt, engine
     from ..lab.build import build
     from ..lab.compare import differences
-    from ..lab.scenarios import solo
+    from ..lab.scenarios import LENGTHS, rows_of, solo
 
     try:
         model = build(Family(target.distribution, target.module.split(".")[2]))
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
+    try:
+        solo(model, rows_of(model, LENGTHS)[0])
+    except Exception as error:
+        raise NotApplicable(f"not even alone: {engine.where(error)}") from None
     with out_of_the_way(_OTHERS):
         try:
             rows = [*merged_texts(model), *joined_image(model), *padded_texts(model)]

@@ -46,7 +46,7 @@ FAMILIES = (
 )
 # These know of left padding where they are told the positions of a prompt, and not of right
 # padding behind tokens that they were fed before.
-KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "qwen4_exp", "zaya1_vl")
+KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "zaya1_vl")
 
 
 def by_row(call: FunctionType, knows_left: bool = False) -> Callable[..., Any]:
@@ -186,18 +186,17 @@ def tokens_of(layer: Any, rows: int, length: int) -> list[tuple[int, int]]:
 
 def marks(layer: Any) -> tuple[list[int] | None, list[int] | None]:
     """A recurrent cache's left padding and lengths, as numbers."""
-    left, lengths = layer.left_padding, getattr(layer, "lengths", None)
-    return (
-        None if left is None else left.tolist(),
-        None if lengths is None else lengths.tolist(),
-    )
+    # mlx-lm 0.30.4 merges rows to one number, a zero, for all.
+    found = (layer.left_padding, getattr(layer, "lengths", None))
+    left, lengths = (one.tolist() if one is not None and one.ndim else None for one in found)
+    return left, lengths
 
 
 def advance(layer: Any, count: int) -> None:
     """Note that so many positions were fed; padding that is used up is forgotten."""
     if getattr(layer, "lengths", None) is not None:
         layer.lengths = layer.lengths - count
-    if layer.left_padding is not None:
+    if layer.left_padding is not None and layer.left_padding.ndim:
         left = layer.left_padding - count
         layer.left_padding = left if max(left.tolist()) > 0 else None
 
