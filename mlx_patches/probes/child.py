@@ -39,7 +39,8 @@ def main(argv: list[str] | None = None) -> None:
         return
     rows = []
     for patch in map(_registry.builtin().get, options.patch):
-        manager = Manager(anything_goes(patch)) if options.force else _session_manager()
+        gated = options.patched and not options.force
+        manager = _session_manager() if gated else Manager(anything_goes(patch))
         for target in patch.targets:
             if options.distribution in (None, target.distribution):
                 rows.append(probe_target(patch, target, manager if options.patched else None))
