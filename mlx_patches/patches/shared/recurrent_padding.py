@@ -49,6 +49,15 @@ FAMILIES = (
 KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "zaya1_vl")
 
 
+# Right in the releases whose engine pads on the left alone: the mixers tell them apart.
+MIXERS = {
+    "granitemoehybrid": "GraniteMoeHybridMamba2Mixer",
+    "mamba2": "Mamba2Block",
+    "nemotron_h": "NemotronHMamba2Mixer",
+    "plamo2": "Mamba",
+}
+
+
 def by_row(call: FunctionType, knows_left: bool = False) -> Callable[..., Any]:
     """The model's call, that feeds rows with padding one by one.
 
@@ -201,6 +210,13 @@ def advance(layer: Any, count: int) -> None:
         layer.left_padding = left if max(left.tolist()) > 0 else None
 
 
+def _of_lm(family: str) -> Target:
+    bodies = ["Model.__call__"]
+    if family in MIXERS:
+        bodies.append(f"{MIXERS[family]}.__call__")
+    return Target("mlx-lm", f"mlx_lm.models.{family}", "Model.__call__", by_row, body=tuple(bodies))
+
+
 def _of_vlm(family: str, factory: Factory) -> Target:
     return Target("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", factory)
 
@@ -209,7 +225,7 @@ PATCH = Patch(
     id="recurrent-padding",
     summary="recurrent layers read a batch's padding as if it were text",
     targets=(
-        *(Target("mlx-lm", f"mlx_lm.models.{f}", "Model.__call__", by_row) for f in FAMILIES),
+        *map(_of_lm, FAMILIES),
         # The class that mlx-vlm's plamo2 uses is in plamo2vl.
         *(_of_vlm("plamo2vl" if f == "plamo2" else f, by_row) for f in FAMILIES),
         *(_of_vlm(family, partial(by_row, knows_left=True)) for family in KNOW_LEFT),
