@@ -127,8 +127,13 @@ def run(
 
 
 def load_evidence() -> list[Evidence]:
-    """All evidence, releases oldest first."""
+    """All evidence, releases oldest first; of targets that a release defines."""
     found = [json.loads(file.read_text()) for file in EVIDENCE.glob("*.json")]
+    for one in found:
+        for patch, targets in one["patches"].items():
+            # What a module only imports is judged where it is defined.
+            own = {path: cell for path, cell in targets.items() if cell["body"] is not None}
+            one["patches"][patch] = own
     return sorted(found, key=lambda e: (e["set"].split()[0], Version(e["set"].split()[1])))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._patch import Target
 from . import NotApplicable, Result
-from .rope_deltas import out_of_the_way
+from .rope_deltas import out_of_the_way, require_own
 
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
 _CHUNK = 4
@@ -20,6 +20,7 @@ TOLERANCE = 1e-3
 
 def probe(target: Target) -> Result:
     """Red where a row says something else in the batch than alone."""
+    require_own(target)
     from ..lab import Family, NotBuilt, engine
     from ..lab.build import build
 
@@ -41,6 +42,8 @@ def probe(target: Target) -> Result:
                 said = feed(model)
             except NotApplicable:
                 continue
+            except Exception as error:
+                return Result(True, f"{name}: {engine.where(error)}")
             fed += 1
             for row, prompt in enumerate(PROMPTS):
                 apart = difference(said[row], alone(model, prompt))

@@ -23,6 +23,7 @@ def probe(target: Target) -> Result:
 
 def spoken(target: Target) -> Result:
     """What rows of a tiny model are told in a batch, against alone."""
+    require_own(target)
     from ..lab import EXACT, Family, NotBuilt, engine
     from ..lab.build import build
     from ..lab.compare import differences
@@ -39,12 +40,25 @@ def spoken(target: Target) -> Result:
     with out_of_the_way(_OTHERS):
         try:
             rows = [*merged_texts(model), *joined_image(model), *padded_texts(model)]
+            alone = [solo(model, row) for row in rows]
         except NotApplicable:
             raise
         except Exception as error:
-            return Result(True, f"{type(error).__name__}: {error}")
-        cell = differences([row.said for row in rows], [solo(model, row) for row in rows], EXACT)
+            return Result(True, engine.where(error))
+        cell = differences([row.said for row in rows], alone, EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
+
+
+def require_own(target: Target) -> None:
+    """What a module imports, or a class inherits, is a target where it is defined.
+
+    Raises:
+        NotApplicable: it is another one's.
+    """
+    name, _, attribute = target.name.partition(".")
+    kind = getattr(importlib.import_module(target.module), name, None)
+    if getattr(kind, "__module__", None) != target.module or attribute not in vars(kind):
+        raise NotApplicable(f"{target.module} defines no {target.name}")
 
 
 def merged_texts(model: Any) -> list[Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
+from zlib import crc32
 
 import pytest
 
@@ -15,10 +17,32 @@ from mlx_patches._distributions import source_file
 from mlx_patches._manager import Manager
 from mlx_patches._matrix import CompatMatrix
 from mlx_patches._patch import Patch, Target
+from mlx_patches.lab.runner import environment
 from mlx_patches.probes import NotApplicable, Result
 from mlx_patches.probes.child import anything_goes
 
+# Tests of conformance that start a process for each patch: a third of them in each set.
+PROCESSES = ("another_process", "before_the_import")
+SHARE = 3
+
 PACKAGES = {d: p.partition(".")[0] for p, d in MODEL_PACKAGES.items()}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out all but a share of the slow tests, another share in each set.
+
+    MLX_PATCHES_TEST_ALL=1 runs every one.
+    """
+    if os.environ.get("MLX_PATCHES_TEST_ALL"):
+        return
+
+    def chosen(item: pytest.Item) -> bool:
+        slow = any(name in item.name for name in PROCESSES)
+        return not slow or crc32(f"{environment()} {item.nodeid}".encode()) % SHARE == 0
+
+    left_out = [item for item in items if not chosen(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if chosen(item)]
 
 
 def installed(distribution: str) -> bool:
