@@ -68,6 +68,6 @@ PATCH = Patch(
         Target(distribution, module, "DynamicNTKScalingRoPE.__call__", around(rotated))
         for distribution, module in _PLACES
     ),
-    probe="mlx_patches.probes.model_batch:probe",
+    probe="mlx_patches.probes.dynamic_rope:probe",
     module=__name__,
 )
