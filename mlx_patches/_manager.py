@@ -76,6 +76,7 @@ class Manager:
         Raises:
             MlxPatchesError: with ``strict`` only.
         """
+        order = {target.path: index for index, target in enumerate(patch.targets)}
         with self.lock:
             outcomes: list[Outcome] = []
             ready: list[tuple[Target, _Found, str]] = []
@@ -84,6 +85,7 @@ class Manager:
                 group, group_ready = self._plan(patch, targets)
                 outcomes += group
                 ready += group_ready
+            ready.sort(key=lambda item: order[item[0].path])
             if dry_run:
                 outcomes += [
                     _outcome(patch, t, Status.PENDING, f"would be applied: {reason}")
@@ -97,9 +99,8 @@ class Manager:
                         o if o.status is not Status.APPLIED else self._ledger[o.patch, o.target]
                         for o in outcomes
                     ]
-                for outcome in outcomes:
+                for outcome in sorted(outcomes, key=lambda o: order[o.target]):
                     self._ledger[outcome.patch, outcome.target] = outcome
-        order = {target.path: index for index, target in enumerate(patch.targets)}
         outcomes.sort(key=lambda outcome: order[outcome.target])
         if strict:
             for outcome in outcomes:
