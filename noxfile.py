@@ -91,19 +91,9 @@ def demo(session: nox.Session) -> None:
 def release_environment(session: nox.Session, name: str) -> str:
     """Make a release set's environment, or bring it up to date; returns its Python."""
     one = SETS[name]
-    environment = ROOT / ".nox" / one.slug
-    uv(session, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(environment))
-    uv(
-        session,
-        *into(environment),
-        *one.age_limit(),
-        *one.requirements(),
-        "-e",
-        ".",
-        "--group",
-        "test",
-    )
-    return str(environment / "bin" / "python")
+    python = release_sets.make(one, ROOT / ".nox" / one.slug, "--group", "test")
+    session.log(f"{one.name}: {python}")
+    return str(python)
 
 
 def uv(session: nox.Session, *arguments: str) -> None:

@@ -43,6 +43,7 @@ _BUILTIN = {
     "altup-batch": "mlx_vlm.altup_batch",
     "single-joins": "mlx_vlm.single_joins",
     "aya-masks": "mlx_vlm.aya_masks",
+    "prefix-hit": "vllm_mlx.prefix_hit",
 }
 
 

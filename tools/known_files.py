@@ -15,6 +15,7 @@ from pathlib import Path
 
 import measure_matrix
 import release_sets
+from release_sets import ReleaseSet
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -42,12 +43,18 @@ for module, wanted in sorted(names.items()):
 def main() -> None:
     sets = release_sets.load().values()
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda one: measure_matrix.run(one, "-c", DESCRIBE), sets))
+        found = list(pool.map(described, sets))
     rows = {row for text in found for row in text.splitlines()}
     for row in rows:
         json.loads(row.partition(" ")[2])
     _known.TABLE.write_text("".join(f"{row}\n" for row in sorted(rows)))
     print(f"{len(rows)} files of {len(found)} release sets")
+
+
+def described(one: ReleaseSet) -> str:
+    """The rows of one set."""
+    with release_sets.environment(one) as python:
+        return measure_matrix.run(python, "-c", DESCRIBE)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mlx_patches import _recommend, _registry  # noqa: E402
+from mlx_patches._activation import MODEL_PACKAGES  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 FINDINGS = ROOT / "docs" / "findings.md"
@@ -53,10 +54,15 @@ def main() -> None:
     options = parser.parse_args()
     parts = (options.part,) if options.part else ("without", "with")
     index, count = map(int, options.shard.split("/"))
-    for one in list(release_sets.load().values())[index - 1 :: count]:
+    for one in [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]:
         if not options.write and (not options.sets or one.name in options.sets):
             measure(one, parts, options.jobs, options.again, options.scenario)
     write(load())
+
+
+def has_models(one: ReleaseSet) -> bool:
+    """Whether the set's distribution has model families of its own."""
+    return one.distribution in MODEL_PACKAGES.values()
 
 
 def write(evidence: list[dict[str, Any]]) -> None:
@@ -89,18 +95,20 @@ def measure(
     file = file_of(one)
     evidence: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"set": one.name}
     todo = [part for part in parts if again or part not in evidence]
-    for part in todo:
-        rows = cells(one, part, jobs, scenarios)
-        evidence["versions"] = measure_matrix.versions(one)
-        for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
-            evidence[name] = updated(evidence.get(name, {}), found, scenarios)
-    if "with" in evidence and todo:
-        evidence["needs"] = needs(one, evidence, jobs)
-    if todo:
-        EVIDENCE.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(evidence, indent=1) + "\n")
-        fates = list(family_fates(evidence).values())
-        print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
+    if not todo:
+        return
+    with release_sets.environment(one) as python:
+        evidence["versions"] = measure_matrix.versions(python)
+        for part in todo:
+            rows = cells(one, python, part, jobs, scenarios)
+            for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
+                evidence[name] = updated(evidence.get(name, {}), found, scenarios)
+        if "with" in evidence:
+            evidence["needs"] = needs(one, python, evidence, jobs)
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(evidence, indent=1) + "\n")
+    fates = list(family_fates(evidence).values())
+    print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
 
 
 Cells = dict[str, dict[str, str]]
@@ -118,7 +126,9 @@ def updated(old: Cells, new: Cells, scenarios: Sequence[str]) -> Cells:
     return {family: named for family, named in both.items() if named}
 
 
-def cells(one: ReleaseSet, part: str, jobs: int, scenarios: Sequence[str]) -> list[dict[str, Any]]:
+def cells(
+    one: ReleaseSet, python: Path, part: str, jobs: int, scenarios: Sequence[str]
+) -> list[dict[str, Any]]:
     """Run the lab in an environment of the set; the rows of its own families."""
     flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
     with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +136,7 @@ def cells(one: ReleaseSet, part: str, jobs: int, scenarios: Sequence[str]) -> li
         command = ["lab", *flags, "--jobs", str(jobs), "--out", str(out)]
         for name in scenarios:
             command += ["--scenario", name]
-        measure_matrix.run(one, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
+        measure_matrix.run(python, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
     return sorted(own, key=lambda row: str(row["family"]))
@@ -149,7 +159,9 @@ def details(rows: list[dict[str, Any]]) -> Cells:
     return dict(found)
 
 
-def needs(one: ReleaseSet, evidence: dict[str, Any], jobs: int) -> dict[str, dict[str, list[str]]]:
+def needs(
+    one: ReleaseSet, python: Path, evidence: dict[str, Any], jobs: int
+) -> dict[str, dict[str, list[str]]]:
     """For each repaired cell, the patches that it needs."""
     repaired = {
         family: [name for name, pair in pairs.items() if pair == "rg"]
@@ -160,7 +172,7 @@ def needs(one: ReleaseSet, evidence: dict[str, Any], jobs: int) -> dict[str, dic
         command = ["-m", "mlx_patches.lab.attribute", f"{one.distribution}:{family}"]
         for name in repaired[family]:
             command += ["--scenario", name]
-        found: dict[str, list[str]] = json.loads(measure_matrix.run(one, *command))
+        found: dict[str, list[str]] = json.loads(measure_matrix.run(python, *command))
         return found
 
     families = [family for family, names in repaired.items() if names]

@@ -70,8 +70,10 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
     ]
     if not todo:
         return
-    evidence["versions"] = versions(one)
-    without, with_ = child(one, todo), child(one, todo, "--patched", "--force")
+    with release_sets.environment(one) as python:
+        evidence["versions"] = versions(python)
+        without = child(one, python, todo)
+        with_ = child(one, python, todo, "--patched", "--force")
     for patch_id in todo:
         measured[patch_id] = {
             row["target"]: {
@@ -91,38 +93,35 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
     print(f"{one.name}: red without its patch: {', '.join(red) or 'nothing'}", flush=True)
 
 
-def child(one: ReleaseSet, patches: Iterable[str], *flags: str) -> list[dict[str, Any]]:
+def child(
+    one: ReleaseSet, python: Path, patches: Iterable[str], *flags: str
+) -> list[dict[str, Any]]:
     """The rows of a probe process in the set's environment."""
     arguments = [argument for patch in patches for argument in ("--patch", patch)]
     command = ["-m", "mlx_patches.probes.child", *arguments]
     command += ["--distribution", one.distribution, *flags]
-    return json.loads(run(one, *command))  # type: ignore[no-any-return]
+    return json.loads(run(python, *command))  # type: ignore[no-any-return]
 
 
-def versions(one: ReleaseSet) -> dict[str, str]:
+def versions(python: Path) -> dict[str, str]:
     """What the set's environment holds of the packages that matter."""
     code = (
         "import importlib.metadata as m, json; names = ('mlx', 'mlx-lm', 'mlx-vlm',"
-        " 'transformers'); found = {d.metadata['Name'].lower(): d.version for d in"
+        " 'vllm-mlx', 'transformers'); found = {d.metadata['Name'].lower(): d.version for d in"
         " m.distributions()}; print(json.dumps({n: found[n] for n in names if n in found}))"
     )
-    return json.loads(run(one, "-c", code))  # type: ignore[no-any-return]
+    return json.loads(run(python, "-c", code))  # type: ignore[no-any-return]
 
 
 def run(
-    one: ReleaseSet, *arguments: str, seconds: int = SECONDS, codes: tuple[int, ...] = (0,)
+    python: Path, *arguments: str, seconds: int = SECONDS, codes: tuple[int, ...] = (0,)
 ) -> str:
-    """Run Python in an environment of this set; returns its standard output."""
-    command = [sys.executable, "-m", "uv", "run", "--quiet", "--isolated", "--no-project"]
-    command += ["--python", sys.executable, "--with-editable", str(ROOT), *one.age_limit()]
-    for requirement in one.requirements():
-        command += ["--with", requirement]
-    done = subprocess.run(
-        [*command, "python", *arguments], capture_output=True, text=True, timeout=seconds
-    )
+    """Run Python in an environment; returns its standard output."""
+    command = [str(python), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     if done.returncode not in codes:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise SystemExit(f"{one.name}: {' '.join(arguments[:4])}: {last}")
+        raise SystemExit(f"{python}: {' '.join(arguments[:4])}: {last}")
     return done.stdout
 
 

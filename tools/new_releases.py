@@ -1,8 +1,7 @@
 """Notes what is new on the package index, so that it gets measured.
 
-A new mlx-lm or mlx-vlm becomes a release set, dated today. A new mlx, which every set may meet,
-re-dates the newest set of each and drops its evidence. A new host is only noted: its tests take
-the newest release anyway. Asks the index through pip, as an install would; needs the network.
+A new mlx-lm, mlx-vlm or vllm-mlx becomes a release set, dated today. A new mlx, which every set
+may meet, re-dates the newest set of each and drops its evidence. Asks the index through pip, as an install would; needs the network.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def news(
 ) -> tuple[list[str], list[str], dict[str, str]]:
     """The sets to add, those to measure again, and the newer releases of what is watched."""
     added, newest_sets = [], []
-    for distribution in ("mlx-lm", "mlx-vlm"):
+    for distribution in release_sets.DISTRIBUTIONS:
         own = [one for one in sets.values() if one.distribution == distribution]
         newest = max(own, key=lambda one: Version(one.version))
         newest_sets.append(newest.name)

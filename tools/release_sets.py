@@ -1,13 +1,22 @@
-"""The release sets of release_sets.toml, as arguments for uv."""
+"""The release sets of release_sets.toml, and the environments that uv makes of them."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
 import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
+# The distributions that have sets of their own.
+DISTRIBUTIONS = ("mlx-lm", "mlx-vlm", "vllm-mlx")
+# What some releases require, is gigabytes large on Linux, and no text model uses.
+NEVER = ("torch", "torchvision")
 # Our own dependencies are younger than the older sets.
 _ANY_AGE = (
     "wrapt",
@@ -19,6 +28,7 @@ _ANY_AGE = (
     "pytest",
     "pytest-xdist",
     "execnet",
+    "httpx",
 )
 
 
@@ -56,6 +66,45 @@ class ReleaseSet:
         for name in _ANY_AGE:
             limit += ["--exclude-newer-package", f"{name}=2999-12-31"]
         return limit
+
+
+def make(one: ReleaseSet, folder: Path, *extra: str) -> Path:
+    """Make a set's environment with this package in it, or bring it up to date.
+
+    Args:
+        extra: more arguments for the install.
+
+    Returns:
+        Its Python.
+
+    Raises:
+        SystemExit: it cannot be made.
+    """
+    uv = [sys.executable, "-m", "uv"]
+    python = folder / "bin" / "python"
+    overrides = folder / "overrides.txt"
+    steps: list[Sequence[str]] = [
+        [*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)],
+        [
+            *(*uv, "pip", "install", "--quiet", "--python", str(python)),
+            *("--override", str(overrides), *one.age_limit(), *one.requirements()),
+            *("-e", str(ROOT), *extra),
+        ],
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    overrides.write_text("".join(f"{name}; python_version < '3'\n" for name in NEVER))
+    for step in steps:
+        done = subprocess.run(step, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{one.name}: {done.stderr.strip()[-500:]}")
+    return python
+
+
+@contextmanager
+def environment(one: ReleaseSet) -> Iterator[Path]:
+    """The Python of a set's environment that is thrown away after use."""
+    with tempfile.TemporaryDirectory(prefix=f"{one.slug}-") as folder:
+        yield make(one, Path(folder))
 
 
 def load() -> dict[str, ReleaseSet]:

@@ -28,10 +28,11 @@ def table() -> str:
     from mlx_patches._matrix import CompatMatrix, builtin_path
 
     matrix = CompatMatrix.load(builtin_path())
-    rows = ["| patch | without it | mlx-lm | mlx-vlm |", "|---|---|---|---|"]
+    head = ("patch", "without it", *matrix.releases)
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for patch in _registry.builtin():
         cells = []
-        for distribution in ("mlx-lm", "mlx-vlm"):
+        for distribution in matrix.releases:
             rule = matrix.rule(patch.id, distribution)
             cells.append(f"`{rule.affected}`" if rule else "")
         rows.append(f"| `{patch.id}` | {patch.summary} | {' | '.join(cells)} |")

@@ -122,10 +122,11 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
     layers = next((config[n] for n in config if _is(n, LAYERS)), LAYERS)
     kept = _kept_layers(config, layers)
     result: dict[str, Any] = {}
-    for name in small:
+    given = [field.name for field in dataclasses.fields(cls) if field.name in config]
+    for name in dict.fromkeys((*small, *given)):
         if name not in config:
             result[name] = small[name]
-        elif isinstance(config[name], dict) and isinstance(small[name], dict) and small[name]:
+        elif isinstance(config[name], dict) and small.get(name):
             nested = _plain(_hints(cls).get(name, Any))
             is_config = dataclasses.is_dataclass(nested) and isinstance(nested, type)
             result[name] = shrink_config(config[name], nested) if is_config else config[name]
@@ -133,11 +134,11 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
             result[name] = config[name][:kept]
         elif _is(name, LAYERS):
             result[name] = kept
-        elif _rule(name) is not dataclasses.MISSING and isinstance(config[name], int):
-            result[name] = min(config[name], small[name]) if config[name] else config[name]
+        elif type(config[name]) is int and type(_rule(name)) is int:
+            result[name] = min(config[name], small.get(name, _rule(name)))
         else:
             result[name] = config[name]
-    return {**{k: v for k, v in config.items() if k not in small and not _sized(v)}, **result}
+    return {**{k: v for k, v in config.items() if k not in result and not _sized(v)}, **result}
 
 
 def _kept_layers(config: Mapping[str, Any], layers: int) -> int:

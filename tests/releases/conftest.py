@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from mlx_patches import _gate, _registry
-from mlx_patches._activation import MODEL_PACKAGES, Session
+from mlx_patches._activation import Session
 from mlx_patches._audit import judge_file
 from mlx_patches._distributions import source_file
 from mlx_patches._manager import Manager
@@ -25,7 +25,6 @@ from mlx_patches.probes.child import anything_goes
 PROCESSES = ("another_process", "before_the_import")
 SHARE = 3
 
-PACKAGES = {d: p.partition(".")[0] for p, d in MODEL_PACKAGES.items()}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -47,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def installed(distribution: str) -> bool:
     """True where the environment has the distribution's package."""
-    return importlib.util.find_spec(PACKAGES[distribution]) is not None
+    return importlib.util.find_spec(distribution.replace("-", "_")) is not None
 
 
 def every_target() -> list[object]:

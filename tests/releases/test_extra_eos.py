@@ -18,7 +18,7 @@ from mlx_patches._patch import Target
 from mlx_patches.patches.shared import extra_eos
 from mlx_patches.probes import extra_eos as probe
 
-from .conftest import PACKAGES, installed, run_probe
+from .conftest import installed, run_probe
 
 PATCH = extra_eos.PATCH
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -230,7 +230,7 @@ def test_a_detokenizer_class_passes_through(distribution, folder, ungated):
 
 def held(distribution: str) -> dict[str, Any]:
     """Every object that the patch replaces, and the names that its package has for it."""
-    utils = importlib.import_module(f"{PACKAGES[distribution]}.utils")
+    utils = importlib.import_module(f"{distribution.replace('-', '_')}.utils")
     if distribution == "mlx-lm":
         aliases = [n for n in ("_load_tokenizer", "load_tokenizer") if n in vars(utils)]
         return {"loader": lm_loader(), aliases[0]: vars(utils)[aliases[0]]}

@@ -13,9 +13,9 @@ from release_sets import ReleaseSet
 
 SETS = {
     name: ReleaseSet(name, "2026-01-01", {})
-    for name in ("mlx-lm 0.9", "mlx-lm 0.10", "mlx-vlm 0.7")
+    for name in ("mlx-lm 0.9", "mlx-lm 0.10", "mlx-vlm 0.7", "vllm-mlx 0.6.0")
 }
-SEEN = {"mlx": "0.32.4", "vllm-mlx": "0.6.0"}
+SEEN = {"mlx": "0.32.4"}
 INDEX = {
     "mlx-lm": ["0.9", "0.10"],
     "mlx-vlm": ["0.6", "0.7"],
@@ -39,11 +39,11 @@ def test_a_new_release_of_a_package_is_a_new_set():
 
 def test_a_new_mlx_has_the_newest_sets_measured_again():
     added, again, newer = news(mlx=["0.32.4", "0.33.0"])
-    assert (added, again, newer) == ([], ["mlx-lm 0.10", "mlx-vlm 0.7"], {"mlx": "0.33.0"})
+    assert (added, again, newer) == ([], ["mlx-lm 0.10", "mlx-vlm 0.7", "vllm-mlx 0.6.0"], {"mlx": "0.33.0"})
 
 
-def test_a_new_host_is_noted():
-    assert news(**{"vllm-mlx": ["0.6.0", "0.7.0"]}) == ([], [], {"vllm-mlx": "0.7.0"})
+def test_a_new_release_of_a_host_is_a_new_set():
+    assert news(**{"vllm-mlx": ["0.6.0", "0.7.0"]}) == (["vllm-mlx 0.7.0"], [], {})
 
 
 def test_the_file_of_sets_keeps_what_it_has():

@@ -1,0 +1,1 @@
+"""Patches of the host server vllm-mlx."""

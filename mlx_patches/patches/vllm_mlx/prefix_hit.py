@@ -1,0 +1,108 @@
+"""A prompt that vllm-mlx finds in its prefix cache is answered from another context.
+
+Why
+    A hit that covers the whole prompt leaves no token to process, so the scheduler feeds the
+    last one again: it stands in the cache twice. A hit also hands out the stored caches
+    themselves, and a buffer with room at its end is written in place: the next request with the
+    same prefix reads what the first one generated. A sliding-window cache that has wrapped is
+    cut back over tokens that it has dropped, which then count as zeros.
+How
+    What a hit returns is checked against the number of tokens that it claims to hold, cut back
+    to leave the last token of the prompt to process, and owned by the request: its arrays are
+    handles of their own. What cannot be cut back exactly is a miss.
+Upstream
+    vllm-mlx 0.5.0 forgets a hit that covers the whole prompt and prefills.
+Retire when
+    vllm-mlx below 0.5.0 is no longer supported.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from ..._patch import Patch, Target, around
+
+MODULE = "vllm_mlx.memory_cache"
+# Set on a cache that lacks tokens which its offset counts.
+HOLED = "_mlx_patches_holed"
+
+
+def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
+    """The caches of a prefix and the tokens that are left, at least one; or a miss."""
+    found, rest = fetch(prefixes, tokens)
+    if not found:
+        return found, rest
+    held = min(len(tokens) - len(rest), len(tokens) - 1)
+    owned = cut_to(found, held) if held > 0 else None
+    if owned is None:
+        prefixes._last_match_type = "miss"
+        return None, tokens
+    return owned, list(tokens[held:])
+
+
+def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
+    """The request's own copies of these caches, of the first ``length`` tokens; else None."""
+    layers = [layer for cache in caches for layer in getattr(cache, "caches", (cache,))]
+    lengths = {int(layer.offset) for layer in layers if hasattr(layer, "offset")}
+    if len(lengths) != 1 or any(hasattr(layer, HOLED) for layer in layers):
+        return None
+    excess = lengths.pop() - length
+    if excess < 0 or (excess and not all(map(trimmable, layers))):
+        return None
+    return [owned(cache, excess) for cache in caches]
+
+
+def trimmable(layer: Any) -> bool:
+    """Whether a cache can give back its last tokens exactly."""
+    return bool(hasattr(layer, "is_trimmable") and layer.is_trimmable())
+
+
+def owned(cache: Any, excess: int) -> Any:
+    """A copy that shares no array object with the cache, less its last ``excess`` tokens."""
+    taken = copy.copy(cache)
+    if hasattr(cache, "caches"):
+        taken.caches = type(cache.caches)(owned(layer, excess) for layer in cache.caches)
+        return taken
+    for name in ("keys", "values", "cache"):
+        if name in vars(taken):
+            setattr(taken, name, handles(getattr(taken, name)))
+    if excess:
+        taken.trim(excess)
+    return taken
+
+
+def handles(value: Any) -> Any:
+    """The same arrays as objects of their own: writing into one leaves the other."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(handles, value))
+    return copy.copy(value)
+
+
+def cut_back(trim: Any, cache: Sequence[Any], trim_by: int) -> Any:
+    """What the host cuts back; a wrapped window without its oldest tokens is marked."""
+    trimmed = trim(cache, trim_by)
+    for layer, cut in zip(cache, trimmed, strict=True):
+        wrapped = hasattr(layer, "max_size") and not trimmable(layer)
+        if hasattr(layer, HOLED) or (wrapped and trim_by > 1 and cut is not layer):
+            setattr(cut, HOLED, True)
+    return trimmed
+
+
+PATCH = Patch(
+    id="prefix-hit",
+    summary="a prompt found in the prefix cache is answered from another context",
+    targets=(
+        Target("vllm-mlx", MODULE, "MemoryAwarePrefixCache.fetch", around(fetched)),
+        Target(
+            "vllm-mlx",
+            MODULE,
+            "_trim_cache_offset",
+            around(cut_back),
+            body=("_trim_cache_offset", "MemoryAwarePrefixCache.fetch"),
+        ),
+    ),
+    probe="mlx_patches.probes.prefix_hit:probe",
+    module=__name__,
+)

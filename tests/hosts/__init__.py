@@ -1,0 +1,1 @@
+"""Unmodified host servers, with a tiny model, under concurrent requests."""
