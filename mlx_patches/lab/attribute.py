@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 
 from . import Family, LabModel
 from .child import built, every_patch
@@ -34,18 +35,42 @@ def attribute(family: Family, scenarios: list[str]) -> dict[str, list[str]]:
     mlx_patches.apply(patches=every_patch())
     model, _ = built(family)
     applied = list(dict.fromkeys(o.patch for o in mlx_patches.status() if o.status == "applied"))
-    return {name: needed(model, name, applied) for name in scenarios}
+    found: dict[str, list[str]] = {}
+    for name in scenarios:
+        likely = list(dict.fromkeys(one for ids in found.values() for one in ids))
+        found[name] = needed(model, name, applied, likely)
+    return found
 
 
-def needed(model: LabModel, scenario: str, applied: list[str]) -> list[str]:
-    """Those of the applied patches that one scenario of a model needs."""
-    missed = [one for one in applied if not green(model, scenario, without=[one])]
+def needed(
+    model: LabModel, scenario: str, applied: list[str], likely: Sequence[str] = ()
+) -> list[str]:
+    """Those of the applied patches that one scenario of a model needs.
+
+    ``likely``: what other scenarios of the model need, which is tried first.
+    """
+    others = [one for one in applied if one not in likely]
+    suspects = list(likely) if likely and green(model, scenario, without=others) else applied
+    missed = missing(model, scenario, suspects)
     if missed:
         return missed
-    for one in applied:
+    for one in suspects:
         if green(model, scenario, without=[other for other in applied if other != one]):
             return [one]
     return []
+
+
+def missing(model: LabModel, scenario: str, suspects: list[str]) -> list[str]:
+    """Those without each of which the scenario is red: by halves, most matter to few scenarios."""
+    if not suspects or green(model, scenario, without=suspects):
+        return []
+    if len(suspects) == 1:
+        return suspects
+    half = len(suspects) // 2
+    return [
+        *missing(model, scenario, suspects[:half]),
+        *missing(model, scenario, suspects[half:]),
+    ]
 
 
 def green(model: LabModel, scenario: str, without: list[str]) -> bool:

@@ -184,7 +184,7 @@ def own_positions(model: LabModel) -> int:
     if not _hands_positions(model.family):
         return 0
     if model.family not in _dimensions:
-        positions, _ = model.module.get_rope_index(mx.array([[1, 2]]))
+        positions, *_ = model.module.get_rope_index(mx.array([[1, 2]]))
         _dimensions[model.family] = int(positions.ndim)
     return _dimensions[model.family]
 
@@ -438,7 +438,7 @@ class _VlmSpeaker:
         own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
         if own_positions(self.model):
             index = self.model.module.get_rope_index(mx.array([prompt]))
-            own["position_ids"], own["rope_deltas"] = index
+            own["position_ids"], own["rope_deltas"], *_ = index
         return own
 
 
