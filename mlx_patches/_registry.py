@@ -25,6 +25,7 @@ _BUILTIN = {
     "dynamic-rope": "shared.dynamic_rope",
     "arrays-mask": "shared.arrays_mask",
     "recurrent-padding": "shared.recurrent_padding",
+    "row-by-row": "shared.row_by_row",
     "rope-deltas": "shared.rope_deltas",
     "batch-quantized": "mlx_vlm.batch_quantized",
     "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",

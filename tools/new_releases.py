@@ -1,7 +1,8 @@
 """Notes what is new on the package index, so that it gets measured.
 
 A new mlx-lm, mlx-vlm or vllm-mlx becomes a release set, dated today. A new mlx, which every set
-may meet, re-dates the newest set of each and drops its evidence. Asks the index through pip, as an install would; needs the network.
+may meet, re-dates the newest set of each and drops its evidence. Asks the index through pip, as
+an install would; needs the network.
 """
 
 from __future__ import annotations

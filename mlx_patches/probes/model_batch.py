@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from .._patch import Target
 from . import NotApplicable, Result
 
 
 def probe(target: Target) -> Result:
     """Red where the batch dies, or a row says something else in it than alone."""
+    from .recurrent_padding import left
+
+    return compared(target, left)
+
+
+def whole(target: Target) -> Result:
+    """The same with the prompts fed at once: in pieces, some of these are wrong even alone."""
+    from .recurrent_padding import PROMPTS, left
+
+    return compared(target, lambda model: left(model, max(map(len, PROMPTS))))
+
+
+def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
+    """What a batch that is fed in some way says, beside its rows alone."""
     from ..lab import Family, NotBuilt, engine
     from ..lab.build import build
-    from .recurrent_padding import PROMPTS, TOLERANCE, alone, difference, left
+    from .recurrent_padding import PROMPTS, TOLERANCE, alone, difference
 
     try:
         model = build(Family(target.distribution, target.module.split(".")[2]))
@@ -19,7 +36,7 @@ def probe(target: Target) -> Result:
     if not has(model.module, target):
         raise NotApplicable(f"no part of the tiny model is a {target.name.partition('.')[0]}")
     try:
-        said = left(model)
+        said = feed(model)
     except NotApplicable:
         raise
     except Exception as error:

@@ -19,14 +19,15 @@ _WINDOW = 8
 
 def probe(target: Target) -> Result:
     """Red where an answer depends on what was asked before."""
+    prompts: list[list[int]]
     if target.name == "_trim_cache_offset":
         if not hasattr(importlib.import_module(target.module), target.name):
             raise NotApplicable("this release does not cut prefixes back")
         # Fewer new tokens than a window holds, more than one.
-        prompts = ([*_PREFIX, 91], [*_PREFIX, 92, 93])
+        prompts = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
         model = _llama(["sliding_attention", "full_attention"] * (_LAYERS // 2))
     else:
-        prompts = ([*_PREFIX, 91], [*_PREFIX, 91], _PREFIX, [*_PREFIX, 92, 93], [*_PREFIX, 91])
+        prompts = [[*_PREFIX, *more] for more in ([91], [91], [], [92, 93], [91])]
         model = _llama(None)
     server = _Server(model)
     answers = [server.answer(prompt) for prompt in prompts]

@@ -75,8 +75,12 @@ def require_merge(target: Target) -> None:
     raise NotApplicable("the release merges no rows")
 
 
-def left(model: Any) -> list[list[Any]]:
-    """What each row of a left-padded batch is told after its prompt and at each step."""
+def left(model: Any, size: int = _CHUNK) -> list[list[Any]]:
+    """What each row of a left-padded batch is told after its prompt and at each step.
+
+    Args:
+        size: of the pieces in which the prompts are fed.
+    """
     from ..lab import engine
     from ..patches.shared._rows import recurrent
 
@@ -86,7 +90,7 @@ def left(model: Any) -> list[list[Any]]:
     if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
         raise NotApplicable("the release batches no recurrent caches")
     table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
-    out = in_pieces(model, cache, table)
+    out = in_pieces(model, cache, table, size)
     return decoded(model, cache, [[row[-1]] for row in out])
 
 

@@ -26,7 +26,6 @@ PROCESSES = ("another_process", "before_the_import")
 SHARE = 3
 
 
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out all but a share of the slow tests, another share in each set.
 

@@ -39,8 +39,10 @@ from mlx_patches.patches.shared import (
     rope_deltas,
     rotating_max_size,
     rotating_restored,
+    row_by_row,
     shared_layer_offset,
 )
+from mlx_patches.patches.vllm_mlx import prefix_hit
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -185,6 +187,14 @@ def masks_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_by_offset, "uncut", lambda mask: mask)
 
 
+def caches_of_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_by_row, "of_batch", lambda layer: False)
+
+
+def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_hit, "cut_to", lambda caches, length: list(caches))
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -203,6 +213,8 @@ MUTANTS: dict[str, Mutant] = {
     "learned-positions": positions_of_the_first_row,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
+    "row-by-row": caches_of_no_rows,
+    "prefix-hit": prefixes_as_they_come,
     "mask-by-offset": masks_that_are_cut,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,

@@ -39,7 +39,11 @@ def test_a_new_release_of_a_package_is_a_new_set():
 
 def test_a_new_mlx_has_the_newest_sets_measured_again():
     added, again, newer = news(mlx=["0.32.4", "0.33.0"])
-    assert (added, again, newer) == ([], ["mlx-lm 0.10", "mlx-vlm 0.7", "vllm-mlx 0.6.0"], {"mlx": "0.33.0"})
+    assert (added, again, newer) == (
+        [],
+        ["mlx-lm 0.10", "mlx-vlm 0.7", "vllm-mlx 0.6.0"],
+        {"mlx": "0.33.0"},
+    )
 
 
 def test_a_new_release_of_a_host_is_a_new_set():
