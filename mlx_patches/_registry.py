@@ -18,6 +18,8 @@ _BUILTIN = {
     "frozen-state": "shared.frozen_state",
     "rotating-max-size": "shared.rotating_max_size",
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
+    "rotating-merge": "shared.rotating_merge",
+    "cachelist-state": "shared.cachelist_state",
     "rotating-restored": "shared.rotating_restored",
     "never-written": "shared.never_written",
     "gemma2-masks": "shared.gemma2_masks",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._patch import Target
+from ..patches.shared.recurrent_padding import MASKED
 from . import NotApplicable, Result
 from .rope_deltas import out_of_the_way, require_own
 
@@ -35,7 +36,8 @@ def probe(target: Target) -> Result:
     except Exception as error:
         raise NotApplicable(f"not even alone: {engine.where(error)}") from None
     worst, place, fed = 0.0, "", 0
-    with out_of_the_way(_OTHERS):
+    masked = family.distribution == "mlx-lm" and family.name in MASKED
+    with out_of_the_way((*_OTHERS, "arrays-mask") if masked else _OTHERS):
         for name, feed in _FEEDS.items():
             try:
                 engine.forget(model)

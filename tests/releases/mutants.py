@@ -24,6 +24,7 @@ from mlx_patches.patches.shared import (
     _handles,
     _row_deltas,
     arrays_mask,
+    cachelist_state,
     dynamic_rope,
     extra_eos,
     frozen_state,
@@ -38,6 +39,7 @@ from mlx_patches.patches.shared import (
     recurrent_padding,
     rope_deltas,
     rotating_max_size,
+    rotating_merge,
     rotating_restored,
     row_by_row,
     shared_layer_offset,
@@ -195,6 +197,14 @@ def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_hit, "cut_to", lambda caches, length: list(caches))
 
 
+def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
+
+
+def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -213,6 +223,8 @@ MUTANTS: dict[str, Mutant] = {
     "learned-positions": positions_of_the_first_row,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
+    "cachelist-state": states_of_no_cache,
+    "rotating-merge": windows_as_they_are,
     "row-by-row": caches_of_no_rows,
     "prefix-hit": prefixes_as_they_come,
     "mask-by-offset": masks_that_are_cut,

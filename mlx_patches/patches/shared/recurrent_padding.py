@@ -44,6 +44,8 @@ FAMILIES = (
     "recurrent_gemma",
     "rwkv7",
 )
+# These mask padding as ``ArraysCache.make_mask`` says, but for the window of their convolution.
+MASKED = ("qwen3_5",)
 # These know of left padding where they are told the positions of a prompt, and not of right
 # padding behind tokens that they were fed before.
 KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "zaya1_vl")
@@ -51,6 +53,7 @@ KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "zaya1_vl")
 
 # Right in the releases whose engine pads on the left alone: the mixers tell them apart.
 MIXERS = {
+    "qwen3_5": "GatedDeltaNet",
     "granitemoehybrid": "GraniteMoeHybridMamba2Mixer",
     "mamba2": "Mamba2Block",
     "nemotron_h": "NemotronHMamba2Mixer",
@@ -225,7 +228,7 @@ PATCH = Patch(
     id="recurrent-padding",
     summary="recurrent layers read a batch's padding as if it were text",
     targets=(
-        *map(_of_lm, FAMILIES),
+        *map(_of_lm, (*FAMILIES, *MASKED)),
         # The class that mlx-vlm's plamo2 uses is in plamo2vl.
         *(_of_vlm("plamo2vl" if f == "plamo2" else f, by_row) for f in FAMILIES),
         *(_of_vlm(family, partial(by_row, knows_left=True)) for family in KNOW_LEFT),

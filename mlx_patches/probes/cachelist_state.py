@@ -1,0 +1,27 @@
+"""Saves a list of caches as a prompt cache is saved, restores it, and reads what it holds."""
+
+from __future__ import annotations
+
+import importlib
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of
+from .rotating_merge import fed
+
+_LENGTH = 3
+
+
+def probe(target: Target) -> Result:
+    """Red where the list is not restored, or holds something else."""
+    kind = cache_of(target)
+    caches = importlib.import_module(target.module)
+    if not hasattr(caches.KVCache, "meta_state"):
+        raise NotApplicable("this release restores caches from their state alone")
+    saved = kind(fed(caches.KVCache(), _LENGTH), fed(caches.KVCache(), _LENGTH + 1))
+    restored = kind.from_state(saved.state, saved.meta_state)
+    before, after = (
+        [(inner.offset, inner.state[0].tolist()) for inner in one.caches]
+        for one in (saved, restored)
+    )
+    return Result(before != after, f"{len(after)} caches, of {[n for n, _ in after]} tokens")
