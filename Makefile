@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test format matrix lab write-matrix new-releases clean
+.PHONY: demo test hosts format matrix lab write-matrix new-releases clean
 
 demo: $(VENV)/ready
 	@$(NOX) -s demo
 
 test: $(VENV)/ready
 	@$(NOX)
+
+# Every host server of tests/hosts, in an environment of its own (long; large downloads).
+hosts: $(VENV)/ready
+	@$(NOX) -s hosts
 
 format: $(VENV)/ready
 	$(VENV)/bin/python -m ruff check --fix

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import nox
@@ -16,7 +17,15 @@ import release_sets  # noqa: E402
 
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "unit", "release"]
+nox.options.sessions = [
+    "lint",
+    "types",
+    "unit",
+    "release",
+    # A sample: two hosts whose environments are made for the tests above.
+    "hosts(name='mlx-lm 0.31.3')",
+    "hosts(name='vllm-mlx 0.4.1')",
+]
 nox.options.error_on_missing_interpreters = False
 # Environments are made from what is on this machine.
 os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
@@ -92,6 +101,15 @@ def patches_of(distribution: str) -> list[str]:
         for patch in _registry.builtin()
         if any(target.distribution == distribution for target in patch.targets)
     ]
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("name", list(tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())))
+def hosts(session: nox.Session, name: str) -> None:
+    """Real servers, a tiny model, requests alone and together: without and with the patches."""
+    python = release_environment(session, name)
+    env = {"MLX_PATCHES_HOST_SET": name}
+    session.run(python, "-m", "pytest", "-q", *session.posargs, "tests/hosts", env=env)
 
 
 @nox.session(venv_backend="none")

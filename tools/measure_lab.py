@@ -21,6 +21,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--part", choices=("without", "with"), help="only this one")
     parser.add_argument("--scenario", action="append", default=[], help="only this one")
+    parser.add_argument("--model", action="append", default=[], help="only this family")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -56,8 +58,28 @@ def main() -> None:
     index, count = map(int, options.shard.split("/"))
     for one in [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]:
         if not options.write and (not options.sets or one.name in options.sets):
-            measure(one, parts, options.jobs, options.again, options.scenario)
+            only = Only(tuple(options.scenario), tuple(options.model))
+            measure(one, parts, options.jobs, options.again, only)
     write(load())
+
+
+@dataclass(frozen=True)
+class Only:
+    """What of a set is measured: these scenarios, these families; all where there are none."""
+
+    scenarios: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+
+    def has(self, family: str, scenario: str) -> bool:
+        """Whether a cell is among it."""
+        return (not self.families or family in self.families) and (
+            not self.scenarios or scenario in self.scenarios
+        )
+
+    def flags(self) -> list[str]:
+        """As arguments of the lab."""
+        flags = [flag for name in self.scenarios for flag in ("--scenario", name)]
+        return flags + [flag for name in self.families for flag in ("--model", name)]
 
 
 def has_models(one: ReleaseSet) -> bool:
@@ -89,22 +111,28 @@ def file_of(one: ReleaseSet) -> Path:
 
 
 def measure(
-    one: ReleaseSet, parts: Sequence[str], jobs: int, again: bool, scenarios: Sequence[str] = ()
+    one: ReleaseSet, parts: Sequence[str], jobs: int, again: bool, only: Only = Only()
 ) -> None:
-    """Add to a set's evidence the parts that it lacks, or some scenarios of them."""
+    """Add to a set's evidence the parts that it lacks, or some cells of them."""
     file = file_of(one)
     evidence: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"set": one.name}
     todo = [part for part in parts if again or part not in evidence]
+    if only.families:
+        known = evidence.get("without", {})
+        only = replace(only, families=tuple(f for f in only.families if f in known))
+        todo = todo if only.families else []
     if not todo:
         return
     with release_sets.environment(one) as python:
         evidence["versions"] = measure_matrix.versions(python)
         for part in todo:
-            rows = cells(one, python, part, jobs, scenarios)
+            rows = cells(one, python, part, jobs, only)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
-                evidence[name] = updated(evidence.get(name, {}), found, scenarios)
+                evidence[name] = updated(evidence.get(name, {}), found, only)
         if "with" in evidence:
-            evidence["needs"] = needs(one, python, evidence, jobs)
+            before = evidence.get("needs", {}) if only.families else {}
+            fresh = needs(one, python, evidence, jobs, only)
+            evidence["needs"] = dict(sorted({**before, **fresh}.items()))
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(evidence, indent=1) + "\n")
     fates = list(family_fates(evidence).values())
@@ -114,28 +142,22 @@ def measure(
 Cells = dict[str, dict[str, str]]
 
 
-def updated(old: Cells, new: Cells, scenarios: Sequence[str]) -> Cells:
-    """What was measured now, and what was before of the scenarios that were not."""
-    if not scenarios:
-        return new
+def updated(old: Cells, new: Cells, only: Only) -> Cells:
+    """What was measured now, and what was before of the cells that were not."""
     kept = {
-        family: {name: cell for name, cell in named.items() if name not in scenarios}
+        family: {name: cell for name, cell in named.items() if not only.has(family, name)}
         for family, named in old.items()
     }
     both = {family: kept.get(family, {}) | new.get(family, {}) for family in kept | new}
     return {family: named for family, named in both.items() if named}
 
 
-def cells(
-    one: ReleaseSet, python: Path, part: str, jobs: int, scenarios: Sequence[str]
-) -> list[dict[str, Any]]:
+def cells(one: ReleaseSet, python: Path, part: str, jobs: int, only: Only) -> list[dict[str, Any]]:
     """Run the lab in an environment of the set; the rows of its own families."""
     flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cells.jsonl"
-        command = ["lab", *flags, "--jobs", str(jobs), "--out", str(out)]
-        for name in scenarios:
-            command += ["--scenario", name]
+        command = ["lab", *flags, *only.flags(), "--jobs", str(jobs), "--out", str(out)]
         measure_matrix.run(python, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
@@ -160,12 +182,13 @@ def details(rows: list[dict[str, Any]]) -> Cells:
 
 
 def needs(
-    one: ReleaseSet, python: Path, evidence: dict[str, Any], jobs: int
+    one: ReleaseSet, python: Path, evidence: dict[str, Any], jobs: int, only: Only
 ) -> dict[str, dict[str, list[str]]]:
-    """For each repaired cell, the patches that it needs."""
+    """For each repaired cell of the families measured, the patches that it needs."""
     repaired = {
         family: [name for name, pair in pairs.items() if pair == "rg"]
         for family, pairs in cell_pairs(evidence).items()
+        if not only.families or family in only.families
     }
 
     def attributed(family: str) -> dict[str, list[str]]:

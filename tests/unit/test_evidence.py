@@ -157,9 +157,12 @@ def test_a_familys_fate_is_that_of_its_worst_cell(cells, fate):
     assert measure_lab.fate(cells) == fate
 
 
-def test_a_scenario_that_is_measured_again_replaces_its_cells_alone():
+def test_a_scenario_or_family_that_is_measured_again_replaces_its_cells_alone():
     old = {"a": {"merge": "r", "trim": "g"}, "b": {"merge": "g"}}
     new = {"a": {"merge": "g"}, "c": {"build": "x"}}
-    assert measure_lab.updated(old, new, []) == new
+    only = measure_lab.Only
+    assert measure_lab.updated(old, new, only()) == new
     expected = {"a": {"merge": "g", "trim": "g"}, "c": {"build": "x"}}
-    assert measure_lab.updated(old, new, ["merge"]) == expected
+    assert measure_lab.updated(old, new, only(scenarios=("merge",))) == expected
+    new = {"a": {"merge": "g", "trim": "g"}}
+    assert measure_lab.updated(old, new, only(families=("a",))) == {**new, "b": {"merge": "g"}}

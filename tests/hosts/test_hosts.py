@@ -1,0 +1,63 @@
+"""Every concurrent or repeated answer of a real host is the one that it gives alone.
+
+Runs in the environment of a release set, whose name is in MLX_PATCHES_HOST_SET: `make hosts`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from .server import prompts, serving
+
+ROOT = Path(__file__).parents[2]
+CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
+SET = os.environ.get("MLX_PATCHES_HOST_SET", "")
+COUNT = 16
+# Long enough for the prefix caches that leave short prompts alone.
+PREFIX = 120
+
+if not SET:
+    pytest.skip("needs the environment of a host: make hosts", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Saves a family's tiny model, once."""
+    made = {}
+
+    def of(family):
+        if family not in made:
+            made[family] = tmp_path_factory.mktemp(family)
+            command = [sys.executable, "-m", "tests.hosts.model", str(made[family]), family]
+            subprocess.run(command, cwd=ROOT, check=True)
+        return made[family]
+
+    return of
+
+
+def answers(case, model, log, patched):
+    """What the host says alone, together, and asked again."""
+    asked = prompts(COUNT // 2) + prompts(COUNT // 2, seed=1, prefix=PREFIX)
+    with serving(case["command"], model, log, patched) as host:
+        alone = host.one_by_one(asked)
+        again = host.one_by_one(asked[::-1])[::-1]
+        together = host.together(asked, streams=case.get("streams", True))
+        return {"alone": alone, "together": together, "repeated": again}
+
+
+@pytest.mark.parametrize("case", CASES[SET], ids=lambda case: case["family"])
+def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
+    model = models(case["family"])
+    without = answers(case, model, tmp_path / "without.log", patched=False)
+    with_ = answers(case, model, tmp_path / "with.log", patched=True)
+    wrong = [name for name, said in without.items() if said != without["alone"]]
+    assert set(case["wrong"]) <= set(wrong), "the defect does not show without the patches"
+    assert with_["alone"] == without["alone"], "a right answer has changed"
+    assert with_["together"] == with_["alone"]
+    assert with_["repeated"] == with_["alone"]
