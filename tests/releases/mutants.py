@@ -44,7 +44,7 @@ from mlx_patches.patches.shared import (
     row_by_row,
     shared_layer_offset,
 )
-from mlx_patches.patches.vllm_mlx import prefix_hit
+from mlx_patches.patches.vllm_mlx import gemma4_attention, prefix_hit
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -205,6 +205,10 @@ def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
 
+def a_copy_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemma4_attention, "left_alone", lambda replace: replace())
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -226,6 +230,7 @@ MUTANTS: dict[str, Mutant] = {
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
     "row-by-row": caches_of_no_rows,
+    "vllm-gemma4-attention": a_copy_all_the_same,
     "prefix-hit": prefixes_as_they_come,
     "mask-by-offset": masks_that_are_cut,
     "recurrent-padding": spans_without_padding,

@@ -1,0 +1,41 @@
+"""Has vllm-mlx prepare Gemma 4 for batches, and compares one of a tiny model with its rows."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .rope_deltas import out_of_the_way
+
+# What mlx-vlm's own attention needs in some releases.
+_ROW = ("offset-alias", "shared-layer-offset")
+
+
+def probe(target: Target) -> Result:
+    """Red where a batch dies or differs once the host has prepared the model."""
+    from .batch_invariance import measure
+    from .tiny import gemma4
+
+    host = importlib.import_module(target.module)
+    language = importlib.import_module("mlx_vlm.models.gemma4.language")
+    with unchanged(language.Attention), out_of_the_way(_ROW):
+        if not getattr(host, target.name)():
+            raise NotApplicable("the host leaves the model alone")
+        return measure(gemma4(shared_layers=2))
+
+
+@contextlib.contextmanager
+def unchanged(kind: type) -> Iterator[None]:
+    """Give a class back its attributes after the block."""
+    before = dict(vars(kind))
+    try:
+        yield
+    finally:
+        for name in set(vars(kind)) - set(before):
+            delattr(kind, name)
+        for name, value in before.items():
+            if vars(kind)[name] is not value:
+                setattr(kind, name, value)
