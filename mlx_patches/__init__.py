@@ -71,15 +71,17 @@ def status() -> Report:
     return session().status()
 
 
-def audit(model: str | None = None) -> Audit:
+def audit(model: str | None = None, host: str | None = None) -> Audit:
     """Report what is installed, what each patch finds there, and what is in effect.
 
     Args:
         model: a model type, or a model's folder.
+        host: a host server's distribution, to report on as well.
 
     Raises:
-        MlxPatchesError: the folder's ``config.json`` cannot be used.
+        MlxPatchesError: the folder's ``config.json`` cannot be used, or the host is not
+            installed.
     """
     from ._audit import audit
 
-    return audit(model)
+    return audit(model, host)

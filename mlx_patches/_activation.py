@@ -89,6 +89,14 @@ class Session:
         """True where the patch was asked for in this process."""
         return patch_id in self._asked
 
+    def relevant(self, patch_id: str) -> bool:
+        """False for a patch of a host that is not installed."""
+        patch = self.registry.get(patch_id)
+        core = set(MODEL_PACKAGES.values())
+        return any(
+            t.distribution in core or self.manager.installed(t.distribution) for t in patch.targets
+        )
+
     def _wanted(self, ids: list[str] | None, models: list[str] | None) -> list[Patch]:
         if ids is None:
             rows = [
@@ -97,7 +105,7 @@ class Session:
                 for distribution in MODEL_PACKAGES.values()
                 for id_ in self.matrix.patches_for(model, distribution)
             ]
-            ids = [*self.matrix.always, *rows]
+            ids = [*filter(self.relevant, self.matrix.always), *rows]
         elif models is not None:
             rows = [
                 id_

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from . import __version__, _boot, _fingerprint, _gate
+from . import __version__, _boot, _fingerprint, _gate, _hosts
 from ._activation import MODEL_PACKAGES, Session, session
 from ._distributions import Installed, source_file
 from ._errors import MlxPatchesError
@@ -23,7 +23,6 @@ from ._patch import Patch, Target
 
 JSON_SCHEMA = 1
 CORE = ("mlx", "mlx-lm", "mlx-vlm")
-HOSTS = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class Audit:
     model: ModelReport | None = None
     origins: dict[str, str] = field(default_factory=dict)
     host: str = ""
+    host_report: _hosts.HostReport | None = None
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -58,6 +58,8 @@ class Audit:
         ]
         if self.model and self.model.folder and self.model.folder.problem:
             lines.append(self.model.folder.problem)
+        if self.host_report and self.host_report.unmet:
+            lines.append(self.host_report.advice)
         return tuple(lines)
 
     def exit_code(self, strict: bool = False) -> int:
@@ -94,19 +96,21 @@ class Audit:
                 for model, rows in self.models.items()
             },
             "model": _model_dict(self.model),
+            "host_report": self.host_report.as_dict() if self.host_report else None,
             "findings": list(self.findings),
             "exit_code": self.exit_code(),
         }
 
 
-def audit(model: str | None = None) -> Audit:
+def audit(model: str | None = None, host: str | None = None) -> Audit:
     """See ``mlx_patches.audit``."""
     current = session()
     report = _model_report(current, model) if model is not None else None
-    installed = [current.manager.installed(name) for name in (*CORE, *HOSTS)]
+    names = dict.fromkeys((*CORE, *_hosts.KNOWN, *([host] if host else ())))
+    installed = [current.manager.installed(name) for name in names]
     distributions = tuple(one for one in installed if one is not None)
     versions = {one.name: one.version for one in distributions}
-    ids = current.registry.ids()
+    ids = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
     if report is not None:
         named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
         ids = tuple(id_ for id_ in ids if id_ in named)
@@ -117,14 +121,20 @@ def audit(model: str | None = None) -> Audit:
         for target in patch.targets
         if report is None or target.distribution in report.rows
     )
+    broken = tuple(b for b in current.matrix.broken_sets if b.matches(versions))
+    host_report = None
+    if host is not None:
+        found = current.manager.installed(host)
+        host_report = _hosts.report(found, host, distributions, broken, outcomes)
     return Audit(
         distributions=distributions,
-        broken_sets=tuple(b for b in current.matrix.broken_sets if b.matches(versions)),
+        broken_sets=broken,
         outcomes=outcomes,
         models=_affected_models(current),
         active=_active(current),
         model=report,
         host=_boot.limited_to(),
+        host_report=host_report,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
 

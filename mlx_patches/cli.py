@@ -41,14 +41,15 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--model", metavar="TYPE_OR_FOLDER", help="Only what this model needs.")
+@click.option("--host", metavar="DISTRIBUTION", help="Say what to do for this host server.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/audit-json.md).")
 @click.option("--strict", is_flag=True, help="What was switched off by choice is a finding too.")
 @click.option("--all", "show_all", is_flag=True, help="Show the targets that need nothing as well.")
-def audit(model: str | None, as_json: bool, strict: bool, show_all: bool) -> None:
+def audit(model: str | None, host: str | None, as_json: bool, strict: bool, show_all: bool) -> None:
     """Say what is installed, what is wrong with it, and what is repaired."""
     from ._audit import audit as make_audit
 
-    report = make_audit(model)
+    report = make_audit(model, host)
     code = report.exit_code(strict)
     if as_json:
         click.echo(json.dumps({**report.as_dict(), "exit_code": code}, indent=2))
@@ -271,6 +272,9 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
             for distribution, ids in rows.items():
                 table.add_row(model, distribution, ", ".join(ids))
         console.print(table)
+    if report.host_report is not None:
+        style = "bold red" if report.host_report.finding else "bold green"
+        console.print(Text(report.host_report.advice, style=style))
     console.print(Text(_verdict(report, code), style="bold red" if code else "bold green"))
 
 

@@ -117,11 +117,20 @@ def solo(layer: Any, row: int) -> Any:
     if hasattr(layer, "caches"):
         return type(layer)(*(solo(inner, row) for inner in layer.caches))
     if not of_batch(layer) or layer.keys is not None:
-        return layer.extract(row)
+        return layer.extract(row) if hasattr(layer, "extract") else cut_out(layer, row)
     if hasattr(layer, "bits"):
         caches = sys.modules[type(layer).__module__]
         return caches.QuantizedKVCache(group_size=layer.group_size, bits=layer.bits)
     return row_of(layer)
+
+
+def cut_out(layer: Any, row: int) -> Any:
+    """What ``BatchKVCache.extract`` gives from mlx-lm 0.28.4 on."""
+    own = row_of(layer)
+    tokens = slice(layer.left_padding[row].item(), layer._idx)
+    own.keys, own.values = (side[row : row + 1, :, tokens] for side in (layer.keys, layer.values))
+    own.offset = own.keys.shape[2]
+    return own
 
 
 Update = tuple[Any, Any]
