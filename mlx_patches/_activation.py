@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from types import ModuleType
 
-from . import _registry
+from . import _contributions, _registry
 from ._import_hooks import Watcher, complete
 from ._ledger import Outcome, Report, Status
 from ._manager import Manager
@@ -33,6 +33,7 @@ class Session:
         self.manager = Manager(matrix)
         self.by_model = False
         self.disabled = _disabled_ids()
+        self._contribute()
         self._asked: dict[str, Patch] = {}
         self._rows: set[tuple[str, str]] = set()
         self._watcher: Watcher | None = None
@@ -41,6 +42,15 @@ class Session:
     def active(self) -> bool:
         """True where modules are watched as they get imported."""
         return self._watcher is not None and self._watcher in sys.meta_path
+
+    def _contribute(self) -> None:
+        """Add the patches that other packages declare; one that cannot be added is left out."""
+        for origin, one in _contributions.contributions(self.disabled):
+            try:
+                self.registry.add(one.patch, origin)
+                self.matrix.contribute(one.patch.id, one.affected, optional=one.patch.optional)
+            except ValueError as error:
+                logger.warning("mlx_patches: a patch of %s is left out: %s", origin, error)
 
     def apply(
         self,

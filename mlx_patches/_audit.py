@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from . import __version__, _boot, _fingerprint, _gate, _hosts
+from . import __version__, _boot, _contributions, _fingerprint, _gate, _hosts
 from ._activation import MODEL_PACKAGES, Session, session
 from ._distributions import Installed, source_file
 from ._errors import MlxPatchesError
@@ -106,7 +106,8 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     """See ``mlx_patches.audit``."""
     current = session()
     report = _model_report(current, model) if model is not None else None
-    names = dict.fromkeys((*CORE, *_hosts.KNOWN, *([host] if host else ())))
+    declared = _contributions.hosts(current.disabled)
+    names = dict.fromkeys((*CORE, *_hosts.KNOWN, *declared, *([host] if host else ())))
     installed = [current.manager.installed(name) for name in names]
     distributions = tuple(one for one in installed if one is not None)
     versions = {one.name: one.version for one in distributions}

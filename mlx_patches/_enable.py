@@ -59,6 +59,10 @@ def limit_to(host: str) -> Limit:
         raise MlxPatchesError(
             f"{host} is not installed in this environment; leave --host out, or install it"
         ) from None
+    from ._contributions import hosts
+
+    if own := hosts().get(host):
+        return Limit(host, own.scripts, own.modules)
     commands = found.entry_points.select(group="console_scripts")
     if not commands:
         raise MlxPatchesError(f"{host} installs no command; leave --host out")

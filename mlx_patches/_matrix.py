@@ -105,6 +105,7 @@ class CompatMatrix:
             name: tuple(versions) for name, versions in document["releases"].items()
         }
         self.always: tuple[str, ...] = tuple(document["always"])
+        self._contributed: dict[str, dict[str, Rule]] = {}
 
     @classmethod
     def builtin(cls) -> CompatMatrix:
@@ -130,6 +131,8 @@ class CompatMatrix:
 
     def rule(self, patch: str, distribution: str) -> Rule | None:
         """The rule for a patch in a distribution, or None where the matrix has none."""
+        if patch in self._contributed:
+            return self._contributed[patch].get(distribution)
         raw = self._document["patches"].get(patch, {}).get(distribution)
         if raw is None:
             return None
@@ -142,6 +145,24 @@ class CompatMatrix:
             releases=self.releases.get(distribution, ()),
             decided=raw.get("decided", {}),
         )
+
+    def contribute(self, patch: str, affected: Mapping[str, str], optional: bool = False) -> None:
+        """Add the rules of another package's patch, which belongs to no model.
+
+        Raises:
+            ValueError: a range is no version specifier.
+        """
+        from packaging.specifiers import SpecifierSet
+
+        rules = {}
+        for distribution, specifier in affected.items():
+            if not str(SpecifierSet(specifier)):
+                raise ValueError(f"{patch}: an empty range claims every {distribution}")
+            releases = self.releases.get(distribution, ())
+            rules[distribution] = Rule(affected=specifier, releases=releases)
+        self._contributed[patch] = rules
+        if not optional:
+            self.always = (*self.always, patch)
 
     @cached_property
     def patches(self) -> tuple[str, ...]:

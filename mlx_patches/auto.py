@@ -1,13 +1,26 @@
 """``import mlx_patches.auto``: the one-line form of ``mlx_patches.apply()``.
 
-Meant for places where an exception would take a host down: a failure is logged.
+Meant for places where an exception would take a host down: a failure is logged. vLLM calls
+``activate`` in each of its processes, wrapt calls ``hook`` where a program discovers our group.
 """
 
 import logging
+from types import ModuleType
 
 import mlx_patches
 
-try:
-    mlx_patches.apply()
-except Exception:
-    logging.getLogger("mlx_patches").warning("mlx_patches is not active", exc_info=True)
+
+def activate() -> None:
+    """Apply, and never raise."""
+    try:
+        mlx_patches.apply()
+    except Exception:
+        logging.getLogger("mlx_patches").warning("mlx_patches is not active", exc_info=True)
+
+
+def hook(module: ModuleType) -> None:
+    """The same, as a post-import hook of wrapt."""
+    activate()
+
+
+activate()

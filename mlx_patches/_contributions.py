@@ -1,0 +1,104 @@
+"""What other packages declare by entry point: patches, and hosts.
+
+A package that repairs a release itself declares its patch in the group ``mlx_patches.patches``,
+a server how its processes are started in the group ``mlx_patches.hosts``. The entry point is a
+``Contribution`` or a ``Host``. Nothing is imported of a distribution that
+``MLX_PATCHES_DISABLE`` names.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ._patch import Patch
+
+logger = logging.getLogger("mlx_patches")
+
+PATCHES = "mlx_patches.patches"
+HOSTS = "mlx_patches.hosts"
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A patch of another package.
+
+    Args:
+        patch: as ours are; its module's docstring says why, how, upstream, retire when.
+        affected: distribution to the releases that have the defect, as a version specifier.
+    """
+
+    patch: Patch
+    affected: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A server that runs models of mlx-lm or mlx-vlm in its processes.
+
+    Args:
+        name: its distribution.
+        scripts: the console scripts that start it.
+        modules: the top-level packages that ``python -m`` starts it from.
+    """
+
+    name: str
+    scripts: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+
+def contributions(blocked: Collection[str] = ()) -> list[tuple[str, Contribution]]:
+    """(distribution, contribution) of every package that declares patches."""
+    return list(declared(PATCHES, Contribution, blocked))
+
+
+def hosts(blocked: Collection[str] = ()) -> dict[str, Host]:
+    """The hosts that declare themselves, by name."""
+    return {host.name: host for _, host in declared(HOSTS, Host, blocked)}
+
+
+def declared(
+    group: str, kind: type[Any], blocked: Collection[str] = ()
+) -> Iterator[tuple[str, Any]]:
+    """(distribution, object) of each entry point of a group; what does not load is logged."""
+    for distribution in declaring(group):
+        name = distribution.name
+        for point in distribution.entry_points.select(group=group):
+            if name in blocked or "all" in blocked:
+                continue
+            try:
+                found = point.load()
+                if not isinstance(found, kind):
+                    raise TypeError(f"it is no {kind.__name__}")
+            except Exception as error:
+                logger.warning("mlx_patches: %s of %s is left out: %s", point.name, name, error)
+                continue
+            yield name, found
+
+
+def declaring(group: str) -> list[importlib.metadata.Distribution]:
+    """The distributions that have entry points in a group.
+
+    Looks for the group's name in each file first: reading them all as metadata costs 5 ms.
+    """
+    heading = f"[{group}]".encode()
+    found: list[importlib.metadata.Distribution] = []
+    for place in map(Path, sys.path):
+        try:
+            entries = [e.path for e in os.scandir(place) if e.name.endswith(".dist-info")]
+        except OSError:
+            continue
+        for entry in sorted(entries):
+            try:
+                content = Path(entry, "entry_points.txt").read_bytes()
+            except OSError:
+                continue
+            if heading in content:
+                found.append(importlib.metadata.PathDistribution(Path(entry)))
+    return found

@@ -1,0 +1,123 @@
+"""Patches and hosts that other packages declare by entry point."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import mlx_patches
+from mlx_patches import _contributions, _enable
+from mlx_patches._activation import session
+
+from .conftest import load, session_for, statuses
+
+PATCHES = '''
+"""A patch of another package."""
+from mlx_patches.plugin import Contribution, Patch, Target, around
+
+TWICE = Contribution(
+    patch=Patch(
+        id="their-patch",
+        summary="an update is lost",
+        targets=(
+            Target("fake-lm", "fake_lm.cache", "Cache.update", around(lambda f, *a: 2 * f(*a))),
+        ),
+        probe="their_patches:probe",
+        module=__name__,
+    ),
+    affected={"fake-lm": "RANGE"},
+)
+'''
+
+
+@pytest.fixture
+def theirs(fake):
+    """Installs a package that contributes a patch; returns how."""
+
+    def install(affected="<2", points="twice = their_patches:TWICE"):
+        fake.write("their_patches.py", PATCHES.replace("RANGE", affected))
+        info = fake.install("their-package")
+        (info / "entry_points.txt").write_text(f"[mlx_patches.patches]\n{points}\n")
+
+    return install
+
+
+def test_a_contributed_patch_is_applied_like_ours(theirs, fake):
+    theirs()
+    mlx_patches.apply()
+    assert load("fake_lm.cache").Cache().update(3) == 6
+    assert session().registry.origin("their-patch") == "their-package"
+    row = next(r for r in mlx_patches.audit().as_dict()["patches"] if r["patch"] == "their-patch")
+    assert (row["origin"], row["status"]) == ("their-package", "applied")
+    mlx_patches.restore()
+    assert load("fake_lm.cache").Cache().update(3) == 3
+
+
+def test_a_release_out_of_its_range_is_left_alone(theirs):
+    theirs(affected="<1")
+    report = mlx_patches.apply()
+    load("fake_lm.cache")
+    assert "applied" not in statuses(mlx_patches.status())
+    assert load("fake_lm.cache").Cache().update(3) == 3, report
+
+
+@pytest.mark.parametrize("name", ["their-patch", "their-package", "all"])
+def test_it_can_be_blocked(theirs, monkeypatch, name):
+    theirs()
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", name)
+    mlx_patches.apply()
+    assert load("fake_lm.cache").Cache().update(3) == 3
+
+
+def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake):
+    theirs()
+    fake.write("their_patches.py", "raise SystemExit('imported')")
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", "their-package")
+    mlx_patches.apply()
+
+
+@pytest.mark.parametrize(
+    ("points", "affected", "said"),
+    [
+        ("twice = their_patches:NONE", "<2", "twice of their-package is left out"),
+        ("twice = no_such_module", "<2", "twice of their-package is left out"),
+        ("twice = their_patches:Patch", "<2", "it is no Contribution"),
+        ("twice = their_patches:TWICE", "newest", "their-package is left out: Invalid specifier"),
+        ("twice = their_patches:TWICE", "", "their-package is left out: their-patch: an empty"),
+        (
+            "one = their_patches:TWICE\ntwo = their_patches:TWICE",
+            "<2",
+            "their-package is left out: patch 'their-patch' is registered already",
+        ),
+    ],
+)
+def test_one_that_cannot_be_used_is_left_out_and_said(theirs, caplog, points, affected, said):
+    theirs(affected, points)
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        mlx_patches.apply()
+    assert said in caplog.text
+    assert "offset-alias" in session().registry
+
+
+def test_a_host_declares_how_it_is_started(fake):
+    fake.write(
+        "their_server.py",
+        """
+        from mlx_patches.plugin import Host
+        HOST = Host("their-server", scripts=("serve-it",), modules=("their_server",))
+        """,
+    )
+    info = fake.install("their-server", version="3.1")
+    (info / "entry_points.txt").write_text("[mlx_patches.hosts]\nx = their_server:HOST\n")
+    assert _contributions.hosts()["their-server"].scripts == ("serve-it",)
+    limit = _enable.limit_to("their-server")
+    assert (limit.scripts, limit.modules) == (("serve-it",), ("their_server",))
+    assert "their-server 3.1" in map(str, mlx_patches.audit().distributions)
+
+
+def test_a_session_of_its_own_has_no_host_patch_of_what_is_not_installed():
+    from .conftest import patch_of, target
+
+    patch = patch_of(target("f", distribution="no-such-host"))
+    assert not session_for(patch).relevant(patch.id)
