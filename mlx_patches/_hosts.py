@@ -45,7 +45,7 @@ class HostReport:
             remedy = f"mlx-patches enable --host {name}"
             return f"{self.installed}: {count} of this environment to repair: {remedy}"
         if self.repaired:
-            return f"{self.installed}: nothing to do, {len(self.repaired)} patches are active"
+            return f"{self.installed}: nothing to do; active patches: {len(self.repaired)}"
         return f"{self.installed}: nothing known is wrong with it here"
 
     @property

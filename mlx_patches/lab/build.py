@@ -282,9 +282,17 @@ def _draw_weights(model: Any, seed: int) -> None:
 
 def _make_cache(model: Any, family: Family) -> list[Any]:
     if hasattr(model, "make_cache"):
-        return list(model.make_cache())
+        return in_proportion(list(model.make_cache()))
     package = next(p for p, d in MODEL_PACKAGES.items() if d == family.distribution)
     return list(importlib.import_module(f"{package}.cache").make_prompt_cache(model))
+
+
+def in_proportion(caches: list[Any]) -> list[Any]:
+    """The caches, those in chunks with a buffer that grows by less than a chunk, as real ones."""
+    for layer in caches:
+        if isinstance(getattr(layer, "chunk_size", None), int):
+            layer.step = max(1, layer.chunk_size // 2)
+    return caches
 
 
 def _batch_cache(model: Any, family: Family, padding: Sequence[int]) -> list[Any]:
@@ -302,7 +310,7 @@ def _batch_cache(model: Any, family: Family, padding: Sequence[int]) -> list[Any
     required = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
     arguments = [model, list(padding), *[None] * (len(required) - 2)]
     try:
-        return list(make(*arguments))
+        return in_proportion(list(make(*arguments)))
     except ValueError as error:
         raise NotApplicable(str(error)) from error
 

@@ -37,8 +37,8 @@ def server(fake):
     ("status", "said", "finding"),
     [
         ("disabled", "1 defect of this environment to repair: mlx-patches enable --host", True),
-        ("applied", "nothing to do, 1 patches are active", False),
-        ("pending", "nothing to do, 1 patches are active", False),
+        ("applied", "nothing to do; active patches: 1", False),
+        ("pending", "nothing to do; active patches: 1", False),
         ("not-affected", "nothing known is wrong with it here", False),
     ],
 )
@@ -66,5 +66,5 @@ def test_a_set_that_cannot_work_comes_before_all(server):
 
 def test_a_host_that_is_not_there_is_an_error_that_names_those_that_are():
     here = [Installed("vllm-mlx", "0.6.0"), LM]
-    with pytest.raises(MlxPatchesError, match="omlx is not installed .* installed hosts: vllm-mlx"):
+    with pytest.raises(MlxPatchesError, match=r"omlx is not installed .* hosts: vllm-mlx"):
         _hosts.report(None, "omlx", here, [], [])

@@ -35,6 +35,7 @@ FAMILIES = {
         "falcon_perception",
         "hunyuan_vl",
         "limite",
+        "llama4",
         "mllama",
         "moondream3",
     ),
@@ -81,12 +82,13 @@ def in_turn(
     """Every row's output, in the batch's layout."""
     rows, length = inputs.shape[:2]
     timed = next(layer for layer in flat(cache) if of_batch(layer))
+    kinds = model.make_cache() if hasattr(model, "make_cache") else cache
     parked = getattr(model, POSITIONS, None)
     outputs, given_by = [], []
     for row, offset in enumerate(timed.offset.tolist()):
         # What is left of the row's padding comes first.
         skipped = min(length, max(0, -offset))
-        own = [solo(layer, row) for layer in cache]
+        own = [in_chunks(solo(layer, row), like) for layer, like in zip(cache, kinds, strict=True)]
         given_by.append([recording(layer) for layer in flat(own)])
         if hasattr(model, POSITIONS):
             setattr(model, POSITIONS, parked_of(parked, row, rows))
@@ -122,6 +124,15 @@ def solo(layer: Any, row: int) -> Any:
         caches = sys.modules[type(layer).__module__]
         return caches.QuantizedKVCache(group_size=layer.group_size, bits=layer.bits)
     return row_of(layer)
+
+
+def in_chunks(own: Any, like: Any) -> Any:
+    """A row's cache as one that attends in chunks, where the model's own does."""
+    if not hasattr(like, "chunk_size") or hasattr(own, "chunk_size"):
+        return own
+    chunked = type(like)(like.chunk_size)
+    chunked.keys, chunked.values, chunked.offset = own.keys, own.values, own.offset
+    return chunked
 
 
 def cut_out(layer: Any, row: int) -> Any:
