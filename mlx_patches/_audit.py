@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from . import __version__, _boot, _contributions, _fingerprint, _gate, _hosts
+from . import __version__, _boot, _contributions, _fingerprint, _foreign, _gate, _hosts, _known
 from ._activation import MODEL_PACKAGES, Session, session
 from ._distributions import Installed, source_file
 from ._errors import MlxPatchesError
@@ -48,6 +48,7 @@ class Audit:
     origins: dict[str, str] = field(default_factory=dict)
     host: str = ""
     host_report: _hosts.HostReport | None = None
+    foreign: tuple[_foreign.Foreign, ...] = ()
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -58,6 +59,7 @@ class Audit:
         ]
         if self.model and self.model.folder and self.model.folder.problem:
             lines.append(self.model.folder.problem)
+        lines += [one.finding for one in self.foreign if one.finding]
         if self.host_report and self.host_report.unmet:
             lines.append(self.host_report.advice)
         return tuple(lines)
@@ -97,6 +99,7 @@ class Audit:
             },
             "model": _model_dict(self.model),
             "host_report": self.host_report.as_dict() if self.host_report else None,
+            "foreign": [one.as_dict() for one in self.foreign],
             "findings": list(self.findings),
             "exit_code": self.exit_code(),
         }
@@ -136,6 +139,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         model=report,
         host=_boot.limited_to(),
         host_report=host_report,
+        foreign=tuple(_foreign.replaced()),
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
 
@@ -179,16 +183,21 @@ def judge_file(current: Session, patch: Patch, target: Target) -> _gate.Verdict:
         return _gate.Verdict(False, reason, Status.ABSENT) if verdict.ok else verdict
     prints = _prints(path)
     found = {name: prints[name] for name in target.bodies if name in prints}
-    present = target.name in prints or (target.adds and target.name.partition(".")[0] in prints)
+    owner = target.name.partition(".")[0]
+    present = target.name in prints or (
+        target.adds and any(name.partition(".")[0] == owner for name in prints)
+    )
     if not found or not present:
         verdict = _gate.judge(rule, installed, target.name, None)
-        reason = f"{target.module} does not define {target.name.partition('.')[0]}"
+        reason = f"{target.module} does not define {owner}"
         return _gate.Verdict(False, reason, Status.ABSENT) if verdict.ok else verdict
     return _gate.judge(rule, installed, target.name, _fingerprint.combined(found))
 
 
 @cache
 def _prints(path: Path) -> dict[str, str]:
+    if entry := _known.entry_of(str(path)):
+        return {name: found[0] for name, found in entry.items() if found}
     try:
         return _fingerprint.of_file(path, _declared(path.name))
     except (OSError, SyntaxError):

@@ -212,7 +212,10 @@ class Manager:
             return _outcome(patch, target, status, found if verdict.ok else verdict.reason)
         verdict = _gate.judge(rule, installed, target.name, found.body)
         if stranger and (verdict.ok or verdict.status is Status.DRIFTED):
-            reason = f"{target.name} was replaced by {stranger}; its repair is unknown to us"
+            reason = (
+                f"{target.name} was replaced by {stranger}, whose repair is unknown to us: activate"
+                " mlx_patches before it, or leave it out"
+            )
             return _outcome(patch, target, Status.CONFLICT, reason)
         if verdict.ok:
             return found, verdict.reason

@@ -30,7 +30,7 @@ from mlx_patches._distributions import source_file
 names = collections.defaultdict(set)
 for patch in _registry.builtin():
     for target in patch.targets:
-        names[target.module].update(target.bodies)
+        names[target.module].update((target.name, *target.bodies))
 for module, wanted in sorted(names.items()):
     path = source_file(module)
     if path is not None:

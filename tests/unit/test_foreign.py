@@ -1,0 +1,88 @@
+"""Who else replaced functions of the releases."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from textwrap import dedent
+
+import pytest
+
+from mlx_patches import _audit, _foreign
+
+from .conftest import load
+
+SOURCE = """
+import dataclasses
+
+
+class Attention:
+    def __call__(self, x, mask=None, *, shared_kv=None):
+        return x
+
+    def scale(self):
+        return 1
+
+
+@dataclasses.dataclass
+class Args:
+    size: int = 1
+"""
+
+
+@pytest.fixture
+def attention(site, monkeypatch):
+    """A class of a release, in a package under the release's name."""
+    monkeypatch.setattr(_foreign, "PACKAGES", ("fake_vlm",))
+    site.write("fake_vlm/attention.py", SOURCE)
+    return load("fake_vlm.attention").Attention
+
+
+def test_a_release_as_it_is_has_none(attention):
+    assert _foreign.replaced() == []
+
+
+def test_a_copy_that_lacks_a_parameter_is_a_finding(attention):
+    attention.__call__ = lambda self, x, mask=None: x
+    (found,) = _foreign.replaced()
+    assert found.target == "fake_vlm.attention:Attention.__call__"
+    assert found.by.startswith("tests.unit.test_foreign:")
+    assert found.lacks == ("shared_kv",)
+    assert "does not take shared_kv" in found.finding
+    report = _audit.audit()
+    assert found.finding in report.findings
+    assert report.as_dict()["foreign"] == [found.as_dict()]
+    assert report.exit_code() == 1
+
+
+@pytest.mark.parametrize(
+    "copy", [lambda self, x, mask=None, shared_kv=None: x, lambda self, *args, **kwargs: None]
+)
+def test_a_copy_that_fits_is_named_and_no_finding(attention, copy):
+    attention.__call__ = copy
+    (found,) = _foreign.replaced()
+    assert (found.lacks, found.finding) == ((), "")
+
+
+def test_a_wrapper_of_the_release_is_no_replacement(attention):
+    @functools.wraps(attention.scale)
+    def wrapper(self):
+        return 2 * wrapper.__wrapped__(self)
+
+    attention.scale = wrapper
+    assert attention().scale() == 2
+    assert _foreign.replaced() == []
+
+
+def test_ours_are_left_out(attention, site, monkeypatch):
+    scope = {"__name__": "mlx_patches.patches.some"}
+    exec(dedent("def scale(self): return 3"), scope)
+    attention.scale = scope["scale"]
+    assert _foreign.replaced() == []
+
+
+def test_a_module_without_source_is_no_traceback(attention):
+    sys.modules["fake_vlm.attention"].__file__ = "/no/such/file.py"
+    attention.__call__ = lambda self, x: x
+    (found,) = _foreign.replaced()
+    assert found.lacks == ()
