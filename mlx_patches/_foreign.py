@@ -75,7 +75,10 @@ def _methods(module: ModuleType) -> Iterator[tuple[type, str, Any]]:
 
 def _is_foreign(function: Any) -> bool:
     scope = getattr(function, "__globals__", {}).get("__name__", "")
-    return scope.partition(".")[0] not in (*PACKAGES, "mlx_patches", "dataclasses", "")
+    package = scope.partition(".")[0]
+    # What the standard library writes for a class: dataclasses and named tuples.
+    made = package in sys.stdlib_module_names or package.startswith("namedtuple_")
+    return bool(package) and not made and package not in (*PACKAGES, "mlx_patches")
 
 
 def _lacks(module: ModuleType, name: str, function: Any) -> tuple[str, ...]:

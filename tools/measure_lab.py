@@ -8,7 +8,7 @@
 
 A cell is a letter: g green, r red, n not applicable, i insensitive, x not built; once without
 and once with every patch that the release admits. For a cell that the patches turn green the
-evidence names those that it needs. Needs uv.
+evidence names those that it needs, unless told --no-needs. Needs uv.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--scenario", action="append", default=[], help="only this one")
     parser.add_argument("--model", action="append", default=[], help="only this family")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
+    parser.add_argument("--no-needs", action="store_true", help="attribute no repair to a patch")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     options = parser.parse_args()
     parts = (options.part,) if options.part else ("without", "with")
@@ -59,7 +60,7 @@ def main() -> None:
     for one in [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]:
         if not options.write and (not options.sets or one.name in options.sets):
             only = Only(tuple(options.scenario), tuple(options.model))
-            measure(one, parts, options.jobs, options.again, only)
+            measure(one, parts, options.jobs, options.again, only, not options.no_needs)
     write(load())
 
 
@@ -111,7 +112,12 @@ def file_of(one: ReleaseSet) -> Path:
 
 
 def measure(
-    one: ReleaseSet, parts: Sequence[str], jobs: int, again: bool, only: Only = Only()
+    one: ReleaseSet,
+    parts: Sequence[str],
+    jobs: int,
+    again: bool,
+    only: Only = Only(),
+    attribute: bool = True,
 ) -> None:
     """Add to a set's evidence the parts that it lacks, or some cells of them."""
     file = file_of(one)
@@ -129,7 +135,7 @@ def measure(
             rows = cells(one, python, part, jobs, only)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
                 evidence[name] = updated(evidence.get(name, {}), found, only)
-        if "with" in evidence:
+        if "with" in evidence and attribute:
             before = evidence.get("needs", {}) if only.families else {}
             fresh = needs(one, python, evidence, jobs, only)
             evidence["needs"] = dict(sorted({**before, **fresh}.items()))

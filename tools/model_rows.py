@@ -40,7 +40,7 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     """Model to distribution to patch ids, in the registry's order; ``default`` first."""
     order = _registry.builtin().ids()
     patches = [patch for patch in _registry.builtin() if patch.id not in always]
-    known, measured = families(evidence), families(one for one in evidence if "with" in one)
+    known, measured = families(evidence), families(one for one in evidence if "needs" in one)
     needed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in evidence:
         distribution = one["set"].split()[0]

@@ -14,6 +14,12 @@ from .conftest import load
 
 SOURCE = """
 import dataclasses
+import typing
+
+
+class Pair(typing.NamedTuple):
+    one: int
+    other: int
 
 
 class Attention:
