@@ -16,8 +16,8 @@ def probe(target: Target) -> Result:
     """Red where the list is not restored, or holds something else."""
     kind = cache_of(target)
     caches = importlib.import_module(target.module)
-    if not hasattr(caches.KVCache, "meta_state"):
-        raise NotApplicable("this release restores caches from their state alone")
+    if not hasattr(caches.KVCache, "meta_state") or not hasattr(caches.KVCache, "from_state"):
+        raise NotApplicable("this release restores caches in another way")
     saved = kind(fed(caches.KVCache(), _LENGTH), fed(caches.KVCache(), _LENGTH + 1))
     restored = kind.from_state(saved.state, saved.meta_state)
     before, after = (
