@@ -36,6 +36,10 @@ def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
     if not has(model.module, target):
         raise NotApplicable(f"no part of the tiny model is a {target.name.partition('.')[0]}")
     try:
+        engine.batch_cache(model, [0, 0])
+    except Exception as error:
+        raise NotApplicable(f"no cache for a batch of it: {engine.where(error)}") from None
+    try:
         said = feed(model)
     except NotApplicable:
         raise
