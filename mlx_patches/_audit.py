@@ -210,8 +210,7 @@ def _declared(file: str) -> tuple[str, ...]:
     for patch in session().registry:
         for target in patch.targets:
             if target.module.rpartition(".")[2] == file.removesuffix(".py"):
-                names.update(dict.fromkeys((target.name, *target.bodies)))
-                names[target.name.partition(".")[0]] = None
+                names.update(dict.fromkeys(target.mentions))
     return tuple(names)
 
 

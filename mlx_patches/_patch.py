@@ -45,6 +45,12 @@ class Target:
         """The qualified names whose code is fingerprinted."""
         return self.body or (self.name,)
 
+    @property
+    def mentions(self) -> tuple[str, ...]:
+        """Every name that is looked for in the source file: the target, its owner, the bodies."""
+        owner = self.name.partition(".")[0]
+        return tuple(dict.fromkeys((self.name, owner, *self.bodies)))
+
 
 @dataclass(frozen=True, slots=True)
 class Patch:

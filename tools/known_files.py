@@ -2,7 +2,7 @@
 
     python tools/known_files.py
 
-Needs uv. A row is a file's digest and, for each function that a patch is about, its fingerprint
+Needs uv. A row is a file's digest and, for each name that a patch is about, its fingerprint
 and where it begins.
 """
 
@@ -30,7 +30,7 @@ from mlx_patches._distributions import source_file
 names = collections.defaultdict(set)
 for patch in _registry.builtin():
     for target in patch.targets:
-        names[target.module].update((target.name, *target.bodies))
+        names[target.module].update(target.mentions)
 for module, wanted in sorted(names.items()):
     path = source_file(module)
     if path is not None:

@@ -20,8 +20,7 @@ def test_the_table_agrees_with_the_file(patch, target):
     content = path.read_bytes()
     entry = _known.entry_of(str(path))
     assert entry, f"{path.name} of this release is not in the table: run tools/known_files.py"
-    names = (target.name, *target.bodies)
-    fresh = _fingerprint.describe_file(content, names)
-    for name in names:
+    fresh = _fingerprint.describe_file(content, target.mentions)
+    for name in target.mentions:
         assert entry[name] == (None if fresh[name] is None else [fresh[name][0], fresh[name][1]])
     assert ast.parse(content)

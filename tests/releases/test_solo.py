@@ -1,0 +1,58 @@
+"""A sequence alone gets the same bits with the patches as without."""
+
+from __future__ import annotations
+
+import os
+from zlib import crc32
+
+import mlx.core as mx
+import pytest
+
+import mlx_patches
+from mlx_patches.lab import Family, LabModel, NotBuilt
+from mlx_patches.lab.build import build
+from mlx_patches.lab.child import every_patch
+from mlx_patches.lab.families import families
+from mlx_patches.lab.runner import environment
+from mlx_patches.lab.scenarios import SCENARIOS, alone
+
+PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 93, 23]
+STEPS = 8
+SHARE = 4
+
+
+def sample() -> list[Family]:
+    """A share of the installed families, another in each set; MLX_PATCHES_TEST_ALL=1: all."""
+
+    def chosen(family: Family) -> bool:
+        return crc32(f"{environment()} {family}".encode()) % SHARE == 0
+
+    found = [*families("mlx-lm"), *families("mlx-vlm")]
+    return found if os.environ.get("MLX_PATCHES_TEST_ALL") else [*filter(chosen, found)]
+
+
+@pytest.mark.parametrize("family", sample(), ids=str)
+def test_alone_only_what_was_wrong_changes(family):
+    """Wrong alone is what depends on how the prompt is cut into chunks."""
+    try:
+        model = build(family)
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+    prompt = [token % model.vocabulary for token in PROMPT]
+    before = alone(model, prompt, STEPS)
+    assert len(before) >= STEPS
+    mlx_patches.apply(patches=every_patch())
+    try:
+        again = build(family)
+        after = alone(again, prompt, STEPS)
+        if all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True)):
+            return
+        assert in_chunks(again) == "green"
+    finally:
+        mlx_patches.restore()
+    assert in_chunks(model) == "red"
+
+
+def in_chunks(model: LabModel) -> str:
+    """Whether the family says the same of a prompt in chunks as of the whole one."""
+    return SCENARIOS["chunked-solo"](model).verdict
