@@ -33,6 +33,7 @@ _BUILTIN = {
     "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",
     "quantized-merge": "shared.quantized_merge",
     "quantized-masks": "shared.quantized_masks",
+    "quantized-decode-mask": "mlx_vlm.quantized_decode_mask",
     "quantize-rotating": "shared.quantize_rotating",
     "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",
     "extra-eos": "shared.extra_eos",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._patch import Target
-from ..patches.shared.recurrent_padding import MASKED
+from ..patches.shared.recurrent_padding import KNOW_LEFT, MASKED
 from . import NotApplicable, Result
 from .rope_deltas import out_of_the_way, require_own
 
@@ -51,6 +51,13 @@ def probe(target: Target) -> Result:
                 apart = difference(said[row], alone(model, prompt))
                 if not apart <= worst:
                     worst, place = apart, f"{name}, row {row}"
+        if family.name in KNOW_LEFT and worst <= TOLERANCE:
+            # What they know depends on whether their positions come with the tokens.
+            from ..lab.scenarios import SCENARIOS
+
+            cell = SCENARIOS["history"](model)
+            if cell.verdict == "red":
+                return Result(True, f"history: {cell.detail}", cell.figure)
     if not fed:
         raise NotApplicable("this release batches no such caches")
     if not worst <= TOLERANCE:

@@ -17,6 +17,7 @@ from mlx_patches.patches.mlx_vlm import (
     mask_by_offset,
     mistral_row_scale,
     quantize_last_layer,
+    quantized_decode_mask,
     single_joins,
     unknown_kwargs,
 )
@@ -115,6 +116,10 @@ def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
     monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
+
+
+def masks_in_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized_decode_mask, "is_quantized", lambda cache: False)
 
 
 def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +225,7 @@ MUTANTS: dict[str, Mutant] = {
     "batch-quantized": rows_that_stay_where_they_are,
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_as_they_come,
+    "quantized-decode-mask": masks_in_a_word,
     "quantized-merge": rows_that_stay_quantized,
     "single-joins": layers_as_they_are,
     "never-written": caches_that_are_all_written,

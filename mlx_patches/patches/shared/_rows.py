@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,7 +25,22 @@ def row_of(layer: Any, row: int, fresh: Any) -> Any:
         for index, state in enumerate(layer.cache):
             fresh.cache[index] = None if state is None else state[row : row + 1]
         return fresh
-    return fresh if is_empty(layer) else layer.extract(row)
+    return as_empty(layer, fresh) if is_empty(layer) else layer.extract(row)
+
+
+def as_empty(layer: Any, fresh: Any) -> Any:
+    """An empty cache for one row of a batch's layer: ``fresh``, quantized where that is."""
+    if hasattr(layer, "caches"):
+        alone = copy.copy(fresh)
+        parts = zip(layer.caches, fresh.caches, strict=True)
+        alone.caches = tuple(as_empty(part, new) for part, new in parts)
+        return alone
+    if not hasattr(layer, "bits") or hasattr(fresh, "bits"):
+        return fresh
+    caches = sys.modules[type(layer).__module__]
+    if hasattr(layer, "group_size"):
+        return caches.QuantizedKVCache(group_size=layer.group_size, bits=layer.bits)
+    return caches.TurboQuantKVCache(layer.bits, layer.seed, layer.key_bits, layer.value_bits)
 
 
 def put_together(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> None:

@@ -134,8 +134,10 @@ def apart(
     sample: Any = None
     for row, (start, end) in enumerate(spans):
         fresh = model.make_cache()
-        pairs = zip(cache, fresh, strict=True)
-        alone = fresh if left[row] > 0 else [_rows.row_of(old, row, new) for old, new in pairs]
+        alone = [
+            _rows.as_empty(old, new) if left[row] > 0 else _rows.row_of(old, row, new)
+            for old, new in zip(cache, fresh, strict=True)
+        ]
         caches.append(alone)
         if start == end:
             said.append(None)

@@ -19,16 +19,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._patch import Patch, Target
+from . import _rows
 from .never_written import row_of
 
 FAMILIES = {
     "mlx-lm": ("afm7",),
     "mlx-vlm": (
+        "afm7",
         "deepseek_vl_v2",
         "ernie4_5_moe_vl",
         "falcon_ocr",
@@ -120,10 +121,7 @@ def solo(layer: Any, row: int) -> Any:
         return type(layer)(*(solo(inner, row) for inner in layer.caches))
     if not of_batch(layer) or layer.keys is not None:
         return layer.extract(row) if hasattr(layer, "extract") else cut_out(layer, row)
-    if hasattr(layer, "bits"):
-        caches = sys.modules[type(layer).__module__]
-        return caches.QuantizedKVCache(group_size=layer.group_size, bits=layer.bits)
-    return row_of(layer)
+    return _rows.as_empty(layer, row_of(layer))
 
 
 def in_chunks(own: Any, like: Any) -> Any:
