@@ -20,6 +20,7 @@ _BUILTIN = {
     "batch-rotating-extract": "mlx_lm.batch_rotating_extract",
     "rotating-merge": "shared.rotating_merge",
     "cachelist-state": "shared.cachelist_state",
+    "arrays-restored": "mlx_lm.arrays_restored",
     "rotating-restored": "shared.rotating_restored",
     "never-written": "shared.never_written",
     "gemma2-masks": "shared.gemma2_masks",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mlx_patches._patch import Attribute
-from mlx_patches.patches.mlx_lm import batch_rotating_extract
+from mlx_patches.patches.mlx_lm import arrays_restored, batch_rotating_extract
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
     altup_batch,
@@ -201,6 +201,10 @@ def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
 
 
+def states_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_restored, "complete", lambda cache: None)
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -227,6 +231,7 @@ MUTANTS: dict[str, Mutant] = {
     "learned-positions": positions_of_the_first_row,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
+    "arrays-restored": states_without_padding,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
     "row-by-row": caches_of_no_rows,
