@@ -21,6 +21,7 @@ _BUILTIN = {
     "rotating-merge": "shared.rotating_merge",
     "cachelist-state": "shared.cachelist_state",
     "arrays-restored": "mlx_lm.arrays_restored",
+    "recurrent-extract": "mlx_lm.recurrent_extract",
     "rotating-restored": "shared.rotating_restored",
     "never-written": "shared.never_written",
     "gemma2-masks": "shared.gemma2_masks",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mlx_patches._patch import Attribute
-from mlx_patches.patches.mlx_lm import arrays_restored, batch_rotating_extract
+from mlx_patches.patches.mlx_lm import arrays_restored, batch_rotating_extract, recurrent_extract
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
     altup_batch,
@@ -205,6 +205,11 @@ def states_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays_restored, "complete", lambda cache: None)
 
 
+def rows_that_stay_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("row_of_states", "row_of_list"):
+        monkeypatch.setattr(recurrent_extract, name, lambda cache, idx: cache)
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -232,6 +237,7 @@ MUTANTS: dict[str, Mutant] = {
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
+    "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
     "row-by-row": caches_of_no_rows,
