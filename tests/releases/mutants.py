@@ -206,8 +206,7 @@ def states_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_that_stay_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("row_of_states", "row_of_list"):
-        monkeypatch.setattr(recurrent_extract, name, lambda cache, idx: cache)
+    monkeypatch.setattr(recurrent_extract, "row_of", lambda cache, idx: cache)
 
 
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,10 @@ Why
     When a row ends, ``BatchGenerator`` takes its cache out of the batch. Recurrent caches and
     lists of caches can be batched, but have no ``extract``: AttributeError, in every batch.
 How
-    They get one: row ``idx`` of each state, or of each cache of a list.
+    ``Batch.extract_cache`` takes the row out of each cache that cannot do it: row ``idx`` of
+    every state, or of every cache in a list.
 Upstream
-    mlx-lm 0.30.4 adds both.
+    mlx-lm 0.30.4 gives both caches an ``extract``.
 Retire when
     No supported release is older than mlx-lm 0.30.4.
 """
@@ -14,25 +15,29 @@ Retire when
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
-from ..._patch import Patch, Target
-
-MODULE = "mlx_lm.models.cache"
+from ..._patch import Patch, Target, around
 
 
-def row_of_states(cache: Any, idx: int) -> Any:
-    """Row ``idx`` of a recurrent cache; an unused slot stays unused."""
+def extracted(extract_cache: Callable[[Any, int], Any], batch: Any, idx: int) -> Any:
+    """The caches of row ``idx``, one a layer."""
+    if all(hasattr(cache, "extract") for cache in batch.cache):
+        return extract_cache(batch, idx)
+    return [row_of(cache, idx) for cache in batch.cache]
+
+
+def row_of(cache: Any, idx: int) -> Any:
+    """Row ``idx`` of a layer's cache; an unused slot stays unused."""
+    if hasattr(cache, "extract"):
+        return cache.extract(idx)
     row = copy.copy(cache)
+    if hasattr(cache, "caches"):
+        row.caches = tuple(row_of(inner, idx) for inner in cache.caches)
+        return row
     row.cache = [state if state is None else state[idx : idx + 1] for state in cache.cache]
-    row.left_padding = row.lengths = None
-    return row
-
-
-def row_of_list(cache: Any, idx: int) -> Any:
-    """Row ``idx`` of each cache of a list."""
-    row = copy.copy(cache)
-    row.caches = tuple(inner.extract(idx) for inner in cache.caches)
+    row.left_padding = None
     return row
 
 
@@ -42,19 +47,11 @@ PATCH = Patch(
     targets=(
         Target(
             "mlx-lm",
-            MODULE,
-            "ArraysCache.extract",
-            lambda original: row_of_states,
-            body=("ArraysCache.filter", "ArraysCache.extract"),
-            adds=True,
-        ),
-        Target(
-            "mlx-lm",
-            MODULE,
-            "CacheList.extract",
-            lambda original: row_of_list,
-            body=("CacheList.filter", "CacheList.extract"),
-            adds=True,
+            "mlx_lm.generate",
+            "Batch.extract_cache",
+            around(extracted),
+            # The first is the same where the caches have an ``extract``.
+            body=("Batch.extract_cache", "_merge_caches"),
         ),
     ),
     probe="mlx_patches.probes.recurrent_extract:probe",
