@@ -7,7 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from mlx_patches._patch import Attribute
-from mlx_patches.patches.mlx_lm import arrays_restored, batch_rotating_extract, recurrent_extract
+from mlx_patches.patches.mlx_lm import (
+    arrays_chunks,
+    arrays_restored,
+    batch_rotating_extract,
+    recurrent_extract,
+)
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
     altup_batch,
@@ -209,6 +214,10 @@ def rows_that_stay_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recurrent_extract, "row_of", lambda cache, idx: cache)
 
 
+def padding_of_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_chunks, "remaining", lambda left, N: None)
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -236,6 +245,7 @@ MUTANTS: dict[str, Mutant] = {
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
+    "arrays-chunks": padding_of_one_piece,
     "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
