@@ -22,6 +22,7 @@ _BUILTIN = {
     "cachelist-state": "shared.cachelist_state",
     "arrays-restored": "mlx_lm.arrays_restored",
     "recurrent-extract": "mlx_lm.recurrent_extract",
+    "mamba-merge": "mlx_lm.mamba_merge",
     "rotating-restored": "shared.rotating_restored",
     "never-written": "shared.never_written",
     "gemma2-masks": "shared.gemma2_masks",

@@ -11,6 +11,7 @@ from mlx_patches.patches.mlx_lm import (
     arrays_chunks,
     arrays_restored,
     batch_rotating_extract,
+    mamba_merge,
     recurrent_extract,
 )
 from mlx_patches.patches.mlx_vlm import (
@@ -218,6 +219,10 @@ def padding_of_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays_chunks, "remaining", lambda left, N: None)
 
 
+def paddings_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mamba_merge, "of_rows", lambda padding: True)
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -246,6 +251,7 @@ MUTANTS: dict[str, Mutant] = {
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
     "arrays-chunks": padding_of_one_piece,
+    "mamba-merge": paddings_of_no_row,
     "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
