@@ -22,7 +22,7 @@ _BUILTIN = {
     "cachelist-state": "shared.cachelist_state",
     "arrays-restored": "mlx_lm.arrays_restored",
     "recurrent-extract": "mlx_lm.recurrent_extract",
-    "mamba-merge": "mlx_lm.mamba_merge",
+    "mamba-rows": "mlx_lm.mamba_rows",
     "rotating-restored": "shared.rotating_restored",
     "never-written": "shared.never_written",
     "gemma2-masks": "shared.gemma2_masks",

@@ -11,7 +11,7 @@ from mlx_patches.patches.mlx_lm import (
     arrays_chunks,
     arrays_restored,
     batch_rotating_extract,
-    mamba_merge,
+    mamba_rows,
     recurrent_extract,
 )
 from mlx_patches.patches.mlx_vlm import (
@@ -220,7 +220,8 @@ def padding_of_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def paddings_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mamba_merge, "of_rows", lambda padding: True)
+    monkeypatch.setattr(mamba_rows, "of_rows", lambda padding: True)
+    monkeypatch.setattr(mamba_rows, "of_kind", lambda row, cache: row)
 
 
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +252,7 @@ MUTANTS: dict[str, Mutant] = {
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
     "arrays-chunks": padding_of_one_piece,
-    "mamba-merge": paddings_of_no_row,
+    "mamba-rows": paddings_of_no_row,
     "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
