@@ -36,6 +36,7 @@ _BUILTIN = {
     "batch-quantized": "mlx_vlm.batch_quantized",
     "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",
     "quantized-merge": "shared.quantized_merge",
+    "window-mask": "mlx_lm.window_mask",
     "quantized-masks": "shared.quantized_masks",
     "quantize-rotating": "shared.quantize_rotating",
     "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",

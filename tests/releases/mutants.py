@@ -13,6 +13,7 @@ from mlx_patches.patches.mlx_lm import (
     batch_rotating_extract,
     mamba_rows,
     recurrent_extract,
+    window_mask,
 )
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
@@ -224,6 +225,10 @@ def paddings_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mamba_rows, "of_kind", lambda row, cache: row)
 
 
+def windows_that_nothing_outgrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_mask, "outgrown", lambda tokens, window_size: False)
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -253,6 +258,7 @@ MUTANTS: dict[str, Mutant] = {
     "arrays-restored": states_without_padding,
     "arrays-chunks": padding_of_one_piece,
     "mamba-rows": paddings_of_no_row,
+    "window-mask": windows_that_nothing_outgrows,
     "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
