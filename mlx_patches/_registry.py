@@ -37,6 +37,7 @@ _BUILTIN = {
     "batch-turbo-quant": "mlx_vlm.batch_turbo_quant",
     "quantized-merge": "shared.quantized_merge",
     "window-mask": "mlx_lm.window_mask",
+    "plamo3-window": "mlx_lm.plamo3_window",
     "quantized-masks": "shared.quantized_masks",
     "quantize-rotating": "shared.quantize_rotating",
     "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",

@@ -12,6 +12,7 @@ from mlx_patches.patches.mlx_lm import (
     arrays_restored,
     batch_rotating_extract,
     mamba_rows,
+    plamo3_window,
     recurrent_extract,
     window_mask,
 )
@@ -229,6 +230,10 @@ def windows_that_nothing_outgrows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_mask, "outgrown", lambda tokens, window_size: False)
 
 
+def caches_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plamo3_window, "shown", lambda window_size: window_size)
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -259,6 +264,7 @@ MUTANTS: dict[str, Mutant] = {
     "arrays-chunks": padding_of_one_piece,
     "mamba-rows": paddings_of_no_row,
     "window-mask": windows_that_nothing_outgrows,
+    "plamo3-window": caches_of_the_window,
     "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
