@@ -52,6 +52,8 @@ _BUILTIN = {
     "altup-batch": "mlx_vlm.altup_batch",
     "single-joins": "mlx_vlm.single_joins",
     "aya-masks": "mlx_vlm.aya_masks",
+    "server-prefix-hit": "mlx_lm.server_prefix_hit",
+    "server-empty-prompt": "mlx_lm.server_empty_prompt",
     "prefix-hit": "vllm_mlx.prefix_hit",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",
 }

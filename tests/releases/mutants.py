@@ -14,6 +14,8 @@ from mlx_patches.patches.mlx_lm import (
     mamba_rows,
     plamo3_window,
     recurrent_extract,
+    server_empty_prompt,
+    server_prefix_hit,
     window_mask,
 )
 from mlx_patches.patches.mlx_vlm import (
@@ -234,6 +236,16 @@ def caches_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plamo3_window, "shown", lambda window_size: window_size)
 
 
+def hits_that_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        server_prefix_hit, "one_back", lambda fetch, prompts, model, tokens, found: (found, [])
+    )
+
+
+def texts_without_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_empty_prompt, "beginning", lambda tokenizer: [])
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -265,6 +277,8 @@ MUTANTS: dict[str, Mutant] = {
     "mamba-rows": paddings_of_no_row,
     "window-mask": windows_that_nothing_outgrows,
     "plamo3-window": caches_of_the_window,
+    "server-prefix-hit": hits_that_leave_nothing,
+    "server-empty-prompt": texts_without_beginning,
     "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
