@@ -38,6 +38,7 @@ _BUILTIN = {
     "quantized-merge": "shared.quantized_merge",
     "window-mask": "mlx_lm.window_mask",
     "plamo3-window": "mlx_lm.plamo3_window",
+    "speculative-window": "mlx_lm.speculative_window",
     "quantized-masks": "shared.quantized_masks",
     "quantize-rotating": "shared.quantize_rotating",
     "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",

@@ -16,6 +16,7 @@ from mlx_patches.patches.mlx_lm import (
     recurrent_extract,
     server_empty_prompt,
     server_prefix_hit,
+    speculative_window,
     window_mask,
 )
 from mlx_patches.patches.mlx_vlm import (
@@ -246,6 +247,10 @@ def texts_without_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_empty_prompt, "beginning", lambda tokenizer: [])
 
 
+def windows_with_nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative_window, "spare", lambda layer: 0)
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -279,6 +284,7 @@ MUTANTS: dict[str, Mutant] = {
     "plamo3-window": caches_of_the_window,
     "server-prefix-hit": hits_that_leave_nothing,
     "server-empty-prompt": texts_without_beginning,
+    "speculative-window": windows_with_nothing_to_spare,
     "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
