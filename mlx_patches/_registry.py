@@ -39,6 +39,7 @@ _BUILTIN = {
     "window-mask": "mlx_lm.window_mask",
     "plamo3-window": "mlx_lm.plamo3_window",
     "speculative-window": "mlx_lm.speculative_window",
+    "processors-prompt": "mlx_lm.processors_prompt",
     "quantized-masks": "shared.quantized_masks",
     "quantize-rotating": "shared.quantize_rotating",
     "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",

@@ -13,6 +13,7 @@ from mlx_patches.patches.mlx_lm import (
     batch_rotating_extract,
     mamba_rows,
     plamo3_window,
+    processors_prompt,
     recurrent_extract,
     server_empty_prompt,
     server_prefix_hit,
@@ -251,6 +252,10 @@ def windows_with_nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative_window, "spare", lambda layer: 0)
 
 
+def prompts_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors_prompt, "unseen", lambda prompt, tokens: prompt[:0])
+
+
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
 
@@ -285,6 +290,7 @@ MUTANTS: dict[str, Mutant] = {
     "server-prefix-hit": hits_that_leave_nothing,
     "server-empty-prompt": texts_without_beginning,
     "speculative-window": windows_with_nothing_to_spare,
+    "processors-prompt": prompts_of_one_token,
     "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
