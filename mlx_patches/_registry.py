@@ -28,6 +28,7 @@ _BUILTIN = {
     "gemma2-masks": "shared.gemma2_masks",
     "learned-positions": "shared.learned_positions",
     "dynamic-rope": "shared.dynamic_rope",
+    "long-rope": "mlx_lm.long_rope",
     "arrays-mask": "shared.arrays_mask",
     "arrays-chunks": "mlx_lm.arrays_chunks",
     "recurrent-padding": "shared.recurrent_padding",

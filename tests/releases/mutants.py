@@ -11,6 +11,7 @@ from mlx_patches.patches.mlx_lm import (
     arrays_chunks,
     arrays_restored,
     batch_rotating_extract,
+    long_rope,
     mamba_rows,
     plamo3_window,
     processors_prompt,
@@ -192,6 +193,10 @@ def offsets_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_rope, "counted", lambda offset, largest: offset)
 
 
+def lengths_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_rope, "counted", lambda offset, largest: offset)
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -280,6 +285,7 @@ MUTANTS: dict[str, Mutant] = {
     "never-written": caches_that_are_all_written,
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
+    "long-rope": lengths_that_do_not_count,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
