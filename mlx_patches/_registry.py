@@ -31,6 +31,7 @@ _BUILTIN = {
     "long-rope": "mlx_lm.long_rope",
     "arrays-mask": "shared.arrays_mask",
     "arrays-chunks": "mlx_lm.arrays_chunks",
+    "gated-delta-mask": "mlx_lm.gated_delta_mask",
     "recurrent-padding": "shared.recurrent_padding",
     "row-by-row": "shared.row_by_row",
     "rope-deltas": "shared.rope_deltas",

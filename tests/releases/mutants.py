@@ -11,6 +11,7 @@ from mlx_patches.patches.mlx_lm import (
     arrays_chunks,
     arrays_restored,
     batch_rotating_extract,
+    gated_delta_mask,
     long_rope,
     mamba_rows,
     plamo3_window,
@@ -197,6 +198,10 @@ def lengths_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_rope, "counted", lambda offset, largest: offset)
 
 
+def masks_of_the_last_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gated_delta_mask, "one_a_row", lambda mask: False)
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -286,6 +291,7 @@ MUTANTS: dict[str, Mutant] = {
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
     "long-rope": lengths_that_do_not_count,
+    "gated-delta-mask": masks_of_the_last_axis,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
