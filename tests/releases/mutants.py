@@ -11,12 +11,14 @@ from mlx_patches.patches.mlx_lm import (
     arrays_chunks,
     arrays_restored,
     batch_rotating_extract,
+    chunked_front,
     gated_delta_mask,
     long_rope,
     mamba_rows,
     plamo3_window,
     processors_prompt,
     recurrent_extract,
+    server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
     speculative_window,
@@ -202,6 +204,14 @@ def masks_of_the_last_axis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gated_delta_mask, "one_a_row", lambda mask: False)
 
 
+def chunks_that_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_front, "misses", lambda cache: False)
+
+
+def hits_that_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_chunked_hit, "lacks", lambda cache, held: False)
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -292,6 +302,8 @@ MUTANTS: dict[str, Mutant] = {
     "learned-positions": positions_of_the_first_row,
     "long-rope": lengths_that_do_not_count,
     "gated-delta-mask": masks_of_the_last_axis,
+    "chunked-front": chunks_that_miss_nothing,
+    "server-chunked-hit": hits_that_lack_nothing,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
