@@ -73,12 +73,22 @@ def extracted(caches: Any, kind: str) -> str:
 
 
 def merged(caches: Any, kind: str) -> str:
-    """A batch of empty rows."""
+    """A batch of empty rows, and one of an empty and a written row."""
+    import mlx.core as mx
+
     rows = [made(caches, kind.removeprefix("Batch")) for _ in range(2)]
     batch = getattr(caches, kind).merge(rows)
     if batch.keys is not None or batch.offset.tolist() != [0, 0]:
         return f"offset {batch.offset.tolist()}"
-    return "" if feeds(batch) else "the batch takes no keys"
+    if not feeds(batch):
+        return "the batch takes no keys"
+    rows[1].update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
+    batch = getattr(caches, kind).merge(rows)
+    if batch.offset.tolist() != [0, 3] or batch.left_padding.tolist() != [3, 0]:
+        return f"offset {batch.offset.tolist()}, padding {batch.left_padding.tolist()}"
+    keys = batch.update_and_fetch(*[mx.ones((2, 1, 1, 2))] * 2)[0]
+    held = keys[:, 0, :, 0].tolist()
+    return "" if held == [[0, 0, 0, 1], [1, 1, 1, 1]] else f"the batch holds {held}"
 
 
 def filtered(caches: Any, kind: str) -> str:

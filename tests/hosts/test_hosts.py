@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from . import server
 from .server import prompts, serving
 
 ROOT = Path(__file__).parents[2]
@@ -61,3 +62,24 @@ def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
     assert with_["alone"] == without["alone"], "a right answer has changed"
     assert with_["together"] == with_["alone"]
     assert with_["repeated"] == with_["alone"]
+
+
+@pytest.mark.parametrize("patched", [False, True], ids=["without", "with"])
+@pytest.mark.parametrize(
+    "case", [c for c in CASES[SET] if c.get("whole")], ids=lambda case: case["family"]
+)
+def test_outlives_a_prompt_that_leaves_nothing_to_feed(
+    case, patched, models, tmp_path, monkeypatch
+):
+    """A text and its answer, which are cached, asked as one prompt; and no text at all."""
+    monkeypatch.setattr(server, "ANSWER_SECONDS", 10)
+    asked = prompts(1)[0]
+    log = tmp_path / "log"
+    with serving(case["command"], models(case["family"]), log, patched) as host:
+        said = host.answer(asked)
+        on, once_more = (host.answer(text) for text in (asked + said, (asked + said)[:-1]))
+        empty = host.answer("")
+        assert (host.answer(asked) == said) == patched, "the server is dead, or was never hit"
+    if patched:
+        assert once_more == (said[-1] + on)[: len(once_more)]
+        assert not empty.startswith("<"), empty

@@ -7,7 +7,23 @@ from collections.abc import Callable
 import pytest
 
 from mlx_patches._patch import Attribute
-from mlx_patches.patches.mlx_lm import batch_rotating_extract
+from mlx_patches.patches.mlx_lm import (
+    arrays_chunks,
+    arrays_restored,
+    batch_rotating_extract,
+    chunked_front,
+    gated_delta_mask,
+    long_rope,
+    mamba_rows,
+    plamo3_window,
+    processors_prompt,
+    recurrent_extract,
+    server_chunked_hit,
+    server_empty_prompt,
+    server_prefix_hit,
+    speculative_window,
+    window_mask,
+)
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
     altup_batch,
@@ -185,6 +201,22 @@ def offsets_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_rope, "counted", lambda offset, largest: offset)
 
 
+def lengths_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_rope, "counted", lambda offset, largest: offset)
+
+
+def masks_of_the_last_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gated_delta_mask, "one_a_row", lambda mask: False)
+
+
+def chunks_that_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_front, "misses", lambda cache: False)
+
+
+def hits_that_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_chunked_hit, "lacks", lambda cache, held: False)
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -204,6 +236,49 @@ def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
+
+
+def states_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_restored, "complete", lambda cache: None)
+
+
+def rows_that_stay_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrent_extract, "row_of", lambda cache, idx: cache)
+
+
+def padding_of_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_chunks, "remaining", lambda left, N: None)
+
+
+def paddings_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mamba_rows, "of_rows", lambda padding: True)
+    monkeypatch.setattr(mamba_rows, "of_kind", lambda row, cache: row)
+
+
+def windows_that_nothing_outgrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_mask, "outgrown", lambda tokens, window_size: False)
+
+
+def caches_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plamo3_window, "shown", lambda window_size: window_size)
+
+
+def hits_that_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        server_prefix_hit, "one_back", lambda fetch, prompts, model, tokens, found: (found, [])
+    )
+
+
+def texts_without_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_empty_prompt, "beginning", lambda tokenizer: [])
+
+
+def windows_with_nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative_window, "spare", lambda layer: 0)
+
+
+def prompts_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors_prompt, "unseen", lambda prompt, tokens: prompt[:0])
 
 
 def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,8 +306,22 @@ MUTANTS: dict[str, Mutant] = {
     "never-written": caches_that_are_all_written,
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
+    "long-rope": lengths_that_do_not_count,
+    "gated-delta-mask": masks_of_the_last_axis,
+    "chunked-front": chunks_that_miss_nothing,
+    "server-chunked-hit": hits_that_lack_nothing,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
+    "arrays-restored": states_without_padding,
+    "arrays-chunks": padding_of_one_piece,
+    "mamba-rows": paddings_of_no_row,
+    "window-mask": windows_that_nothing_outgrows,
+    "plamo3-window": caches_of_the_window,
+    "server-prefix-hit": hits_that_leave_nothing,
+    "server-empty-prompt": texts_without_beginning,
+    "speculative-window": windows_with_nothing_to_spare,
+    "processors-prompt": prompts_of_one_token,
+    "recurrent-extract": rows_that_stay_in_the_batch,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
     "row-by-row": caches_of_no_rows,

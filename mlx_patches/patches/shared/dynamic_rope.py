@@ -55,8 +55,10 @@ def _counted() -> Any:
     class Counted(mx.array):  # type: ignore[misc]
         largest: int
 
-        def __radd__(self, other: Any) -> Any:
-            return other + self.largest
+        def __add__(self, other: Any) -> Any:
+            return self.largest + other
+
+        __radd__ = __add__
 
     return Counted
 

@@ -2,19 +2,23 @@
 
 Why
     Some layers never write their cache: Gemma's shared layers read another layer's, an expert
-    may get no token. ``state``, ``extract``, ``merge``, ``filter`` and ``extend`` take keys for
-    granted, so every batch operation of such a model dies. A recurrent cache with some slots
+    may get no token, a new prompt has none yet. ``state``, ``extract``, ``merge``, ``filter`` and
+    ``extend`` take keys for granted, so every batch operation of such a model dies, and so does
+    a new prompt that is merged with one that has a history. A recurrent cache with some slots
     unused dies in ``extract``.
 How
-    An empty cache saves None for its keys and values; its rows are empty caches.
+    An empty cache saves None for its keys and values; its rows are empty caches. Beside rows
+    that were written it has keys of no tokens.
 Upstream
-    mlx-lm 0.31.2 merges, filters and extends them, 0.32.0 saves them; none extracts.
+    mlx-lm 0.30.4 merges one with written ones; 0.31.2 merges, filters and extends them, 0.32.0
+    saves them; none extracts.
 Retire when
     ``extract`` takes an empty batch in every supported release.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -77,18 +81,27 @@ def extracted_slots(extract: Callable[[Any, int], Any], cache: Any, idx: int) ->
     """Row ``idx`` of a recurrent cache; an unused slot stays unused."""
     if not any(map(is_unused, cache.cache)):
         return extract(cache, idx)
-    row = type(cache)(len(cache.cache))
+    row = copy.copy(cache)  # not every class takes a number of slots
+    row.left_padding = row.lengths = None
     row.cache = [None if is_unused(slot) else slot[idx : idx + 1] for slot in cache.cache]
     return row
 
 
 def merged(merge: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
     """A batch of these rows."""
-    if not all(map(is_empty, caches)):
-        return merge(cls, caches)
+    written = next((row for row in caches if not is_empty(row)), None)
+    if written is not None:
+        return merge(cls, [blank(row, written) if is_empty(row) else row for row in caches])
     padding = [0] * len(caches)
     size = getattr(caches[0], "max_size", None)
     return cls(padding) if size is None else cls(size, padding)
+
+
+def blank(row: Any, like: Any) -> Any:
+    """An empty row with keys and values of no tokens, else like those of another."""
+    out = copy.copy(row)
+    out.keys, out.values = (side[:, :, :0] for side in (like.keys, like.values))
+    return out
 
 
 def filtered(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:

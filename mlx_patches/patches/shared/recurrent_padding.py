@@ -87,9 +87,9 @@ def by_row(call: FunctionType, knows_left: bool = False) -> Callable[..., Any]:
 
 def is_marked(layer: Any, left_too: bool = True) -> bool:
     """Whether a recurrent cache knows of padding in what comes next."""
-    return (left_too and layer.left_padding is not None) or (
-        getattr(layer, "lengths", None) is not None
-    )
+    # A cache that was restored without ``__init__`` may lack either.
+    left = left_too and getattr(layer, "left_padding", None) is not None
+    return left or getattr(layer, "lengths", None) is not None
 
 
 def fed(call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any) -> Any:

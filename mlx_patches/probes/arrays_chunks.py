@@ -1,0 +1,33 @@
+"""Asks a recurrent cache for the masks of a prompt in pieces that are shorter than its padding."""
+
+from __future__ import annotations
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of
+
+_PADDING = [7, 0, 2]
+_CHUNKS = (3, 3, 3, 1)
+
+
+def probe(target: Target) -> Result:
+    """Red where a piece's mask has other positions than the rows have tokens."""
+    import mlx.core as mx
+
+    cache_class = cache_of(target)
+    if not hasattr(cache_class, "make_mask"):
+        raise NotApplicable("recurrent caches make no masks in this release")
+    cache = cache_class(1, left_padding=_PADDING)
+    fed = 0
+    for chunk in _CHUNKS:
+        mask = cache.make_mask(chunk)
+        whole = [[True] * chunk] * len(_PADDING)
+        seen = whole if mask is None else mask.tolist()
+        wanted = [[fed + i >= padding for i in range(chunk)] for padding in _PADDING]
+        if seen != wanted:
+            return Result(True, f"mask of positions {fed} to {fed + chunk}: {seen}, not {wanted}")
+        cache[0] = mx.zeros((len(_PADDING), 1))
+        if hasattr(cache, "advance"):
+            cache.advance(chunk)
+        fed += chunk
+    return Result(False, "every piece's mask has the tokens that the rows have")

@@ -1,0 +1,54 @@
+"""Saves recurrent caches, empty and written, restores them, and asks for the next masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of
+
+_SLOTS = 2
+_TOKENS = 3
+
+
+def probe(target: Target) -> Result:
+    """Red where a restored cache gives no mask, or another than the one that was saved."""
+    cache_class = cache_of(target)
+    if not hasattr(cache_class, "make_mask"):
+        raise NotApplicable("recurrent caches make no masks in this release")
+    for kind, cache in (("empty", cache_class(_SLOTS)), ("written", written(cache_class))):
+        wanted = masks(cache)
+        try:
+            seen = masks(restored(cache_class, cache))
+        except AttributeError as error:
+            return Result(True, f"{kind}: {error}")
+        if seen != wanted:
+            return Result(True, f"{kind}: masks {seen}, not {wanted}")
+    return Result(False, "a restored cache masks as the one that was saved")
+
+
+def written(cache_class: Any) -> Any:
+    """A cache with both slots in use."""
+    import mlx.core as mx
+
+    cache = cache_class(_SLOTS)
+    for slot in range(_SLOTS):
+        cache[slot] = mx.ones((1, _TOKENS))
+    return cache
+
+
+def restored(cache_class: Any, cache: Any) -> Any:
+    """The cache that has this one's state."""
+    meta = [cache.meta_state] if hasattr(cache, "meta_state") else []
+    return cache_class.from_state(cache.state, *meta)
+
+
+def masks(cache: Any) -> list[Any]:
+    """What the cache says of the next tokens, and of those after them."""
+    seen = []
+    for _ in range(2):
+        seen.append(cache.make_mask(_TOKENS))
+        if hasattr(cache, "advance"):
+            cache.advance(_TOKENS)
+    return [None if mask is None else mask.tolist() for mask in seen]

@@ -1,0 +1,37 @@
+"""Takes each row out of a batch of recurrent caches, alone and in a list."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+
+_ROWS = 2
+_SLOTS = 2
+
+
+def probe(target: Target) -> Result:
+    """Red where a row cannot be taken out, or is not the one that was asked for."""
+    import mlx.core as mx
+
+    batch_class: Any = getattr(importlib.import_module(target.module), "Batch", None)
+    if not hasattr(batch_class, "extract_cache"):
+        raise NotApplicable("the engine takes no row out of its batch")
+    caches = importlib.import_module("mlx_lm.models.cache")
+    states = caches.ArraysCache(_SLOTS)
+    for slot in range(_SLOTS):
+        states[slot] = mx.arange(_ROWS)[:, None]
+    batch = SimpleNamespace(cache=[states, caches.CacheList(states, states)])
+    for row in range(_ROWS):
+        try:
+            alone, in_list = batch_class.extract_cache(batch, row)
+        except AttributeError as error:
+            return Result(True, str(error))
+        for cache in (alone, *in_list.caches):
+            seen = [state.tolist() for state in cache.cache]
+            if seen != [[[row]]] * _SLOTS:
+                return Result(True, f"row {row} holds {seen}")
+    return Result(False, "every row holds its own states")

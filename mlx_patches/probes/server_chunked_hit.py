@@ -1,0 +1,59 @@
+"""Asks the server's prompt cache for every prefix of a prompt in chunks that it knows."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .offset_alias import cache_of
+
+_MODEL = "tiny"
+_CHUNK = 8
+# What is left of the longer begins within a chunk, and with one.
+_LENGTHS = (30, 32)
+
+
+def probe(target: Target) -> Result:
+    """Red where a hit holds other tokens, or lacks those of the chunk that comes next."""
+    caches = importlib.import_module("mlx_lm.models.cache")
+    prompts_class = cache_of(target)
+    if not hasattr(caches.ChunkedKVCache(_CHUNK), "start_position"):
+        raise NotApplicable("this release's chunked cache drops nothing")
+    hits = 0
+    for length in _LENGTHS:
+        known = list(range(length))
+        for asked in range(2, length):
+            prompts = prompts_class()
+            prompts.insert_cache(_MODEL, known, [read(caches.ChunkedKVCache(_CHUNK), length)])
+            found, rest = prompts.fetch_nearest_cache(_MODEL, known[:asked])
+            if found is None:
+                continue
+            hits += 1
+            problem = lost(found[0], asked - len(rest))
+            if problem:
+                return Result(True, f"{asked} of {length} tokens asked: {problem}")
+    return Result(False, f"{hits} hits have all that the next token sees")
+
+
+def read(cache: Any, length: int) -> Any:
+    """The cache after a prompt of tokens that are their own numbers, a chunk at a time."""
+    import mlx.core as mx
+
+    cache.step = _CHUNK
+    for start in range(0, length, _CHUNK):
+        cache.maybe_trim_front()
+        keys = mx.arange(float(start), min(start + _CHUNK, length)).reshape(1, 1, -1, 1)
+        cache.update_and_fetch(keys, keys)
+    cache.maybe_trim_front()
+    return cache
+
+
+def lost(cache: Any, held: int) -> str:
+    """What the next token would miss in a cache that is said to hold so many."""
+    begin = held // _CHUNK * _CHUNK
+    tokens = cache.keys.reshape(-1).tolist()[begin - cache.start_position :][: held - begin]
+    if cache.start_position > begin or cache.offset != held:
+        return f"{held} tokens are said to be held, of {cache.start_position} to {cache.offset}"
+    return "" if tokens == list(range(begin, held)) else f"the chunk holds {tokens}"
