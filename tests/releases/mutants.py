@@ -183,6 +183,7 @@ def offsets_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
+    monkeypatch.setattr(rope_deltas, "of_prompts", lambda *_: None)
 
 
 def masks_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
