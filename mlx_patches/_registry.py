@@ -26,6 +26,7 @@ _BUILTIN = {
     "learned-positions": "shared.learned_positions",
     "dynamic-rope": "shared.dynamic_rope",
     "arrays-mask": "shared.arrays_mask",
+    "arrays-rows": "shared.arrays_rows",
     "recurrent-padding": "shared.recurrent_padding",
     "row-by-row": "shared.row_by_row",
     "rope-deltas": "shared.rope_deltas",
