@@ -32,6 +32,7 @@ _BUILTIN = {
     "arrays-mask": "shared.arrays_mask",
     "arrays-chunks": "mlx_lm.arrays_chunks",
     "gated-delta-mask": "mlx_lm.gated_delta_mask",
+    "arrays-rows": "shared.arrays_rows",
     "recurrent-padding": "shared.recurrent_padding",
     "row-by-row": "shared.row_by_row",
     "rope-deltas": "shared.rope_deltas",

@@ -10,9 +10,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import math
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import PurePath
 from types import ModuleType, SimpleNamespace
@@ -42,6 +44,23 @@ MARKS = (
 GROUP = 32
 # What M-RoPE families keep on the model from one call to the next.
 REMEMBERED = ("_rope_deltas", "rope_deltas", "_position_ids")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A prompt with an image: its tokens, the image's grid, position ids and rope delta."""
+
+    tokens: tuple[int, ...]
+    grid: Any
+    positions: Any
+    delta: int
+
+    def at(self, places: Sequence[int]) -> Any:
+        """The positions of its tokens at these places; padding after them has its last one's."""
+        import mlx.core as mx
+
+        last = len(self.tokens) - 1
+        return self.positions[..., mx.array([min(place, last) for place in places])]
 
 
 def batch_cache(model: LabModel, padding: Sequence[int]) -> list[Any]:
@@ -199,29 +218,46 @@ def _hands_positions(family: Family) -> bool:
     return any(isinstance(n, ast.keyword) and n.arg == "rope_deltas" for n in nodes)
 
 
-@cache
 def _reset_by_text(family: Family) -> list[str]:
     """What a prompt without an image drops of what is kept on the language model."""
+    return [name for name, dropped in _remembered(family) if dropped]
+
+
+@cache
+def _remembered(family: Family) -> list[tuple[str, bool]]:
+    """What making embeddings leaves on the language model, and whether it is dropped there."""
     return [
-        target.attr
+        (target.attr, getattr(node.value, "value", ...) is None)
         for node in ast.walk(_embedding(family))
-        if isinstance(node, ast.Assign) and getattr(node.value, "value", ...) is None
+        if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Attribute) and target.attr in REMEMBERED
     ]
 
 
 def _embedding(family: Family) -> ast.Module:
-    """The source of the method that makes a family's embeddings; empty where it has none."""
+    """The source of the methods that make a family's embeddings; empty where it has none.
+
+    A model may leave that to a part of itself.
+    """
     whole = importlib.import_module(f"{_package(family)}.models.{family.name}")
-    embed = getattr(getattr(whole, "Model", None), "get_input_embeddings", None)
-    return ast.parse(textwrap.dedent(inspect.getsource(embed)) if embed else "")
+    modules = [whole, *(value for value in vars(whole).values() if inspect.ismodule(value))]
+    kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
+    own = [kind for kind in kinds if kind.__module__.startswith(whole.__name__)]
+    methods = {getattr(kind, "get_input_embeddings", None) for kind in own}
+    sources = [textwrap.dedent(inspect.getsource(method)) for method in methods if method]
+    return ast.parse("".join(sources))
 
 
-def image_positions(model: LabModel, length: int) -> tuple[Any, int]:
-    """The position ids of a prompt of this length that holds an image, and its rope delta.
+def with_image(model: LabModel, text: Sequence[int], patches: tuple[int, int]) -> Image:
+    """A prompt that holds an image, in the place of some of its text.
 
-    They are the model's own; only it knows how an image shifts what follows it.
+    Its positions are the model's own; only it knows how an image shifts what follows it.
+
+    Args:
+        model: of the family.
+        text: token ids, as many as the prompt has.
+        patches: height and width of the image.
     """
     import mlx.core as mx
 
@@ -229,19 +265,22 @@ def image_positions(model: LabModel, length: int) -> tuple[Any, int]:
         raise NotApplicable("the model keeps no rope deltas")
     if not hasattr(model.module, "get_rope_index"):
         raise NotApplicable("the model has no get_rope_index")
+    if not own_positions(model) and all(dropped for _, dropped in _remembered(model.family)):
+        raise NotApplicable("the embeddings of a prompt come without its positions")
     _mark(model)
     merged = int(_setting(model, "spatial_merge_size"))
     image = int(_setting(model, *MARKS[:2]))
     start = int(_setting(model, *MARKS[2:4]))
-    # Four patches in a square take the positions of two: what follows moves back.
-    ids = [1, 1, start, *[image] * 4]
-    ids += [1] * (length - len(ids))
-    grid = mx.array([[1, 2 * merged, 2 * merged]])
+    # The patches take the positions of the longer side: what follows moves back.
+    marked = [start, *[image] * math.prod(patches)]
+    ids = [1 + token % (model.vocabulary - len(MARKS) - 1) for token in text]
+    ids[2 : 2 + len(marked)] = marked
+    grid = mx.array([[1, *(side * merged for side in patches)]])
     positions, deltas = model.module.get_rope_index(mx.array([ids]), grid)
     delta = int(mx.array(deltas).reshape(-1)[0].item())
     if delta == 0:
         raise NotApplicable("an image shifts no positions")
-    return positions, delta
+    return Image(tuple(ids), grid, positions, delta)
 
 
 def position_kwargs(
@@ -249,7 +288,7 @@ def position_kwargs(
     deltas: Sequence[int],
     places: Sequence[Sequence[int]] | None,
     new: bool = False,
-    images: Sequence[Any] = (),
+    images: Sequence[Image | None] = (),
 ) -> dict[str, Any]:
     """What an M-RoPE model is told of its rows' positions: as arguments, or left on the model.
 
@@ -258,7 +297,7 @@ def position_kwargs(
         deltas: the rope delta of each row.
         places: the places in their texts of the tokens of a prompt; None for a decode step.
         new: whether a prompt begins.
-        images: the position ids of each row's prompt where it has an image, else None.
+        images: each row's prompt where it has an image, else None.
     """
     import mlx.core as mx
 
@@ -274,7 +313,7 @@ def position_kwargs(
         if not flat:
             rows = [mx.stack([row] * 3) for row in rows]
             rows = [
-                row if image is None else image[..., line[0] : line[-1] + 1]
+                row if image is None else image.at(line)
                 for row, image, line in zip(rows, images, places, strict=True)
             ]
         ids = mx.concatenate(rows, axis=0 if flat else 1)
@@ -283,19 +322,22 @@ def position_kwargs(
         captures = _capture(model) is not None and hasattr(model.module, "_rope_deltas")
         return {"rope_deltas": column} if captures else {}
     # The engine makes the embeddings of one request after another, and then feeds them together.
-    for index, image in enumerate(images if new else ()):
-        if image is not None:
-            model.module._position_ids = image
-            model.module._rope_deltas = column[index : index + 1]
-        else:
-            embed_text(model)
+    for image in images if new else ():
+        embed(model, image)
     return {}
 
 
-def embed_text(model: LabModel) -> None:
-    """What making the embeddings of a text does to the language model."""
-    for name in _reset_by_text(model.family):
-        setattr(model.module, name, None)
+def embed(model: LabModel, image: Image | None) -> None:
+    """What making the embeddings of a prompt does to the language model; None: of a text."""
+    import mlx.core as mx
+
+    if image is None:
+        for name in _reset_by_text(model.family):
+            setattr(model.module, name, None)
+        return
+    positions, deltas = model.module.get_rope_index(mx.array([image.tokens]), image.grid)
+    model.module._position_ids = positions
+    model.module._rope_deltas = mx.array(deltas).reshape(-1, 1)
 
 
 def captured_deltas(model: LabModel, deltas: Sequence[int]) -> list[int]:
@@ -403,7 +445,7 @@ class _VlmSpeaker:
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         lists = [list(prompt) for prompt in prompts]
-        embed_text(self.model)
+        embed(self.model, None)
         if self.by_row:
             own = [self._own(prompt) for prompt in lists]
             return list(self.generator.insert(lists, prompt_kwargs=own))

@@ -34,20 +34,20 @@ SCENARIOS: dict[str, Scenario] = {}
 class Row:
     """One text, how much of it has been fed, and what the model said at which position.
 
-    ``image`` is what an image in its prompt does: the prompt's position ids, the rope delta.
-    ``delta`` is the rope delta that it decodes with.
+    ``image`` is its prompt where that holds an image. ``delta`` is the rope delta that it
+    decodes with.
     """
 
     text: tuple[int, ...]
     chunks: tuple[int, ...]
     fed: int = 0
     said: dict[int, Any] = field(default_factory=dict)
-    image: tuple[Any, int] | None = None
+    image: engine.Image | None = None
     delta: int = 0
 
     def __post_init__(self) -> None:
         if self.image is not None:
-            self.delta = self.image[1]
+            self.delta = self.image.delta
 
     def take(self, count: int) -> list[int]:
         """The next tokens, that are fed now."""
@@ -244,8 +244,8 @@ def rope_deltas(model: LabModel) -> Sequence[Row]:
 
 @scenario("images")
 def images(model: LabModel) -> Sequence[Row]:
-    """Two rows with an image each, fed together; then beside a text, their prompts in pieces."""
-    together = [text_and_image(model, True)[0] for _ in range(2)]
+    """Two rows with images, fed together, unequal; then beside a text, their prompts in pieces."""
+    together = [row_with_image(model, *size) for size in ((11, (2, 2)), (10, (3, 2)))]
     decode(model, together, prefill(model, together), STEPS)
     engine.forget(model)
     pieces = text_and_image(model, True)
@@ -255,9 +255,16 @@ def images(model: LabModel) -> Sequence[Row]:
 
 def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
     """A row of text and one with an image in its prompt, of one length."""
-    text, image = rows_of(model, [max(LENGTHS)] * 2)
-    image = Row(image.text, image.chunks, image=engine.image_positions(model, image.chunks[0]))
+    text = rows_of(model, [max(LENGTHS)])[0]
+    image = row_with_image(model, max(LENGTHS), (2, 2))
     return [image, text] if image_first else [text, image]
+
+
+def row_with_image(model: LabModel, length: int, patches: tuple[int, int]) -> Row:
+    """A row whose prompt has this length and an image of these patches."""
+    row = rows_of(model, [1, length])[1]
+    image = engine.with_image(model, row.text[:length], patches)
+    return Row(image.tokens + row.text[length:], row.chunks, image=image)
 
 
 @scenario("quantized-8")
@@ -494,7 +501,7 @@ def _call(
     import mlx.core as mx
 
     deltas = [row.delta for row in rows]
-    images = [row.image[0] if row.image else None for row in rows]
+    images = [row.image for row in rows]
     kwargs = engine.position_kwargs(model, deltas, places, new, images)
     said = model.call(mx.array(table), cache, **kwargs)
     mx.eval(said)

@@ -1,4 +1,4 @@
-"""Decodes rows whose positions differ: texts that were merged, and a row with an image."""
+"""Decodes rows whose positions differ: texts that were merged, and rows with images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ def spoken(target: Target) -> Result:
         raise NotApplicable(f"not even alone: {engine.where(error)}") from None
     with out_of_the_way(_OTHERS):
         try:
-            rows = [*merged_texts(model), *joined_image(model), *padded_texts(model)]
+            rows = [
+                *merged_texts(model),
+                *joined_image(model),
+                *padded_texts(model),
+                *images_together(model),
+                *queued_prompts(model),
+            ]
             alone = [solo(model, row) for row in rows]
         except NotApplicable:
             raise
@@ -99,6 +105,44 @@ def joined_image(model: Any) -> list[Any]:
     cache, more = (prefill(model, [row]) for row in rows)
     decode(model, rows, engine.extend(cache, more), _STEPS)
     return rows
+
+
+def images_together(model: Any) -> list[Any]:
+    """Rows with images of two shapes in one batch; none where the model takes no images."""
+    from ..lab import engine
+    from ..lab.scenarios import LENGTHS, decode, prefill, row_with_image
+
+    try:
+        rows = [row_with_image(model, max(LENGTHS), patches) for patches in ((2, 2), (3, 2))]
+    except NotApplicable:
+        return []
+    engine.forget(model)
+    decode(model, rows, prefill(model, rows), _STEPS)
+    return rows
+
+
+def queued_prompts(model: Any) -> list[Any]:
+    """An image and a text, whose embeddings are made before either is fed, alone; both orders."""
+    from ..lab import engine
+    from ..lab.scenarios import decode, hear, text_and_image
+
+    queued = []
+    for image_first in (False, True):
+        try:
+            rows = text_and_image(model, image_first)
+        except NotApplicable:
+            return []
+        if engine.own_positions(model):
+            return []
+        engine.forget(model)
+        for row in rows:
+            engine.embed(model, row.image)
+        for row in rows:
+            cache = model.make_cache()
+            hear([row], model.call([row.take(row.chunks[0])], cache))
+            decode(model, [row], cache, _STEPS)
+        queued += rows
+    return queued
 
 
 @contextlib.contextmanager

@@ -41,6 +41,7 @@ from mlx_patches.patches.shared import (
     _handles,
     _row_deltas,
     arrays_mask,
+    arrays_rows,
     cachelist_state,
     dynamic_rope,
     extra_eos,
@@ -89,6 +90,11 @@ def lengths_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def masks_by_left_padding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays_mask, "within", lambda lengths, N: True)
+
+
+def padding_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_rows, "of_rows", lambda padding, rows: padding)
+    monkeypatch.setattr(arrays_rows, "joined", lambda parts, rows: parts[0])
 
 
 def rows_that_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +226,7 @@ def hits_that_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
+    monkeypatch.setattr(rope_deltas, "of_prompts", lambda *_: None)
 
 
 def masks_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +304,7 @@ MUTANTS: dict[str, Mutant] = {
     "batch-rotating-extract": padding_below_zero,
     "rotating-restored": lengths_of_no_row,
     "arrays-mask": masks_by_left_padding_alone,
+    "arrays-rows": padding_that_stays,
     "batch-quantized": rows_that_stay_where_they_are,
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_as_they_come,

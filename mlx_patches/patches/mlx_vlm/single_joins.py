@@ -14,6 +14,7 @@ Retire when
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,29 @@ def batched(layer: Any) -> Any:
     """A layer's cache as that of a batch."""
     if hasattr(layer, "caches"):
         return type(layer)(*map(batched, layer.caches))
-    return layer if hasattr(layer, "extend") else type(layer).merge([layer])
+    if hasattr(layer, "extend"):
+        return layer
+    row = whole(layer)
+    return type(row).merge([row])
+
+
+def whole(layer: Any) -> Any:
+    """A cache in chunks as one that keeps everything, as the generator's batches do.
+
+    Zeros stand for what the chunks dropped, which is not attended to any more.
+    """
+    if not hasattr(layer, "chunk_size"):
+        return layer
+    import mlx.core as mx
+
+    row = sys.modules[type(layer).__module__].KVCache()
+    if layer.keys is not None:
+        dropped = layer.start_position
+        front = [(0, 0), (0, 0), (dropped, 0), (0, 0)]
+        held = layer.offset - dropped
+        row.keys, row.values = (mx.pad(s[..., :held, :], front) for s in (layer.keys, layer.values))
+        row.offset = layer.offset
+    return row
 
 
 PATCH = Patch(

@@ -7,7 +7,9 @@ Why
 How
     A row's delta rides on the batch's first cache. A call with a batch's caches gets explicit
     position ids, each row's own offset and delta, through the model's own argument. A row alone
-    that has a delta gets the same. Positions that a host hands over are left alone.
+    that has a delta gets the same. What the model computes for a prompt with images is kept for
+    that prompt, and goes to the row that is fed its tokens, whichever prompts came in between.
+    Positions that a host hands over are left alone.
 Upstream
     mlx-vlm 0.5.0 takes ``rope_deltas`` and 0.6.5 hands each row's positions to the Qwen models;
     the glm4v and PaddleOCR models still keep them in 0.7.10.
@@ -23,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..._patch import Patch, Target
-from . import _row_deltas
+from . import _prompt_positions, _row_deltas
 
 FAMILIES = (
     "glm4v",
@@ -38,6 +40,8 @@ FAMILIES = (
     "qwen3_vl",
     "qwen3_vl_moe",
 )
+# With these a model computes a prompt's positions itself.
+GRIDS = ("image_grid_thw", "video_grid_thw")
 
 
 def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,7 +58,10 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             return call(model, inputs, *args, **kwargs)
         given, rows = kwargs.get("rope_deltas"), inputs.shape[0]
         if kwargs.get("position_ids") is None:
-            own = positions(model, cache[0], timed.offset, inputs.shape)
+            computes = any(kwargs.get(name) is not None for name in GRIDS)
+            own = of_prompts(model, cache[0], timed.offset, inputs, computes)
+            if own is None:
+                own = positions(model, cache[0], timed.offset, inputs.shape)
             if own is not None:
                 kwargs["position_ids"] = own
                 given = _row_deltas.deltas_of(cache[0], rows)
@@ -65,6 +72,39 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return replacement
+
+
+def of_prompts(model: Any, carrier: Any, offset: Any, ids: Any, computes: bool = False) -> Any:
+    """Position ids (3, rows, length) of rows with images in their prompts, or beside such a row.
+
+    The cache carries each row's delta afterwards. None where no row is known to have an image,
+    and the model does not hold another prompt's positions either, or ``computes`` new ones.
+    """
+    kept = _prompt_positions.prompts(model)
+    rows, length = ids.shape[:2]
+    offsets = offset.tolist() if getattr(offset, "ndim", 0) else [int(offset)] * rows
+    if not kept or length < 2 or len(offsets) != rows:
+        return None
+    fed = _prompt_positions.fed(carrier, offsets, ids)
+    chosen = _prompt_positions.found(kept, fed)
+    foreign = not computes and all(fed) and getattr(model, "_position_ids", None) is kept[-1].whole
+    if not any(chosen) and not foreign:
+        return None
+    import mlx.core as mx
+
+    deltas = _row_deltas.deltas_of(carrier, rows)
+    places = []
+    for row, (prompt, start) in enumerate(zip(chosen, offsets, strict=True)):
+        text = counted(mx.array([start]), deltas[row : row + 1], (1, length))
+        if prompt is None:
+            places.append(text)
+            continue
+        end = start + length
+        own = prompt.between(max(0, start), end)
+        places.append(mx.concatenate([text[:, :, : length - own.shape[-1]], own], axis=-1))
+        deltas[row] = prompt.delta(end)[0]
+    _row_deltas.keep(carrier, deltas)
+    return mx.concatenate(places, axis=1)
 
 
 def positions(model: Any, carrier: Any, offset: Any, shape: tuple[int, ...]) -> Any:
@@ -86,9 +126,17 @@ def positions(model: Any, carrier: Any, offset: Any, shape: tuple[int, ...]) -> 
         offset = mx.array([offset] * rows)
     elif deltas is None and length > 1 and parked(model, rows, length):
         return None
-    start = offset[:, None] + (0 if deltas is None else deltas)
+    return counted(offset, 0 if deltas is None else deltas, shape)
+
+
+def counted(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
+    """Position ids (3, rows, length) from the rows' offsets on."""
+    import mlx.core as mx
+
+    rows, length = shape[:2]
     # Padding has no position, and is not looked at.
-    return mx.broadcast_to(mx.maximum(start + mx.arange(length), 0)[None], (3, rows, length))
+    own = mx.maximum(offset[:, None] + deltas + mx.arange(length), 0)
+    return mx.broadcast_to(own[None], (3, rows, length))
 
 
 def parked(model: Any, rows: int, length: int) -> bool:
@@ -118,6 +166,16 @@ PATCH = Patch(
     targets=(
         *(
             Target("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", by_row)
+            for family in FAMILIES
+        ),
+        *(
+            Target(
+                "mlx-vlm",
+                f"mlx_vlm.models.{family}.language",
+                "LanguageModel.get_rope_index",
+                _prompt_positions.noting,
+                ("LanguageModel.get_rope_index", "LanguageModel.__call__"),
+            )
             for family in FAMILIES
         ),
         *_row_deltas.TARGETS,
