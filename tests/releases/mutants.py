@@ -44,7 +44,7 @@ from mlx_patches.patches.shared import (
     row_by_row,
     shared_layer_offset,
 )
-from mlx_patches.patches.vllm_mlx import gemma4_attention, prefix_hit
+from mlx_patches.patches.vllm_mlx import gemma4_attention, paged_prefix, prefix_hit
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -197,6 +197,10 @@ def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_hit, "cut_to", lambda caches, length: list(caches))
 
 
+def pieces_that_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_prefix.Piece, "is_end", True)
+
+
 def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
 
@@ -232,6 +236,7 @@ MUTANTS: dict[str, Mutant] = {
     "row-by-row": caches_of_no_rows,
     "vllm-gemma4-attention": a_copy_all_the_same,
     "prefix-hit": prefixes_as_they_come,
+    "paged-prefix": pieces_that_end_anywhere,
     "mask-by-offset": masks_that_are_cut,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
