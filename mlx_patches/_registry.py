@@ -49,6 +49,10 @@ _BUILTIN = {
     "prefix-hit": "vllm_mlx.prefix_hit",
     "paged-prefix": "vllm_mlx.paged_prefix",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",
+    "vllm-sliding-vlm": "vllm_mlx.sliding_vlm",
+    "vllm-sliding-offset": "vllm_mlx.sliding_offset",
+    "vllm-stop-tokens": "vllm_mlx.stop_tokens",
+    "vllm-loaded-model": "vllm_mlx.loaded_model",
 }
 
 

@@ -44,7 +44,15 @@ from mlx_patches.patches.shared import (
     row_by_row,
     shared_layer_offset,
 )
-from mlx_patches.patches.vllm_mlx import gemma4_attention, paged_prefix, prefix_hit
+from mlx_patches.patches.vllm_mlx import (
+    gemma4_attention,
+    loaded_model,
+    paged_prefix,
+    prefix_hit,
+    sliding_offset,
+    sliding_vlm,
+    stop_tokens,
+)
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -201,6 +209,22 @@ def pieces_that_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_prefix.Piece, "is_end", True)
 
 
+def caches_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliding_vlm, "welcome", list)
+
+
+def windows_that_are_never_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliding_offset, "is_full", lambda layer: False)
+
+
+def folders_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_tokens, "folder_of", lambda processor: None)
+
+
+def models_that_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded_model, "again", lambda name, config: None)
+
+
 def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
 
@@ -237,6 +261,10 @@ MUTANTS: dict[str, Mutant] = {
     "vllm-gemma4-attention": a_copy_all_the_same,
     "prefix-hit": prefixes_as_they_come,
     "paged-prefix": pieces_that_end_anywhere,
+    "vllm-sliding-vlm": caches_that_are_refused,
+    "vllm-sliding-offset": windows_that_are_never_full,
+    "vllm-stop-tokens": folders_that_are_nowhere,
+    "vllm-loaded-model": models_that_are_lost,
     "mask-by-offset": masks_that_are_cut,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
