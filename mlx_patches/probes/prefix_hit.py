@@ -1,37 +1,41 @@
-"""Asks vllm-mlx's scheduler for prompts that share a prefix, and compares with a fresh one."""
+"""Asks vllm-mlx's scheduler for prompts that share a prefix, and compares with no prefix cache."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from .._patch import Target
 from . import NotApplicable, Result
-from .vllm_scheduler import Server, llama, sliding_llama
+from .vllm_scheduler import Server, llama, sliding_llama, windowed_llama
 
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
+_CUT = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
 
 
 def probe(target: Target) -> Result:
     """Red where an answer depends on what was asked before."""
-    prompts: list[list[int]]
-    if target.name == "_trim_cache_offset":
-        if not hasattr(importlib.import_module(target.module), target.name):
-            raise NotApplicable("this release does not cut prefixes back")
-        # Fewer new tokens than a window holds, more than one.
-        prompts = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
-        model = sliding_llama()
-    else:
+    if target.name == "MemoryAwarePrefixCache.fetch":
         prompts = [[*_PREFIX, *more] for more in ([91], [91], [], [92, 93], [91])]
-        model = llama()
-    server = _server(model)
-    answers = [server.answer(prompt) for prompt in prompts]
-    for index, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        alone = _server(model).answer(prompt)
+        return compare(llama(), prompts)
+    if not hasattr(importlib.import_module(target.module), target.name):
+        raise NotApplicable(f"this release has no {target.name}")
+    if target.name == "_trim_cache_offset":
+        # A prefix within a window, then one that has left it: with fewer new tokens than it holds.
+        short = compare(sliding_llama(), [[*_PREFIX[:3], 91], [*_PREFIX[:2], *_PREFIX[:20]]])
+        return short if short.red else compare(sliding_llama(), _CUT)
+    # No layer of these is quantized, so every answer is exact.
+    model = windowed_llama()
+    return compare(model, _CUT, kv_cache_quantization=True, kv_cache_min_quantize_tokens=1)
+
+
+def compare(model: Any, prompts: Sequence[Sequence[int]], **config: Any) -> Result:
+    """Red where a server's answer is not the one of a server without a prefix cache."""
+    server = Server(model, use_memory_aware_cache=True, cache_memory_mb=64, **config)
+    plain = Server(model, enable_prefix_cache=False)
+    for index, prompt in enumerate(prompts):
+        answer, alone = server.answer(prompt), plain.answer(prompt)
         if answer != alone:
-            return Result(True, f"request {index}: {answer[:4]}…, asked first {alone[:4]}…")
-    return Result(False, "every answer is that of a fresh server")
-
-
-def _server(model: Any) -> Server:
-    return Server(model, use_memory_aware_cache=True, cache_memory_mb=64)
+            return Result(True, f"request {index}: {answer}, without a prefix cache {alone}")
+    return Result(False, "every answer is the one without a prefix cache")

@@ -83,6 +83,15 @@ def sliding_llama() -> Any:
     return llama(["sliding_attention", "full_attention"] * (_LAYERS // 2))
 
 
+def windowed_llama() -> Any:
+    """The same with full layers alone, which see ``WINDOW`` tokens for their caches' sake."""
+    from mlx_lm.models.cache import RotatingKVCache
+
+    model = llama()
+    model.make_cache = lambda: [RotatingKVCache(max_size=WINDOW) for _ in model.layers]
+    return model
+
+
 def family(name: str, config: dict[str, Any] | None = None) -> Any:
     """A tiny model of one of mlx-lm's families, as the lab builds it."""
     from ..lab import Family
