@@ -53,6 +53,9 @@ _BUILTIN = {
     "vllm-sliding-offset": "vllm_mlx.sliding_offset",
     "vllm-stop-tokens": "vllm_mlx.stop_tokens",
     "vllm-loaded-model": "vllm_mlx.loaded_model",
+    "vllm-json-escapes": "vllm_mlx.json_escapes",
+    "vllm-billing-header": "vllm_mlx.billing_header",
+    "vllm-gemma4-reasoning": "vllm_mlx.gemma4_reasoning",
 }
 
 

@@ -45,7 +45,10 @@ from mlx_patches.patches.shared import (
     shared_layer_offset,
 )
 from mlx_patches.patches.vllm_mlx import (
+    billing_header,
     gemma4_attention,
+    gemma4_reasoning,
+    json_escapes,
     loaded_model,
     paged_prefix,
     prefix_hit,
@@ -225,6 +228,18 @@ def models_that_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaded_model, "again", lambda name, config: None)
 
 
+def bodies_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_escapes, "escaped", lambda body: body)
+
+
+def lines_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(billing_header, "without_line", lambda system: system)
+
+
+def thoughts_that_are_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemma4_reasoning, "split", lambda text: ("", text))
+
+
 def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
 
@@ -264,6 +279,9 @@ MUTANTS: dict[str, Mutant] = {
     "vllm-sliding-vlm": caches_that_are_refused,
     "vllm-sliding-offset": windows_that_are_never_full,
     "vllm-stop-tokens": folders_that_are_nowhere,
+    "vllm-json-escapes": bodies_as_they_come,
+    "vllm-billing-header": lines_that_stay,
+    "vllm-gemma4-reasoning": thoughts_that_are_content,
     "vllm-loaded-model": models_that_are_lost,
     "mask-by-offset": masks_that_are_cut,
     "recurrent-padding": spans_without_padding,
