@@ -63,7 +63,15 @@ _BUILTIN = {
     "server-chunked-hit": "mlx_lm.server_chunked_hit",
     "server-empty-prompt": "mlx_lm.server_empty_prompt",
     "prefix-hit": "vllm_mlx.prefix_hit",
+    "paged-prefix": "vllm_mlx.paged_prefix",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",
+    "vllm-sliding-vlm": "vllm_mlx.sliding_vlm",
+    "vllm-sliding-offset": "vllm_mlx.sliding_offset",
+    "vllm-stop-tokens": "vllm_mlx.stop_tokens",
+    "vllm-loaded-model": "vllm_mlx.loaded_model",
+    "vllm-json-escapes": "vllm_mlx.json_escapes",
+    "vllm-billing-header": "vllm_mlx.billing_header",
+    "vllm-gemma4-reasoning": "vllm_mlx.gemma4_reasoning",
 }
 
 

@@ -62,7 +62,18 @@ from mlx_patches.patches.shared import (
     row_by_row,
     shared_layer_offset,
 )
-from mlx_patches.patches.vllm_mlx import gemma4_attention, prefix_hit
+from mlx_patches.patches.vllm_mlx import (
+    billing_header,
+    gemma4_attention,
+    gemma4_reasoning,
+    json_escapes,
+    loaded_model,
+    paged_prefix,
+    prefix_hit,
+    sliding_offset,
+    sliding_vlm,
+    stop_tokens,
+)
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -241,6 +252,38 @@ def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_hit, "cut_to", lambda caches, length: list(caches))
 
 
+def pieces_that_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_prefix.Piece, "is_end", True)
+
+
+def caches_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliding_vlm, "welcome", list)
+
+
+def windows_that_are_never_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliding_offset, "is_full", lambda layer: False)
+
+
+def folders_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_tokens, "folder_of", lambda processor: None)
+
+
+def models_that_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded_model, "again", lambda name, config: None)
+
+
+def bodies_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_escapes, "escaped", lambda body: body)
+
+
+def lines_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(billing_header, "without_line", lambda system: system)
+
+
+def thoughts_that_are_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemma4_reasoning, "split", lambda text: ("", text))
+
+
 def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
 
@@ -335,6 +378,14 @@ MUTANTS: dict[str, Mutant] = {
     "row-by-row": caches_of_no_rows,
     "vllm-gemma4-attention": a_copy_all_the_same,
     "prefix-hit": prefixes_as_they_come,
+    "paged-prefix": pieces_that_end_anywhere,
+    "vllm-sliding-vlm": caches_that_are_refused,
+    "vllm-sliding-offset": windows_that_are_never_full,
+    "vllm-stop-tokens": folders_that_are_nowhere,
+    "vllm-json-escapes": bodies_as_they_come,
+    "vllm-billing-header": lines_that_stay,
+    "vllm-gemma4-reasoning": thoughts_that_are_content,
+    "vllm-loaded-model": models_that_are_lost,
     "mask-by-offset": masks_that_are_cut,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,

@@ -5,7 +5,8 @@ Why
     last one again: it stands in the cache twice. A hit also hands out the stored caches
     themselves, and a buffer with room at its end is written in place: the next request with the
     same prefix reads what the first one generated. A sliding-window cache that has wrapped is
-    cut back over tokens that it has dropped, which then count as zeros.
+    cut back over tokens that it has dropped, which then count as zeros; up to 0.2.7 one that is
+    cut back comes out as a plain cache without a window.
 How
     What a hit returns is checked against the number of tokens that it claims to hold, cut back
     to leave the last token of the prompt to process, and owned by the request: its arrays are
@@ -82,12 +83,30 @@ def handles(value: Any) -> Any:
 
 def cut_back(trim: Any, cache: Sequence[Any], trim_by: int) -> Any:
     """What the host cuts back; a wrapped window without its oldest tokens is marked."""
-    trimmed = trim(cache, trim_by)
-    for layer, cut in zip(cache, trimmed, strict=True):
-        wrapped = hasattr(layer, "max_size") and not trimmable(layer)
-        if hasattr(layer, HOLED) or (wrapped and trim_by > 1 and cut is not layer):
-            setattr(cut, HOLED, True)
-    return trimmed
+    return [
+        cut_layer(layer, cut, trim_by)
+        for layer, cut in zip(cache, trim(cache, trim_by), strict=True)
+    ]
+
+
+def cut_layer(layer: Any, cut: Any, trim_by: int) -> Any:
+    """A layer as the host cut it, of its own class; marked where it has lost tokens."""
+    other = type(cut) is not type(layer)
+    if other and trimmable(layer):
+        return owned(layer, trim_by)
+    wrapped = hasattr(layer, "max_size") and not trimmable(layer)
+    if other or hasattr(layer, HOLED) or (wrapped and trim_by > 1 and cut is not layer):
+        setattr(cut, HOLED, True)
+    return cut
+
+
+def dequantized(restore: Any, cache: Sequence[Any]) -> Any:
+    """The host's own layers again, marked where they were."""
+    restored = restore(cache)
+    for layer, own in zip(cache, restored, strict=True):
+        if hasattr(layer, HOLED):
+            setattr(own, HOLED, True)
+    return restored
 
 
 PATCH = Patch(
@@ -101,6 +120,13 @@ PATCH = Patch(
             "_trim_cache_offset",
             around(cut_back),
             body=("_trim_cache_offset", "MemoryAwarePrefixCache.fetch"),
+        ),
+        Target(
+            "vllm-mlx",
+            MODULE,
+            "_dequantize_cache",
+            around(dequantized),
+            body=("_dequantize_cache", "_trim_cache_offset", "MemoryAwarePrefixCache.fetch"),
         ),
     ),
     probe="mlx_patches.probes.prefix_hit:probe",

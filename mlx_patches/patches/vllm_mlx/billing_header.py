@@ -1,0 +1,63 @@
+"""A line of bookkeeping in the system prompt changes with each request: no prefix is found.
+
+Why
+    A client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that is
+    another one each time. The prompt's tokens part there, and the prefix cache never hits.
+    Optional: it takes text out of the prompt.
+How
+    The line is left out of the system prompt.
+Upstream
+    vllm-mlx 0.2.8 leaves it out.
+Retire when
+    vllm-mlx below 0.2.8 is no longer supported.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..._patch import Patch, Target, around
+
+_LINE = re.compile(r"(?im)^x-anthropic-billing-header:[^\n]*(?:\n|\Z)")
+
+
+def converted(convert: Any, request: Any) -> Any:
+    """The request in the other format, without the line."""
+    system = without_line(request.system)
+    if system != request.system:
+        request = request.model_copy(update={"system": system})
+    return convert(request)
+
+
+def without_line(system: Any) -> Any:
+    """A system prompt, a text or blocks of it, without the line; a block of it alone goes."""
+    if isinstance(system, str):
+        return _LINE.sub("", system)
+    if not isinstance(system, list):
+        return system
+    blocks = []
+    for block in system:
+        text = block.get("text") if isinstance(block, dict) else block
+        if not isinstance(text, str) or not _LINE.search(text):
+            blocks.append(block)
+        elif rest := _LINE.sub("", text):
+            blocks.append({**block, "text": rest} if isinstance(block, dict) else rest)
+    return blocks
+
+
+PATCH = Patch(
+    id="vllm-billing-header",
+    summary="a client's billing line with a fresh hash keeps its prompts out of the prefix cache",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.api.anthropic_adapter",
+            "anthropic_to_openai",
+            around(converted),
+        ),
+    ),
+    probe="mlx_patches.probes.billing_header:probe",
+    module=__name__,
+    optional=True,
+)

@@ -1,0 +1,49 @@
+"""vllm-mlx 0.2.7 loads a model and throws it away: no server starts.
+
+Why
+    ``load_model_with_fallback`` ends without ``return`` after a load that succeeded. Its
+    callers unpack the result: "cannot unpack non-iterable NoneType object".
+How
+    Where it returns nothing, the model is loaded as it did it.
+Upstream
+    vllm-mlx 0.2.8 returns what it loaded.
+Retire when
+    vllm-mlx 0.2.7 is no longer supported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..._patch import Patch, Target, around
+
+
+def loaded(
+    load: Any, model_name: str, tokenizer_config: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    """The model and its tokenizer."""
+    pair = load(model_name, tokenizer_config, **options)
+    return again(model_name, tokenizer_config) if pair is None else pair
+
+
+def again(model_name: str, tokenizer_config: dict[str, Any] | None) -> Any:
+    """What mlx-lm loads."""
+    import mlx_lm
+
+    return mlx_lm.load(model_name, tokenizer_config=tokenizer_config or {})
+
+
+PATCH = Patch(
+    id="vllm-loaded-model",
+    summary="the host throws the loaded model away, and does not start",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.utils.tokenizer",
+            "load_model_with_fallback",
+            around(loaded),
+        ),
+    ),
+    probe="mlx_patches.probes.loaded_model:probe",
+    module=__name__,
+)

@@ -1,0 +1,70 @@
+"""vllm-mlx refuses a batch of a multimodal model whose first layer is a sliding one.
+
+Why
+    Before it merges the rows' caches, the multimodal batch generator wants the first layer's to
+    be a ``KVCache``, to keep quantized ones out. A ``RotatingKVCache`` is a sibling, not a
+    subclass: every request to a Gemma fails. One that held a longer prompt than its window
+    could not be merged either.
+How
+    After a row's forward pass its rotating caches count as ``KVCache`` too, and are cut to
+    their window. What they do stays their own class's.
+Upstream
+    vllm-mlx 0.2.8 takes both classes.
+Retire when
+    vllm-mlx below 0.2.8 is no longer supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from ..._patch import Patch, Target, around
+from ..shared.rotating_merge import one_window
+
+
+def encoded(encode: Any, generator: Any, request: Any, cache: Any = None) -> Any:
+    """A row's logits; its caches can be merged."""
+    logits = encode(generator, request, cache=cache)
+    if cache:
+        cache[:] = welcome(cache)
+    return logits
+
+
+def welcome(caches: Sequence[Any]) -> list[Any]:
+    """The caches as the generator accepts them."""
+    from mlx_lm.models.cache import RotatingKVCache
+
+    welcomed = []
+    for layer in caches:
+        if type(layer) is RotatingKVCache:
+            layer = one_window(layer)
+            layer.__class__ = windowed()
+        welcomed.append(layer)
+    return welcomed
+
+
+@cache
+def windowed() -> type:
+    """A rotating cache that is a ``KVCache`` by name alone."""
+    from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+    return type("RotatingKVCache", (RotatingKVCache, KVCache), {})
+
+
+PATCH = Patch(
+    id="vllm-sliding-vlm",
+    summary="a multimodal model whose first layer is a sliding one is refused",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.mllm_batch_generator",
+            "MLLMBatchGenerator._run_vision_encoding",
+            around(encoded),
+            body=("MLLMBatchGenerator._process_prompts",),
+        ),
+    ),
+    probe="mlx_patches.probes.sliding_vlm:probe",
+    module=__name__,
+)

@@ -1,0 +1,120 @@
+"""vllm-mlx's own scheduler around a tiny model, asked for one answer after another."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from . import NotApplicable
+
+WINDOW = 8
+_LAYERS = 4
+_TOKENS = 4
+_STEPS = 200
+
+
+class Server:
+    """The release's scheduler, alone.
+
+    Args:
+        model: a language model whose vocabulary has 96 tokens.
+        config: settings of the release's ``SchedulerConfig``.
+
+    Raises:
+        NotApplicable: the release does not import here, or lacks a setting.
+    """
+
+    def __init__(self, model: Any, **config: Any):
+        try:
+            scheduler = importlib.import_module("vllm_mlx.scheduler")
+            self._requests = importlib.import_module("vllm_mlx.request")
+        except ImportError as error:
+            raise NotApplicable(f"this release does not import here: {error}") from error
+        unknown = set(config) - set(inspect.signature(scheduler.SchedulerConfig).parameters)
+        if unknown:
+            raise NotApplicable(f"this release has no {', '.join(sorted(unknown))}")
+        settings = scheduler.SchedulerConfig(**config)
+        self.scheduler = scheduler.Scheduler(model, _Tokenizer(), settings)
+        self._count = 0
+
+    def answer(self, prompt: Sequence[int]) -> list[int]:
+        """The tokens of a greedy answer.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        self._count += 1
+        params = self._requests.SamplingParams(max_tokens=_TOKENS, temperature=0.0)
+        self.request = self._requests.Request(
+            request_id=f"probe-{self._count}", prompt=list(prompt), sampling_params=params
+        )
+        self.scheduler.add_request(self.request)
+        tokens: list[int] = []
+        for _ in range(_STEPS):
+            for output in self.scheduler.step().outputs:
+                tokens += output.new_token_ids
+                if output.finished:
+                    return tokens
+        raise RuntimeError(f"no answer in {_STEPS} steps")
+
+
+def llama(layer_types: Sequence[str] | None = None) -> Any:
+    """A tiny Llama; its sliding layers, where there are some, see ``WINDOW`` tokens."""
+    config: dict[str, Any] = {
+        "model_type": "llama",
+        "hidden_size": 128,
+        "num_hidden_layers": _LAYERS,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 96,
+        "tie_word_embeddings": False,
+    }
+    if layer_types:
+        config |= {"layer_types": list(layer_types), "sliding_window": WINDOW}
+    return family("llama", config)
+
+
+def sliding_llama() -> Any:
+    """The same, every other layer a sliding one."""
+    return llama(["sliding_attention", "full_attention"] * (_LAYERS // 2))
+
+
+def windowed_llama() -> Any:
+    """The same with full layers alone, which see ``WINDOW`` tokens for their caches' sake."""
+    from mlx_lm.models.cache import RotatingKVCache
+
+    model = llama()
+    model.make_cache = lambda: [RotatingKVCache(max_size=WINDOW) for _ in model.layers]
+    return model
+
+
+def family(name: str, config: dict[str, Any] | None = None) -> Any:
+    """A tiny model of one of mlx-lm's families, as the lab builds it."""
+    from ..lab import Family
+    from ..lab.build import build
+
+    return build(Family("mlx-lm", name), config=config).module
+
+
+class _Tokenizer:
+    """Tokens stand for themselves; no answer ends early."""
+
+    eos_token_id = 0
+    eos_token_ids = frozenset({0})
+    all_special_ids: tuple[int, ...] = ()
+    clean_up_tokenization_spaces = False
+    bos_token = eos_token = None
+    chat_template = None
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, tokens: Any, **_: Any) -> str:
+        return " ".join(map(str, tokens))
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(i): i for i in range(96)}

@@ -1,0 +1,83 @@
+"""vllm-mlx's prefix cache in memory, repaired: conversations that share beginnings."""
+
+from __future__ import annotations
+
+import importlib
+import random
+
+import pytest
+
+from mlx_patches import _registry
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.prefix_hit import compare
+from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
+
+from .conftest import installed, verdict
+
+pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
+
+# What a window's way into a batch and out of it needs below mlx-lm 0.31.2.
+BELOW = ("batch-rotating-extract", "rotating-merge")
+QUANTIZED = {"kv_cache_quantization": True, "kv_cache_min_quantize_tokens": 1}
+
+
+@pytest.fixture(autouse=True)
+def _applied(ungated):
+    importlib.import_module("mlx_lm.models.cache")
+    for id_ in ("prefix-hit", *BELOW):
+        ungated(_registry.builtin().get(id_))
+
+
+def prompts(count=25, seed=3):
+    """Prompts of 2 to 22 tokens, many of which begin as others do, within a window and past it."""
+    chosen = random.Random(seed)
+    base = [1 + (7 * i) % 90 for i in range(20)]
+    lengths = (2, 3, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 12, 20)
+    return [
+        base[: chosen.choice(lengths)]
+        + [chosen.randrange(90, 95) for _ in range(chosen.randrange(3))]
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
+def test_no_answer_depends_on_what_was_asked_before(model):
+    try:
+        result = compare(model(), prompts())
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert not result.red, result.detail
+
+
+def test_nor_with_a_cache_that_is_quantized_where_it_can_be():
+    """Sliding layers are not: their answers are exact."""
+    try:
+        result = compare(windowed_llama(), prompts(), **QUANTIZED)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert not result.red, result.detail
+
+
+def test_a_window_that_is_cut_back_stays_one_or_is_marked():
+    import mlx.core as mx
+    from mlx_lm.models.cache import RotatingKVCache
+
+    from mlx_patches.patches.vllm_mlx.prefix_hit import HOLED
+
+    host = importlib.import_module("vllm_mlx.memory_cache")
+    patch = _registry.builtin().get("prefix-hit")
+    decided = verdict(patch, patch.targets[1])
+    if not decided.ok:
+        pytest.skip(decided.reason)
+    short, wrapped = (RotatingKVCache(max_size=WINDOW) for _ in range(2))
+    for layer, length in ((short, WINDOW - 2), (wrapped, 3 * WINDOW)):
+        for position in range(length):
+            layer.update_and_fetch(*[mx.full((1, 1, 1, 2), position)] * 2)
+    cut = host._trim_cache_offset([short], 2)[0]
+    assert type(cut) is RotatingKVCache
+    assert (cut.offset, short.offset) == (WINDOW - 4, WINDOW - 2)
+    assert not hasattr(cut, HOLED)
+    cut = host._trim_cache_offset([wrapped], 2)
+    assert hasattr(cut[0], HOLED)
+    if hasattr(host, "_dequantize_cache"):
+        assert hasattr(host._dequantize_cache(cut)[0], HOLED)
