@@ -265,7 +265,7 @@ class Manager:
                     self._ledger[patch.id, target.path] = failed
             if not isinstance(error, Exception):
                 raise
-            logger.warning("mlx_patches: %s failed and was rolled back: %s", patch.id, error)
+            logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
             return [_outcome(patch, t, Status.FAILED, reason) for t, _, _ in ready]
         return [_outcome(patch, s.target, Status.APPLIED, s.reason) for s in built]
 
