@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -229,13 +230,22 @@ def session() -> Session:
         return _session
 
 
-def _after_fork() -> None:
-    """A child may inherit the locks as some thread of the parent held them."""
-    global _making
-    _making = threading.Lock()
+def _before_fork() -> None:
     if _session is not None:
-        _session.manager.renew_lock()
+        _session.manager.before_fork()
+
+
+def _after_fork(in_child: bool) -> None:
+    global _making
+    if in_child:
+        _making = threading.Lock()  # a thread that does not run here may hold it
+    if _session is not None:
+        _session.manager.after_fork(in_child)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=functools.partial(_after_fork, in_child=False),
+        after_in_child=functools.partial(_after_fork, in_child=True),
+    )

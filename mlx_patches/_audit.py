@@ -26,6 +26,7 @@ from . import (
 from ._activation import MODEL_PACKAGES, Session, session
 from ._distributions import Installed, source_file
 from ._errors import MlxPatchesError
+from ._files import quoted
 from ._ledger import Outcome, Status
 from ._matrix import BrokenSet
 from ._models import ModelFolder, implementations, read_folder
@@ -265,6 +266,7 @@ def _model_report(current: Session, model: str) -> ModelReport:
     if not found and installed:
         from difflib import get_close_matches
 
+        model = quoted(model)
         close = get_close_matches(model, current.matrix.models, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise MlxPatchesError(f"no model type {model!r} in {' or '.join(installed)}{hint}")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Callback = Callable[[ModuleType], object]
 else:
     ModuleSpec = type(sys.__spec__)
+# Lazy loaders and test doubles put other things into sys.modules.
+Module = type(sys)
 
 
 class Watcher:
@@ -34,7 +36,7 @@ class Watcher:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
         for name, module in list(sys.modules.items()):
-            if self.watches(name) and module is not None and not complete(module):
+            if self.watches(name) and isinstance(module, Module) and not complete(module):
                 _when_complete(module, self._notify)
 
     def uninstall(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -22,6 +23,8 @@ from ._patch import MISSING, Patch, Target
 
 logger = logging.getLogger("mlx_patches")
 
+# How long a fork waits for another thread that is applying or restoring.
+FORK_SECONDS = 5.0
 # A sibling in one of these states leaves the release's code in doubt.
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
@@ -177,9 +180,17 @@ class Manager:
                     checked.append(_outcome(patch, site.target, Status.APPLIED, site.reason))
             return checked
 
-    def renew_lock(self) -> None:
-        """Forget who holds the lock: for a forked child, where the holder does not run."""
-        self.lock = threading.RLock()
+    def before_fork(self) -> None:
+        """Wait until no thread is in the middle of a patch: a child would inherit that."""
+        self.lock.acquire(timeout=FORK_SECONDS)
+
+    def after_fork(self, in_child: bool) -> None:
+        """Go on. A child's lock is new: whoever may hold the old one does not run there."""
+        if in_child:
+            self.lock = threading.RLock()
+        else:
+            with contextlib.suppress(RuntimeError):  # it was not to be had in time
+                self.lock.release()
 
     # -- plan and verify ---------------------------------------------------------------
 
@@ -210,6 +221,7 @@ class Manager:
         rule = self.matrix.rule(patch.id, target.distribution)
         installed = self.installed(target.distribution)
         module = sys.modules.get(target.module)
+        module = module if isinstance(module, ModuleType) else None
         if installed is None or rule is None or module is None or not complete(module):
             verdict = _gate.judge(rule, installed, target.name, None)
             if verdict.ok:

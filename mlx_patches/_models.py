@@ -15,6 +15,7 @@ from ._distributions import source_file
 from ._errors import MlxPatchesError
 
 MAX_CONFIG_BYTES = 10_000_000
+MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,14 @@ def implementations(model_type: str) -> dict[str, str]:
     found = {}
     for package, distribution in MODEL_PACKAGES.items():
         name = remapping(package).get(model_type, model_type).replace("-", "_")
-        if name.isidentifier() and exists(f"{package}.{name}"):
+        if is_name(name) and exists(f"{package}.{name}"):
             found[distribution] = name
     return found
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a model's module."""
+    return text.isidentifier() and not text.startswith("__") and len(text) < MAX_NAME
 
 
 @cache
