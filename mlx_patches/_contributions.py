@@ -78,7 +78,7 @@ def declared(
                 found = point.load()
                 if not isinstance(found, kind):
                     raise TypeError(f"it is no {kind.__name__}")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 logger.warning("mlx_patches: %s of %s is left out: %s", point.name, name, error)
                 continue
             yield name, found
@@ -87,6 +87,11 @@ def declared(
 def is_blocked(distribution: str, blocked: Collection[str]) -> bool:
     """Whether the user switched a distribution's contributions off, however it is spelled."""
     return ALL in blocked or plain(distribution) in map(plain, blocked)
+
+
+def blocked(names: Collection[str]) -> list[str]:
+    """The distributions that declare patches, and are switched off by name or all together."""
+    return [one.name for one in declaring(PATCHES) if is_blocked(one.name, names)]
 
 
 def is_known(name: str) -> bool:

@@ -73,7 +73,7 @@ class Manager:
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
         # Patches that raised in a call, with the reason: out until they are restored.
-        self._withdrawn: dict[str, str] = {}
+        self.withdrawn: dict[str, str] = {}
 
     def apply(self, patch: Patch, *, strict: bool = False, dry_run: bool = False) -> list[Outcome]:
         """Put a patch in effect wherever its modules are imported.
@@ -94,7 +94,7 @@ class Manager:
                 group, group_ready = self._plan(patch, targets)
                 outcomes += group
                 ready += group_ready
-            if withdrawn := self._withdrawn.get(patch.id):
+            if withdrawn := self.withdrawn.get(patch.id):
                 outcomes = [o for o in outcomes if o.status is not Status.PENDING]
                 decided = {o.target for o in outcomes}
                 out = [t for t in patch.targets if t.path not in decided]
@@ -134,8 +134,8 @@ class Manager:
         """
         with self.lock:
             wanted = set(self._patches if patches is None else patches)
-            for patch_id in wanted & self._withdrawn.keys():
-                del self._withdrawn[patch_id]
+            for patch_id in wanted & self.withdrawn.keys():
+                del self.withdrawn[patch_id]
             outcomes = []
             for key, site in reversed(list(self._sites.items())):
                 patch_id, path = key
@@ -303,10 +303,10 @@ class Manager:
     ) -> None:
         """Take a patch out that raised in a call, and say so once."""
         with self.lock:
-            if patch.id in self._withdrawn:
+            if patch.id in self.withdrawn:
                 return
             reason = f"raised {type(error).__name__} in {target.path} and was taken out: {error}"
-            self._withdrawn[patch.id] = reason
+            self.withdrawn[patch.id] = reason
             for key, site in reversed(list(self._sites.items())):
                 if key[0] == patch.id:
                     site.switch_off()

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
+import json
 import logging
+import sys
 import threading
 import weakref
+from argparse import Namespace
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import wrapt
@@ -15,6 +21,9 @@ import mlx_patches
 from mlx_patches import _activation
 from mlx_patches._manager import Manager
 from mlx_patches._patch import Attribute, around
+from mlx_patches.lab import Cell, Family
+from mlx_patches.lab import child as lab
+from mlx_patches.probes import Result, child
 
 from .conftest import (
     load,
@@ -311,6 +320,47 @@ def test_errors_keep_no_cache_alive(cache, monkeypatch):
         assert gone() is None
     finally:
         gc.enable()
+
+
+# -- what is measured is never what the release did instead ------------------------------------
+
+
+def seems_fine(target):
+    assert load("fake_lm.cache").attend(1) == 2
+    return Result(red=False, detail="right")
+
+
+@pytest.mark.parametrize(("factory", "verdict"), [(EARLY, "red"), (lambda attend: same, "green")])
+def test_a_probe_is_red_where_the_patch_raised(cache, factory, verdict):
+    patch = patch_of(target("attend", factory=factory))
+    patch = replace(patch, probe=f"{__name__}:seems_fine")
+    manager = manager_for(patch)
+    row = child.probe_target(patch, patch.targets[0], manager)
+    assert row["verdict"] == verdict
+    assert ("raised ValueError in fake_lm.cache:attend" in row["detail"]) == (verdict == "red")
+    manager.restore()
+
+
+def same(x):
+    return x + 1
+
+
+@pytest.mark.parametrize(("factory", "verdict"), [(EARLY, "red"), (lambda attend: same, "green")])
+def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factory, verdict):
+    def scenario(model):
+        assert load("fake_lm.cache").attend(1) == 2
+        return Cell("green")
+
+    patch = patch_of(target("attend", factory=factory))
+    monkeypatch.setattr(_activation, "_session", session_for(patch, always=["fix"]))
+    scenarios = SimpleNamespace(SCENARIOS={"one": scenario})
+    monkeypatch.setitem(sys.modules, "mlx_patches.lab.scenarios", scenarios)
+    monkeypatch.setattr(lab, "built", lambda *arguments: (None, ""))
+    options = Namespace(patched=True, every_patch=False, scenario=None, config=None, weights=None)
+    out = io.StringIO()
+    lab.run(Family("mlx-lm", "any"), options, out)
+    assert json.loads(out.getvalue())["verdict"] == verdict
+    mlx_patches.restore()
 
 
 def test_the_public_status_and_the_audit_say_it(fake, monkeypatch):
