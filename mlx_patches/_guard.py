@@ -7,13 +7,13 @@ by whether the original was entered in this call:
   raises too, that is what the host would have had, and no fault of the patch.
 - It was, and the error came through it: the error is the release's own and goes to the host.
 - It was, and the replacement failed besides: the error goes to the host. The original is not
-  run again, and what it returned is not used: a cache would take the same tokens twice, or go
-  on without its repair, and wrong answers are worse than one failed request. The next call
-  finds the release's own code.
+  run again, since a cache would take the same tokens twice; nor is what it returned used, which
+  may be one row's of many. One request fails; the next call finds the release's own code.
 
-A replacement must therefore leave what it is given usable until it calls the original. Where
-the release has nothing of its own there is nothing to fall back to: what a patch adds may
-raise. What a generator raises once it runs is not seen here.
+The release's own code has its defect, alone as before us: that is what the warning, ``status``
+and the audit say from then on. A replacement must leave what it is given usable until it calls
+the original. Where the release has nothing of its own there is nothing to fall back to: what a
+patch adds may raise. What a generator raises once it runs is not seen here.
 
 The price is two calls through ``*args``, a fraction of a microsecond, where a patch stands in
 for a function; attributes that it adds, which are read in every layer, pay nothing.
