@@ -14,7 +14,7 @@ import pytest
 import mlx_patches
 from mlx_patches import MlxPatchesError, _activation, _environment, _run
 
-from .conftest import load, patch_of, session_for, statuses, target
+from .conftest import CACHE, load, patch_of, session_for, statuses, target
 
 ROOT = Path(__file__).parents[2]
 PATCHES = '''
@@ -138,20 +138,18 @@ def test_strict_a_second_import_does_not_succeed_unpatched(host, mode):
     assert (done.returncode, done.stdout) == (1, "MlxPatchesError\n"), done.stderr
 
 
-@pytest.mark.parametrize("mode", ["auto", "enabled", "run"])
+@pytest.mark.parametrize("mode", ["enabled", "run"])
 def test_a_broken_installation_of_ours(host, mode, tmp_path):
     """Strict, the host does not start; else it goes on, with one warning for all imports."""
     broken = f"""
 import pathlib, mlx_patches._matrix as matrix
 matrix.builtin_path = lambda: pathlib.Path({str(tmp_path / "none.yaml")!r})
 """
-    code = f"{MODES['auto']}\n{USE}" if mode == "auto" else USE
-    start = "run" if mode == "run" else "enabled"
-    done = host(start, broken + code)
+    done = host(mode, broken + USE)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert done.stderr.count("mlx_patches is not active") == 1
-    strict = host(start, broken + code, MLX_PATCHES_STRICT="1")
-    assert (strict.returncode, strict.stdout) == (1, ""), strict.stderr
+    strict = host(mode, broken + TWICE, MLX_PATCHES_STRICT="1")
+    assert (strict.returncode, strict.stdout) == (1, "MlxPatchesError\n"), strict.stderr
     assert "none.yaml: cannot be read" in strict.stderr
 
 
@@ -215,10 +213,12 @@ def test_a_dry_run_only_reports_whatever_the_environment_says(made):
         mlx_patches.apply()
 
 
-def test_strict_in_the_middle_of_an_import_fails_that_import(made, fake):
+@pytest.mark.parametrize("file", ["__init__", "cache"])
+def test_strict_in_the_middle_of_an_import_fails_that_import(made, fake, file):
     """A package that calls apply() itself while it is imported."""
     made(patch_of(target("attend", factory=lambda original: original)), strict="1")
-    fake.write("fake_lm/__init__.py", "import mlx_patches\nmlx_patches.apply()\n")
+    source = f"import mlx_patches\nmlx_patches.apply()\n{CACHE if file == 'cache' else ''}"
+    fake.write(f"fake_lm/{file}.py", source)
     for _ in range(2):
         with pytest.raises(MlxPatchesError, match="is the original"):
             load("fake_lm.cache")
