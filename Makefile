@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test hosts format matrix lab write-matrix new-releases clean
+.PHONY: demo test hosts wheel fuzz format matrix lab write-matrix new-releases clean
 
 demo: $(VENV)/ready
 	@$(NOX) -s demo
@@ -14,6 +14,15 @@ test: $(VENV)/ready
 # Every host server of tests/hosts, in an environment of its own (long; large downloads).
 hosts: $(VENV)/ready
 	@$(NOX) -s hosts
+
+# Build the wheel twice, from two copies of the source, and compare them byte by byte.
+wheel: $(VENV)/ready
+	$(VENV)/bin/python tools/check_wheel.py
+
+# Bend what we read from files at random for a while; failures are kept in fuzz-failures/.
+SECONDS ?= 60
+fuzz: $(VENV)/ready
+	$(VENV)/bin/python -m tests.fuzz.loader --seconds $(SECONDS)
 
 format: $(VENV)/ready
 	$(VENV)/bin/python -m ruff check --fix

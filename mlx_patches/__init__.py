@@ -35,7 +35,8 @@ def apply(
         patches: ids to activate for every model. By default importing a model activates what
             its row in the compat matrix names.
         models: model types whose rows to activate, whatever is imported later.
-        strict: raise where an imported target needs a patch and cannot have it.
+        strict: raise where an imported target needs a patch and cannot have it. Where the
+            environment has ``MLX_PATCHES_STRICT=1``, so do later imports and calls.
         dry_run: decide and report, change nothing.
 
     Returns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from types import ModuleType
 
-from . import _contributions, _registry
+from . import _contributions, _environment, _registry
 from ._import_hooks import Watcher, complete
 from ._ledger import Outcome, Report, Status
 from ._manager import Manager
@@ -30,12 +31,18 @@ class Session:
     def __init__(self, registry: Registry, matrix: CompatMatrix):
         self.registry = registry
         self.matrix = matrix
-        self.manager = Manager(matrix)
+        self.disabled = _environment.disabled()
+        self.strict = _environment.strict()
+        self.manager = Manager(matrix, strict=self.strict)
         self.by_model = False
-        self.disabled = _disabled_ids()
         self._contribute()
+        self.unknown = self._unknown()
+        for problem in self.unknown:
+            logger.warning("mlx_patches: %s", problem)
         self._asked: dict[str, Patch] = {}
         self._rows: set[tuple[str, str]] = set()
+        # Taken out by the user: not asked for again by a model's row.
+        self._out: set[str] = set()
         self._watcher: Watcher | None = None
 
     @property
@@ -52,6 +59,16 @@ class Session:
             except ValueError as error:
                 logger.warning("mlx_patches: a patch of %s is left out: %s", origin, error)
 
+    def _unknown(self) -> tuple[str, ...]:
+        """What ``MLX_PATCHES_DISABLE`` names and nobody has, a sentence each."""
+        strange = self.disabled - {*self.registry.ids(), _environment.ALL}
+        return tuple(
+            f"{_environment.DISABLE} names {name!r}, which is no patch and no distribution that"
+            f" contributes one{self.registry.hint(name)}"
+            for name in sorted(strange)
+            if not _contributions.is_known(name)
+        )
+
     def apply(
         self,
         patches: Iterable[str] | None,
@@ -66,9 +83,11 @@ class Session:
             if model != "default" and model not in self.matrix.models:
                 logger.info("mlx_patches: no row for model %r; the default row holds", model)
         wanted = self._wanted(ids, rows)
+        strict = strict or (self.strict and not dry_run)
         with self.manager.lock:
             by_model = ids is None and rows is None
             if not dry_run:
+                self._out -= self._out if by_model else {patch.id for patch in wanted}
                 self._watch({t.module.partition(".")[0] for p in wanted for t in p.targets})
                 self.by_model |= by_model
             outcomes = []
@@ -85,8 +104,10 @@ class Session:
             if ids is None:
                 self.by_model = False
                 self._rows.clear()
+                self._out.clear()
                 if self._watcher is not None:
                     self._watcher.uninstall()
+            self._out |= set(ids or ())
             for patch_id in self._asked.copy() if ids is None else ids:
                 self._asked.pop(patch_id, None)
             return Report(tuple(self.manager.restore(ids)))
@@ -130,13 +151,13 @@ class Session:
     def _watch(self, packages: set[str]) -> None:
         wanted = packages | set(PACKAGES)
         if self._watcher is None:
-            self._watcher = Watcher(wanted, self._imported)
+            self._watcher = Watcher(wanted, self._imported, self.strict)
         self._watcher.packages |= wanted
         self._watcher.install()
 
     def _ask(self, patch: Patch, strict: bool, dry_run: bool) -> list[Outcome]:
-        if patch.id in self.disabled or "all" in self.disabled:
-            reason = "switched off by MLX_PATCHES_DISABLE"
+        if self.disabled & {patch.id, _environment.ALL}:
+            reason = f"switched off by {_environment.DISABLE}"
             return [
                 Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)
                 for t in patch.targets
@@ -151,10 +172,10 @@ class Session:
         with self.manager.lock:
             for patch in list(self._asked.values()):
                 if any(target.module == name for target in patch.targets):
-                    self.manager.apply(patch)
+                    self.manager.apply(patch, strict=self.strict)
             row = model_of(name) if self.by_model else None
             if row is not None and row not in self._rows:
-                self._activate(row, strict=False, dry_run=False)
+                self._activate(row, self.strict, dry_run=False)
 
     def _activate(self, row: tuple[str, str], strict: bool, dry_run: bool) -> list[Outcome]:
         """Ask for what a model's row names."""
@@ -163,7 +184,8 @@ class Session:
         distribution, model = row
         outcomes = []
         for patch_id in self.matrix.patches_for(model, distribution):
-            outcomes += self._ask(self.registry.get(patch_id), strict, dry_run)
+            if patch_id not in self._out:
+                outcomes += self._ask(self.registry.get(patch_id), strict, dry_run)
         return outcomes
 
 
@@ -195,11 +217,6 @@ def model_of(module: str) -> tuple[str, str] | None:
     return distribution, model
 
 
-def _disabled_ids() -> frozenset[str]:
-    names = os.environ.get("MLX_PATCHES_DISABLE", "").replace(",", " ").split()
-    return frozenset(names)
-
-
 _session: Session | None = None
 _making = threading.Lock()
 
@@ -213,13 +230,22 @@ def session() -> Session:
         return _session
 
 
-def _after_fork() -> None:
-    """A child may inherit the locks as some thread of the parent held them."""
-    global _making
-    _making = threading.Lock()
+def _before_fork() -> None:
     if _session is not None:
-        _session.manager.renew_lock()
+        _session.manager.before_fork()
+
+
+def _after_fork(in_child: bool) -> None:
+    global _making
+    if in_child:
+        _making = threading.Lock()  # a thread that does not run here may hold it
+    if _session is not None:
+        _session.manager.after_fork(in_child)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=functools.partial(_after_fork, in_child=False),
+        after_in_child=functools.partial(_after_fork, in_child=True),
+    )

@@ -12,10 +12,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from . import __version__, _boot, _contributions, _fingerprint, _foreign, _gate, _hosts, _known
+from . import (
+    __version__,
+    _boot,
+    _contributions,
+    _environment,
+    _fingerprint,
+    _foreign,
+    _gate,
+    _hosts,
+    _known,
+)
 from ._activation import MODEL_PACKAGES, Session, session
 from ._distributions import Installed, source_file
 from ._errors import MlxPatchesError
+from ._files import quoted
 from ._ledger import Outcome, Status
 from ._matrix import BrokenSet
 from ._models import ModelFolder, implementations, read_folder
@@ -49,6 +60,7 @@ class Audit:
     host: str = ""
     host_report: _hosts.HostReport | None = None
     foreign: tuple[_foreign.Foreign, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -60,6 +72,7 @@ class Audit:
         if self.model and self.model.folder and self.model.folder.problem:
             lines.append(self.model.folder.problem)
         lines += [one.finding for one in self.foreign if one.finding]
+        lines += self.unknown
         if self.host_report and self.host_report.unmet:
             lines.append(self.host_report.advice)
         return tuple(lines)
@@ -140,6 +153,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         host=_boot.limited_to(),
         host_report=host_report,
         foreign=tuple(_foreign.replaced()),
+        unknown=current.unknown,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
 
@@ -154,8 +168,8 @@ def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
     verdict = judge_file(current, patch, target)
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
-    elif current.disabled & {patch.id, "all"}:
-        status, reason = Status.DISABLED, "switched off by MLX_PATCHES_DISABLE"
+    elif current.disabled & {patch.id, _environment.ALL}:
+        status, reason = Status.DISABLED, f"switched off by {_environment.DISABLE}"
         by_choice = True
     elif patch.optional:
         status, reason = Status.DISABLED, f"optional: ask for it by name; {verdict.reason}"
@@ -251,6 +265,7 @@ def _model_report(current: Session, model: str) -> ModelReport:
     if not found and installed:
         from difflib import get_close_matches
 
+        model = quoted(model)
         close = get_close_matches(model, current.matrix.models, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise MlxPatchesError(f"no model type {model!r} in {' or '.join(installed)}{hint}")

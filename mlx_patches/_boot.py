@@ -43,9 +43,10 @@ def start(host: str = "", scripts: Sequence[str] = (), modules: Sequence[str] = 
         if not starts(sys.orig_argv, scripts, modules):
             return
         os.environ[SWITCH] = "1"  # its worker processes are called otherwise
+    from ._environment import strict
     from ._import_hooks import Watcher
 
-    _watcher = Watcher(PACKAGES, _first_import)
+    _watcher = Watcher(PACKAGES, _first_import, strict())
     _watcher.install()
     if any(name in sys.modules for name in PACKAGES):
         _apply()
@@ -87,5 +88,11 @@ def _first_import(module: ModuleType) -> None:
 
 def _apply() -> None:
     assert _watcher is not None
+    try:
+        from . import auto  # noqa: F401  (applies on import, raises only where strict)
+    except Exception:
+        if _watcher.strict:
+            raise  # and at the next import again
+        _watcher.uninstall()
+        raise
     _watcher.uninstall()
-    from . import auto  # noqa: F401  (applies on import, never raises)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ._environment import ALL
 from ._patch import Patch
 
 logger = logging.getLogger("mlx_patches")
@@ -70,16 +72,40 @@ def declared(
     for distribution in declaring(group):
         name = distribution.name
         for point in distribution.entry_points.select(group=group):
-            if name in blocked or "all" in blocked:
+            if is_blocked(name, blocked):
                 continue
             try:
                 found = point.load()
                 if not isinstance(found, kind):
                     raise TypeError(f"it is no {kind.__name__}")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 logger.warning("mlx_patches: %s of %s is left out: %s", point.name, name, error)
                 continue
             yield name, found
+
+
+def is_blocked(distribution: str, blocked: Collection[str]) -> bool:
+    """Whether the user switched a distribution's contributions off, however it is spelled."""
+    return ALL in blocked or plain(distribution) in map(plain, blocked)
+
+
+def blocked(names: Collection[str]) -> list[str]:
+    """The distributions that declare patches, and are switched off by name or all together."""
+    return [one.name for one in declaring(PATCHES) if is_blocked(one.name, names)]
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is that of a distribution that contributes, or of its entry point."""
+    return any(
+        plain(name) in map(plain, (one.name, *one.entry_points.select(group=group).names))
+        for group in (PATCHES, HOSTS)
+        for one in declaring(group)
+    )
+
+
+def plain(name: str) -> str:
+    """A distribution's name in the one spelling that all others mean."""
+    return re.sub("[-_.]+", "-", name).lower()
 
 
 def declaring(group: str) -> list[importlib.metadata.Distribution]:

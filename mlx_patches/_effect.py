@@ -120,8 +120,16 @@ def other_holders(sites: Iterable[Site]) -> dict[str, str]:
         for site in sites
         if isinstance(site.owner, ModuleType) and site.original is not MISSING
     }
+    held = _held(functions.values())
+    if held:  # by garbage that waits to be collected, perhaps
+        gc.collect()
+        held = _held(functions.values())
+    return held
+
+
+def _held(sites: Iterable[Site]) -> dict[str, str]:
     held: dict[str, str] = {}
-    for site in functions.values():
+    for site in sites:
         ours = {id(site), id(getattr(site.replacement, "__dict__", None))}
         ours |= {id(cell) for cell in getattr(site.replacement, "__closure__", None) or ()}
         for referrer in gc.get_referrers(site.original):

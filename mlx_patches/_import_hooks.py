@@ -3,7 +3,7 @@
 Standard library only, so that it can wait in a process that never imports MLX. wrapt's
 post-import hooks name one module each, import wrapt at once (14 ms) and fire on a module that
 is still half-imported; a hook here covers a whole package, survives ``importlib.reload`` and
-waits. A callback that raises is logged: it never reaches the host's import.
+waits. A callback that raises is logged: it never reaches the host's import, unless strict.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ if TYPE_CHECKING:
     Callback = Callable[[ModuleType], object]
 else:
     ModuleSpec = type(sys.__spec__)
+# Lazy loaders and test doubles put other things into sys.modules.
+Module = type(sys)
 
 
 class Watcher:
     """A finder that finds nothing itself: it adds a call to the end of other finders' loading."""
 
-    def __init__(self, packages: Iterable[str], callback: Callback):
+    def __init__(self, packages: Iterable[str], callback: Callback, strict: bool = False):
         self.packages = frozenset(packages)
         self.callback = callback
+        self.strict = strict
 
     def install(self) -> None:
         """Watch from now on; modules that are half-imported now are reported when complete."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
         for name, module in list(sys.modules.items()):
-            if self.watches(name) and module is not None and not complete(module):
+            if self.watches(name) and isinstance(module, Module) and not complete(module):
                 _when_complete(module, self._notify)
 
     def uninstall(self) -> None:
@@ -83,6 +86,9 @@ class Watcher:
         try:
             self.callback(module)
         except Exception:
+            if self.strict:
+                sys.modules.pop(module.__name__, None)  # a second import must not succeed
+                raise
             _warn(f"mlx_patches failed after the import of {module.__name__}")
         finally:
             _ended.discard(id(module))

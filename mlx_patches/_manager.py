@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import logging
 import sys
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from . import _distributions, _effect, _fingerprint, _gate
+from . import _distributions, _effect, _fingerprint, _gate, _guard
 from ._distributions import Installed
 from ._errors import MlxPatchesError
 from ._import_hooks import complete
@@ -21,6 +23,8 @@ from ._patch import MISSING, Patch, Target
 
 logger = logging.getLogger("mlx_patches")
 
+# How long a fork waits for another thread that is applying or restoring.
+FORK_SECONDS = 5.0
 # A sibling in one of these states leaves the release's code in doubt.
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
@@ -35,6 +39,7 @@ class Site:
     original: Any
     replacement: Any
     reason: str
+    switch_off: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +63,17 @@ class Manager:
         self,
         matrix: CompatMatrix,
         find: Callable[[str], Installed | None] = _distributions.find,
+        strict: bool = False,
     ):
         self.matrix = matrix
+        self.strict = strict
         self.lock = threading.RLock()
         self.installed = functools.cache(find)
         self._sites: dict[tuple[str, str], Site] = {}
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
+        # Patches that raised in a call, with the reason: out until they are restored.
+        self.withdrawn: dict[str, str] = {}
 
     def apply(self, patch: Patch, *, strict: bool = False, dry_run: bool = False) -> list[Outcome]:
         """Put a patch in effect wherever its modules are imported.
@@ -85,6 +94,12 @@ class Manager:
                 group, group_ready = self._plan(patch, targets)
                 outcomes += group
                 ready += group_ready
+            if withdrawn := self.withdrawn.get(patch.id):
+                outcomes = [o for o in outcomes if o.status is not Status.PENDING]
+                decided = {o.target for o in outcomes}
+                out = [t for t in patch.targets if t.path not in decided]
+                outcomes += [_outcome(patch, t, Status.FAILED, withdrawn) for t in out]
+                ready = []
             ready.sort(key=lambda item: order[item[0].path])
             if dry_run:
                 outcomes += [
@@ -119,6 +134,8 @@ class Manager:
         """
         with self.lock:
             wanted = set(self._patches if patches is None else patches)
+            for patch_id in wanted & self.withdrawn.keys():
+                del self.withdrawn[patch_id]
             outcomes = []
             for key, site in reversed(list(self._sites.items())):
                 patch_id, path = key
@@ -131,8 +148,9 @@ class Manager:
                     )
                 else:
                     del self._sites[key]
-                    outcome = _outcome(
-                        self._patches[patch_id], site.target, Status.DISABLED, "restored"
+                    outcome = dataclasses.replace(
+                        _outcome(self._patches[patch_id], site.target, Status.DISABLED, "restored"),
+                        by_choice=True,
                     )
                 self._ledger[patch_id, path] = outcome
                 outcomes.append(outcome)
@@ -162,9 +180,17 @@ class Manager:
                     checked.append(_outcome(patch, site.target, Status.APPLIED, site.reason))
             return checked
 
-    def renew_lock(self) -> None:
-        """Forget who holds the lock: for a forked child, where the holder does not run."""
-        self.lock = threading.RLock()
+    def before_fork(self) -> None:
+        """Wait until no thread is in the middle of a patch: a child would inherit that."""
+        self.lock.acquire(timeout=FORK_SECONDS)
+
+    def after_fork(self, in_child: bool) -> None:
+        """Go on. A child's lock is new: whoever may hold the old one does not run there."""
+        if in_child:
+            self.lock = threading.RLock()
+        else:
+            with contextlib.suppress(RuntimeError):  # it was not to be had in time
+                self.lock.release()
 
     # -- plan and verify ---------------------------------------------------------------
 
@@ -195,6 +221,7 @@ class Manager:
         rule = self.matrix.rule(patch.id, target.distribution)
         installed = self.installed(target.distribution)
         module = sys.modules.get(target.module)
+        module = module if isinstance(module, ModuleType) else None
         if installed is None or rule is None or module is None or not complete(module):
             verdict = _gate.judge(rule, installed, target.name, None)
             if verdict.ok:
@@ -227,10 +254,7 @@ class Manager:
         """Write all, check all, and only then say so; on any error nothing stays, old or new."""
         written: list[Site] = []
         try:
-            built = [
-                Site(t, f.owner, f.attribute, f.original, t.factory(f.original), reason)
-                for t, f, reason in ready
-            ]
+            built = [self._site(patch, target, found, reason) for target, found, reason in ready]
             for site in built:
                 written.append(site)
                 _effect.put_in(site, self._sites.pop((patch.id, site.target.path), None))
@@ -253,9 +277,50 @@ class Manager:
                     self._ledger[patch.id, target.path] = failed
             if not isinstance(error, Exception):
                 raise
-            logger.warning("mlx_patches: %s failed and was rolled back: %s", patch.id, error)
+            logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
             return [_outcome(patch, t, Status.FAILED, reason) for t, _, _ in ready]
         return [_outcome(patch, s.target, Status.APPLIED, s.reason) for s in built]
+
+    def _site(self, patch: Patch, target: Target, found: _Found, reason: str) -> Site:
+        policy = _guard.Policy(
+            functools.partial(self._failed_in_a_call, patch, target),
+            self.strict,
+            f"the patch {patch.id} of mlx_patches in {target.path}",
+        )
+        made = _guard.build(target.factory, found.original, found.owner, policy)
+        return Site(
+            target,
+            found.owner,
+            found.attribute,
+            found.original,
+            made.replacement,
+            reason,
+            made.switch_off,
+        )
+
+    def _failed_in_a_call(
+        self, patch: Patch, target: Target, error: Exception, entered: bool
+    ) -> None:
+        """Take a patch out that raised in a call, and say so once."""
+        with self.lock:
+            if patch.id in self.withdrawn:
+                return
+            reason = f"raised {type(error).__name__} in {target.path} and was taken out: {error}"
+            self.withdrawn[patch.id] = reason
+            for key, site in reversed(list(self._sites.items())):
+                if key[0] == patch.id:
+                    site.switch_off()
+                    _effect.take_out(site)
+                    del self._sites[key]
+                    self._ledger[key] = _outcome(patch, site.target, Status.FAILED, reason)
+        goes_on = "this call fails, later ones run" if entered else "the host goes on with"
+        logger.warning(
+            "mlx_patches: %s %s; %s the release's own code",
+            patch.id,
+            reason,
+            goes_on,
+            exc_info=error,
+        )
 
 
 def _resolve(module: ModuleType, target: Target) -> _Found | str:

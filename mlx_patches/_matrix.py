@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -50,11 +50,11 @@ class Rule:
         """
         if version in self.decided:
             return self.decided[version]
-        from packaging.version import InvalidVersion, Version
+        from packaging.version import Version
 
         try:
             parsed = Version(version)
-        except InvalidVersion:
+        except ValueError:  # no version, or one of thousands of digits
             return "unmeasured"
         released = Version(parsed.public)
         side = self._side(parsed.public)
@@ -84,14 +84,14 @@ class BrokenSet:
 
     def matches(self, versions: Mapping[str, str]) -> bool:
         """True where every named distribution is installed at a version in its range."""
-        from packaging.version import InvalidVersion, Version
+        from packaging.version import Version
 
         try:
             return all(
                 name in versions and _within(specifier, Version(versions[name]))
                 for name, specifier in self.when.items()
             )
-        except InvalidVersion:
+        except ValueError:
             return False
 
 
@@ -218,7 +218,7 @@ def check(path: Path) -> dict[str, Any]:
     """
     import fastjsonschema
 
-    from . import _yaml
+    from . import _files, _yaml
 
     document, lines = _yaml.read(path)
 
@@ -226,7 +226,8 @@ def check(path: Path) -> dict[str, Any]:
         at = tuple(at)
         known = next(at[:n] for n in range(len(at), -1, -1) if at[:n] in lines or n == 0)
         line = f"line {lines[known]}: " if known in lines else ""
-        return MlxPatchesError(f"{path}: {line}{'.'.join(map(str, at)) or 'document'}: {problem}")
+        key, said = map(_files.quoted, (".".join(map(str, at)) or "document", problem))
+        return MlxPatchesError(f"{path}: {line}{key}: {said}")
 
     if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
         raise fail(
@@ -286,12 +287,12 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
                     raise fail((*at, key), str(error)) from None
             if not rule["affected"]:
                 raise fail((*at, "affected"), "an empty range claims every release")
-            for version in document["releases"].get(distribution, ()):
-                parsed_version = Version(version)
-                if rule.get("fixed") and all(
-                    _within(rule[key], parsed_version) for key in ("affected", "fixed")
-                ):
-                    raise fail(at, f"{version} is both affected and fixed")
+            ranges = [rule["affected"], rule.get("fixed", "")]
+            if all(ranges):
+                releases = map(Version, document["releases"].get(distribution, ()))
+                for point in sorted({*releases, *_ends(ranges)}):
+                    if all(_within(one, point) for one in ranges):
+                        raise fail(at, f"{point} is both affected and fixed")
             for target, bodies in rule.get("bodies", {}).items():
                 both = set(bodies.get("affected", ())) & set(bodies.get("sound", ()))
                 if both:
@@ -302,6 +303,19 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
                 SpecifierSet(specifier)
             except InvalidSpecifier as error:
                 raise fail(("broken_sets", index, "when", name), str(error)) from None
+
+
+def _ends(ranges: Iterable[str]) -> Iterator[Any]:
+    """The versions at which a range may begin or end, and one just behind each."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+    for one in ranges:
+        for specifier in SpecifierSet(one):
+            if specifier.operator == "===":  # of a text, which has no place among versions
+                continue
+            version = Version(specifier.version.removesuffix(".*"))
+            yield from (version, Version(f"{version.base_version}.0.1"))
 
 
 def _check_ids(document: Mapping[str, Any], fail: Any) -> None:

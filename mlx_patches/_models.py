@@ -9,11 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from . import _files
 from ._activation import MODEL_PACKAGES
 from ._distributions import source_file
 from ._errors import MlxPatchesError
 
 MAX_CONFIG_BYTES = 10_000_000
+MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,14 @@ def implementations(model_type: str) -> dict[str, str]:
     found = {}
     for package, distribution in MODEL_PACKAGES.items():
         name = remapping(package).get(model_type, model_type).replace("-", "_")
-        if name.isidentifier() and exists(f"{package}.{name}"):
+        if is_name(name) and exists(f"{package}.{name}"):
             found[distribution] = name
     return found
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a model's module."""
+    return text.isidentifier() and not text.startswith("__") and len(text) < MAX_NAME
 
 
 @cache
@@ -122,9 +129,7 @@ def exists(module: str) -> bool:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise MlxPatchesError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes; not a config")
-        content = json.loads(path.read_bytes())
+        content = json.loads(_files.read(path, MAX_CONFIG_BYTES, "a config"))
     except FileNotFoundError:
         raise MlxPatchesError(f"{path}: no such file; is this a model's folder?") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -135,6 +140,8 @@ def _json_object(path: Path) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise MlxPatchesError(f"{path}: nested too deeply; not a config") from None
+    except ValueError as error:  # a number of more digits than Python reads
+        raise MlxPatchesError(f"{path}: not a config: {error}") from None
     if not isinstance(content, dict):
         raise MlxPatchesError(f"{path}: not a JSON object; download it again")
     return content
@@ -144,5 +151,6 @@ def _ids(value: Any) -> list[int]:
     values = value if isinstance(value, list) else [value]
     ids = [v for v in values if v is not None]
     if any(isinstance(v, bool) or not isinstance(v, int) for v in ids):
-        raise ValueError(f"eos_token_id is {value!r}, not an id or a list of ids")
+        shown = _files.quoted(repr(value))
+        raise ValueError(f"eos_token_id is {shown}, not an id or a list of ids")
     return [v for v in ids if v >= 0]

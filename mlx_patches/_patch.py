@@ -22,7 +22,8 @@ class Target:
         module: the module that defines it.
         name: its qualified name in that module (``BatchKVCache.extract``).
         factory: builds the replacement from the original. It runs once, when the patch is
-            applied, and must have no other effect.
+            applied, and must have no other effect. Functions come with a counter in front:
+            what it must know of the release's own code, it reads from ``inspect.unwrap``.
         body: the functions whose code carries the defect, by qualified name; their hash is
             the target's fingerprint. The target itself unless given.
         adds: the release does not define the attribute and the patch adds it.

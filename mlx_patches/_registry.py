@@ -101,11 +101,9 @@ class Registry:
             MlxPatchesError: there is none of this id.
         """
         if patch_id not in self:
-            from difflib import get_close_matches
-
-            close = get_close_matches(patch_id, self.ids(), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise MlxPatchesError(f"no patch {patch_id!r}{hint} (mlx-patches list shows them all)")
+            raise MlxPatchesError(
+                f"no patch {patch_id!r}{self.hint(patch_id)} (mlx-patches list shows them all)"
+            )
         if patch_id not in self._patches:
             patch = importlib.import_module(self._modules[patch_id]).PATCH
             assert patch.id == patch_id, (patch.id, patch_id)
@@ -115,6 +113,13 @@ class Registry:
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""
         return tuple(dict.fromkeys((*self._modules, *self._patches)))
+
+    def hint(self, name: str) -> str:
+        """The id that a mistyped one is close to, as the end of a sentence; empty for none."""
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, self.ids(), n=1)
+        return f"; did you mean {close[0]!r}?" if close else ""
 
     def origin(self, patch_id: str) -> str:
         """The distribution that contributed a patch; empty for our own."""

@@ -11,10 +11,13 @@ from typing import Any
 
 import yaml
 
+from . import _files
 from ._errors import MlxPatchesError
 
 MAX_BYTES = 2_000_000
+MAX_EVENTS = 100_000  # keys, values, and both ends of each list
 MAX_DEPTH = 20
+MAX_DIGITS = 20
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 
@@ -28,27 +31,27 @@ def read(path: Path) -> tuple[Any, Lines]:
         MlxPatchesError: naming file and line.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise MlxPatchesError(f"{path}: {size} bytes, more than the {MAX_BYTES} allowed")
-        text = path.read_text(encoding="utf-8")
-        _check_depth(text, path)
+        text = _files.read(path, MAX_BYTES, "a matrix").decode()
+        _check_size(text, path)
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
-        raise MlxPatchesError(f"{path}: {where}not valid YAML: {error.problem}") from None
+        problem = _files.quoted(error.problem)
+        raise MlxPatchesError(f"{path}: {where}not valid YAML: {problem}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        problem = " ".join(str(error).split())
+        problem = _files.quoted(" ".join(str(error).split()))
         raise MlxPatchesError(f"{path}: cannot be read: {problem}") from None
     lines: Lines = {}
     return _construct(root, (), lines, path, set()), lines
 
 
-def _check_depth(text: str, file: Path) -> None:
+def _check_size(text: str, file: Path) -> None:
     """Before composing, which ends the process on a file of nothing but brackets."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        if count > MAX_EVENTS:
+            raise MlxPatchesError(f"{file}: more than {MAX_EVENTS} entries")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
@@ -66,20 +69,20 @@ def _construct(
     line = node.start_mark.line + 1
     lines.setdefault(at, line)
     if id(node) in seen:
-        raise MlxPatchesError(f"{file}: line {line}: an alias; write the value out")
+        raise _refused(file, line, "an alias; write the value out")
     seen.add(id(node))
     tag = node.tag.removeprefix(_TAG)
     if not isinstance(node, yaml.ScalarNode) and tag not in ("map", "seq"):
-        raise MlxPatchesError(f"{file}: line {line}: {node.tag} is not allowed here")
+        raise _refused(file, line, f"{node.tag} is not allowed here")
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value
             key_line = key_node.start_mark.line + 1
             if not isinstance(key, str):
-                raise MlxPatchesError(f"{file}: line {key_line}: a key must be plain text")
+                raise _refused(file, key_line, "a key must be plain text")
             if key in result:
-                raise MlxPatchesError(f"{file}: line {key_line}: {key!r} stands here twice")
+                raise _refused(file, key_line, f"{key!r} stands here twice")
             lines[(*at, key)] = key_line
             result[key] = _construct(value_node, (*at, key), lines, file, seen)
         return result
@@ -88,12 +91,16 @@ def _construct(
             _construct(item, (*at, index), lines, file, seen)
             for index, item in enumerate(node.value)
         ]
-    if tag == "int" and node.value.isdigit():
+    if tag == "int" and node.value.isdigit() and len(node.value) < MAX_DIGITS:
         return int(node.value)
     if tag == "str":
         return node.value
     if tag == "null":
         return None
     if tag == "float":
-        raise MlxPatchesError(f'{file}: line {line}: a number; quote a version: "{node.value}"')
-    raise MlxPatchesError(f"{file}: line {line}: {node.tag} is not allowed here")
+        raise _refused(file, line, f'a number; quote a version: "{node.value}"')
+    raise _refused(file, line, f"{node.tag} is not allowed here")
+
+
+def _refused(file: Path, line: int, problem: str) -> MlxPatchesError:
+    return MlxPatchesError(f"{file}: line {line}: {_files.quoted(problem)}")

@@ -1,20 +1,24 @@
 """``import mlx_patches.auto``: the one-line form of ``mlx_patches.apply()``.
 
-Meant for places where an exception would take a host down: a failure is logged. vLLM calls
-``activate`` in each of its processes, wrapt calls ``hook`` where a program discovers our group.
+Meant for places where an exception would take a host down: a failure is logged, unless
+``MLX_PATCHES_STRICT`` is set. vLLM calls ``activate`` in each of its processes, wrapt calls
+``hook`` where a program discovers our group.
 """
 
 import logging
 from types import ModuleType
 
 import mlx_patches
+from mlx_patches import _environment
 
 
 def activate() -> None:
-    """Apply, and never raise."""
+    """Apply, and never raise unless strict."""
     try:
         mlx_patches.apply()
     except Exception:
+        if _environment.strict():
+            raise
         logging.getLogger("mlx_patches").warning("mlx_patches is not active", exc_info=True)
 
 

@@ -77,18 +77,26 @@ def explain(patch: str) -> None:
         if rule is not None:
             fixed = f", fixed in {rule.fixed}" if rule.fixed else ""
             click.echo(f"    {distribution} {rule.affected}{fixed}")
+    if origin := current.registry.origin(patch):
+        click.echo(f"Contributed by\n    {origin}")
+        return
     click.echo(f"Reproducer\n    mlx-patches probe {found.id}")
 
 
 @cli.command("list")
 def list_patches() -> None:
-    """List every patch."""
+    """List every patch, and whose it is where it is not ours."""
+    from . import _contributions
     from ._activation import session
 
-    table = _table("patch", "without it")
-    for patch in session().registry:
-        table.add_row(patch.id + (" (optional)" if patch.optional else ""), patch.summary)
+    current = session()
+    table = _table("patch", "without it", "from")
+    for patch in current.registry:
+        name = patch.id + (" (optional)" if patch.optional else "")
+        table.add_row(name, patch.summary, current.registry.origin(patch.id))
     _console().print(table)
+    for name in _contributions.blocked(current.disabled):
+        click.echo(f"left out by MLX_PATCHES_DISABLE: the patches of {name}")
 
 
 @cli.command()
@@ -260,8 +268,9 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
     if shown:
         table = _table("patch", "target", "status", "reason")
         for outcome in shown:
-            status = _styled(str(outcome.status))
-            table.add_row(outcome.patch, outcome.target, status, outcome.reason)
+            status, origin = _styled(str(outcome.status)), report.origins.get(outcome.patch)
+            name = f"{outcome.patch} ({origin})" if origin else outcome.patch
+            table.add_row(name, outcome.target, status, outcome.reason)
         console.print(table)
     hidden = len(report.outcomes) - len(shown)
     if hidden:

@@ -54,7 +54,16 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         cell = SCENARIOS[name](model)
         if blunt and cell.verdict == "green":
             cell = replace(cell, verdict="insensitive", detail=blunt)
+        if options.patched and cell.verdict == "green" and (failed := raised()):
+            cell = replace(cell, verdict="red", detail=failed)
         say(out, name, cell)
+
+
+def raised() -> str:
+    """Why a patch was taken out in the middle of a run; empty where none was."""
+    from .._activation import session
+
+    return next(iter(session().manager.withdrawn.values()), "")
 
 
 def every_patch() -> list[str]:

@@ -68,6 +68,8 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
         row.update(verdict="n/a", detail=str(error), figure=None)
     except Exception as error:
         row.update(verdict="red", detail=_where(error), figure=None)
+    if manager is not None and patch.id in manager.withdrawn:  # what was seen is the release's own
+        row.update(verdict="red", detail=manager.withdrawn[patch.id], figure=None)
     return row
 
 

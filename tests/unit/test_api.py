@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 import mlx_patches
-from mlx_patches import MlxPatchesError, _activation
+from mlx_patches import MlxPatchesError, _activation, _manager
 from mlx_patches._activation import model_of
 from mlx_patches._ledger import Report, Status
 from tests.conformance import forked
@@ -228,6 +228,38 @@ def test_restore_one(session):
     load("mlx_vlm.models.gemma4.vision")
     assert "method" not in {patch for _, patch in in_effect()}
     assert session.active
+
+
+def test_what_was_restored_is_not_asked_for_by_a_model_that_comes_later(session):
+    """Taken out by the user: only the user brings it back."""
+    mlx_patches.apply()
+    load("mlx_vlm.models.gemma4")
+    mlx_patches.restore(["method"])
+    load("mlx_lm.models.gemma4")
+    assert "method" not in {patch for _, patch in in_effect()}
+    assert ("mlx-lm", "function") in in_effect()
+    mlx_patches.apply(["method"])
+    assert {("mlx-lm", "method"), ("mlx-vlm", "method")} <= in_effect()
+
+
+def test_what_was_restored_before_it_was_ever_needed_stays_out(session):
+    mlx_patches.apply()
+    mlx_patches.restore(["method"])
+    load("mlx_vlm.models.gemma4")
+    assert "method" not in {patch for _, patch in in_effect()}
+    mlx_patches.apply()
+    assert ("mlx-vlm", "method") in in_effect()
+
+
+def test_restored_by_choice_is_no_finding(session):
+    mlx_patches.apply()
+    load("mlx_vlm.models.gemma4")
+    mlx_patches.restore(["method"])
+    (outcome,) = mlx_patches.status().with_status("disabled")
+    assert (outcome.patch, outcome.by_choice, outcome.finding) == ("method", True, False)
+    report = mlx_patches.audit()
+    assert not [line for line in report.findings if line.startswith("method ")]
+    assert report.exit_code(strict=True) == 1
 
 
 def test_apply_after_restoring_everything_starts_over(session, releases):
@@ -555,7 +587,8 @@ def test_threads_that_ask_first_share_one_session(site, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_not_stuck_on_a_lock_that_a_thread_held(session):
+def test_a_forked_child_is_not_stuck_on_a_lock_that_a_thread_held(session, monkeypatch):
+    monkeypatch.setattr(_manager, "FORK_SECONDS", 0.1)
     held, done = threading.Event(), threading.Event()
 
     def holder():

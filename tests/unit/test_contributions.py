@@ -7,7 +7,7 @@ import logging
 import pytest
 
 import mlx_patches
-from mlx_patches import _contributions, _enable
+from mlx_patches import _activation, _contributions, _enable, cli
 from mlx_patches._activation import session
 
 from .conftest import load, session_for, statuses
@@ -70,6 +70,24 @@ def test_it_can_be_blocked(theirs, monkeypatch, name):
     assert load("fake_lm.cache").Cache().update(3) == 3
 
 
+def test_it_is_listed_with_its_distribution_and_so_is_what_is_blocked(theirs, monkeypatch, capsys):
+    def said(*arguments):
+        monkeypatch.setattr(_activation, "_session", None)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(list(arguments))
+        assert ended.value.code in (0, 1)
+        return capsys.readouterr().out
+
+    theirs()
+    (line,) = [line for line in said("list").splitlines() if line.startswith("their-patch")]
+    assert line.split() == ["their-patch", "an", "update", "is", "lost", "their-package"]
+    assert "Contributed by\n    their-package" in said("explain", "their-patch")
+    assert "their-patch (their-package)" in said("audit", "--all")
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", "Their.Package")
+    assert "left out by MLX_PATCHES_DISABLE: the patches of their-package" in said("list")
+    assert "their-patch" not in said("audit", "--all")
+
+
 def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake):
     theirs()
     fake.write("their_patches.py", "raise SystemExit('imported')")
@@ -82,6 +100,7 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
     [
         ("twice = their_patches:NONE", "<2", "twice of their-package is left out"),
         ("twice = no_such_module", "<2", "twice of their-package is left out"),
+        ("twice = leaving", "<2", "twice of their-package is left out: 3"),
         ("twice = their_patches:Patch", "<2", "it is no Contribution"),
         ("twice = their_patches:TWICE", "newest", "their-package is left out: Invalid specifier"),
         ("twice = their_patches:TWICE", "", "their-package is left out: their-patch: an empty"),
@@ -92,7 +111,8 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
         ),
     ],
 )
-def test_one_that_cannot_be_used_is_left_out_and_said(theirs, caplog, points, affected, said):
+def test_one_that_cannot_be_used_is_left_out_and_said(theirs, fake, caplog, points, affected, said):
+    fake.write("leaving.py", "raise SystemExit(3)")
     theirs(affected, points)
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         mlx_patches.apply()

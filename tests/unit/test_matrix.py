@@ -144,6 +144,12 @@ def line_of(text, fragment):
         ('fixed: ">=2.0"', 'fixed: "2"', "patches.fix.fake-lm.fixed", "Invalid specifier"),
         ('fixed: ">=2.0"', 'repaired: ">=2.0"', "patches.fix.fake-lm", "repaired"),
         ('fixed: ">=2.0"', 'fixed: ">=1.0"', "patches.fix.fake-lm", "1.0 is both affected"),
+        ('fixed: ">=2.0"', 'fixed: ">=1.5"', "patches.fix.fake-lm", "1.5 is both affected"),
+        ('fixed: ">=2.0"', 'fixed: "!=1.0"', "patches.fix.fake-lm", "1.0.0.1 is both affected"),
+        ("[fix]", "[fix, fix]", "always", "unique"),
+        ("[fix, other]", "[fix, other, fix]", "models.gemma.fake-lm", "unique"),
+        ('"2.0"]', f'"{"2" * 5000}"]', "releases.fake-lm.2", "shorter"),
+        ('">=1.0,<2.0"', f'">={"1" * 5000}"', "patches.fix.fake-lm.affected", "shorter"),
         ("fedcba9876543210", "fedc", "patches.fix.fake-lm.bodies.C.f.sound.0", "match pattern"),
         (
             "fedcba9876543210",
@@ -253,7 +259,7 @@ def test_a_newer_schema_asks_for_an_upgrade(said):
 
 def test_too_large(said, monkeypatch):
     monkeypatch.setattr(_yaml, "MAX_BYTES", 100)
-    assert said(GOOD) == f"{len(GOOD)} bytes, more than the 100 allowed"
+    assert said(GOOD) == "larger than 100 bytes; not a matrix"
 
 
 def test_not_there(tmp_path):

@@ -23,7 +23,6 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 from ..._patch import Factory, Patch, Target
@@ -61,13 +60,14 @@ MIXERS = {
 }
 
 
-def by_row(call: FunctionType, knows_left: bool = False) -> Callable[..., Any]:
+def by_row(call: Callable[..., Any], knows_left: bool = False) -> Callable[..., Any]:
     """The model's call, that feeds rows with padding one by one.
 
     With ``knows_left`` not those with left padding whose positions come with them, where the
     release counts that padding itself.
     """
-    knows_left &= any(name.endswith("left_padding_info") for name in call.__globals__)
+    own = inspect.unwrap(call).__globals__
+    knows_left &= any(name.endswith("left_padding_info") for name in own)
     signature = inspect.signature(call)
     place = list(signature.parameters).index("cache")
 

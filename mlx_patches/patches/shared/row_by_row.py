@@ -86,22 +86,27 @@ def in_turn(
     kinds = model.make_cache() if hasattr(model, "make_cache") else cache
     parked = getattr(model, POSITIONS, None)
     outputs, given_by = [], []
-    for row, offset in enumerate(timed.offset.tolist()):
-        # What is left of the row's padding comes first.
-        skipped = min(length, max(0, -offset))
-        own = [in_chunks(solo(layer, row), like) for layer, like in zip(cache, kinds, strict=True)]
-        given_by.append([recording(layer) for layer in flat(own)])
+    try:
+        for row, offset in enumerate(timed.offset.tolist()):
+            # What is left of the row's padding comes first.
+            skipped = min(length, max(0, -offset))
+            pairs = zip(cache, kinds, strict=True)
+            own = [in_chunks(solo(layer, row), like) for layer, like in pairs]
+            given_by.append([recording(layer) for layer in flat(own)])
+            if hasattr(model, POSITIONS):
+                setattr(model, POSITIONS, parked_of(parked, row, rows))
+            if skipped < length:
+                mine = {
+                    name: of_row(value, row, (rows, length), skipped)
+                    for name, value in given.items()
+                }
+                mine["cache"] = own
+                outputs.append(call(model, inputs[row : row + 1, skipped:], **mine))
+            else:
+                outputs.append(None)
+    finally:
         if hasattr(model, POSITIONS):
-            setattr(model, POSITIONS, parked_of(parked, row, rows))
-        if skipped < length:
-            mine = {
-                name: of_row(value, row, (rows, length), skipped) for name, value in given.items()
-            }
-            outputs.append(call(model, inputs[row : row + 1, skipped:], **{**mine, "cache": own}))
-        else:
-            outputs.append(None)
-    if hasattr(model, POSITIONS):
-        setattr(model, POSITIONS, parked)
+            setattr(model, POSITIONS, parked)
     for layer, updates in zip(flat(cache), zip(*given_by, strict=True), strict=True):
         enter(layer, updates)
     return together(outputs, length)

@@ -1,0 +1,21 @@
+"""What the environment variables say; they hold for one process and its children."""
+
+from __future__ import annotations
+
+import os
+
+from ._boot import OFF
+
+DISABLE = "MLX_PATCHES_DISABLE"
+STRICT = "MLX_PATCHES_STRICT"
+ALL = "all"
+
+
+def disabled() -> frozenset[str]:
+    """What is switched off: ids of patches, distributions that contribute some, or ``all``."""
+    return frozenset(os.environ.get(DISABLE, "").replace(",", " ").split())
+
+
+def strict() -> bool:
+    """Whether a patch that is needed and not in effect, or that fails, is an error."""
+    return os.environ.get(STRICT, "").lower() not in {"", *OFF}

@@ -1,0 +1,167 @@
+"""A fuzz target for what we read from files: the matrix, and a model's folder.
+
+    python -m tests.fuzz.loader --seconds 60
+
+Inputs are our own matrix and real configs, bent at random. Whatever they hold, loading them
+returns or raises MlxPatchesError, and soon. An input that does otherwise is written to
+``--keep`` and ends the run with exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from mlx_patches import MlxPatchesError
+from mlx_patches._distributions import Installed
+from mlx_patches._gate import judge
+from mlx_patches._matrix import CompatMatrix, builtin_path
+from mlx_patches._models import read_folder
+
+# Of one input, on a loaded machine.
+SLOW = 5.0
+MATRIX = """\
+schema: 1
+releases: {fake-lm: ["0.9", "1.0", "2.0"]}
+always: [fix]
+patches:
+  fix:
+    fake-lm:
+      affected: ">=1.0,<2.0"
+      fixed: ">=2.0"
+      bodies: {C.f: {affected: ["0123456789abcdef"], sound: ["fedcba9876543210"]}}
+models:
+  default: {}
+  gemma: {fake-lm: [fix]}
+broken_sets:
+  - {when: {fake-lm: "<1.0", mlx: ">=2"}, reason: they cannot, remedy: install fake-lm 1.0}
+"""
+CONFIG = '{"model_type": "gemma4", "eos_token_id": [1, 106], "text_config": {"eos_token_id": 1}}'
+# What tends to upset parsers.
+TOKENS = (
+    *("!", "!!", "!!python/object:os.system", "!!binary", "!!set", "&", "&a", "*", "*a", "<<"),
+    *(":", "-", "?", "|", ">", "%", "@", "`", '"', "'", "{", "}", "[", "]", ",", "#", "---", "..."),
+    *("null", "~", "true", ".inf", ".nan", "0x1F", "1e999", "1_000", "2001-01-01", "NaN", "-0"),
+    *("==", ">=", "<", "===1.0", "===x", "!=1.*", ",>1.dev0+x", "~=1", "1!2.0", ">=1,<0"),
+    *("Infinity", '"\\ud800"', '"\\u0000"', "0123456789abcdef", "model_type", "eos_token_id"),
+)
+
+
+def bent(seed: bytes, chance: random.Random) -> bytes:
+    """An input, changed in a few places."""
+    data = bytearray(seed)
+    for _ in range(chance.choice((1, 1, 2, 4, 16))):
+        at = chance.randrange(len(data) + 1)
+        to = min(len(data), at + chance.choice((0, 1, 2, 8, 64)))
+        data[at:to] = chance.choice((flipped, token, repeated, copied, cut))(bytes(data), chance)
+    return bytes(data)
+
+
+def flipped(data: bytes, chance: random.Random) -> bytes:
+    return bytes([chance.randrange(256)])
+
+
+def token(data: bytes, chance: random.Random) -> bytes:
+    return b" " * chance.randrange(2) + chance.choice(TOKENS).encode() + b" " * chance.randrange(2)
+
+
+def repeated(data: bytes, chance: random.Random) -> bytes:
+    return chance.choice((b"[", b"{", b"9", b"a: ", b"- ", b"(", b"\n", b" ", b"!")) * (
+        chance.choice((3, 30, 5000))
+    )
+
+
+def copied(data: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(data) + 1)
+    return data[at : at + chance.choice((8, 64, 512))]
+
+
+def cut(data: bytes, chance: random.Random) -> bytes:
+    return b""
+
+
+def matrix(folder: Path, data: bytes) -> None:
+    """Load a matrix and ask it everything."""
+    path = folder / "matrix.yaml"
+    path.write_bytes(data)
+    loaded = CompatMatrix.load(path)
+    loaded.compiled()
+    for patch in loaded.patches:
+        for distribution in ("fake-lm", "mlx-lm", "mlx-vlm"):
+            rule = loaded.rule(patch, distribution)
+            for version in ("1.0", "0.31.3", "2.0.dev1+g1", "no version"):
+                assert judge(rule, Installed(distribution, version), "C.f", None).reason
+    for model in loaded.models:
+        loaded.patches_for(model, "mlx-lm")
+    for broken in loaded.broken_sets:
+        broken.matches({"fake-lm": "0.1", "mlx": "no version"})
+
+
+def folder(folder: Path, data: bytes) -> None:
+    """Read a model's folder; its two files share the input."""
+    (folder / "config.json").write_bytes(data)
+    (folder / "generation_config.json").write_bytes(data[::-1] if len(data) % 2 else data)
+    read_folder(folder)
+
+
+TARGETS: dict[str, tuple[Callable[[Path, bytes], None], tuple[bytes, ...]]] = {
+    "matrix": (matrix, (MATRIX.encode(), MATRIX.encode(), builtin_path().read_bytes())),
+    "folder": (folder, (CONFIG.encode(), b"[]", b"{}")),
+}
+
+
+def fault(target: str, data: bytes) -> str:
+    """What is wrong with how an input is taken; empty where nothing is."""
+    run, _ = TARGETS[target]
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            run(Path(place), data)
+        except MlxPatchesError as error:
+            if len(str(error)) > 2000 or not str(error).isprintable():
+                return f"a message nobody can read: {str(error)[:200]!r}"
+        except Exception:
+            return traceback.format_exc()
+    took = time.perf_counter() - began
+    return f"took {took:.1f} s" if took > SLOW else ""
+
+
+def search(
+    seconds: float, seed: int, count: int | None = None
+) -> tuple[int, list[tuple[str, bytes, str]]]:
+    """Try inputs until time is up, or so many of them; returns how many, and what failed."""
+    chance, until = random.Random(seed), time.monotonic() + seconds
+    tried, failed = 0, []
+    while time.monotonic() < until and tried != count:
+        name = chance.choice(list(TARGETS))
+        data = bent(chance.choice(TARGETS[name][1]), chance)
+        problem = fault(name, data)
+        if problem:
+            failed.append((name, data, problem))
+        tried += 1
+    return tried, failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.loader")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=time.time_ns())
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"))
+    options = parser.parse_args()
+    tried, failed = search(options.seconds, options.seed)
+    for index, (name, data, problem) in enumerate(failed):
+        options.keep.mkdir(parents=True, exist_ok=True)
+        (options.keep / f"{name}-{index}").write_bytes(data)
+        print(f"{name}-{index}: {problem.strip()}")
+    print(f"seed {options.seed}: {tried} inputs, {len(failed)} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""``MLX_PATCHES_DISABLE`` and ``MLX_PATCHES_STRICT``, in each way in which we are activated."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import mlx_patches
+from mlx_patches import MlxPatchesError, _activation, _environment, _run
+
+from .conftest import CACHE, load, patch_of, session_for, statuses, target
+
+ROOT = Path(__file__).parents[2]
+PATCHES = '''
+"""Patches of another package, for a stand-in of mlx-lm."""
+import os
+from mlx_patches.plugin import Contribution, Patch, Target, around
+
+def wrapper(original, x):
+    if os.environ.get("FAULT") == "call":
+        raise ValueError("in a call")
+    return ("patched", original(x))
+
+def factory(original):
+    if os.environ.get("FAULT") == "apply":
+        raise ValueError("at apply")
+    return around(wrapper)(original)
+
+ONE = Contribution(
+    Patch("their-patch", "goes wrong",
+          (Target("mlx-lm", "mlx_lm.models.cache", "attend", factory),), "none:none", __name__),
+    {"mlx-lm": ">=0"},
+)
+'''
+USE = "import mlx_lm.models.cache as cache; print(cache.attend(1))"
+TWICE = """
+try:
+    import mlx_lm.models.cache
+except BaseException as error:
+    print(type(error).__name__)
+import mlx_lm.models.cache as cache
+print(cache.attend(1))
+"""
+ENTRY = "from importlib.metadata import entry_points; "
+OUR_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+# Each way in which a process gets the patches: what it runs before the host's own code.
+MODES = {
+    "apply": "import mlx_patches; mlx_patches.apply()",
+    "apply, late": "import mlx_lm; import mlx_patches; mlx_patches.apply()",
+    "auto": "import mlx_patches.auto",
+    "enabled": "import mlx_patches._boot as boot; boot.start()",
+    "run": "",
+    "vLLM's plugins": f"{ENTRY}entry_points(group='vllm.general_plugins')['mlx_patches'].load()()",
+    "wrapt's discovery": "import wrapt; wrapt.discover_post_import_hooks('mlx_patches')",
+}
+
+
+@pytest.fixture
+def host(site):
+    """Runs a host's code in a process of its own, in each of the modes."""
+    site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": "def attend(x): return x + 1\n"})
+    site.write("their_patches.py", PATCHES)
+    points = {**OUR_POINTS, "mlx_patches.patches": {"one": "their_patches:ONE"}}
+    (site.install("their-package") / "entry_points.txt").write_text(
+        "\n".join(
+            line
+            for group, entries in points.items()
+            for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
+        )
+    )
+
+    def start(mode, code=USE, **variables):
+        command, extra = [sys.executable, "-c", f"{MODES[mode]}\n{code}"], {}
+        if mode == "run":
+            launch = _run.launch(command)
+            command, extra = launch.command, launch.variables
+        paths = [extra.get("PYTHONPATH"), str(site.root), os.environ.get("PYTHONPATH")]
+        environment = {**os.environ, **extra, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return subprocess.run(
+            command, env={**environment, **variables}, capture_output=True, text=True
+        )
+
+    return start
+
+
+every_mode = pytest.mark.parametrize("mode", MODES)
+
+
+@every_mode
+def test_on_unless_told_otherwise(host, mode):
+    done = host(mode)
+    assert done.stdout == "('patched', 2)\n", done.stderr
+    assert done.stderr == ""
+
+
+@every_mode
+def test_disabled_and_a_name_that_nobody_has_is_one_line(host, mode):
+    done = host(mode, MLX_PATCHES_DISABLE="their-patch,ofset-alias")
+    assert done.stdout == "2\n", done.stderr
+    assert done.stderr == (
+        "mlx_patches: MLX_PATCHES_DISABLE names 'ofset-alias', which is no patch and no"
+        " distribution that contributes one; did you mean 'offset-alias'?\n"
+    )
+
+
+@every_mode
+@pytest.mark.parametrize("fault", ["apply", "call"])
+def test_a_fault_never_reaches_the_host(host, mode, fault):
+    done = host(mode, FAULT=fault)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert done.stderr.count("mlx_patches: their-patch") == 1
+    assert f"ValueError: {'at apply' if fault == 'apply' else 'in a call'}" in done.stderr
+
+
+@every_mode
+@pytest.mark.parametrize("fault", ["apply", "call"])
+def test_strict_it_does(host, mode, fault):
+    done = host(mode, FAULT=fault, MLX_PATCHES_STRICT="1")
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    said = {
+        "apply": "their-patch is not in effect: mlx_lm.models.cache:attend is failed: rolled back:"
+        " ValueError: at apply",
+        "call": "ValueError: in a call\nraised by the patch their-patch of mlx_patches in "
+        "mlx_lm.models.cache:attend",
+    }
+    assert said[fault] in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["apply", "enabled", "run"])
+def test_strict_a_second_import_does_not_succeed_unpatched(host, mode):
+    done = host(mode, TWICE, FAULT="apply", MLX_PATCHES_STRICT="1")
+    assert (done.returncode, done.stdout) == (1, "MlxPatchesError\n"), done.stderr
+
+
+@pytest.mark.parametrize("mode", ["enabled", "run"])
+def test_a_broken_installation_of_ours(host, mode, tmp_path):
+    """Strict, the host does not start; else it goes on, with one warning for all imports."""
+    broken = f"""
+import pathlib, mlx_patches._matrix as matrix
+matrix.builtin_path = lambda: pathlib.Path({str(tmp_path / "none.yaml")!r})
+"""
+    done = host(mode, broken + USE)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert done.stderr.count("mlx_patches is not active") == 1
+    strict = host(mode, broken + TWICE, MLX_PATCHES_STRICT="1")
+    assert (strict.returncode, strict.stdout) == (1, "MlxPatchesError\n"), strict.stderr
+    assert "none.yaml: cannot be read" in strict.stderr
+
+
+# -- reading them ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "strict"),
+    [("", False), ("0", False), ("No", False), ("off", False), ("1", True), ("true", True)],
+)
+def test_strict_values(monkeypatch, value, strict):
+    monkeypatch.setenv("MLX_PATCHES_STRICT", value)
+    assert _environment.strict() is strict
+    monkeypatch.delenv("MLX_PATCHES_STRICT")
+    assert not _environment.strict()
+
+
+@pytest.fixture
+def made(fake, monkeypatch):
+    """Makes the process's session under an environment."""
+
+    def make(*patches, disable="", strict=""):
+        monkeypatch.setenv("MLX_PATCHES_DISABLE", disable)
+        monkeypatch.setenv("MLX_PATCHES_STRICT", strict)
+        session = session_for(*patches, always=[patch.id for patch in patches])
+        monkeypatch.setattr(_activation, "_session", session)
+        return session
+
+    return make
+
+
+@pytest.mark.parametrize("known", ["fix", "all", "Their_Package", "their.package", "twice", "host"])
+def test_names_that_somebody_has(made, fake, caplog, known):
+    points = "[mlx_patches.patches]\ntwice = nowhere:X\n[mlx_patches.hosts]\nhost = nowhere:X\n"
+    (fake.install("their-package") / "entry_points.txt").write_text(points)
+    assert made(patch_of("attend"), disable=known).unknown == ()
+    assert "MLX_PATCHES_DISABLE" not in caplog.text
+
+
+def test_the_audit_says_what_nobody_has(made, caplog):
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        session = made(patch_of("attend"), disable="fixx, nonsense")
+        mlx_patches.apply()
+        mlx_patches.apply()
+    assert len(session.unknown) == len(caplog.records) == 2
+    report = mlx_patches.audit()
+    assert set(session.unknown) <= set(report.findings)
+    assert "'fixx', which is no patch" in report.findings[-2]
+    assert report.findings[-2].endswith("did you mean 'fix'?")
+    assert report.exit_code() == 1
+
+
+def test_a_dry_run_only_reports_whatever_the_environment_says(made):
+    def broken(original):
+        raise ValueError("on purpose")
+
+    made(patch_of(target("attend", factory=broken)), strict="1")
+    load("fake_lm.cache").attend = lambda x: x
+    assert statuses(mlx_patches.apply(dry_run=True)) == ["conflict"]
+    with pytest.raises(MlxPatchesError, match="conflict"):
+        mlx_patches.apply()
+
+
+@pytest.mark.parametrize("file", ["__init__", "cache"])
+def test_strict_in_the_middle_of_an_import_fails_that_import(made, fake, file):
+    """A package that calls apply() itself while it is imported."""
+    made(patch_of(target("attend", factory=lambda original: original)), strict="1")
+    source = f"import mlx_patches\nmlx_patches.apply()\n{CACHE if file == 'cache' else ''}"
+    fake.write(f"fake_lm/{file}.py", source)
+    for _ in range(2):
+        with pytest.raises(MlxPatchesError, match="is the original"):
+            load("fake_lm.cache")
+    mlx_patches.restore()

@@ -1,0 +1,528 @@
+"""Faults of every kind: each is survived, with nothing half-applied.
+
+What raises in a call is in test_guard.py, what raises while a patch is applied in
+test_manager.py and tests/conformance.py, broken matrices are in test_matrix.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import mlx_patches
+from mlx_patches import _activation
+from mlx_patches._ledger import Status
+from mlx_patches._models import read_folder
+from tests.conformance import forked
+
+from .conftest import (
+    CACHE,
+    MODEL,
+    load,
+    manager_for,
+    marked,
+    patch_of,
+    session_for,
+    statuses,
+    target,
+)
+
+ROOT = Path(__file__).parents[2]
+OURS = {
+    str(ROOT / "mlx_patches" / f"{name}.py") for name in ("_manager", "_effect", "_guard", "_patch")
+}
+
+
+# -- an interrupt at any moment ----------------------------------------------------------------
+
+EVERYWHERE = (
+    "Cache.update",
+    "attend",
+    "Cache.state",
+    "Cache.make",
+    target("Cache.extra", factory=lambda _: marked, adds=True, body=("Cache.update",)),
+    target("Other.update"),
+)
+
+
+class Tracer:
+    """Follows our own lines; raises KeyboardInterrupt before one of them, where given.
+
+    A moment is (line of code, how often it has run before); of loops the first two rounds count.
+    """
+
+    def __init__(self, at=None):
+        self.at, self.passed, self.moments = at, Counter(), []
+
+    def __call__(self, frame, event, argument):
+        if frame.f_code.co_filename not in OURS:
+            return None
+        if event == "line":
+            line = frame.f_code, frame.f_lineno
+            moment = *line, self.passed[line]
+            self.passed[line] += 1
+            if moment == self.at:
+                raise KeyboardInterrupt
+            if moment[2] < 2:
+                self.moments.append(moment)
+        return self
+
+    def follow(self, call, *args):
+        """Whether the call was interrupted."""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            call(*args)
+            return False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+
+
+def objects(cache, model):
+    """What stands where the patch writes."""
+    found = {name: vars(cache.Cache).get(name) for name in ("update", "state", "make", "extra")}
+    found["Other"] = vars(cache.Other)["update"]
+    return found | {"attend": cache.attend, "alias": model.attend}
+
+
+def changed(now, then):
+    return {name for name in then if now[name] is not then[name]}
+
+
+def test_an_interrupt_anywhere_in_apply_leaves_all_or_nothing(fake):
+    cache, model = load("fake_lm.cache"), load("fake_lm.model")
+    originals, patch, seen = objects(cache, model), patch_of(*EVERYWHERE), Counter()
+    moments = Tracer()
+    manager = manager_for(patch)
+    moments.follow(manager.apply, patch)
+    manager.restore()
+    for moment in moments.moments:
+        manager = manager_for(patch)
+        assert Tracer(moment).follow(manager.apply, patch)
+        live = changed(objects(cache, model), originals)
+        assert live in (set(), set(originals)), (moment, live)
+        seen[bool(live)] += 1
+        if not live:
+            assert "applied" not in statuses(manager.status())
+        assert set(statuses(manager.apply(patch))) == {"applied"}, moment
+        assert set(statuses(manager.status())) == {"applied"}
+        manager.restore()
+        assert changed(objects(cache, model), originals) == set(), moment
+    assert seen[False] > 100, seen
+
+
+def test_an_interrupted_restore_can_be_finished(fake):
+    cache, model = load("fake_lm.cache"), load("fake_lm.model")
+    originals, patch = objects(cache, model), patch_of(*EVERYWHERE)
+    moments = Tracer()
+    manager = manager_for(patch)
+    manager.apply(patch)
+    moments.follow(manager.restore)
+    assert len(moments.moments) > 30
+    for moment in moments.moments:
+        manager = manager_for(patch)
+        manager.apply(patch)
+        assert Tracer(moment).follow(manager.restore)
+        live = changed(objects(cache, model), originals)
+        said = {o.target for o in manager.status() if o.status is Status.APPLIED}
+        assert len(said) <= len(live), (moment, live, said)
+        manager.restore()
+        assert changed(objects(cache, model), originals) == set(), moment
+
+
+# -- threads -----------------------------------------------------------------------------------
+
+
+def test_sixteen_threads_import_fifty_models_while_patches_come_and_go(site):
+    names = [f"model_{index}" for index in range(50)]
+    files = {"mlx_lm/models/cache.py": CACHE}
+    for index, name in enumerate(names):
+        before = f"from . import {names[index - 1]}\n" if index % 7 else ""
+        files[f"mlx_lm/models/{name}.py"] = before + MODEL
+    site.install("mlx-lm", files=files)
+    method = patch_of(
+        target("Cache.update", "mlx_lm.models.cache", distribution="mlx-lm"), id="method"
+    )
+    function = patch_of(
+        target("attend", "mlx_lm.models.cache", distribution="mlx-lm"),
+        *(target("Model.__call__", f"mlx_lm.models.{n}", distribution="mlx-lm") for n in names),
+        id="function",
+    )
+    rows = {"default": {"mlx-lm": ["function"]}, "model_3": {"mlx-lm": ["method", "function"]}}
+    session = session_for(method, function, models=rows)
+    barrier, stop = threading.Barrier(17), threading.Event()
+    errors, found = [], []
+
+    def importer(number):
+        try:
+            barrier.wait(20)
+            for index in range(50):
+                model = load(f"mlx_lm.models.{names[(index * (2 * number + 1)) % 50]}")
+                found.append(model.Model()(1))
+        except BaseException as error:
+            errors.append(error)
+
+    def toggler():
+        try:
+            barrier.wait(20)
+            while not stop.is_set():
+                session.apply(None, None, strict=False, dry_run=False)
+                session.restore(None)
+        except BaseException as error:
+            errors.append(error)
+
+    importers = [threading.Thread(target=importer, args=(number,)) for number in range(16)]
+    other = threading.Thread(target=toggler)
+    for thread in (*importers, other):
+        thread.start()
+    for thread in importers:
+        thread.join(60)
+    stop.set()
+    other.join(60)
+    assert not any(thread.is_alive() for thread in (*importers, other))
+    assert errors == []
+    assert len(found) == 800
+    plain, once, twice = 2, ("patched", 2), ("patched", ("patched", 2))
+    assert set(found) <= {plain, once, twice}
+    models = [load(f"mlx_lm.models.{name}") for name in names]
+    session.restore(None)
+    assert {model.Model()(1) for model in models} == {plain}
+    session.apply(None, None, strict=False, dry_run=False)
+    assert set(statuses(session.status())) == {"applied"}
+    assert {model.Model()(1) for model in models} == {twice}
+    session.restore(None)
+    assert {model.Model()(1) for model in models} == {plain}
+    assert len({model.attend for model in models}) == 1
+
+
+# -- imports that do not go straight -----------------------------------------------------------
+
+
+@pytest.fixture
+def session(fake, monkeypatch):
+    """The process's session around a patch of a method and a function, and asked for it."""
+    made = session_for(patch_of("Cache.update", "attend"), always=["fix"])
+    monkeypatch.setattr(_activation, "_session", made)
+    mlx_patches.apply(["fix"])
+    yield made
+    made.restore(None)
+
+
+def test_a_reloaded_target_is_patched_again(session, fake):
+    cache, model = load("fake_lm.cache"), load("fake_lm.model")
+    for _ in range(3):
+        importlib.reload(cache)
+        assert cache.attend(1) == ("patched", 2)
+        assert cache.Cache().update(1) == ("patched", 1)
+        assert set(statuses(mlx_patches.status())) == {"applied"}
+    importlib.reload(model)
+    assert model.Model()(1) == ("patched", 2)
+    mlx_patches.restore()
+    assert (cache.attend(1), model.Model()(1), cache.Cache().update(1)) == (2, 2, 1)
+
+
+def test_modules_that_import_each_other(session, fake):
+    fake.write("fake_lm/cache.py", "from . import user\n" + CACHE + "\nfrom . import user\n")
+    fake.write(
+        "fake_lm/user.py",
+        """
+        from . import cache
+        early = hasattr(cache, "attend")
+
+        def use(x):
+            from .cache import attend
+            return attend(x)
+        """,
+    )
+    user = load("fake_lm.user") if "fake_lm.cache" in sys.modules else load("fake_lm.cache").user
+    assert not user.early
+    assert user.use(1) == ("patched", 2)
+    assert set(statuses(mlx_patches.status())) == {"applied"}
+
+
+def test_a_target_whose_import_fails_half_way_and_is_tried_again(session, fake):
+    fake.write("fake_lm/cache.py", CACHE + "\nimport nowhere_at_all\n")
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):
+            load("fake_lm.cache")
+        assert set(statuses(mlx_patches.status())) == {"pending"}
+    fake.write("fake_lm/cache.py", CACHE)
+    assert load("fake_lm.cache").attend(1) == ("patched", 2)
+
+
+def test_a_module_that_is_no_module(session, monkeypatch):
+    """Lazy loaders and test doubles put other things into ``sys.modules``."""
+    for odd in (None, object(), type("Lazy", (), {"__getattr__": lambda *_: 1 / 0})()):
+        monkeypatch.setitem(sys.modules, "fake_lm.odd", odd)
+        mlx_patches.apply()
+        assert "failed" not in statuses(mlx_patches.status())
+    monkeypatch.delitem(sys.modules, "fake_lm.odd")
+
+
+# -- worker processes --------------------------------------------------------------------------
+
+
+def test_forked_workers_have_their_own(session):
+    cache = load("fake_lm.cache")
+
+    def child():
+        signal.alarm(20)
+        assert cache.attend(1) == ("patched", 2)
+        assert set(statuses(mlx_patches.status())) == {"applied"}
+        mlx_patches.restore()
+        assert cache.attend(1) == 2
+        mlx_patches.apply(["fix"])
+        assert cache.attend(1) == ("patched", 2)
+
+    assert [forked(child) for _ in range(3)] == [0, 0, 0]
+    assert cache.attend(1) == ("patched", 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_worker_forked_while_a_thread_applies(session):
+    cache = load("fake_lm.cache")
+    stop = threading.Event()
+
+    def toggle():
+        while not stop.is_set():
+            mlx_patches.apply(["fix"])
+            mlx_patches.restore()
+
+    def child():
+        signal.alarm(20)
+        mlx_patches.apply(["fix"])
+        assert cache.attend(1) == ("patched", 2)
+        mlx_patches.restore()
+        assert cache.attend(1) == 2
+
+    thread = threading.Thread(target=toggle)
+    thread.start()
+    try:
+        results = [forked(child) for _ in range(20)]
+    finally:
+        stop.set()
+        thread.join(20)
+    assert results == [0] * 20
+
+
+WORKERS = """
+import multiprocessing, sys
+
+def work(queue):
+    import mlx_lm.models.cache as cache
+    import mlx_patches
+    queue.put((cache.attend(1), sorted({str(o.status) for o in mlx_patches.status()
+                                        if o.patch == "their-patch"})))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    if sys.argv[1] == "fork":
+        import mlx_lm.models.cache
+    queue = context.Queue()
+    workers = [context.Process(target=work, args=(queue,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    print([queue.get(timeout=60) for _ in workers])
+    for worker in workers:
+        worker.join(60)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_a_host_that_was_started_with_us(site, tmp_path, method):
+    from mlx_patches import _run
+
+    from .test_environment import PATCHES
+
+    site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": "def attend(x): return x + 1\n"})
+    site.write("their_patches.py", PATCHES)
+    info = site.install("their-package")
+    (info / "entry_points.txt").write_text("[mlx_patches.patches]\none = their_patches:ONE\n")
+    script = tmp_path / "host.py"
+    script.write_text(WORKERS)
+    launch = _run.launch([sys.executable, str(script), method])
+    paths = [launch.variables["PYTHONPATH"], str(site.root)]
+    done = subprocess.run(
+        launch.command,
+        env={**os.environ, **launch.variables, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == f"{[(('patched', 2), ['applied'])] * 2}\n", done.stderr
+
+
+# -- a disk that cannot be written -------------------------------------------------------------
+
+
+def test_nothing_is_written_anywhere(site, tmp_path):
+    """Read-only site-packages: applying, auditing and restoring open no file for writing."""
+    site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": CACHE})
+    code = """
+        import os, sys
+        def watch(event, arguments):
+            if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                print("written:", arguments[0])
+            if event in {"os.mkdir", "os.rename", "os.remove", "os.truncate"}:
+                print("changed:", event, arguments[0])
+        sys.addaudithook(watch)
+        import mlx_patches
+        mlx_patches.apply()
+        import mlx_lm.models.cache
+        mlx_patches.audit()
+        mlx_patches.restore()
+        print("done")
+        """
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", dedent(code)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(site.root)))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
+# -- hostile files -----------------------------------------------------------------------------
+
+# Refusing a file takes less than this, on a loaded machine; a bomb takes hours, or the memory.
+SECONDS = 20
+MEGABYTES = 400
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{chr(c)}: &{chr(c)} [*{chr(c - 1)}, *{chr(c - 1)}]\n" for c in range(98, 123)
+)
+HOSTILE = {
+    "bomb": BOMB.encode(),
+    "merge bomb": b"a: &a {x: 1}\nb: {<<: [" + b"*a, " * 400_000 + b"]}",
+    "100 MB": None,
+    "deep": b"[" * 2_000_000,
+    "deep maps": b"{a: " * 500_000,
+    "many entries": b"a: [" + b"1," * 900_000 + b"]",
+    "many documents": b"---\n" * 400_000,
+    "many tags": b"- !!python/object/apply:os.system [echo x]\n" * 40_000,
+    "a tag": b"schema: !!python/object/apply:os._exit [7]\n",
+    "a number of a million digits": b"schema: " + b"1" * 1_000_000,
+    "a version of a million digits": b'a: "' + b"1" * 1_000_000 + b'"',
+    "no text": bytes(range(256)) * 100,
+    "another encoding": "schema: 1\n".encode("utf-16"),
+    "control characters": b"schema: \x1b[2J\x00",
+    "a device": "/dev/zero",
+    "a pipe": "fifo",
+    "a folder": "folder",
+}
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from mlx_patches import MlxPatchesError
+from mlx_patches._matrix import CompatMatrix
+from mlx_patches._models import read_folder
+import fastjsonschema, packaging.specifiers, yaml
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + MEGABYTES * 2**20,) * 2)
+read = {"matrix": CompatMatrix.load, "config": lambda path: read_folder(path.parent)}
+try:
+    read[sys.argv[1]](Path(sys.argv[2]))
+except MlxPatchesError as error:
+    print(len(str(error)) < 1000 and str(error).isprintable(), error)
+"""
+
+
+def place(path: Path, content: bytes | str | None) -> None:
+    if content is None:
+        with open(path, "wb") as file:
+            file.truncate(100_000_000)
+    elif content == "fifo":
+        os.mkfifo(path)
+    elif content == "folder":
+        path.mkdir()
+    elif isinstance(content, str):
+        path.symlink_to(content)
+    else:
+        path.write_bytes(content)
+
+
+def refused(kind: str, path: Path) -> str:
+    """The message of the refusal, by a process of little memory and time."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED.replace("MEGABYTES", str(MEGABYTES)), kind, str(path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=3 * SECONDS,
+    )
+    assert time.perf_counter() - began < SECONDS
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("True "), done.stdout[:1000]
+    return done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory by what Linux says of it")
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_matrix_is_refused_soon_and_in_little_memory(tmp_path, kind):
+    place(tmp_path / "matrix.yaml", HOSTILE[kind])
+    assert "matrix.yaml: " in refused("matrix", tmp_path / "matrix.yaml")
+
+
+CONFIGS = {
+    "100 MB": None,
+    "a device": "/dev/zero",
+    "a pipe": "fifo",
+    "a folder": "folder",
+    "deep": b"[" * 5_000_000,
+    "deep objects": b'{"a":' * 1_000_000,
+    "a number of a million digits": b'{"model_type": ' + b"9" * 1_000_000 + b"}",
+    "no text": bytes(range(256)) * 100,
+    "no object": b"[1, 2, 3]",
+    "cut off": b'{"model_type": "gemma',
+    "no type": b'{"model_type": {"a": 1}}',
+    "nothing": b"",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory by what Linux says of it")
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_hostile_config_is_refused_soon_and_in_little_memory(tmp_path, kind):
+    place(tmp_path / "config.json", CONFIGS[kind])
+    assert "config.json: " in refused("config", tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    ["../../etc/passwd", "os", "a.b", "__init__", "x" * 100_000, "\x1b[2J", "\ud800", "gemma4\x00"],
+)
+def test_a_model_type_is_a_name_and_nothing_else(fake, tmp_path, model_type, capsys):
+    """It is looked up, never imported or opened, and does not reach a terminal as it is."""
+    from mlx_patches import cli
+
+    fake.install("mlx-lm", "0.31.3", {"mlx_lm/models/llama.py": "raise SystemExit(9)\n"})
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["audit", "--model", str(tmp_path)])
+    said = capsys.readouterr()
+    assert ended.value.code == 2, said
+    assert "Traceback" not in said.err
+    assert len(said.err) < 1000
+    assert said.err.rstrip("\n").isprintable()
+
+
+def test_stop_tokens_of_all_kinds(tmp_path):
+    huge = list(range(200_000))
+    for value in (huge, [huge], {"a": 1}, "1", [None], [1.5], True, "x" * 100_000, [[[]]]):
+        config = {"model_type": "gemma4", "eos_token_id": value}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        found = read_folder(tmp_path)
+        assert len(found.problem) < 1000
+        assert found.eos == ({"config.json": huge} if value is huge else {})

@@ -1,0 +1,37 @@
+"""A short run of the fuzz target; ``make fuzz`` is the long one."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches import _models, _yaml
+from tests.fuzz import loader
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_input_of_a_short_run_is_taken_badly(seed):
+    tried, failed = loader.search(seconds=30, seed=seed, count=300)
+    assert (tried, failed) == (300, [])
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "said"),
+    [
+        (_yaml, "_check_size", "RecursionError"),
+        (_models, "_ids", "KeyError"),
+    ],
+)
+def test_it_finds_what_is_broken(monkeypatch, module, function, said):
+    def broken(*arguments):
+        raise {"RecursionError": RecursionError, "KeyError": KeyError}[said]
+
+    monkeypatch.setattr(module, function, broken)
+    _, failed = loader.search(seconds=30, seed=1, count=60)
+    assert failed
+    assert all(said in problem for _, _, problem in failed)
+
+
+def test_it_finds_what_is_slow(monkeypatch):
+    monkeypatch.setattr(loader, "SLOW", 0.0)
+    _, failed = loader.search(seconds=30, seed=1, count=5)
+    assert [problem.startswith("took ") for _, _, problem in failed] == [True] * 5

@@ -1,0 +1,375 @@
+"""A replacement that raises while the host runs."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import io
+import json
+import logging
+import sys
+import threading
+import weakref
+from argparse import Namespace
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import wrapt
+
+import mlx_patches
+from mlx_patches import _activation
+from mlx_patches._manager import Manager
+from mlx_patches._patch import Attribute, around
+from mlx_patches.lab import Cell, Family
+from mlx_patches.lab import child as lab
+from mlx_patches.probes import Result, child
+
+from .conftest import (
+    load,
+    manager_for,
+    marked,
+    matrix_for,
+    patch_of,
+    session_for,
+    statuses,
+    target,
+)
+
+
+def early(original, *args, **kwargs):
+    raise ValueError("too early")
+
+
+def late(original, *args, **kwargs):
+    original(*args, **kwargs)
+    raise ValueError("too late")
+
+
+EARLY, LATE = around(early), around(late)
+
+
+@pytest.fixture
+def cache(fake):
+    return load("fake_lm.cache")
+
+
+def applied(*targets, **more):
+    """A manager with a patch of these targets in effect."""
+    manager = manager_for(patch := patch_of(*targets, **more))
+    assert set(statuses(manager.apply(patch))) == {"applied"}
+    return manager, patch
+
+
+def kinds(cache):
+    """Each kind of attribute: its name, a call of it, and what the release gives."""
+    made = cache.Cache()
+    return {
+        "Cache.update": (lambda: made.update(0), 0),
+        "Cache.state": (lambda: made.state, [0]),
+        "Cache.make": (lambda: type(cache.Cache.make()), cache.Cache),
+        "Cache.twice": (lambda: cache.Cache.twice(2), 4),
+        "attend": (lambda: cache.attend(1), 2),
+    }
+
+
+@pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "Cache.twice"])
+def test_the_original_runs_and_the_patch_is_taken_out_whole(cache, name, caplog):
+    call, expected = kinds(cache)[name]
+    before = dict(vars(cache.Cache)), cache.attend
+    manager, patch = applied(target(name, factory=EARLY), "attend")
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        assert call() == expected
+        assert call() == expected
+    assert len(caplog.records) == 1
+    assert "fix raised ValueError in" in caplog.text
+    assert "too early" in caplog.text
+    assert "the host goes on with the release's own code" in caplog.text
+    assert (dict(vars(cache.Cache)), cache.attend) == before
+    assert statuses(manager.status()) == ["failed", "failed"]
+    assert all(outcome.finding for outcome in manager.status())
+    assert statuses(manager.apply(patch)) == ["failed", "failed"]
+    assert call() == expected
+
+
+def test_a_setter_that_raises_is_guarded_too(cache):
+    def factory(original):
+        def put(instance, value):
+            raise ValueError("on purpose")
+
+        return property(original.fget, put)
+
+    manager, _ = applied(target("Cache.state", factory=factory))
+    made = cache.Cache()
+    made.state = [7]
+    assert made.offset == 7
+    assert statuses(manager.status()) == ["failed"]
+
+
+def test_once_the_original_has_run_it_does_not_run_again(cache, caplog):
+    manager, _ = applied(target("Cache.update", factory=LATE))
+    made = cache.Cache()
+    with pytest.raises(ValueError, match="too late"):
+        made.update(3)
+    assert made.offset == 3
+    assert "this call fails, later ones run the release's own code" in caplog.text
+    assert statuses(manager.status()) == ["failed"]
+    assert made.update(3) == 6
+
+
+def test_an_error_of_the_release_is_no_fault_of_the_patch(cache):
+    manager, _ = applied("Cache.update", "attend")
+    with pytest.raises(TypeError) as raised:
+        cache.Cache().update("x")
+    assert raised.value.__context__ is None
+    with pytest.raises(TypeError):
+        cache.attend("x")
+    assert statuses(manager.status()) == ["applied", "applied"]
+
+
+def test_where_the_original_raises_too_its_error_is_the_hosts(cache):
+    """As without the patch: a wrong call is the caller's fault."""
+
+    def narrow(original, cache, n):
+        return original(cache, n)
+
+    manager, _ = applied(target("Cache.update", factory=around(narrow)))
+    with pytest.raises(TypeError, match=r"Cache\.update\(\) got an unexpected") as raised:
+        cache.Cache().update(1, other=2)
+    assert raised.value.__context__ is None
+    assert statuses(manager.status()) == ["applied"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_no_failure(cache, error):
+    def interrupted(original, *args):
+        raise error
+
+    manager, _ = applied(target("attend", factory=around(interrupted)))
+    with pytest.raises(error):
+        cache.attend(1)
+    assert statuses(manager.status()) == ["applied"]
+
+
+@pytest.mark.parametrize("factory", [EARLY, LATE])
+def test_strict_raises_and_keeps_the_patch(cache, factory, caplog):
+    patch = patch_of(target("Cache.update", factory=factory))
+    manager = Manager(matrix_for(patch), strict=True)
+    manager.apply(patch)
+    made = cache.Cache()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="too") as raised:
+            made.update(1)
+        (note,) = raised.value.__notes__
+        assert note == "raised by the patch fix of mlx_patches in fake_lm.cache:Cache.update"
+    assert made.offset == (2 if factory is LATE else 0)
+    assert statuses(manager.status()) == ["applied"]
+    assert caplog.records == []
+
+
+def test_strict_leaves_the_releases_own_errors_as_they_are(cache):
+    patch = patch_of("attend")
+    Manager(matrix_for(patch), strict=True).apply(patch)
+    with pytest.raises(TypeError) as raised:
+        cache.attend("x")
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_what_a_patch_adds_may_raise(cache):
+    def extra(instance):
+        raise ValueError("on purpose")
+
+    adding = target(
+        "Cache.extra", factory=lambda original: extra, adds=True, body=("Cache.update",)
+    )
+    manager, _ = applied(adding)
+    with pytest.raises(ValueError, match="on purpose"):
+        cache.Cache().extra()
+    assert statuses(manager.status()) == ["applied"]
+
+
+def test_attributes_that_a_patch_adds_are_not_slowed_down(cache):
+    read = Attribute("offset", lambda instance: 1)
+    applied(
+        target("Cache.offset", factory=lambda original: read, adds=True, body=("Cache.update",))
+    )
+    assert vars(cache.Cache)["offset"] is read
+
+
+def test_restored_it_gets_another_chance(cache):
+    fail = [True]
+
+    def sometimes(original, *args):
+        if fail:
+            raise ValueError("on purpose")
+        return marked(original, *args)
+
+    manager, patch = applied(target("attend", factory=around(sometimes)))
+    assert cache.attend(1) == 2
+    fail.clear()
+    assert statuses(manager.apply(patch)) == ["failed"]
+    assert cache.attend(1) == 2
+    manager.restore()
+    assert statuses(manager.apply(patch)) == ["applied"]
+    assert cache.attend(1) == ("patched", 2)
+
+
+def test_what_is_imported_later_does_not_bring_it_back(fake):
+    patch = patch_of(target("attend", factory=EARLY), target("Model.__call__", "fake_lm.model"))
+    session = session_for(patch)
+    session.apply(["fix"], None, strict=False, dry_run=False)
+    assert load("fake_lm.cache").attend(1) == 2
+    assert load("fake_lm.model").Model()(1) == 2
+    assert statuses(session.status()) == ["failed", "failed"]
+    session.restore(None)
+
+
+def test_whoever_holds_the_replacement_has_the_original_then(cache):
+    """A closure on top, or a name in a list: nothing can be put back there."""
+    manager, _ = applied(target("attend", factory=EARLY), target("Cache.update"))
+    held, method = cache.attend, cache.Cache.update
+
+    @functools.wraps(held)
+    def on_top(x):
+        return held(x)
+
+    cache.attend = on_top
+    assert cache.attend(1) == 2
+    assert statuses(manager.status()) == ["failed", "failed"]
+    assert (held(1), method(cache.Cache(), 1)) == (2, 1)
+
+
+def test_of_two_patches_only_the_one_that_raised_is_taken_out(cache):
+    under = patch_of(target("attend"), id="under")
+    over = patch_of(target("attend", factory=EARLY), id="over")
+    manager = manager_for(under, over)
+    manager.apply(under)
+    manager.apply(over)
+    assert cache.attend(1) == ("patched", 2)
+    assert statuses(manager.status()) == ["applied", "failed"]
+
+
+def test_the_lower_of_two_patches_falls_back_alone(cache):
+    under = patch_of(target("attend", factory=EARLY), id="under")
+    over = patch_of(target("attend"), id="over")
+    manager = manager_for(under, over)
+    manager.apply(under)
+    manager.apply(over)
+    assert cache.attend(1) == ("patched", 2)
+    assert statuses(manager.status()) == ["failed", "applied"]
+    manager.restore()
+    assert cache.attend(1) == 2
+
+
+def test_many_threads_fail_at_once_and_it_is_said_once(cache, caplog):
+    together = threading.Barrier(8)
+
+    def failing(original, *args):
+        together.wait(10)
+        raise ValueError("on purpose")
+
+    manager, _ = applied(target("attend", factory=around(failing)))
+    attend, found = cache.attend, []
+    threads = [threading.Thread(target=lambda: found.append(attend(1))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [2] * 8
+    assert statuses(manager.status()) == ["failed"]
+    assert len(caplog.records) == 1
+
+
+def test_a_third_party_that_unwraps_gets_the_releases_own(cache):
+    original = vars(cache.Cache)["update"]
+    manager, _ = applied("Cache.update")
+    assert cache.Cache.update.__wrapped__ is original
+    cache.Cache.update = cache.Cache.update.__wrapped__
+    assert statuses(manager.status()) == ["lost"]
+    manager.restore()
+    assert vars(cache.Cache)["update"] is original
+
+
+def test_a_wrapper_below_that_wants_its_instance_gets_it(cache):
+    """wrapt tells a wrapper its instance only where it was bound."""
+    seen = []
+
+    @wrapt.decorator
+    def theirs(wrapped, instance, args, kwargs):
+        seen.append(instance)
+        return wrapped(*args, **kwargs)
+
+    cache.Cache.update = below = theirs(vars(cache.Cache)["update"])
+    manager, _ = applied("Cache.update")
+    made = cache.Cache()
+    assert made.update(2) == ("patched", 2)
+    assert seen == [made]
+    manager.restore()
+    assert vars(cache.Cache)["update"] is below
+
+
+def test_errors_keep_no_cache_alive(cache, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("mlx_patches"), "disabled", True)  # pytest keeps records
+    applied(target("Cache.update", factory=EARLY))
+    made = cache.Cache()
+    gone = weakref.ref(made)
+    gc.disable()
+    try:
+        made.update(1)
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+# -- what is measured is never what the release did instead ------------------------------------
+
+
+def seems_fine(target):
+    assert load("fake_lm.cache").attend(1) == 2
+    return Result(red=False, detail="right")
+
+
+@pytest.mark.parametrize(("factory", "verdict"), [(EARLY, "red"), (lambda attend: same, "green")])
+def test_a_probe_is_red_where_the_patch_raised(cache, factory, verdict):
+    patch = patch_of(target("attend", factory=factory))
+    patch = replace(patch, probe=f"{__name__}:seems_fine")
+    manager = manager_for(patch)
+    row = child.probe_target(patch, patch.targets[0], manager)
+    assert row["verdict"] == verdict
+    assert ("raised ValueError in fake_lm.cache:attend" in row["detail"]) == (verdict == "red")
+    manager.restore()
+
+
+def same(x):
+    return x + 1
+
+
+@pytest.mark.parametrize(("factory", "verdict"), [(EARLY, "red"), (lambda attend: same, "green")])
+def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factory, verdict):
+    def scenario(model):
+        assert load("fake_lm.cache").attend(1) == 2
+        return Cell("green")
+
+    patch = patch_of(target("attend", factory=factory))
+    monkeypatch.setattr(_activation, "_session", session_for(patch, always=["fix"]))
+    scenarios = SimpleNamespace(SCENARIOS={"one": scenario})
+    monkeypatch.setitem(sys.modules, "mlx_patches.lab.scenarios", scenarios)
+    monkeypatch.setattr(lab, "built", lambda *arguments: (None, ""))
+    options = Namespace(patched=True, every_patch=False, scenario=None, config=None, weights=None)
+    out = io.StringIO()
+    lab.run(Family("mlx-lm", "any"), options, out)
+    assert json.loads(out.getvalue())["verdict"] == verdict
+    mlx_patches.restore()
+
+
+def test_the_public_status_and_the_audit_say_it(fake, monkeypatch):
+    patch = patch_of(target("attend", factory=EARLY))
+    monkeypatch.setattr(_activation, "_session", session_for(patch))
+    mlx_patches.apply(["fix"])
+    assert load("fake_lm.cache").attend(1) == 2
+    (outcome,) = mlx_patches.status()
+    assert outcome.status == "failed"
+    report = mlx_patches.audit()
+    assert any("raised ValueError in fake_lm.cache:attend" in line for line in report.findings)
+    assert report.exit_code() == 1

@@ -1,0 +1,213 @@
+"""Properties of the gate, the matrix and of what it says of versions, over generated cases."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from mlx_patches import MlxPatchesError
+from mlx_patches._distributions import Installed
+from mlx_patches._gate import judge
+from mlx_patches._ledger import Status
+from mlx_patches._matrix import BrokenSet, CompatMatrix, Rule, builtin_path
+
+from .conftest import document
+
+BODIES = st.sampled_from(["0" * 16, "1" * 16, "2" * 16])
+parts = st.integers(0, 12)
+numbers = st.lists(parts, min_size=1, max_size=3).map(lambda p: ".".join(map(str, p)))
+versions = st.builds(
+    "{}{}{}".format,
+    numbers,
+    st.sampled_from(["", "", "", "rc1", ".dev2", "a0.dev1", ".post1"]),
+    st.sampled_from(["", "", "", "+g1a2b", "+local.1"]),
+)
+releases = st.lists(numbers, min_size=1, max_size=6).map(
+    lambda found: tuple(map(str, sorted({Version(one) for one in found})))
+)
+ranges = st.one_of(
+    st.builds(">={},<={}".format, numbers, numbers),
+    st.builds("<{}".format, numbers),
+    st.builds(">={}".format, numbers),
+    st.builds("=={}.*".format, numbers),
+    st.builds(">={},!={}".format, numbers, numbers),
+)
+bodies = st.fixed_dictionaries({"f": st.frozensets(BODIES, max_size=2)})
+
+
+@st.composite
+def rules(draw):
+    """A rule as the loader admits it: no body is both, no release is both."""
+    affected, sound = draw(bodies), draw(bodies)
+    affected["f"] -= sound["f"]
+    return Rule(draw(ranges), draw(st.one_of(st.just(""), ranges)), affected, sound, draw(releases))
+
+
+garbage = st.one_of(st.text(max_size=20), st.sampled_from(["", "unknown", "1" * 5000, "1.0.x"]))
+
+
+# -- versions ----------------------------------------------------------------------------------
+
+
+@given(rules(), st.one_of(versions, garbage))
+def test_every_version_has_one_of_four_answers(rule, version):
+    assert rule.decide(version) in {"affected", "fixed", "clear", "unmeasured"}
+
+
+@given(rules(), versions)
+def test_affected_is_what_the_range_says(rule, version):
+    inside = SpecifierSet(rule.affected).contains(Version(version).public, prereleases=True)
+    assert (rule.decide(version) == "affected") == inside
+
+
+@given(rules(), versions)
+def test_a_local_part_and_the_spelling_do_not_matter(rule, version):
+    decision = rule.decide(version)
+    assert rule.decide(Version(version).public) == decision
+    assert rule.decide(f" v{version.upper()} ") == decision
+
+
+@given(rules())
+def test_a_measured_release_is_never_unmeasured(rule):
+    assert "unmeasured" not in map(rule.decide, rule.releases)
+
+
+@given(rules(), st.one_of(versions, garbage))
+def test_newer_than_all_evidence_is_clear_only_by_a_range(rule, version):
+    """What nobody measured is never taken for sound."""
+    newest = Version(rule.releases[-1])
+    try:
+        beyond = Version(Version(version).public) > newest
+    except ValueError:
+        beyond = True
+    if beyond:
+        assert rule.decide(version) != "clear"
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b"]), ranges, min_size=1), st.data())
+def test_a_broken_set_needs_all_of_its_packages(when, data):
+    broken = BrokenSet(when, "they cannot", "install others")
+    found = data.draw(st.dictionaries(st.sampled_from("abc"), st.one_of(versions, garbage)))
+    assert broken.matches(found) in (True, False)
+    if broken.matches(found):
+        assert set(when) <= set(found)
+        some = {name: version for name, version in found.items() if name != min(when)}
+        assert not broken.matches(some)
+
+
+# -- the gate ----------------------------------------------------------------------------------
+
+verdicts = (
+    st.one_of(st.none(), rules()),
+    st.one_of(st.none(), st.builds(Installed, st.just("fake-lm"), st.one_of(versions, garbage))),
+    st.one_of(st.none(), BODIES, st.just("f" * 16)),
+)
+
+
+@given(*verdicts)
+def test_a_verdict_is_one_sentence_and_a_status_that_fits(rule, installed, body):
+    verdict = judge(rule, installed, "f", body)
+    assert verdict.reason
+    allowed = {Status.ABSENT, Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.DRIFTED}
+    assert verdict.status in ({Status.PENDING} if verdict.ok else allowed)
+    assert judge(rule, installed, "f", body) == verdict
+
+
+@given(*verdicts)
+def test_never_applied_without_a_rule_or_a_release(rule, installed, body):
+    if rule is None or installed is None:
+        assert not judge(rule, installed, "f", body).ok
+
+
+@given(*verdicts)
+def test_a_known_body_decides_whatever_the_version(rule, installed, body):
+    if rule is None or installed is None:
+        return
+    verdict = judge(rule, installed, "f", body)
+    if body in rule.affected_bodies["f"]:
+        assert verdict.ok
+    if body in rule.sound_bodies["f"]:
+        assert not verdict.ok
+
+
+@given(*verdicts)
+def test_an_unknown_body_is_applied_to_only_where_none_is_known(rule, installed, body):
+    """The defect was seen in that very code, or code was never compared."""
+    if rule is None or installed is None or body is None:
+        return
+    known = rule.affected_bodies["f"] | rule.sound_bodies["f"]
+    if known and body not in known:
+        assert not judge(rule, installed, "f", body).ok
+
+
+@given(rules(), st.one_of(versions, garbage), st.one_of(st.none(), BODIES))
+def test_what_is_applied_is_in_the_range_or_has_the_body(rule, version, body):
+    if judge(rule, Installed("fake-lm", version), "f", body).ok:
+        assert rule.decide(version) == "affected" or body in rule.affected_bodies["f"]
+
+
+# -- the file ----------------------------------------------------------------------------------
+
+
+def loaded(content: str | bytes) -> CompatMatrix:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "matrix.yaml")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return CompatMatrix.load(path)
+
+
+@given(releases, ranges, ranges, st.one_of(versions, numbers))
+def test_no_release_is_both_affected_and_fixed_in_a_matrix_that_loads(known, one, other, version):
+    rule = {"affected": one, "fixed": other}
+    text = yaml.safe_dump(
+        document(releases={"fake-lm": list(known)}, patches={"fix": {"fake-lm": rule}})
+    )
+    try:
+        found = loaded(text).rule("fix", "fake-lm")
+    except MlxPatchesError as error:
+        assert "both affected and fixed" in str(error)
+        return
+    assert not any(
+        SpecifierSet(one).contains(v, prereleases=True)
+        and SpecifierSet(other).contains(v, prereleases=True)
+        for v in (*known, Version(version).public)
+    )
+    assert (found.affected, found.fixed) == (one, other)
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.integers(), st.text(), st.floats(), st.booleans()),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_other_document_is_refused_in_one_line(content):
+    with pytest.raises(MlxPatchesError) as raised:
+        loaded(yaml.safe_dump(content, allow_unicode=True))
+    assert str(raised.value).isprintable()
+
+
+OURS = builtin_path().read_bytes()
+
+
+@given(st.integers(0, len(OURS) - 2))
+@example(len(OURS) - 20)
+def test_our_own_matrix_cut_off_anywhere_is_refused_or_has_every_patch_and_row(length):
+    """A download that ended early. The last sets that cannot work may be missing."""
+    try:
+        cut = loaded(OURS[:length])
+    except MlxPatchesError:
+        return
+    assert length > OURS.index(b"broken_sets:")
+    whole = loaded(OURS)
+    assert (cut.patches, cut.models, cut.always) == (whole.patches, whole.models, whole.always)
+    for patch in whole.patches:
+        for distribution in whole.releases:
+            assert cut.rule(patch, distribution) == whole.rule(patch, distribution)

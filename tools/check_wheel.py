@@ -1,0 +1,58 @@
+"""Builds the wheel twice and compares: the same source gives the same bytes.
+
+The copies differ in what must not matter: their path, the times and modes of their files, and
+the user's umask. ``SOURCE_DATE_EPOCH`` is passed on; without it the build backend takes a date
+of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        first = built(copied(Path(place, "one"), umask=0o022, time=1_600_000_000), umask=0o022)
+        other = built(copied(Path(place, "another"), umask=0o077, time=1_700_000_000), umask=0o077)
+        digests = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in (first, other)]
+    for digest in digests:
+        print(f"{digest}  {first.name}")
+    sys.exit(digests[0] != digests[1] and "the two wheels differ")
+
+
+def copied(to: Path, umask: int, time: float) -> Path:
+    """A copy of what git has of the source, as somebody else would have it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        file = to / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, file)
+        file.chmod(0o666 & ~umask)
+        os.utime(file, (time, time))
+    return to
+
+
+def built(source: Path, umask: int) -> Path:
+    """The wheel of a source tree."""
+    out = source.with_name(f"{source.name}-wheel")
+    subprocess.run(
+        [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", out, source],
+        check=True,
+        umask=umask,
+    )
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+if __name__ == "__main__":
+    main()
