@@ -68,11 +68,14 @@ class ReleaseSet:
         return limit
 
 
-def make(one: ReleaseSet, folder: Path, *extra: str) -> Path:
+def make(
+    one: ReleaseSet, folder: Path, *extra: str, package: Sequence[str] = ("-e", str(ROOT))
+) -> Path:
     """Make a set's environment with this package in it, or bring it up to date.
 
     Args:
         extra: more arguments for the install.
+        package: this package, as arguments for the install.
 
     Returns:
         Its Python.
@@ -88,7 +91,7 @@ def make(one: ReleaseSet, folder: Path, *extra: str) -> Path:
         [
             *(*uv, "pip", "install", "--quiet", "--python", str(python)),
             *("--override", str(overrides), *one.age_limit(), *one.requirements()),
-            *("-e", str(ROOT), *extra),
+            *(*package, *extra),
         ],
     ]
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .server import prompts, serving
+from .server import prompts, serving, with_images
 
 ROOT = Path(__file__).parents[2]
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
@@ -26,17 +26,22 @@ if not SET:
     pytest.skip("needs the environment of a host: make hosts", allow_module_level=True)
 
 
+def name_of(case):
+    return "-".join((case["family"], *(["images"] if case.get("images") else [])))
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Saves a family's tiny model, once."""
+    """Saves a case's tiny model, once."""
     made = {}
 
-    def of(family):
-        if family not in made:
-            made[family] = tmp_path_factory.mktemp(family)
-            command = [sys.executable, "-m", "tests.hosts.model", str(made[family]), family]
+    def of(case):
+        kind = (case["family"], case.get("package", "mlx-lm"))
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(case["family"])
+            command = [sys.executable, "-m", "tests.hosts.model", str(made[kind]), *kind]
             subprocess.run(command, cwd=ROOT, check=True)
-        return made[family]
+        return made[kind]
 
     return of
 
@@ -44,16 +49,18 @@ def models(tmp_path_factory):
 def answers(case, model, log, patched):
     """What the host says alone, together, and asked again."""
     asked = prompts(COUNT // 2) + prompts(COUNT // 2, seed=1, prefix=PREFIX)
-    with serving(case["command"], model, log, patched) as host:
-        alone = host.one_by_one(asked)
+    if case.get("images"):
+        asked = with_images(asked)
+    with serving(case["command"], model, log, patched, case.get("chat", False)) as host:
+        alone = host.alone(asked)
         again = host.one_by_one(asked[::-1])[::-1]
         together = host.together(asked, streams=case.get("streams", True))
         return {"alone": alone, "together": together, "repeated": again}
 
 
-@pytest.mark.parametrize("case", CASES[SET], ids=lambda case: case["family"])
+@pytest.mark.parametrize("case", CASES[SET], ids=name_of)
 def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
-    model = models(case["family"])
+    model = models(case)
     without = answers(case, model, tmp_path / "without.log", patched=False)
     with_ = answers(case, model, tmp_path / "with.log", patched=True)
     wrong = [name for name, said in without.items() if said != without["alone"]]
