@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,20 +33,22 @@ _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "
 
 @contextlib.contextmanager
 def serving(
-    command: str,
+    case: Mapping[str, Any],
     model: Path,
     log: Path,
     patched: bool | None,
-    chat: bool = False,
     python: str = sys.executable,
 ) -> Iterator[Host]:
     """Run a host's command of Python's environment until the block ends.
 
     Args:
+        case: an entry of cases.toml.
         patched: with the patches or without; None leaves that to what was enabled there.
     """
     port = free_port()
-    words = shlex.split(command.format(model=model, port=port))
+    config = log.with_suffix(".yaml")
+    config.write_text(case.get("config", "").format(model=model, port=port))
+    words = shlex.split(case["command"].format(model=model, port=port, config=config))
     here = Path(python).parent
     words[0] = str(here / words[0])
     environment = dict(os.environ)
@@ -59,10 +61,11 @@ def serving(
     cache = log.with_suffix(".hub")
     cache.mkdir(exist_ok=True)
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
+    host = Host(f"http://127.0.0.1:{port}", str(model), case.get("chat", False))
     with log.open("w") as out:
         process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
         try:
-            yield ready(process, Host(f"http://127.0.0.1:{port}", str(model), chat), log)
+            yield ready(process, host, log)
         finally:
             process.terminate()
             try:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import release_sets
 
 HOST = "vllm-mlx 0.6.0"
-COMMAND = "vllm-mlx serve {model} --continuous-batching --offline --port {port}"
+CASE = {"command": "vllm-mlx serve {model} --continuous-batching --offline --port {port}"}
 ROUNDS = 20
 
 
@@ -39,7 +39,7 @@ def model(python, tmp_path_factory):
 def right_rounds(python, model, log):
     """In how many of the rounds the answers to concurrent requests are those to one alone."""
     asked = prompts(AT_A_TIME)
-    with serving(COMMAND, model, log, patched=None, python=python) as host:
+    with serving(CASE, model, log, patched=None, python=python) as host:
         alone = host.alone(asked)
         return sum(host.together(asked) == alone for _ in range(ROUNDS))
 
