@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-START_SECONDS = 150
+START_SECONDS = 240
 ANSWER_SECONDS = 60
 TOKENS = 24
 AT_A_TIME = 8

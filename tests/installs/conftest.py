@@ -29,6 +29,12 @@ def run(*command: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="session", autouse=True)
+def only_what_is_installed():
+    """Let nothing of this checkout be imported in the environments."""
+    os.environ.pop("PYTHONPATH", None)
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> str:
     """The path of this package's wheel."""
