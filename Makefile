@@ -11,9 +11,10 @@ demo: $(VENV)/ready
 test: $(VENV)/ready
 	@$(NOX)
 
-# Every host server of tests/hosts, in an environment of its own (long; large downloads).
+# Every host server of tests/hosts, in an environment of its own, and the wheel in fresh ones
+# (long; large downloads).
 hosts: $(VENV)/ready
-	@$(NOX) -s hosts
+	@$(NOX) -s hosts installs
 
 # Build the wheel twice, from two copies of the source, and compare them byte by byte.
 wheel: $(VENV)/ready

@@ -30,7 +30,7 @@ nox.options.error_on_missing_interpreters = False
 # Environments are made from what is on this machine.
 os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
 
-SETS = release_sets.load()
+SETS = release_sets.load() | release_sets.hosts()
 TESTED = [
     "mlx-lm 0.28.4",
     "mlx-lm 0.30.7",
@@ -111,6 +111,13 @@ def hosts(session: nox.Session, name: str) -> None:
     python = release_environment(session, name)
     env = {"MLX_PATCHES_HOST_SET": name}
     session.run(python, "-m", "pytest", "-q", *session.posargs, "tests/hosts", env=env)
+
+
+@nox.session(python=False)
+def installs(session: nox.Session) -> None:
+    """The wheel in fresh environments: beside a host, and by uv tool, uvx and pipx."""
+    python, env = sys.executable, {"MLX_PATCHES_INSTALLS": "1"}
+    session.run(python, "-m", "pytest", "-q", *session.posargs, "tests/installs", env=env)
 
 
 @nox.session(venv_backend="none")

@@ -152,7 +152,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         model=report,
         host=_boot.limited_to(),
         host_report=host_report,
-        foreign=tuple(_foreign.replaced()),
+        foreign=(*_foreign.replaced(), *_foreign.marked()),
         unknown=current.unknown,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )

@@ -16,22 +16,26 @@ from ._effect import describe
 from ._fingerprint import functions_of
 
 PACKAGES = ("mlx_lm", "mlx_vlm")
+# How the attributes begin that hosts leave on what they have changed, in lower case.
+MARKERS = {"_batch_patched": "vllm-mlx", "_omlx_": "omlx", "_rapid_": "rapid-mlx"}
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A method of a release that somebody exchanged whole.
+    """A method of a release that somebody exchanged whole, or what carries a host's marker.
 
     Args:
-        target: ``module:Class.method``.
-        by: ``module:name`` of what stands there.
+        target: ``module:Class.method``; of a marker also ``module:Class`` or ``module:function``.
+        by: ``module:name`` of what stands there; of a marker the host that sets it.
         lacks: the parameters of the release's own that it does not take: the release's callers
             may pass them.
+        marker: the attribute that says so, empty where the code itself does.
     """
 
     target: str
     by: str
-    lacks: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+    marker: str = ""
 
     @property
     def finding(self) -> str:
@@ -46,7 +50,12 @@ class Foreign:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {"target": self.target, "by": self.by, "lacks": list(self.lacks)}
+        return {
+            "target": self.target,
+            "by": self.by,
+            "lacks": list(self.lacks),
+            "marker": self.marker,
+        }
 
 
 def replaced() -> list[Foreign]:
@@ -55,14 +64,51 @@ def replaced() -> list[Foreign]:
     A wrapper whose chain ends at the release's own function is no replacement.
     """
     found = []
+    for name, module in _modules():
+        for kind, attribute, function in _methods(module):
+            if _is_foreign(function):
+                target = f"{name}:{kind.__qualname__}.{attribute}"
+                lacks = _lacks(module, f"{kind.__qualname__}.{attribute}", function)
+                found.append(Foreign(target, describe(function), lacks))
+    return found
+
+
+def marked() -> list[Foreign]:
+    """The classes, methods and functions of imported releases that carry a host's marker."""
+    found: dict[tuple[int, str], Foreign] = {}
+    for name, module in _modules():
+        for path, obj in _markable(module):
+            for marker, host in _markers(obj):
+                # Once: a function is imported by name into other modules.
+                found.setdefault((id(obj), marker), Foreign(f"{name}:{path}", host, (), marker))
+    return list(found.values())
+
+
+def _modules() -> Iterator[tuple[str, ModuleType]]:
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] in PACKAGES and isinstance(module, ModuleType):
-            for kind, attribute, function in _methods(module):
-                if _is_foreign(function):
-                    target = f"{name}:{kind.__qualname__}.{attribute}"
-                    lacks = _lacks(module, f"{kind.__qualname__}.{attribute}", function)
-                    found.append(Foreign(target, describe(function), lacks))
-    return found
+            yield name, module
+
+
+def _markable(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    for name, value in list(vars(module).items()):
+        if not isinstance(value, type):
+            yield name, value
+        elif value.__module__ == module.__name__:
+            yield value.__qualname__, value
+            for attribute, member in list(vars(value).items()):
+                function = getattr(member, "__func__", getattr(member, "fget", member))
+                yield f"{value.__qualname__}.{attribute}", function
+
+
+def _markers(obj: Any) -> Iterator[tuple[str, str]]:
+    """An object's markers and their hosts; a host that takes its change back sets False."""
+    if not callable(obj):
+        return
+    for name, value in list(getattr(obj, "__dict__", {}).items()):
+        for start, host in MARKERS.items():
+            if name.lower().startswith(start) and value is not None and value is not False:
+                yield name, host
 
 
 def _methods(module: ModuleType) -> Iterator[tuple[type, str, Any]]:

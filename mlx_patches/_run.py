@@ -22,6 +22,8 @@ from ._errors import MlxPatchesError
 LAUNCH = Path(__file__).parent / "_launch"
 # What makes an interpreter ignore PYTHONPATH.
 ISOLATED = ("E", "I")
+# How a relocatable script names the folder that it is in.
+BESIDE = '"$(dirname -- "$(realpath -- "$0")")"/'
 ISOLATED_BOOT = (
     "import sys, runpy; from mlx_patches._boot import start; start(); "
     "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -102,8 +104,12 @@ def interpreter_of(script: Path) -> list[str] | None:
         return None
     words = shlex.split(first[2:].decode(errors="replace"))
     if words and Path(words[0]).name in ("sh", "bash") and second.startswith(b"'''exec'"):
-        # What installers write where the path is too long or has a space.
-        words = shlex.split(second[len(b"'''exec'") :].decode(errors="replace"))[:1]
+        # What installers write where the path is too long, has a space, or may change.
+        line = second[len(b"'''exec'") :].decode(errors="replace").strip()
+        name = line.removeprefix(BESIDE)
+        words = shlex.split(name)[:1]
+        if name != line:
+            words = [str(script.resolve().parent / words[0])]
     if words and Path(words[0]).name == "env":
         resolved = shutil.which(words[1]) if len(words) > 1 else None
         words = [resolved, *words[2:]] if resolved else []

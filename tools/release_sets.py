@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 # The distributions that have sets of their own.
 DISTRIBUTIONS = ("mlx-lm", "mlx-vlm", "vllm-mlx")
-# What some releases require, is gigabytes large on Linux, and no text model uses.
+# What some releases require, is gigabytes large on Linux, and next to nobody imports.
 NEVER = ("torch", "torchvision")
 # Our own dependencies are younger than the older sets.
 _ANY_AGE = (
@@ -34,11 +34,15 @@ _ANY_AGE = (
 
 @dataclass(frozen=True)
 class ReleaseSet:
-    """One environment: a release, as of a date, with what has to be pinned beside it."""
+    """One environment: a release, as of a date, with what has to be pinned beside it.
+
+    ``keeps`` names what is left out elsewhere and imported here.
+    """
 
     name: str
     date: str
     pins: dict[str, str]
+    keeps: tuple[str, ...] = ()
 
     @property
     def distribution(self) -> str:
@@ -68,11 +72,14 @@ class ReleaseSet:
         return limit
 
 
-def make(one: ReleaseSet, folder: Path, *extra: str) -> Path:
+def make(
+    one: ReleaseSet, folder: Path, *extra: str, package: Sequence[str] = ("-e", str(ROOT))
+) -> Path:
     """Make a set's environment with this package in it, or bring it up to date.
 
     Args:
         extra: more arguments for the install.
+        package: this package, as arguments for the install.
 
     Returns:
         Its Python.
@@ -88,11 +95,12 @@ def make(one: ReleaseSet, folder: Path, *extra: str) -> Path:
         [
             *(*uv, "pip", "install", "--quiet", "--python", str(python)),
             *("--override", str(overrides), *one.age_limit(), *one.requirements()),
-            *("-e", str(ROOT), *extra),
+            *(*package, *extra),
         ],
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    overrides.write_text("".join(f"{name}; python_version < '3'\n" for name in NEVER))
+    left_out = [name for name in NEVER if name not in one.keeps]
+    overrides.write_text("".join(f"{name}; python_version < '3'\n" for name in left_out))
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True)
         if done.returncode:
@@ -107,11 +115,17 @@ def environment(one: ReleaseSet) -> Iterator[Path]:
         yield make(one, Path(folder))
 
 
-def load() -> dict[str, ReleaseSet]:
+def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
     """Every set by name, in the file's order."""
-    with (HERE / "release_sets.toml").open("rb") as file:
-        raw = tomllib.load(file)
+    raw = tomllib.loads((HERE / file).read_text())
     return {
-        name: ReleaseSet(name, str(entry["date"]), entry.get("pins", {}))
+        name: ReleaseSet(
+            name, str(entry["date"]), entry.get("pins", {}), tuple(entry.get("keeps", ()))
+        )
         for name, entry in raw.items()
     }
+
+
+def hosts() -> dict[str, ReleaseSet]:
+    """The sets of hosts that are served and not measured: none of our patches is in them."""
+    return load("host_sets.toml")

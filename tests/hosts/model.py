@@ -1,6 +1,6 @@
 """A tiny random-weight model with a tokenizer, as a folder that servers load.
 
-python -m tests.hosts.model FOLDER FAMILY
+python -m tests.hosts.model FOLDER FAMILY [PACKAGE]
 """
 
 from __future__ import annotations
@@ -8,11 +8,18 @@ from __future__ import annotations
 import json
 import string
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 EOS = "<eos>"
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " "
+# As byte-level tokenizers write it.
+SPACE = "Ġ"
+# What templates and processors put between the text and an image.
+SPECIAL = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
+VOCABULARY = 1 + len(CHARACTERS) + len(SPECIAL)
+START, IMAGE, END, VIDEO = range(1 + len(CHARACTERS), VOCABULARY)
 # The lab gives Llama sliding windows; servers meet it without.
 CONFIGS = {
     "llama": {
@@ -27,11 +34,97 @@ CONFIGS = {
         "tie_word_embeddings": False,
     }
 }
-TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+QWEN_TEXT = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": VOCABULARY,
+    "rope_theta": 10000.0,
+    "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+    "tie_word_embeddings": False,
+}
+# Models with images, whole: their vision towers see 2 x 2 patches of 14 pixels at the least.
+WHOLE = {
+    "qwen2_5_vl": {
+        "model_type": "qwen2_5_vl",
+        "image_token_id": IMAGE,
+        "video_token_id": VIDEO,
+        "vision_start_token_id": START,
+        "vision_end_token_id": END,
+        **QWEN_TEXT,
+        "text_config": {"model_type": "qwen2_5_vl_text", **QWEN_TEXT},
+        "vision_config": {
+            "model_type": "qwen2_5_vl",
+            "depth": 2,
+            "hidden_size": 64,
+            "intermediate_size": 64,
+            "out_hidden_size": 128,
+            "num_heads": 2,
+            "fullatt_block_indexes": [1],
+        },
+    },
+    "gemma4": {
+        "model_type": "gemma4",
+        "vocab_size": VOCABULARY,
+        "hidden_size": 128,
+        "image_token_id": IMAGE,
+        "boi_token_id": START,
+        "eoi_token_id": END,
+        "audio_token_id": VIDEO,
+        "audio_config": None,
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size": 128,
+            "num_hidden_layers": 4,
+            "intermediate_size": 96,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "global_head_dim": 32,
+            "vocab_size": VOCABULARY,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 2,
+            "final_logit_softcapping": None,
+            "sliding_window": 64,
+            "sliding_window_pattern": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+        "vision_config": {
+            "model_type": "gemma4_vision",
+            "hidden_size": 64,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "global_head_dim": 32,
+            "patch_size": 14,
+            "position_embedding_size": 64,
+        },
+    },
+}
+# The best token is far ahead: some hosts sample whatever temperature they are asked for.
+CERTAINTY = 1e4
+TEMPLATE = """
+{%- for message in messages -%}
+{%- if message['content'] is string -%}{{ message['content'] }}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
+{%- else -%}{{ part['text'] }}
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+{%- endfor -%}
+"""
 
 
-def save(folder: Path, family: str) -> None:
-    """Write a family's model of mlx-lm: config, weights, tokenizer."""
+def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
+    """Write a family's model: config, weights, tokenizer, and of mlx-vlm's what sees images."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
@@ -39,21 +132,47 @@ def save(folder: Path, family: str) -> None:
     from mlx_patches.lab.build import build
 
     folder.mkdir(parents=True, exist_ok=True)
-    model = build(Family("mlx-lm", family), config=CONFIGS.get(family))
-    weights = dict(tree_flatten(model.module.parameters()))
+    if package == "mlx-vlm":
+        module, config = whole(family), WHOLE[family]
+        write(folder / "preprocessor_config.json", {"patch_size": 14, "merge_size": 2})
+    else:
+        model = build(Family(package, family), config=CONFIGS.get(family))
+        module, config = model.module, model.config
+    weights = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
-    write(folder / "config.json", {**model.config, "eos_token_id": 0})
-    save_tokenizer(folder)
+    write(folder / "config.json", {**config, "eos_token_id": 0})
+    save_tokenizer(folder, SPECIAL if package == "mlx-vlm" else ())
 
 
-def save_tokenizer(folder: Path) -> None:
+def whole(family: str) -> Any:
+    """A model with its vision tower, of the installed mlx-vlm."""
+    import copy
+    import importlib
+
+    from mlx_patches.lab.build import _draw_weights
+
+    module = importlib.import_module(f"mlx_vlm.models.{family}")
+    config = module.ModelConfig.from_dict(copy.deepcopy(WHOLE[family]))
+    for part in ("text", "vision"):
+        kind = getattr(module, f"{part.title()}Config")
+        setattr(config, f"{part}_config", kind.from_dict(WHOLE[family][f"{part}_config"]))
+    model = module.Model(config)
+    _draw_weights(model, seed=0)
+    norm = model.language_model.model.norm
+    norm.weight = norm.weight * CERTAINTY
+    return model
+
+
+def save_tokenizer(folder: Path, special: Sequence[str] = ()) -> None:
     """One token a character; the end of a turn is token 0."""
-    from tokenizers import Tokenizer, decoders, models
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    vocabulary = {EOS: 0} | {c: i for i, c in enumerate(CHARACTERS, start=1)}
+    vocabulary = {EOS: 0} | {c: i for i, c in enumerate([*CHARACTERS, *special], start=1)}
+    vocabulary[SPACE] = vocabulary.pop(" ")
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token=EOS))
-    tokenizer.add_special_tokens([EOS])
-    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([EOS, *special])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
     write(
         folder / "tokenizer_config.json",
@@ -72,4 +191,4 @@ def write(file: Path, content: Any) -> None:
 
 
 if __name__ == "__main__":
-    save(Path(sys.argv[1]), sys.argv[2])
+    save(Path(sys.argv[1]), *sys.argv[2:])

@@ -2,43 +2,70 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
 import random
 import shlex
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-START_SECONDS = 150
+START_SECONDS = 240
 ANSWER_SECONDS = 60
 TOKENS = 24
 AT_A_TIME = 8
+# Starts what stands for an answer that did not come; no model says it.
+FAILED = "\N{CROSS MARK}"
 _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "12", "more")
 
 
 @contextlib.contextmanager
-def serving(command: str, model: Path, log: Path, patched: bool) -> Iterator[Host]:
-    """Run a host's command, with the patches or without, until the block ends."""
+def serving(
+    case: Mapping[str, Any],
+    model: Path,
+    log: Path,
+    patched: bool | None,
+    python: str = sys.executable,
+) -> Iterator[Host]:
+    """Run a host's command of Python's environment until the block ends.
+
+    Args:
+        case: an entry of cases.toml.
+        patched: with the patches or without; None leaves that to what was enabled there.
+    """
     port = free_port()
-    words = shlex.split(command.format(model=model, port=port))
-    here = Path(sys.executable).parent
+    config = log.with_suffix(".yaml")
+    config.write_text(case.get("config", "").format(model=model, port=port))
+    words = shlex.split(case["command"].format(model=model, port=port, config=config))
+    here = Path(python).parent
     words[0] = str(here / words[0])
+    environment = dict(os.environ)
+    environment.pop("MLX_PATCHES", None)
+    if patched is not None:
+        environment["MLX_PATCHES"] = "1" if patched else "0"
     if patched:
         words = [str(here / "mlx-patches"), "run", "--", *words]
-    environment = {**os.environ, "MLX_PATCHES": "1" if patched else "0", "HF_HUB_OFFLINE": "1"}
+    # Some hosts list what is in the hub's cache, and fail where there is none.
+    cache = log.with_suffix(".hub")
+    cache.mkdir(exist_ok=True)
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
+    host = Host(f"http://127.0.0.1:{port}", str(model), case.get("chat", False))
     with log.open("w") as out:
         process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
         try:
-            yield ready(process, port, str(model), log)
+            yield ready(process, host, log)
         finally:
             process.terminate()
             try:
@@ -55,9 +82,8 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def ready(process: subprocess.Popen[bytes], port: int, model: str, log: Path) -> Host:
+def ready(process: subprocess.Popen[bytes], host: Host, log: Path) -> Host:
     """The host, when it answers."""
-    host = Host(f"http://127.0.0.1:{port}", model)
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(httpx.HTTPError):
@@ -67,49 +93,67 @@ def ready(process: subprocess.Popen[bytes], port: int, model: str, log: Path) ->
     raise RuntimeError(f"the host does not start: {log.read_text()[-2000:]}")
 
 
+# Text, or the parts of a chat message: text and images.
+Prompt = str | list[dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Host:
-    """A running server."""
+    """A running server, asked for completions, or, where it has none, for chat completions."""
 
     url: str
     model: str
+    chat: bool = False
 
-    def answer(self, prompt: str, stream: bool = False) -> str:
+    def answer(self, prompt: Prompt, stream: bool = False) -> str:
         """The greedy completion of a prompt; what went wrong where there is none."""
         try:
             if stream:
                 return "".join(self._pieces(prompt)).strip()
-            body = self._body(prompt)
-            said = httpx.post(f"{self.url}/v1/completions", json=body, timeout=ANSWER_SECONDS)
+            said = httpx.post(self._endpoint(), json=self._body(prompt), timeout=ANSWER_SECONDS)
             said.raise_for_status()
-            return str(said.json()["choices"][0]["text"]).strip()
-        except (httpx.HTTPError, KeyError, ValueError) as error:
-            return f"<{type(error).__name__}: {error}>"
+            return text_of(said.json()).strip()
+        except (httpx.HTTPError, LookupError, ValueError) as error:
+            return f"{FAILED} {type(error).__name__}: {error}"
 
-    def _body(self, prompt: str, **more: object) -> dict[str, object]:
-        asked = {"model": self.model, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
-        return asked | more
+    def _endpoint(self) -> str:
+        return f"{self.url}/v1/chat/completions" if self.chat else f"{self.url}/v1/completions"
 
-    def _pieces(self, prompt: str) -> Iterator[str]:
+    def _body(self, prompt: Prompt, **more: object) -> dict[str, object]:
+        messages = [{"role": "user", "content": prompt}]
+        asked = {"messages": messages} if self.chat else {"prompt": prompt}
+        return {"model": self.model, "max_tokens": TOKENS, "temperature": 0, **asked, **more}
+
+    def _pieces(self, prompt: Prompt) -> Iterator[str]:
         body = self._body(prompt, stream=True)
-        url = f"{self.url}/v1/completions"
-        with httpx.stream("POST", url, json=body, timeout=ANSWER_SECONDS) as said:
+        with httpx.stream("POST", self._endpoint(), json=body, timeout=ANSWER_SECONDS) as said:
             said.raise_for_status()
             for line in said.iter_lines():
                 data = line.removeprefix("data: ")
                 if line.startswith("data: ") and data != "[DONE]":
-                    yield json.loads(data)["choices"][0].get("text") or ""
+                    yield text_of(json.loads(data))
 
-    def leave(self, prompt: str) -> None:
+    def leave(self, prompt: Prompt) -> None:
         """Ask, and hang up after the first piece."""
         with contextlib.suppress(httpx.HTTPError, StopIteration):
             next(self._pieces(prompt))
 
-    def one_by_one(self, prompts: Sequence[str]) -> list[str]:
+    def one_by_one(self, prompts: Sequence[Prompt]) -> list[str]:
         """The answers to requests that come one at a time."""
         return [self.answer(prompt) for prompt in prompts]
 
-    def together(self, prompts: Sequence[str], streams: bool = True) -> list[str]:
+    def alone(self, prompts: Sequence[Prompt]) -> list[str]:
+        """The answers that the others have to be; there has to be one to each prompt.
+
+        Raises:
+            AssertionError: one failed, or they are all but the same.
+        """
+        answers = self.one_by_one(prompts)
+        assert not [said for said in answers if said.startswith(FAILED)], answers
+        assert len(set(answers)) > len(prompts) // 4, answers
+        return answers
+
+    def together(self, prompts: Sequence[Prompt], streams: bool = True) -> list[str]:
         """The answers to requests that overlap, every other one streamed, and one that leaves."""
 
         def ask(index: int) -> str:
@@ -121,6 +165,44 @@ class Host:
             answers = list(pool.map(ask, range(len(prompts))))
             left.result()
             return answers
+
+
+def text_of(said: dict[str, Any]) -> str:
+    """What an answer, or a piece of one, says; some hosts end a stream with no choice."""
+    text = ""
+    for choice in said["choices"]:
+        message = choice.get("message") or choice.get("delta") or choice
+        text += message.get("text") or message.get("content") or ""
+    return text
+
+
+def with_images(prompts: Sequence[str]) -> list[Prompt]:
+    """The prompts, two of three behind an image, of mixed sizes."""
+    sizes = (0, 1, 2)
+    return [
+        [{"type": "image_url", "image_url": {"url": image(28 * size, 56)}}, text_part]
+        if (size := sizes[index % 3])
+        else [text_part]
+        for index, text in enumerate(prompts)
+        for text_part in ({"type": "text", "text": text},)
+    ]
+
+
+def image(width: int, height: int) -> str:
+    """A PNG with a gradient, as a data URL."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    rows = (
+        b"\0" + bytes(v for x in range(width) for v in (9 * x % 256, 7 * y % 256, x * y % 256))
+        for y in range(height)
+    )
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
+    png += chunk(b"IDAT", zlib.compress(b"".join(rows))) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def prompts(count: int, seed: int = 0, prefix: int = 0) -> list[str]:

@@ -92,3 +92,54 @@ def test_a_module_without_source_is_no_traceback(attention):
     attention.__call__ = lambda self, x: x
     (found,) = _foreign.replaced()
     assert found.lacks == ()
+
+
+@pytest.mark.parametrize(
+    ("marker", "host"),
+    [
+        ("_batch_patched", "vllm-mlx"),
+        ("_omlx_patched", "omlx"),
+        ("_rapid_gdn_wrapper", "rapid-mlx"),
+        ("_RAPID_MLX_DISK_STREAM_INSTALLED", "rapid-mlx"),
+    ],
+)
+def test_a_marked_class_names_its_host(attention, marker, host):
+    assert _foreign.marked() == []
+    setattr(attention, marker, True)
+    (found,) = _foreign.marked()
+    assert (found.target, found.by) == ("fake_vlm.attention:Attention", host)
+    assert (found.marker, found.lacks, found.finding) == (marker, (), "")
+    report = _audit.audit()
+    assert report.as_dict()["foreign"] == [found.as_dict()]
+    assert not report.findings
+
+
+@pytest.mark.parametrize("kind", [lambda f: f, staticmethod, classmethod, property])
+def test_a_marked_method_names_its_host(attention, kind):
+    def scale(*args):
+        return 2
+
+    scale._omlx_patched = True
+    attention.scale = kind(scale)
+    (found,) = _foreign.marked()
+    assert (found.target, found.by) == ("fake_vlm.attention:Attention.scale", "omlx")
+
+
+def test_a_marked_function_counts_once(attention, site):
+    site.write("fake_vlm/function.py", "def attend(x):\n    return x\n")
+    site.write("fake_vlm/importer.py", "from .function import attend\n")
+    load("fake_vlm.importer")
+    load("fake_vlm.function").attend._rapid_wrapper = True
+    (found,) = _foreign.marked()
+    assert found.target == "fake_vlm.function:attend"
+
+
+def test_a_change_that_its_host_took_back_is_none(attention):
+    attention._omlx_installed = False
+    attention._rapid_original_call = None
+    assert _foreign.marked() == []
+
+
+def test_other_attributes_are_no_markers(attention):
+    attention._batch_size = attention.omlx_name = attention._rapidity = 3
+    assert _foreign.marked() == []

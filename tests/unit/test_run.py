@@ -46,6 +46,19 @@ def test_a_long_interpreter_path(tmp_path):
     assert output([script(tmp_path / "host", "#!/bin/sh", shell)]) == ["True"]
 
 
+def test_an_interpreter_beside_the_script(tmp_path):
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    python = script(folder / "python", "#!/bin/sh", f'exec "{sys.executable}" "$@"')
+    beside = '"$(dirname -- "$(realpath -- "$0")")"/\'python\''
+    shell = f"'''exec' {beside} \"$0\" \"$@\"\n' '''\n{ACTIVE}"
+    host = script(folder / "host", "#!/bin/sh", shell)
+    link = tmp_path / "link"
+    link.symlink_to(host)
+    assert _run.interpreter_of(host) == _run.interpreter_of(link) == [str(python)]
+    assert output([host]) == output([link]) == ["True"]
+
+
 def test_python_itself():
     assert output([sys.executable, "-c", ACTIVE]) == ["True"]
 

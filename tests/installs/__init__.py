@@ -1,0 +1,1 @@
+"""This package as a wheel, in environments that users make: `make hosts`."""

@@ -1,0 +1,44 @@
+"""Downloads, and takes minutes: runs where MLX_PATCHES_INSTALLS is set, by `make hosts`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UV = (sys.executable, "-m", "uv")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not os.environ.get("MLX_PATCHES_INSTALLS"):
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason="installs from registries: make hosts"))
+
+
+def run(*command: str, **environment: str) -> str:
+    """What a command prints; its error where it fails."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT.root
+    )
+    assert not done.returncode, f"{command}: {done.stdout[-1000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session", autouse=True)
+def only_what_is_installed():
+    """Let nothing of this checkout be imported in the environments."""
+    os.environ.pop("PYTHONPATH", None)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> str:
+    """The path of this package's wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(*UV, "build", "--quiet", "--wheel", "--out-dir", str(folder), str(ROOT))
+    (built,) = folder.glob("*.whl")
+    return str(built)
