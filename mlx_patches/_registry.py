@@ -36,6 +36,7 @@ _BUILTIN = {
     "quantized-masks": "shared.quantized_masks",
     "quantize-rotating": "shared.quantize_rotating",
     "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",
+    "quantized-decode": "mlx_vlm.quantized_decode",
     "extra-eos": "shared.extra_eos",
     "mask-list": "shared.mask_list",
     "mask-after-update": "mlx_vlm.mask_after_update",

@@ -17,6 +17,7 @@ from mlx_patches.patches.mlx_vlm import (
     mask_by_offset,
     mistral_row_scale,
     quantize_last_layer,
+    quantized_decode,
     single_joins,
     unknown_kwargs,
 )
@@ -165,6 +166,10 @@ def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize_last_layer, "spared", lambda count: count)
 
 
+def padding_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized_decode, "is_quantized", lambda cache: False)
+
+
 def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_joins, "batched", lambda layer: layer)
 
@@ -253,4 +258,5 @@ MUTANTS: dict[str, Mutant] = {
     "aya-masks": one_mask_for_both,
     "quantize-rotating": layers_that_refuse,
     "vlm-quantize-last-layer": no_layer_is_the_last,
+    "quantized-decode": padding_that_is_read,
 }

@@ -65,7 +65,7 @@ def by_row(call: FunctionType, knows_left: bool = False) -> Callable[..., Any]:
     """The model's call, that feeds rows with padding one by one.
 
     With ``knows_left`` not those with left padding whose positions come with them, where the
-    release counts that padding itself.
+    release counts that padding itself. It does not where keys and values are quantized.
     """
     knows_left &= any(name.endswith("left_padding_info") for name in call.__globals__)
     signature = inspect.signature(call)
@@ -73,7 +73,8 @@ def by_row(call: FunctionType, knows_left: bool = False) -> Callable[..., Any]:
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get("cache", args[place] if len(args) > place else None)
-        left_too = not knows_left or kwargs.get("position_ids") is None
+        counted = knows_left and kwargs.get("position_ids") is not None
+        left_too = not counted or any(map(_rows.is_quantized, cache or ()))
         first = next(_rows.recurrent(cache or ()), None)
         if first is None or not is_marked(first, left_too):
             return call(*args, **kwargs)
@@ -135,7 +136,10 @@ def apart(
     for row, (start, end) in enumerate(spans):
         fresh = model.make_cache()
         pairs = zip(cache, fresh, strict=True)
-        alone = fresh if left[row] > 0 else [_rows.row_of(old, row, new) for old, new in pairs]
+        alone = [
+            _rows.empty_like(old, new) if left[row] > 0 else _rows.row_of(old, row, new)
+            for old, new in pairs
+        ]
         caches.append(alone)
         if start == end:
             said.append(None)
