@@ -47,6 +47,7 @@ _BUILTIN = {
     "shared-layer-offset": "shared.shared_layer_offset",
     "altup-batch": "mlx_vlm.altup_batch",
     "single-joins": "mlx_vlm.single_joins",
+    "deepstack-rows": "mlx_vlm.deepstack_rows",
     "aya-masks": "mlx_vlm.aya_masks",
     "prefix-hit": "vllm_mlx.prefix_hit",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",

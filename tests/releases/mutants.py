@@ -13,6 +13,7 @@ from mlx_patches.patches.mlx_vlm import (
     altup_batch,
     aya_masks,
     batch_turbo_quant,
+    deepstack_rows,
     mask_after_update,
     mask_by_offset,
     mistral_row_scale,
@@ -170,6 +171,10 @@ def padding_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_decode, "is_quantized", lambda cache: False)
 
 
+def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepstack_rows, "aligned", lambda rows, lengths: rows)
+
+
 def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_joins, "batched", lambda layer: layer)
 
@@ -234,6 +239,7 @@ MUTANTS: dict[str, Mutant] = {
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_as_they_come,
     "quantized-merge": rows_that_stay_quantized,
+    "deepstack-rows": features_in_lists,
     "single-joins": layers_as_they_are,
     "never-written": caches_that_are_all_written,
     "gemma2-masks": masks_of_four_axes,
