@@ -58,6 +58,7 @@ _BUILTIN = {
     "shared-layer-offset": "shared.shared_layer_offset",
     "altup-batch": "mlx_vlm.altup_batch",
     "single-joins": "mlx_vlm.single_joins",
+    "deepstack-rows": "mlx_vlm.deepstack_rows",
     "aya-masks": "mlx_vlm.aya_masks",
     "server-prefix-hit": "mlx_lm.server_prefix_hit",
     "server-chunked-hit": "mlx_lm.server_chunked_hit",

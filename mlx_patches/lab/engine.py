@@ -388,12 +388,31 @@ def generate(
         late: one more prompt, inserted when the others have said a few tokens.
         count: how many tokens each row says.
     """
+    return _unless_refused(_generated, speaker(model, count), prompts, late, count)
+
+
+def speaker(model: LabModel, count: int, **options: Any) -> Any:
+    """The release's own batch generator, for rows that say so many tokens.
+
+    Args:
+        options: of the generator.
+    """
     generator = getattr(_generate_module(model), "BatchGenerator", None)
     if generator is None:
         raise NotApplicable("the release has no batch generator")
     vision = "processor" in inspect.signature(generator).parameters
-    speak = (_VlmSpeaker if vision else _LmSpeaker)(model, generator, count)
-    return _unless_refused(_generated, speak, prompts, late, count)
+    return (_VlmSpeaker if vision else _LmSpeaker)(model, generator, count, **options)
+
+
+def all_said(speak: Any, order: Sequence[int], count: int) -> list[list[Said]]:
+    """What these rows say until each has said so many tokens."""
+    said: dict[int, list[Said]] = {uid: [] for uid in order}
+    for _ in range(10 * count):
+        for uid, one in speak.next():
+            said[uid].append(one)
+        if all(len(row) == count for row in said.values()):
+            break
+    return [said[uid] for uid in order]
 
 
 def _generated(
@@ -417,8 +436,8 @@ def _generated(
 class _LmSpeaker:
     """The batch generator of mlx-lm."""
 
-    def __init__(self, model: LabModel, generator: Any, count: int):
-        self.generator = generator(model.module, max_tokens=count)
+    def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
+        self.generator = generator(model.module, max_tokens=count, **options)
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         return list(self.generator.insert([list(prompt) for prompt in prompts]))
@@ -437,9 +456,9 @@ class _VlmSpeaker:
     and the model that it calls reads the token ids.
     """
 
-    def __init__(self, model: LabModel, generator: Any, count: int):
+    def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
         self.model = model
-        self.generator = generator(_TextOnly(model), _Endless(), max_tokens=count)
+        self.generator = generator(_TextOnly(model), _Endless(), max_tokens=count, **options)
         self.by_row = "prompt_kwargs" in inspect.signature(self.generator.insert).parameters
         self.waiting: list[int] = []
 
@@ -451,6 +470,15 @@ class _VlmSpeaker:
             return list(self.generator.insert(lists, prompt_kwargs=own))
         self.waiting = [len(prompt) for prompt in lists]
         return list(self.generator.insert(lists))
+
+    def add(self, prompts: list[list[int]], arguments: Sequence[dict[str, Any]]) -> list[int]:
+        """Insert prompts with what making their embeddings gave."""
+        if not self.by_row:
+            raise NotApplicable("the release's generator takes no arguments of a prompt")
+        own = [
+            {**self._own(prompt), **more} for prompt, more in zip(prompts, arguments, strict=True)
+        ]
+        return list(self.generator.insert(prompts, prompt_kwargs=own))
 
     def next(self) -> list[tuple[int, Said]]:
         import mlx.core as mx

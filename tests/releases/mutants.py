@@ -29,6 +29,7 @@ from mlx_patches.patches.mlx_vlm import (
     altup_batch,
     aya_masks,
     batch_turbo_quant,
+    deepstack_rows,
     mask_after_update,
     mask_by_offset,
     mistral_row_scale,
@@ -197,6 +198,10 @@ def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize_last_layer, "spared", lambda count: count)
 
 
+def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepstack_rows, "aligned", lambda rows, lengths: rows)
+
+
 def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_joins, "batched", lambda layer: layer)
 
@@ -353,6 +358,7 @@ MUTANTS: dict[str, Mutant] = {
     "quantized-masks": masks_as_they_come,
     "quantized-decode-mask": masks_in_a_word,
     "quantized-merge": rows_that_stay_quantized,
+    "deepstack-rows": features_in_lists,
     "single-joins": layers_as_they_are,
     "never-written": caches_that_are_all_written,
     "gemma2-masks": masks_of_four_axes,

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ..mlx_vlm import batch_quantized
+
 
 def row_of(layer: Any, row: int, fresh: Any) -> Any:
     """One row of a layer's batch cache, as the cache that it would have alone.
@@ -55,13 +57,20 @@ def put_together(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Non
         for index, states in enumerate(zip(*(row.cache for row in rows), strict=True)):
             layer.cache[index] = stacked(states)
     elif not all(is_empty(row) for row in rows):
-        kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])
-        vars(layer).update(vars(kind.merge(list(rows))))
+        vars(layer).update(vars(merged(layer, list(rows))))
         if any(waiting):
             import mlx.core as mx
 
             layer.left_padding = layer.left_padding + mx.array(waiting)
             layer.offset = layer.offset - mx.array(waiting)
+
+
+def merged(layer: Any, rows: list[Any]) -> Any:
+    """A batch cache of the layer's kind that holds these rows."""
+    if is_quantized(layer):
+        return batch_quantized.merge(type(layer), rows)
+    kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])
+    return kind.merge(rows)
 
 
 def stacked(states: Sequence[Any]) -> Any:
@@ -88,6 +97,11 @@ def like(state: Any, longest: Any) -> Any:
 def is_empty(layer: Any) -> bool:
     """Whether an attention cache was never written."""
     return bool(layer.keys is None if hasattr(layer, "keys") else layer.empty())
+
+
+def is_quantized(layer: Any) -> bool:
+    """Whether a batch cache holds keys and values in few bits, with scales and biases."""
+    return type(layer).__name__ == batch_quantized.CLASS
 
 
 def is_recurrent(layer: Any) -> bool:

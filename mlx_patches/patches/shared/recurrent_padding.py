@@ -64,7 +64,7 @@ def by_row(call: Callable[..., Any], knows_left: bool = False) -> Callable[..., 
     """The model's call, that feeds rows with padding one by one.
 
     With ``knows_left`` not those with left padding whose positions come with them, where the
-    release counts that padding itself.
+    release counts that padding itself. It does not where keys and values are quantized.
     """
     own = inspect.unwrap(call).__globals__
     knows_left &= any(name.endswith("left_padding_info") for name in own)
@@ -73,7 +73,8 @@ def by_row(call: Callable[..., Any], knows_left: bool = False) -> Callable[..., 
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get("cache", args[place] if len(args) > place else None)
-        left_too = not knows_left or kwargs.get("position_ids") is None
+        counted = knows_left and kwargs.get("position_ids") is not None
+        left_too = not counted or any(map(_rows.is_quantized, cache or ()))
         first = next(_rows.recurrent(cache or ()), None)
         if first is None or not is_marked(first, left_too):
             return call(*args, **kwargs)

@@ -30,6 +30,7 @@ FAMILIES = {
     "mlx-lm": ("afm7",),
     "mlx-vlm": (
         "afm7",
+        "cohere_compass",
         "deepseek_vl_v2",
         "ernie4_5_moe_vl",
         "falcon_ocr",
@@ -43,6 +44,8 @@ FAMILIES = {
 }
 # Where some of them keep the positions of the prompt that they were last given.
 POSITIONS = "_position_ids"
+# An argument of the whole batch, of which nobody knows whose row is where.
+FEATURES = "deepstack_visual_embeds"
 # Where the language model's call is the same in releases with the defect and without.
 BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
@@ -62,6 +65,8 @@ def one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
             for name, value in {**bound.arguments, **bound.arguments.pop("kwargs", {})}.items()
             if name not in list(signature.parameters)[:2]
         }
+        if given.get(FEATURES) is not None:
+            return call(model, inputs, *args, **kwargs)
         return in_turn(call, model, inputs, cache, given)
 
     return replacement
@@ -121,10 +126,10 @@ def parked_of(positions: Any, row: int, rows: int) -> Any:
 
 
 def solo(layer: Any, row: int) -> Any:
-    """One row's cache out of a layer's."""
+    """One row's cache out of a layer's; an empty one where the row had nothing but padding."""
     if hasattr(layer, "caches"):
         return type(layer)(*(solo(inner, row) for inner in layer.caches))
-    if not of_batch(layer) or layer.keys is not None:
+    if not of_batch(layer) or (layer.keys is not None and layer.offset[row].item() > 0):
         return layer.extract(row) if hasattr(layer, "extract") else cut_out(layer, row)
     return _rows.as_empty(layer, row_of(layer))
 

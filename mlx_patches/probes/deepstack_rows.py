@@ -1,0 +1,103 @@
+"""Has the release's batch generator take in prompts with images and without, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .._patch import Target
+from . import NotApplicable, Result
+from .rope_deltas import out_of_the_way
+
+_LAYERS = 2
+_TOKENS = 3
+_PIECE = 4
+_FAMILY = "qwen3_vl"
+# What the same models trip over as well.
+_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "rope-deltas")
+
+
+def probe(target: Target) -> Result:
+    """Red where a row is told something else than its prompt fed whole and alone."""
+    from ..lab import EXACT, Family, NotBuilt, engine
+    from ..lab.build import build
+    from ..lab.compare import spoken
+
+    in_model = target.module.startswith("mlx_vlm.models.")
+    try:
+        model = build(Family("mlx-vlm", target.module.split(".")[2] if in_model else _FAMILY))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    if not engine.own_positions(model):
+        raise NotApplicable("the release hands no image's positions to its generator")
+    prompts = prompts_of(model)
+    with out_of_the_way(_OTHERS):
+        arguments = [embedded(model, tokens, grid) for tokens, grid in prompts]
+        expected = [
+            alone(model, tokens, own) for (tokens, _), own in zip(prompts, arguments, strict=True)
+        ]
+        try:
+            said = together(model, [list(tokens) for tokens, _ in prompts], arguments)
+        except NotApplicable:
+            raise
+        except Exception as error:
+            return Result(True, engine.where(error))
+        cell = spoken(said, expected, EXACT)
+    return Result(cell.verdict == "red", cell.detail, cell.figure)
+
+
+def prompts_of(model: Any) -> list[tuple[Sequence[int], Any]]:
+    """Token ids and the image's grid of three prompts, the second without an image."""
+    from ..lab import engine
+    from ..lab.scenarios import rows_of
+
+    first, text, last = (list(row.text[: row.chunks[0]]) for row in rows_of(model, (11, 8, 10)))
+    images = [engine.with_image(model, first, (2, 2)), engine.with_image(model, last, (3, 2))]
+    (one, other) = ((image.tokens, image.grid) for image in images)
+    return [one, (text, None), other]
+
+
+def embedded(model: Any, tokens: Any, grid: Any) -> dict[str, Any]:
+    """What making the embeddings of a prompt gives, but for these."""
+    import mlx.core as mx
+
+    own = dict(zip(("position_ids", "rope_deltas"), index(model, tokens, grid), strict=True))
+    if grid is None:
+        return own
+    mask = mx.array([[token == max(tokens, key=tokens.count) for token in tokens]])
+    shape = (int(mask.sum().item()), model.module.args.hidden_size)
+    features = [mx.random.normal(shape, key=mx.random.key(layer)) for layer in range(_LAYERS)]
+    return {**own, "visual_pos_masks": mask, "deepstack_visual_embeds": features}
+
+
+def index(model: Any, tokens: Any, grid: Any) -> tuple[Any, Any]:
+    """The positions of a prompt, and its delta."""
+    import mlx.core as mx
+
+    positions, deltas, *_ = model.module.get_rope_index(mx.array([tokens]), grid)
+    return positions, mx.array(deltas).reshape(1, 1)
+
+
+def alone(model: Any, tokens: Any, arguments: dict[str, Any]) -> list[Any]:
+    """The logits with which a row says a few tokens, its prompt fed whole."""
+    import mlx.core as mx
+
+    from ..lab import engine
+
+    engine.forget(model)
+    cache = model.make_cache()
+    said = [model.call([list(tokens)], cache, **arguments)[0, -1]]
+    while len(said) < _TOKENS:
+        token = int(mx.argmax(said[-1]).item())
+        deltas = arguments["rope_deltas"]
+        said.append(model.call([[token]], cache, rope_deltas=deltas)[0, -1])
+    return said
+
+
+def together(model: Any, prompts: list[list[int]], arguments: list[dict[str, Any]]) -> Any:
+    """What the rows say in the generator, their prompts in pieces."""
+    from ..lab import engine
+
+    engine.forget(model)
+    speak = engine.speaker(model, _TOKENS, prefill_step_size=_PIECE)
+    return engine.all_said(speak, speak.add(prompts, arguments), _TOKENS)
