@@ -185,11 +185,18 @@ def quantized(
     makers: list[Callable[[], Any]] = []
     for index, (layer, plain) in enumerate(zip(batch, model.make_cache(), strict=True)):
         if hasattr(layer, "bits"):
-            kind = importlib.import_module(type(plain).__module__).QuantizedKVCache
+            kind = _quantized_kind(model, plain)
             makers.append(partial(kind, group_size=GROUP, bits=bits))
         else:
             makers.append(partial(_layer, model, index))
     return batch, makers
+
+
+def _quantized_kind(model: LabModel, plain: Any) -> Any:
+    """The class of a row's quantized cache, in place of a plain one."""
+    own = importlib.import_module(type(plain).__module__)
+    common = importlib.import_module(f"{_package(model.family)}.models.cache")
+    return getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
 
 
 def own_positions(model: LabModel) -> int:
@@ -591,6 +598,8 @@ def _package(family: Family) -> str:
 def _unless_refused(make: Any, *arguments: Any) -> list[Any]:
     try:
         return list(make(*arguments))
+    except NotImplementedError as error:
+        raise NotApplicable(str(error)) from error
     except ValueError as error:
         # The engines refuse a kind of cache with these words.
         if "does not yet support" in str(error) or "is not supported" in str(error):
@@ -629,6 +638,8 @@ def _restored(layer: Any) -> Any:
     meta = [layer.meta_state] if hasattr(layer, "meta_state") else []
     if hasattr(kind, "from_state"):
         return kind.from_state(state, *meta)
+    if isinstance(kind.state, property) and kind.state.fset is None:
+        raise NotApplicable(f"{_kind(layer)} cannot be given a state")
     fresh = kind.__new__(kind)
     fresh.state = state
     if meta:
