@@ -136,7 +136,13 @@ def probe(name: str, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--model", "models", multiple=True, metavar="NAME", help="Only this family.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME",
+    help="Only this family, or this distribution's.",
+)
 @click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this one.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @click.option("--patched", "mode", flag_value="patched", help="Only with the patches.")

@@ -77,10 +77,11 @@ class Only:
             not self.scenarios or scenario in self.scenarios
         )
 
-    def flags(self) -> list[str]:
+    def flags(self, distribution: str) -> list[str]:
         """As arguments of the lab."""
         flags = [flag for name in self.scenarios for flag in ("--scenario", name)]
-        return flags + [flag for name in self.families for flag in ("--model", name)]
+        models = [f"{distribution}:{name}" for name in self.families] or [distribution]
+        return flags + [flag for name in models for flag in ("--model", name)]
 
 
 def has_models(one: ReleaseSet) -> bool:
@@ -163,7 +164,15 @@ def cells(one: ReleaseSet, python: Path, part: str, jobs: int, only: Only) -> li
     flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cells.jsonl"
-        command = ["lab", *flags, *only.flags(), "--jobs", str(jobs), "--out", str(out)]
+        command = [
+            "lab",
+            *flags,
+            *only.flags(one.distribution),
+            "--jobs",
+            str(jobs),
+            "--out",
+            str(out),
+        ]
         measure_matrix.run(python, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]

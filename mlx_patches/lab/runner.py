@@ -120,7 +120,8 @@ def tasks(
     """The tasks of a run.
 
     Args:
-        models: families by name; all by default.
+        models: families by name, with or without their distribution, or a distribution's.
+            All by default.
         scenarios: names; all by default.
         mode: ``patched``, ``unpatched`` or ``both``.
         folder: a model's folder, whose config is shrunk instead of the lab's own.
@@ -243,7 +244,7 @@ def exit_code(rows: Iterable[Row]) -> int:
 
 
 def _is(family: Family, name: str) -> bool:
-    return name in (family.name, str(family))
+    return name in (family.name, str(family), family.distribution)
 
 
 def _end(code: int, errors: str) -> str:
