@@ -42,6 +42,7 @@ _BUILTIN = {
     "chunked-front": "mlx_lm.chunked_front",
     "plamo3-window": "mlx_lm.plamo3_window",
     "speculative-window": "mlx_lm.speculative_window",
+    "speculative-split": "mlx_lm.speculative_split",
     "processors-prompt": "mlx_lm.processors_prompt",
     "quantized-masks": "shared.quantized_masks",
     "quantize-rotating": "shared.quantize_rotating",

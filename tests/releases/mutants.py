@@ -21,6 +21,7 @@ from mlx_patches.patches.mlx_lm import (
     server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
+    speculative_split,
     speculative_window,
     window_mask,
 )
@@ -212,6 +213,10 @@ def hits_that_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_chunked_hit, "lacks", lambda cache, held: False)
 
 
+def as_many_caches_as_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative_split, "caches_of", lambda model: len(model.layers))
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -304,6 +309,7 @@ MUTANTS: dict[str, Mutant] = {
     "gated-delta-mask": masks_of_the_last_axis,
     "chunked-front": chunks_that_miss_nothing,
     "server-chunked-hit": hits_that_lack_nothing,
+    "speculative-split": as_many_caches_as_layers,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
