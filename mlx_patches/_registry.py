@@ -46,6 +46,7 @@ _BUILTIN = {
     "processors-prompt": "mlx_lm.processors_prompt",
     "quantized-masks": "shared.quantized_masks",
     "quantize-rotating": "shared.quantize_rotating",
+    "kv-bits-refused": "mlx_lm.kv_bits_refused",
     "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",
     "extra-eos": "shared.extra_eos",
     "mask-list": "shared.mask_list",

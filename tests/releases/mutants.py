@@ -13,6 +13,7 @@ from mlx_patches.patches.mlx_lm import (
     batch_rotating_extract,
     chunked_front,
     gated_delta_mask,
+    kv_bits_refused,
     long_rope,
     mamba_rows,
     plamo3_window,
@@ -217,6 +218,10 @@ def as_many_caches_as_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative_split, "caches_of", lambda model: len(model.layers))
 
 
+def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -310,6 +315,7 @@ MUTANTS: dict[str, Mutant] = {
     "chunked-front": chunks_that_miss_nothing,
     "server-chunked-hit": hits_that_lack_nothing,
     "speculative-split": as_many_caches_as_layers,
+    "kv-bits-refused": models_that_read_all,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
