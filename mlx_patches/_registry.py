@@ -48,6 +48,7 @@ _BUILTIN = {
     "quantize-rotating": "shared.quantize_rotating",
     "kv-bits-refused": "mlx_lm.kv_bits_refused",
     "vlm-quantize-last-layer": "mlx_vlm.quantize_last_layer",
+    "xtc-rows": "mlx_lm.xtc_rows",
     "extra-eos": "shared.extra_eos",
     "mask-list": "shared.mask_list",
     "mask-after-update": "mlx_vlm.mask_after_update",

@@ -25,6 +25,7 @@ from mlx_patches.patches.mlx_lm import (
     speculative_split,
     speculative_window,
     window_mask,
+    xtc_rows,
 )
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
@@ -222,6 +223,10 @@ def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
 
 
+def rows_at_one_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xtc_rows, "several", lambda logits: False)
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -316,6 +321,7 @@ MUTANTS: dict[str, Mutant] = {
     "server-chunked-hit": hits_that_lack_nothing,
     "speculative-split": as_many_caches_as_layers,
     "kv-bits-refused": models_that_read_all,
+    "xtc-rows": rows_at_one_threshold,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,
