@@ -30,6 +30,7 @@ _BUILTIN = {
     "dynamic-rope": "shared.dynamic_rope",
     "long-rope": "mlx_lm.long_rope",
     "arrays-mask": "shared.arrays_mask",
+    "arrays-extend": "mlx_lm.arrays_extend",
     "arrays-chunks": "mlx_lm.arrays_chunks",
     "gated-delta-mask": "mlx_lm.gated_delta_mask",
     "recurrent-padding": "shared.recurrent_padding",

@@ -9,6 +9,7 @@ import pytest
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import (
     arrays_chunks,
+    arrays_extend,
     arrays_restored,
     batch_rotating_extract,
     chunked_front,
@@ -227,6 +228,10 @@ def rows_at_one_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xtc_rows, "several", lambda logits: False)
 
 
+def slots_that_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_extend, "start", lambda cache, like: None)
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -322,6 +327,7 @@ MUTANTS: dict[str, Mutant] = {
     "speculative-split": as_many_caches_as_layers,
     "kv-bits-refused": models_that_read_all,
     "xtc-rows": rows_at_one_threshold,
+    "arrays-extend": slots_that_stay_empty,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,

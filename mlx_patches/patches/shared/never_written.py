@@ -81,7 +81,8 @@ def extracted_slots(extract: Callable[[Any, int], Any], cache: Any, idx: int) ->
     """Row ``idx`` of a recurrent cache; an unused slot stays unused."""
     if not any(map(is_unused, cache.cache)):
         return extract(cache, idx)
-    row = copy.copy(cache)  # not every class takes a number of slots
+    kind: Any = type(cache)
+    row = kind.__new__(kind)  # not every class takes a number of slots
     row.left_padding = row.lengths = None
     row.cache = [None if is_unused(slot) else slot[idx : idx + 1] for slot in cache.cache]
     return row
