@@ -101,10 +101,26 @@ def filtered(caches: Any, kind: str) -> str:
 
 
 def extended(caches: Any, kind: str) -> str:
-    """Two rows and one more."""
+    """Two rows and one more; then a written row and two empty ones, either way round."""
+    import mlx.core as mx
+
     cache = made(caches, kind)
     cache.extend(made(caches, kind, rows=1))
-    return "" if cache.offset.size == cache.left_padding.size == 3 else "rows are missing"
+    if not cache.offset.size == cache.left_padding.size == 3:
+        return "rows are missing"
+    for order in (1, -1):
+        written, empty = made(caches, kind, rows=1), made(caches, kind)
+        written.update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
+        cache, other = (written, empty)[::order]
+        cache.extend(other)
+        keys = cache.update_and_fetch(*[mx.ones((3, 1, 1, 2))] * 2)[0]
+        held = keys[:, 0, :, 0].tolist()[::order]
+        if held != [[1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 1]]:
+            return f"the batch holds {held}"
+        padding = cache.left_padding.tolist()[::order]
+        if padding != [0, 3, 3]:
+            return f"left padding {padding}"
+    return ""
 
 
 _OPERATIONS = {

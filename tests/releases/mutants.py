@@ -9,10 +9,12 @@ import pytest
 from mlx_patches._patch import Attribute
 from mlx_patches.patches.mlx_lm import (
     arrays_chunks,
+    arrays_extend,
     arrays_restored,
     batch_rotating_extract,
     chunked_front,
     gated_delta_mask,
+    kv_bits_refused,
     long_rope,
     mamba_rows,
     plamo3_window,
@@ -21,8 +23,10 @@ from mlx_patches.patches.mlx_lm import (
     server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
+    speculative_split,
     speculative_window,
     window_mask,
+    xtc_rows,
 )
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
@@ -239,6 +243,22 @@ def hits_that_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_chunked_hit, "lacks", lambda cache, held: False)
 
 
+def as_many_caches_as_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative_split, "caches_of", lambda model: len(model.layers))
+
+
+def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
+
+
+def rows_at_one_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xtc_rows, "several", lambda logits: False)
+
+
+def slots_that_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_extend, "start", lambda cache, like: None)
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
@@ -367,6 +387,10 @@ MUTANTS: dict[str, Mutant] = {
     "gated-delta-mask": masks_of_the_last_axis,
     "chunked-front": chunks_that_miss_nothing,
     "server-chunked-hit": hits_that_lack_nothing,
+    "speculative-split": as_many_caches_as_layers,
+    "kv-bits-refused": models_that_read_all,
+    "xtc-rows": rows_at_one_threshold,
+    "arrays-extend": slots_that_stay_empty,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_padding,

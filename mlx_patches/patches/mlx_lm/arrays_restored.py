@@ -25,14 +25,17 @@ NAMES = ("left_padding", "lengths")
 
 def completing(original: property) -> property:
     """``state`` whose setter leaves nothing unset."""
-    assert original.fset is not None
-    put = original.fset
+    assert original.fget is not None and original.fset is not None
+    get, put = original.fget, original.fset
+
+    def save(cache: Any) -> Any:
+        return get(cache)
 
     def restore(cache: Any, saved: Any) -> None:
         put(cache, saved)
         complete(cache)
 
-    return property(original.fget, restore, original.fdel, original.__doc__)
+    return property(save, restore, original.fdel, original.__doc__)
 
 
 def complete(cache: Any) -> None:

@@ -81,7 +81,8 @@ def extracted_slots(extract: Callable[[Any, int], Any], cache: Any, idx: int) ->
     """Row ``idx`` of a recurrent cache; an unused slot stays unused."""
     if not any(map(is_unused, cache.cache)):
         return extract(cache, idx)
-    row = copy.copy(cache)  # not every class takes a number of slots
+    kind: Any = type(cache)
+    row = kind.__new__(kind)  # not every class takes a number of slots
     row.left_padding = row.lengths = None
     row.cache = [None if is_unused(slot) else slot[idx : idx + 1] for slot in cache.cache]
     return row
@@ -114,12 +115,28 @@ def filtered(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -
 
 def extended(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
     """Add another batch's rows."""
-    if not (is_empty(cache) and is_empty(other)):
-        return extend(cache, other)
     import mlx.core as mx
 
+    sides = (cache, other)
+    written = next((side for side in sides if not is_empty(side)), None)
+    if written is not None:
+        for side in sides:
+            if is_empty(side):
+                start(side, written)
+        return extend(cache, other)
     cache.offset = mx.concatenate([cache.offset, other.offset])
     cache.left_padding = mx.concatenate([cache.left_padding, other.left_padding])
+
+
+def start(batch: Any, like: Any) -> None:
+    """Give an empty batch keys and values of no tokens, else like those of another."""
+    import mlx.core as mx
+
+    rows = batch.offset.size
+    batch.keys, batch.values = (
+        mx.zeros((rows, side.shape[1], 0, side.shape[3]), side.dtype)
+        for side in (like.keys, like.values)
+    )
 
 
 _BATCH = ("BatchKVCache", "BatchRotatingKVCache")

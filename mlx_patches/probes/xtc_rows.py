@@ -1,0 +1,26 @@
+"""Applies XTC to two rows of other shapes, together and alone."""
+
+from __future__ import annotations
+
+import importlib
+
+from .._patch import Target
+from . import Result
+
+_ALWAYS, _THRESHOLD, _SPECIAL = 1.0, 0.1, [3]
+_PROBABILITIES = ([0.6, 0.3, 0.05, 0.05], [0.4, 0.25, 0.2, 0.15])
+
+
+def probe(target: Target) -> Result:
+    """Red where a row keeps other choices than it does alone."""
+    import mlx.core as mx
+
+    apply_xtc = getattr(importlib.import_module(target.module), target.name)
+    logits = mx.log(mx.array(_PROBABILITIES))
+    together = apply_xtc(logits, _ALWAYS, _THRESHOLD, _SPECIAL).tolist()
+    for row, seen in enumerate(together):
+        (alone,) = apply_xtc(logits[row : row + 1], _ALWAYS, _THRESHOLD, _SPECIAL).tolist()
+        if seen != alone:
+            kept = [[i for i, one in enumerate(said) if one > -100] for said in (seen, alone)]
+            return Result(True, f"row {row} keeps {kept[0]}, alone {kept[1]}")
+    return Result(False, "each row keeps what it does alone")
