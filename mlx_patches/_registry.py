@@ -49,6 +49,7 @@ _BUILTIN = {
     "single-joins": "mlx_vlm.single_joins",
     "deepstack-rows": "mlx_vlm.deepstack_rows",
     "aya-masks": "mlx_vlm.aya_masks",
+    "mllama-text": "mlx_vlm.mllama_text",
     "prefix-hit": "vllm_mlx.prefix_hit",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",
 }

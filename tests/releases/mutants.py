@@ -17,6 +17,7 @@ from mlx_patches.patches.mlx_vlm import (
     mask_after_update,
     mask_by_offset,
     mistral_row_scale,
+    mllama_text,
     quantize_last_layer,
     quantized_decode,
     single_joins,
@@ -175,6 +176,10 @@ def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepstack_rows, "aligned", lambda rows, lengths: rows)
 
 
+def layers_that_need_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mllama_text, "has_image", lambda states, cache: True)
+
+
 def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_joins, "batched", lambda layer: layer)
 
@@ -262,6 +267,7 @@ MUTANTS: dict[str, Mutant] = {
     "shared-layer-offset": offsets_after_the_update,
     "altup-batch": rows_as_they_come,
     "aya-masks": one_mask_for_both,
+    "mllama-text": layers_that_need_no_image,
     "quantize-rotating": layers_that_refuse,
     "vlm-quantize-last-layer": no_layer_is_the_last,
     "quantized-decode": padding_that_is_read,
