@@ -2,13 +2,15 @@
 
 Why
     Some layers never write their cache: Gemma's shared layers read another layer's, an expert
-    may get no token. ``state``, ``extract``, ``merge``, ``filter`` and ``extend`` take keys for
-    granted, so every batch operation of such a model dies. A recurrent cache with some slots
-    unused dies in ``extract``.
+    may get no token. ``state``, ``extract``, ``merge``, ``filter``, ``extend`` and
+    ``finalize`` take keys for granted, so every batch operation of such a model dies. A
+    recurrent cache with some slots unused dies in ``extract``.
 How
-    An empty cache saves None for its keys and values; its rows are empty caches.
+    An empty cache saves None for its keys and values; its rows are empty caches; no padding
+    was written to it that ``finalize`` could move.
 Upstream
     mlx-lm 0.31.2 merges, filters and extends them, 0.32.0 saves them; none extracts.
+    ``BatchKVCache.finalize`` takes them in mlx-vlm 0.7.10.
 Retire when
     ``extract`` takes an empty batch in every supported release.
 """
@@ -109,6 +111,16 @@ def extended(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None
     cache.left_padding = mx.concatenate([cache.left_padding, other.left_padding])
 
 
+def finalized(finalize: Callable[[Any], None], cache: Any) -> None:
+    """Forget the padding that was announced."""
+    if not is_empty(cache):
+        return finalize(cache)
+    for name in _ANNOUNCED:
+        if getattr(cache, name, None) is not None:
+            setattr(cache, name, None)
+
+
+_ANNOUNCED = ("_right_padding", "_lengths")
 _BATCH = ("BatchKVCache", "BatchRotatingKVCache")
 _FACTORIES: dict[str, Factory] = {
     "KVCache.state": saving(()),
@@ -118,6 +130,7 @@ _FACTORIES: dict[str, Factory] = {
     **{f"{name}.merge": around(merged) for name in _BATCH},
     **{f"{name}.filter": around(filtered) for name in _BATCH},
     **{f"{name}.extend": around(extended) for name in _BATCH},
+    **{f"{name}.finalize": around(finalized) for name in _BATCH},
     "ArraysCache.extract": around(extracted_slots),
 }
 
