@@ -50,6 +50,7 @@ _BUILTIN = {
     "deepstack-rows": "mlx_vlm.deepstack_rows",
     "aya-masks": "mlx_vlm.aya_masks",
     "mllama-text": "mlx_vlm.mllama_text",
+    "falcon-text": "mlx_vlm.falcon_text",
     "prefix-hit": "vllm_mlx.prefix_hit",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",
 }

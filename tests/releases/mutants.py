@@ -14,6 +14,7 @@ from mlx_patches.patches.mlx_vlm import (
     aya_masks,
     batch_turbo_quant,
     deepstack_rows,
+    falcon_text,
     mask_after_update,
     mask_by_offset,
     mistral_row_scale,
@@ -180,6 +181,10 @@ def layers_that_need_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mllama_text, "has_image", lambda states, cache: True)
 
 
+def texts_that_need_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(falcon_text, "needs_mask", lambda shape: False)
+
+
 def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_joins, "batched", lambda layer: layer)
 
@@ -268,6 +273,7 @@ MUTANTS: dict[str, Mutant] = {
     "altup-batch": rows_as_they_come,
     "aya-masks": one_mask_for_both,
     "mllama-text": layers_that_need_no_image,
+    "falcon-text": texts_that_need_no_mask,
     "quantize-rotating": layers_that_refuse,
     "vlm-quantize-last-layer": no_layer_is_the_last,
     "quantized-decode": padding_that_is_read,

@@ -55,6 +55,6 @@ PATCH = Patch(
             ("MllamaCrossAttentionDecoderLayer.__call__", "MllamaTextModel.__call__"),
         ),
     ),
-    probe="mlx_patches.probes.mllama_text:probe",
+    probe="mlx_patches.probes.reads_ahead:probe",
     module=__name__,
 )

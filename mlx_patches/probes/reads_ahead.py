@@ -17,7 +17,7 @@ def probe(target: Target) -> Result:
     from ..lab.build import build
 
     try:
-        model = build(Family("mlx-vlm", "mllama"))
+        model = build(Family("mlx-vlm", target.module.split(".")[2]))
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
     texts = [_TEXT, (*_TEXT[:-1], _LAST)]
