@@ -67,6 +67,8 @@ _BUILTIN = {
     "server-prefix-hit": "mlx_lm.server_prefix_hit",
     "server-chunked-hit": "mlx_lm.server_chunked_hit",
     "server-empty-prompt": "mlx_lm.server_empty_prompt",
+    "mllama-text": "mlx_vlm.mllama_text",
+    "falcon-text": "mlx_vlm.falcon_text",
     "prefix-hit": "vllm_mlx.prefix_hit",
     "paged-prefix": "vllm_mlx.paged_prefix",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",

@@ -123,10 +123,21 @@ def extended(caches: Any, kind: str) -> str:
     return ""
 
 
+def finalized(caches: Any, kind: str) -> str:
+    """Right padding that was announced for tokens that never came."""
+    cache = made(caches, kind)
+    cache.prepare(lengths=[1, 2], right_padding=[1, 0])
+    cache.finalize()
+    if cache.keys is not None or cache.offset.tolist() != [0, 0]:
+        return f"offset {cache.offset.tolist()}"
+    return "" if feeds(cache) else "the batch takes no keys"
+
+
 _OPERATIONS = {
     "state": saved,
     "extract": extracted,
     "merge": merged,
     "filter": filtered,
     "extend": extended,
+    "finalize": finalized,
 }

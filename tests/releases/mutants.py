@@ -34,9 +34,11 @@ from mlx_patches.patches.mlx_vlm import (
     aya_masks,
     batch_turbo_quant,
     deepstack_rows,
+    falcon_text,
     mask_after_update,
     mask_by_offset,
     mistral_row_scale,
+    mllama_text,
     quantize_last_layer,
     quantized_decode_mask,
     single_joins,
@@ -204,6 +206,14 @@ def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepstack_rows, "aligned", lambda rows, lengths: rows)
+
+
+def layers_that_need_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mllama_text, "has_image", lambda states, cache: True)
+
+
+def texts_that_need_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(falcon_text, "needs_mask", lambda shape: False)
 
 
 def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,6 +437,8 @@ MUTANTS: dict[str, Mutant] = {
     "shared-layer-offset": offsets_after_the_update,
     "altup-batch": rows_as_they_come,
     "aya-masks": one_mask_for_both,
+    "mllama-text": layers_that_need_no_image,
+    "falcon-text": texts_that_need_no_mask,
     "quantize-rotating": layers_that_refuse,
     "vlm-quantize-last-layer": no_layer_is_the_last,
 }

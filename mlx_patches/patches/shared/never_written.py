@@ -2,16 +2,17 @@
 
 Why
     Some layers never write their cache: Gemma's shared layers read another layer's, an expert
-    may get no token, a new prompt has none yet. ``state``, ``extract``, ``merge``, ``filter`` and
-    ``extend`` take keys for granted, so every batch operation of such a model dies, and so does
-    a new prompt that is merged with one that has a history. A recurrent cache with some slots
-    unused dies in ``extract``.
+    may get no token, a new prompt has none yet. ``state``, ``extract``, ``merge``, ``filter``,
+    ``extend`` and ``finalize`` take keys for granted, so every batch operation of such a model
+    dies, and so does a new prompt that is merged with one that has a history. A recurrent cache
+    with some slots unused dies in ``extract``.
 How
     An empty cache saves None for its keys and values; its rows are empty caches. Beside rows
-    that were written it has keys of no tokens.
+    that were written it has keys of no tokens; no padding was written to it that ``finalize``
+    could move.
 Upstream
     mlx-lm 0.30.4 merges one with written ones; 0.31.2 merges, filters and extends them, 0.32.0
-    saves them; none extracts.
+    saves them; none extracts. ``BatchKVCache.finalize`` takes them in mlx-vlm 0.7.10.
 Retire when
     ``extract`` takes an empty batch in every supported release.
 """
@@ -139,6 +140,14 @@ def start(batch: Any, like: Any) -> None:
     )
 
 
+def finalized(finalize: Callable[[Any], None], cache: Any) -> None:
+    """Forget the padding that was announced."""
+    if not is_empty(cache):
+        return finalize(cache)
+    for name in _ANNOUNCED:
+        if getattr(cache, name, None) is not None:
+            setattr(cache, name, None)
+_ANNOUNCED = ("_right_padding", "_lengths")
 _BATCH = ("BatchKVCache", "BatchRotatingKVCache")
 _FACTORIES: dict[str, Factory] = {
     "KVCache.state": saving(()),
@@ -148,6 +157,7 @@ _FACTORIES: dict[str, Factory] = {
     **{f"{name}.merge": around(merged) for name in _BATCH},
     **{f"{name}.filter": around(filtered) for name in _BATCH},
     **{f"{name}.extend": around(extended) for name in _BATCH},
+    **{f"{name}.finalize": around(finalized) for name in _BATCH},
     "ArraysCache.extract": around(extracted_slots),
 }
 

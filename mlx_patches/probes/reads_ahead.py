@@ -1,0 +1,27 @@
+"""Changes the last token of a text, and looks at what is said of those before it."""
+
+from __future__ import annotations
+
+from .._patch import Target
+from . import NotApplicable, Result
+
+_TEXT = (5, 9, 2, 7, 3)
+_LAST = 11
+
+
+def probe(target: Target) -> Result:
+    """Red where a token's logits depend on a token that follows it."""
+    import mlx.core as mx
+
+    from ..lab import EXACT, Family, NotBuilt
+    from ..lab.build import build
+
+    try:
+        model = build(Family("mlx-vlm", target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    texts = [_TEXT, (*_TEXT[:-1], _LAST)]
+    one, other = (model.call([list(text)], model.make_cache())[0, :-1] for text in texts)
+    apart = (mx.abs(one - other).max() / mx.abs(one).max()).item()
+    said = f"tokens before the last one differ by {apart:.2g} of the logits' scale"
+    return Result(not apart <= EXACT.logits, said, apart)
