@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from . import _contributions, _registry
+from ._errors import MlxPatchesError
 from ._import_hooks import Watcher, complete
 from ._ledger import Outcome, Report, Status
 from ._manager import Manager
@@ -32,8 +33,9 @@ class Session:
         self.matrix = matrix
         self.manager = Manager(matrix)
         self.by_model = False
-        self.disabled = _disabled_ids()
+        self.disabled = frozenset(_ids("MLX_PATCHES_DISABLE"))
         self._contribute()
+        self.enabled = self._known(_ids("MLX_PATCHES_ENABLE"))
         self._asked: dict[str, Patch] = {}
         self._rows: set[tuple[str, str]] = set()
         self._watcher: Watcher | None = None
@@ -51,6 +53,16 @@ class Session:
                 self.matrix.contribute(one.patch.id, one.affected, optional=one.patch.optional)
             except ValueError as error:
                 logger.warning("mlx_patches: a patch of %s is left out: %s", origin, error)
+
+    def _known(self, ids: Iterable[str]) -> tuple[str, ...]:
+        """The ids that there are; another one is a warning, for no host may die of it."""
+        known = []
+        for id_ in ids:
+            try:
+                known.append(self.registry.get(id_).id)
+            except MlxPatchesError as error:
+                logger.warning("MLX_PATCHES_ENABLE: %s", error)
+        return tuple(known)
 
     def apply(
         self,
@@ -115,7 +127,8 @@ class Session:
                 for distribution in MODEL_PACKAGES.values()
                 for id_ in self.matrix.patches_for(model, distribution)
             ]
-            ids = [*filter(self.relevant, self.matrix.always), *rows]
+            always = (*self.matrix.always, *self.enabled)
+            ids = [*filter(self.relevant, always), *rows]
         elif models is not None:
             rows = [
                 id_
@@ -195,9 +208,8 @@ def model_of(module: str) -> tuple[str, str] | None:
     return distribution, model
 
 
-def _disabled_ids() -> frozenset[str]:
-    names = os.environ.get("MLX_PATCHES_DISABLE", "").replace(",", " ").split()
-    return frozenset(names)
+def _ids(variable: str) -> list[str]:
+    return os.environ.get(variable, "").replace(",", " ").split()
 
 
 _session: Session | None = None
