@@ -47,6 +47,7 @@ _BUILTIN = {
     "single-joins": "mlx_vlm.single_joins",
     "aya-masks": "mlx_vlm.aya_masks",
     "prefix-hit": "vllm_mlx.prefix_hit",
+    "legacy-prefix-hit": "vllm_mlx.legacy_prefix_hit",
     "paged-prefix": "vllm_mlx.paged_prefix",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",
     "vllm-sliding-vlm": "vllm_mlx.sliding_vlm",
