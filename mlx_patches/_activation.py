@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from . import _contributions, _environment, _registry
+from ._errors import MlxPatchesError
 from ._import_hooks import Watcher, complete
 from ._ledger import Outcome, Report, Status
 from ._manager import Manager
@@ -39,6 +40,7 @@ class Session:
         self.unknown = self._unknown()
         for problem in self.unknown:
             logger.warning("mlx_patches: %s", problem)
+        self.enabled = self._known(_environment.enabled())
         self._asked: dict[str, Patch] = {}
         self._rows: set[tuple[str, str]] = set()
         # Taken out by the user: not asked for again by a model's row.
@@ -68,6 +70,16 @@ class Session:
             for name in sorted(strange)
             if not _contributions.is_known(name)
         )
+
+    def _known(self, ids: Iterable[str]) -> tuple[str, ...]:
+        """The ids that there are; another one is a warning, for no host may die of it."""
+        known = []
+        for id_ in ids:
+            try:
+                known.append(self.registry.get(id_).id)
+            except MlxPatchesError as error:
+                logger.warning("mlx_patches: %s: %s", _environment.ENABLE, error)
+        return tuple(known)
 
     def apply(
         self,
@@ -136,7 +148,8 @@ class Session:
                 for distribution in MODEL_PACKAGES.values()
                 for id_ in self.matrix.patches_for(model, distribution)
             ]
-            ids = [*filter(self.relevant, self.matrix.always), *rows]
+            always = (*self.matrix.always, *self.enabled)
+            ids = [*filter(self.relevant, always), *rows]
         elif models is not None:
             rows = [
                 id_

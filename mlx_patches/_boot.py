@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-PACKAGES = ("mlx_lm", "mlx_vlm")
+# A host imports some of its own modules before the first of MLX.
+PACKAGES = ("mlx_lm", "mlx_vlm", "vllm_mlx")
 # Overrides what the environment was enabled for, in one process and its children.
 SWITCH = "MLX_PATCHES"
 ON = {"1", "true", "yes", "on"}

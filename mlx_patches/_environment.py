@@ -7,15 +7,25 @@ import os
 from ._boot import OFF
 
 DISABLE = "MLX_PATCHES_DISABLE"
+ENABLE = "MLX_PATCHES_ENABLE"
 STRICT = "MLX_PATCHES_STRICT"
 ALL = "all"
 
 
 def disabled() -> frozenset[str]:
     """What is switched off: ids of patches, distributions that contribute some, or ``all``."""
-    return frozenset(os.environ.get(DISABLE, "").replace(",", " ").split())
+    return frozenset(_names(DISABLE))
+
+
+def enabled() -> list[str]:
+    """The optional patches that are asked for, by id."""
+    return _names(ENABLE)
 
 
 def strict() -> bool:
     """Whether a patch that is needed and not in effect, or that fails, is an error."""
     return os.environ.get(STRICT, "").lower() not in {"", *OFF}
+
+
+def _names(variable: str) -> list[str]:
+    return os.environ.get(variable, "").replace(",", " ").split()

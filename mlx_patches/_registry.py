@@ -70,6 +70,7 @@ _BUILTIN = {
     "mllama-text": "mlx_vlm.mllama_text",
     "falcon-text": "mlx_vlm.falcon_text",
     "prefix-hit": "vllm_mlx.prefix_hit",
+    "legacy-prefix-hit": "vllm_mlx.legacy_prefix_hit",
     "paged-prefix": "vllm_mlx.paged_prefix",
     "vllm-gemma4-attention": "vllm_mlx.gemma4_attention",
     "vllm-sliding-vlm": "vllm_mlx.sliding_vlm",

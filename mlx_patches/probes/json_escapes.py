@@ -19,7 +19,7 @@ _MEANT = "\\d \\d A \n"
 def probe(target: Target) -> Result:
     """Red where a message, or the counting of its tokens, is refused."""
     try:
-        server = importlib.import_module(target.module)
+        server = importlib.import_module("vllm_mlx.server")
     except ImportError as error:
         raise NotApplicable(f"this release does not import here: {error}") from error
     if not hasattr(server, "create_anthropic_message"):

@@ -14,11 +14,15 @@ _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
 _CUT = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
 
 
+_MORE = [[*_PREFIX, *more] for more in ([91], [91], [], [92, 93], [91])]
+LEGACY = {"use_memory_aware_cache": False}
+MEMORY = {"use_memory_aware_cache": True, "cache_memory_mb": 64}
+
+
 def probe(target: Target) -> Result:
     """Red where an answer depends on what was asked before."""
     if target.name == "MemoryAwarePrefixCache.fetch":
-        prompts = [[*_PREFIX, *more] for more in ([91], [91], [], [92, 93], [91])]
-        return compare(llama(), prompts)
+        return compare(llama(), _MORE)
     if not hasattr(importlib.import_module(target.module), target.name):
         raise NotApplicable(f"this release has no {target.name}")
     if target.name == "_trim_cache_offset":
@@ -30,9 +34,18 @@ def probe(target: Target) -> Result:
     return compare(model, _CUT, kv_cache_quantization=True, kv_cache_min_quantize_tokens=1)
 
 
+def legacy_probe(target: Target) -> Result:
+    """The same of the older prefix cache."""
+    if target.name == "PrefixCacheManager.fetch_cache":
+        return compare(llama(), _MORE, **LEGACY)
+    # The first layer can be cut back, a wrapped window behind it cannot.
+    model = llama(["full_attention", "sliding_attention"])
+    return compare(model, [_PREFIX[:20], _PREFIX[:18]], **LEGACY)
+
+
 def compare(model: Any, prompts: Sequence[Sequence[int]], **config: Any) -> Result:
     """Red where a server's answer is not the one of a server without a prefix cache."""
-    server = Server(model, use_memory_aware_cache=True, cache_memory_mb=64, **config)
+    server = Server(model, **{**MEMORY, **config})
     plain = Server(model, enable_prefix_cache=False)
     for index, prompt in enumerate(prompts):
         answer, alone = server.answer(prompt), plain.answer(prompt)

@@ -65,7 +65,7 @@ def llama(layer_types: Sequence[str] | None = None) -> Any:
     config: dict[str, Any] = {
         "model_type": "llama",
         "hidden_size": 128,
-        "num_hidden_layers": _LAYERS,
+        "num_hidden_layers": len(layer_types or ()) or _LAYERS,
         "intermediate_size": 96,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,

@@ -74,6 +74,7 @@ from mlx_patches.patches.vllm_mlx import (
     gemma4_attention,
     gemma4_reasoning,
     json_escapes,
+    legacy_prefix_hit,
     loaded_model,
     paged_prefix,
     prefix_hit,
@@ -319,6 +320,11 @@ def thoughts_that_are_content(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemma4_reasoning, "split", lambda text: ("", text))
 
 
+def first_layers_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefixes_as_they_come(monkeypatch)
+    monkeypatch.setattr(legacy_prefix_hit, "trimmable", lambda layer: True)
+
+
 def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
 
@@ -418,6 +424,7 @@ MUTANTS: dict[str, Mutant] = {
     "row-by-row": caches_of_no_rows,
     "vllm-gemma4-attention": a_copy_all_the_same,
     "prefix-hit": prefixes_as_they_come,
+    "legacy-prefix-hit": first_layers_for_all,
     "paged-prefix": pieces_that_end_anywhere,
     "vllm-sliding-vlm": caches_that_are_refused,
     "vllm-sliding-offset": windows_that_are_never_full,

@@ -137,3 +137,16 @@ def test_bookkeeping_without_tensors_is_the_host_s_own():
     cache.store_cache("first", list(PREFIX), ["not a tensor"])
     table, rest = cache.fetch_cache("second", [*PREFIX, 91])
     assert (table.num_tokens, rest) == (len(PREFIX), [91])
+
+
+def test_a_block_that_another_sequence_took_is_not_found():
+    cache = prefix_cache()
+    states = [kv(1, 2, len(PREFIX), 4)]
+    assert given_back(cache, states) is not None
+    cache.paged_cache.delete_block_table("first")
+    cache.paged_cache.delete_block_table("second")
+    other = [token + 1 for token in PREFIX]
+    while cache.paged_cache.free_block_queue.num_free_blocks:
+        cache.store_cache(f"other {len(other)}", other, [{"state": kv(1, 2, len(other), 4)[:2]}])
+        other = [*other, 1]
+    assert cache.fetch_cache("third", [*PREFIX, 91])[0] is None

@@ -9,7 +9,7 @@ import pytest
 
 from mlx_patches import _registry
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.prefix_hit import compare
+from mlx_patches.probes.prefix_hit import LEGACY, compare
 from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
 
 from .conftest import installed, verdict
@@ -24,7 +24,7 @@ QUANTIZED = {"kv_cache_quantization": True, "kv_cache_min_quantize_tokens": 1}
 @pytest.fixture(autouse=True)
 def _applied(ungated):
     importlib.import_module("mlx_lm.models.cache")
-    for id_ in ("prefix-hit", *BELOW):
+    for id_ in ("prefix-hit", "legacy-prefix-hit", *BELOW):
         ungated(_registry.builtin().get(id_))
 
 
@@ -46,6 +46,12 @@ def test_no_answer_depends_on_what_was_asked_before(model):
         result = compare(model(), prompts())
     except NotApplicable as reason:
         pytest.skip(str(reason))
+    assert not result.red, result.detail
+
+
+@pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
+def test_nor_in_the_older_cache(model):
+    result = compare(model(), prompts(), **LEGACY)
     assert not result.red, result.detail
 
 

@@ -432,6 +432,30 @@ def test_disable_holds_for_models_too(releases, monkeypatch):
     mlx_patches.restore()
 
 
+# -- asked for ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["optional", "no-such-patch, optional"])
+def test_optional_patches_can_be_asked_for_by_the_environment(releases, monkeypatch, caplog, value):
+    monkeypatch.setenv("MLX_PATCHES_ENABLE", value)
+    monkeypatch.setattr(_activation, "_session", session_for(*EVERY, models=ROWS))
+    mlx_patches.apply()
+    load("mlx_vlm.models.cache")
+    assert ("mlx-vlm", "optional") in in_effect()
+    assert ("no-such-patch" in caplog.text) == (value != "optional")
+    mlx_patches.restore()
+
+
+def test_what_is_switched_off_cannot_be_asked_for(releases, monkeypatch):
+    monkeypatch.setenv("MLX_PATCHES_ENABLE", "optional")
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", "optional")
+    monkeypatch.setattr(_activation, "_session", session_for(*EVERY, models=ROWS))
+    mlx_patches.apply()
+    load("mlx_vlm.models.cache")
+    assert ("mlx-vlm", "optional") not in in_effect()
+    mlx_patches.restore()
+
+
 # -- model by model ----------------------------------------------------------------------------
 
 

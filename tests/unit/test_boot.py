@@ -53,6 +53,18 @@ def test_applies_at_the_first_import(package):
     assert done.stdout.strip() == "True", done.stderr
 
 
+def test_a_host_s_own_modules_are_not_too_early(tmp_path):
+    (tmp_path / "vllm_mlx").mkdir()
+    for name in ("__init__", "reasoning"):
+        (tmp_path / "vllm_mlx" / f"{name}.py").write_text("")
+    done = run(
+        BOOT + "import vllm_mlx.reasoning; from mlx_patches._activation import session;"
+        "print(session().active)",
+        path=tmp_path,
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
 def test_applies_at_once_where_the_package_is_there_already(package):
     done = run(
         "import mlx_lm; " + BOOT + "from mlx_patches._activation import session;"

@@ -22,58 +22,46 @@ def test_they_are_off_unless_asked_for(id_):
 # -- JSON escapes ------------------------------------------------------------------------------
 
 
+class Request:
+    """What is used of a web framework's request."""
+
+    def __init__(self, body, path="/v1/messages"):
+        self._body = body
+        self.scope = {"path": path}
+
+    async def body(self):
+        return self._body
+
+    async def json(self):
+        return json.loads(self._body)
+
+
+def parsed(body, path="/v1/messages"):
+    return asyncio.run(json_escapes.parsed(Request.json, Request(body, path)))
+
+
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_body_that_parses_is_left_alone(text):
+def test_escapes_of_json_are_left_alone(text):
     body = json.dumps({"text": text}).encode()
     assert json_escapes.escaped(body) == body
+    assert parsed(body) == {"text": text}
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_lone_backslash_is_one_and_the_rest_means_the_same(text):
-    good = json.dumps(text)
-    body = f'{{"lone": "\\d \\uq", "text": {good}}}'.encode()
-    assert json.loads(json_escapes.escaped(body)) == {"lone": r"\d \uq", "text": text}
+    body = f'{{"lone": "\\d \\uq", "text": {json.dumps(text)}}}'.encode()
+    assert parsed(body) == {"lone": r"\d \uq", "text": text}
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff\\d", b'{"a": 1,}'])
-def test_what_is_wrong_in_another_way_is_left_to_the_host(body):
-    assert json_escapes.escaped(body) == body
+@pytest.mark.parametrize("body", [b"", b"{", b'{"a": 1,}', b'"\\d'])
+def test_what_is_wrong_in_another_way_is_refused(body):
+    with pytest.raises(json.JSONDecodeError):
+        parsed(body)
 
 
-def test_the_application_gets_the_whole_body_and_then_what_follows():
-    sent = [
-        {"type": "http.request", "body": b'"\\', "more_body": True},
-        {"type": "http.request", "body": b'd"', "more_body": False},
-        {"type": "http.disconnect"},
-    ]
-    got = []
-
-    async def receive():
-        return sent.pop(0)
-
-    async def app(scope, receive, send):
-        got.extend([await receive(), await receive()])
-
-    lenient = json_escapes.Lenient(app)
-    asyncio.run(lenient({"type": "http", "path": "/v1/messages"}, receive, None))
-    assert got == [
-        {"type": "http.request", "body": b'"\\\\d"', "more_body": False},
-        {"type": "http.disconnect"},
-    ]
-
-
-@pytest.mark.parametrize(
-    "scope", [{"type": "lifespan"}, {"type": "http", "path": "/v1/chat/completions"}]
-)
-def test_other_requests_pass_through(scope):
-    seen = []
-
-    async def app(scope, receive, send):
-        seen.append((scope, receive, send))
-
-    receive, send = object(), object()
-    asyncio.run(json_escapes.Lenient(app)(scope, receive, send))
-    assert seen == [(scope, receive, send)]
+def test_other_requests_are_parsed_strictly():
+    with pytest.raises(json.JSONDecodeError):
+        parsed(rb'"\d"', path="/v1/chat/completions")
 
 
 # -- the billing line --------------------------------------------------------------------------

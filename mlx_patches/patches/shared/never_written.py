@@ -147,6 +147,8 @@ def finalized(finalize: Callable[[Any], None], cache: Any) -> None:
     for name in _ANNOUNCED:
         if getattr(cache, name, None) is not None:
             setattr(cache, name, None)
+
+
 _ANNOUNCED = ("_right_padding", "_lengths")
 _BATCH = ("BatchKVCache", "BatchRotatingKVCache")
 _FACTORIES: dict[str, Factory] = {

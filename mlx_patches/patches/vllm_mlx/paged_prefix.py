@@ -31,7 +31,7 @@ from typing import Any
 from ..._patch import Patch, Target, around
 from .prefix_hit import handles
 
-# The prefix cache's attribute with its blocks' ids by prefix key.
+# The prefix cache's attribute with its blocks' ids by prefix key, by the prefix's length.
 INDEX = "_mlx_patches_blocks"
 
 
@@ -79,13 +79,14 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a block holds: the tokens from ``start`` on of the prefix that has this key.
+    """What a block holds: the tokens from ``start`` to ``end`` of the prefix that has this key.
 
     ``layers`` has None for a cache that cannot be restored as it was at the piece's end.
     """
 
     key: bytes
     start: int
+    end: int
     layers: list[Span | Whole | None]
 
     def __len__(self) -> int:
@@ -118,7 +119,7 @@ def stored(
     for id_ in table.block_ids if table else ():
         piece = piece_of(blocks.get(id_))
         if piece and (blocks[id_].token_count == cache.block_size or piece.has_whole):
-            index[piece.key] = id_
+            index.setdefault(piece.end, {})[piece.key] = id_
     return table
 
 
@@ -141,7 +142,7 @@ def cut(extract: Any, cache: Any, cache_data: Any, start_idx: int, end_idx: int,
         return extract(cache, cache_data, start_idx, end_idx, *rest)
     last = end_idx == len(cache_data.tokens)
     layers = [part(layer, start_idx, end_idx, last) for layer in cache_data]
-    return Piece(cache_data.keys.upto(end_idx), start_idx, layers)
+    return Piece(cache_data.keys.upto(end_idx), start_idx, end_idx, layers)
 
 
 def part(layer: dict[str, Any], start: int, end: int, last: bool) -> Span | Whole | None:
@@ -183,22 +184,24 @@ def longest(cache: Any, tokens: Sequence[int]) -> list[Any]:
     """The blocks of the longest prefix that was stored, short of the whole; maybe none."""
     chains: dict[int, list[Any]] = {0: []}
     best: list[Any] = []
-    for end, block in candidates(cache, tokens):
+    for block in candidates(cache, tokens):
         piece = block.cache_data
         if piece.start in chains:
-            chains[end] = [*chains[piece.start], block]
-            best = chains[end] if piece.is_end else best
+            chains[piece.end] = [*chains[piece.start], block]
+            best = chains[piece.end] if piece.is_end else best
     return best
 
 
-def candidates(cache: Any, tokens: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    """The blocks that end a prefix of the tokens, short of the whole, with its length."""
+def candidates(cache: Any, tokens: Sequence[int]) -> Iterator[Any]:
+    """The blocks that end a prefix of the tokens, short of the whole, by its length."""
     index, blocks, keys = vars(cache)[INDEX], cache.paged_cache.allocated_blocks, Keys(tokens)
-    for end in range(1, len(tokens)):
-        block = blocks.get(index.get(key := keys.upto(end)))
+    for end in sorted(end for end in index if end < len(tokens)):
+        key = keys.upto(end)
+        block = blocks.get(index[end].get(key))
         piece = piece_of(block)
-        if piece and piece.key == key and piece.start + block.token_count == end:
-            yield end, block
+        # A block may have been given to another sequence since.
+        if piece and piece.key == key and piece.end - piece.start == block.token_count:
+            yield block
 
 
 def piece_of(block: Any) -> Piece | None:

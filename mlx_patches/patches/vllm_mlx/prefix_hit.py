@@ -38,7 +38,8 @@ def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
     held = min(len(tokens) - len(rest), len(tokens) - 1)
     owned = cut_to(found, held) if held > 0 else None
     if owned is None:
-        prefixes._last_match_type = "miss"
+        if hasattr(prefixes, "_last_match_type"):
+            prefixes._last_match_type = "miss"
         return None, tokens
     return owned, list(tokens[held:])
 
