@@ -406,7 +406,8 @@ BOMB = "a: &a [x, x]\n" + "".join(
 HOSTILE = {
     "bomb": BOMB.encode(),
     "merge bomb": b"a: &a {x: 1}\nb: {<<: [" + b"*a, " * 400_000 + b"]}",
-    "100 MB": None,
+    "100 MB": 100_000_000,
+    "1 GB": 1_000_000_000,
     "deep": b"[" * 2_000_000,
     "deep maps": b"{a: " * 500_000,
     "many entries": b"a: [" + b"1," * 900_000 + b"]",
@@ -439,10 +440,11 @@ except MlxPatchesError as error:
 """
 
 
-def place(path: Path, content: bytes | str | None) -> None:
-    if content is None:
+def place(path: Path, content: bytes | str | int) -> None:
+    """Content, that many zeros, or what a word stands for; else a link to a path."""
+    if isinstance(content, int):
         with open(path, "wb") as file:
-            file.truncate(100_000_000)
+            file.truncate(content)
     elif content == "fifo":
         os.mkfifo(path)
     elif content == "folder":
@@ -477,7 +479,8 @@ def test_a_hostile_matrix_is_refused_soon_and_in_little_memory(tmp_path, kind):
 
 
 CONFIGS = {
-    "100 MB": None,
+    "100 MB": 100_000_000,
+    "1 GB": 1_000_000_000,
     "a device": "/dev/zero",
     "a pipe": "fifo",
     "a folder": "folder",
