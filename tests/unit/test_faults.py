@@ -181,6 +181,7 @@ def test_sixteen_threads_import_fifty_models_while_patches_come_and_go(site):
             while not stop.is_set():
                 session.apply(None, None, strict=False, dry_run=False)
                 session.restore(None)
+                assert "applied" not in statuses(session.status())
         except BaseException as error:
             errors.append(error)
 
