@@ -71,7 +71,8 @@ def build(factory: Factory, original: Any, owner: Any, policy: Policy) -> Guarde
     kind = _kind(original)
     if kind is None:
         return Guarded(factory(original), lambda: None)
-    originals = [_bindable(function, owner) for function in _functions(original)]
+    binds = isinstance(owner, type) and kind is not staticmethod
+    originals = [_bindable(f) if binds else f for f in _functions(original)]
     pairs = [_pair(function, policy) if function else None for function in originals]
     made = factory(_like(original, [pair and pair.entered for pair in pairs]))
     if type(made) is not kind:
@@ -189,12 +190,12 @@ def _like(obj: Any, functions: Sequence[Any]) -> Any:
     return type(obj)(*functions) if isinstance(obj, (classmethod, staticmethod)) else functions[0]
 
 
-def _bindable(function: Any, owner: Any) -> Any:
+def _bindable(function: Any) -> Any:
     """A method that somebody wrapped in an object of their own, as a plain function.
 
     Such an object learns its instance when it is bound.
     """
-    if function is None or type(function) is FunctionType or not isinstance(owner, type):
+    if function is None or type(function) is FunctionType:
         return function
 
     @functools.wraps(function)

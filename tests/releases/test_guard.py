@@ -40,4 +40,4 @@ def test_the_model_goes_on_as_released(name, caplog):
         assert mx.array_equal(logits(model), expected)
         assert mx.array_equal(logits(model), expected)
     assert [o.status for o in manager.status()] == ["failed"]
-    assert caplog.text.count("mlx_patches: raising raised ValueError") == 1
+    assert caplog.text.count("mlx_patches: raising was taken out: raised in") == 1
