@@ -13,7 +13,12 @@ ALL = "all"
 
 def disabled() -> frozenset[str]:
     """What is switched off: ids of patches, distributions that contribute some, or ``all``."""
-    return frozenset(os.environ.get(DISABLE, "").replace(",", " ").split())
+    return frozenset(ids(DISABLE))
+
+
+def ids(variable: str) -> list[str]:
+    """The names in a variable, apart by commas or spaces."""
+    return os.environ.get(variable, "").replace(",", " ").split()
 
 
 def strict() -> bool:

@@ -118,11 +118,16 @@ def _pair(original: Function, policy: Policy) -> _Pair:
     entries = 0
     body = original
 
-    @functools.wraps(original)
-    def entered(*args: Any, **kwargs: Any) -> Any:
+    def count(*args: Any, **kwargs: Any) -> Any:
         nonlocal entries
         entries += 1  # of all threads: one more than this call's own only loses the fallback
         return original(*args, **kwargs)
+
+    # Factories look at the module of what they get.
+    scope = getattr(original, "__globals__", {})
+    entered = functools.wraps(original)(
+        FunctionType(count.__code__, scope, closure=count.__closure__)
+    )
 
     @functools.wraps(original)
     def guarded(*args: Any, **kwargs: Any) -> Any:

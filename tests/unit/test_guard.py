@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import io
 import json
 import logging
@@ -288,6 +289,22 @@ def test_a_third_party_that_unwraps_gets_the_releases_own(cache):
     assert statuses(manager.status()) == ["lost"]
     manager.restore()
     assert vars(cache.Cache)["update"] is original
+
+
+def test_a_factory_sees_the_module_and_the_signature_of_the_original(cache):
+    seen = []
+
+    def factory(original):
+        seen.append((original.__globals__, inspect.signature(original), original.__name__))
+        seen.append(inspect.unwrap(original))
+        return around(marked)(original)
+
+    original = cache.attend
+    applied(target("attend", factory=factory))
+    assert seen[0] == (vars(cache), inspect.signature(original), "attend")
+    assert seen[0][0] is vars(cache)
+    assert seen[1] is original
+    assert cache.attend(1) == ("patched", 2)
 
 
 def test_a_wrapper_below_that_wants_its_instance_gets_it(cache):
