@@ -71,7 +71,8 @@ def build(factory: Factory, original: Any, owner: Any, policy: Policy) -> Guarde
     kind = _kind(original)
     if kind is None:
         return Guarded(factory(original), lambda: None)
-    originals = [_bindable(function, owner) for function in _functions(original)]
+    binds = isinstance(owner, type) and kind is not staticmethod
+    originals = [_bindable(f) if binds else f for f in _functions(original)]
     pairs = [_pair(function, policy) if function else None for function in originals]
     made = factory(_like(original, [pair and pair.entered for pair in pairs]))
     if type(made) is not kind:
@@ -117,11 +118,16 @@ def _pair(original: Function, policy: Policy) -> _Pair:
     entries = 0
     body = original
 
-    @functools.wraps(original)
-    def entered(*args: Any, **kwargs: Any) -> Any:
+    def count(*args: Any, **kwargs: Any) -> Any:
         nonlocal entries
         entries += 1  # of all threads: one more than this call's own only loses the fallback
         return original(*args, **kwargs)
+
+    # Factories look at the module of what they get.
+    scope = getattr(original, "__globals__", {})
+    entered = functools.wraps(original)(
+        FunctionType(count.__code__, scope, closure=count.__closure__)
+    )
 
     @functools.wraps(original)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -189,12 +195,12 @@ def _like(obj: Any, functions: Sequence[Any]) -> Any:
     return type(obj)(*functions) if isinstance(obj, (classmethod, staticmethod)) else functions[0]
 
 
-def _bindable(function: Any, owner: Any) -> Any:
+def _bindable(function: Any) -> Any:
     """A method that somebody wrapped in an object of their own, as a plain function.
 
     Such an object learns its instance when it is bound.
     """
-    if function is None or type(function) is FunctionType or not isinstance(owner, type):
+    if function is None or type(function) is FunctionType:
         return function
 
     @functools.wraps(function)

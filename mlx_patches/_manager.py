@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from . import _distributions, _effect, _fingerprint, _gate, _guard
+from . import _distributions, _effect, _files, _fingerprint, _gate, _guard
 from ._distributions import Installed
 from ._errors import MlxPatchesError
 from ._import_hooks import complete
@@ -305,22 +305,19 @@ class Manager:
         with self.lock:
             if patch.id in self.withdrawn:
                 return
-            reason = f"raised {type(error).__name__} in {target.path} and was taken out: {error}"
+            said = f"{type(error).__name__}: {_files.quoted(error)}"
+            reason = f"taken out: raised in {target.path}: {said}"
             self.withdrawn[patch.id] = reason
             for key, site in reversed(list(self._sites.items())):
                 if key[0] == patch.id:
                     site.switch_off()
-                    _effect.take_out(site)
+                    with contextlib.suppress(Exception):  # the host must not see it: it is off
+                        _effect.take_out(site)
                     del self._sites[key]
                     self._ledger[key] = _outcome(patch, site.target, Status.FAILED, reason)
         goes_on = "this call fails, later ones run" if entered else "the host goes on with"
-        logger.warning(
-            "mlx_patches: %s %s; %s the release's own code",
-            patch.id,
-            reason,
-            goes_on,
-            exc_info=error,
-        )
+        message = "mlx_patches: %s was %s; %s the release's own code"
+        logger.warning(message, patch.id, reason, goes_on, exc_info=error)
 
 
 def _resolve(module: ModuleType, target: Target) -> _Found | str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import io
 import json
 import logging
@@ -18,7 +19,7 @@ import pytest
 import wrapt
 
 import mlx_patches
-from mlx_patches import _activation
+from mlx_patches import _activation, _effect
 from mlx_patches._manager import Manager
 from mlx_patches._patch import Attribute, around
 from mlx_patches.lab import Cell, Family
@@ -82,8 +83,8 @@ def test_the_original_runs_and_the_patch_is_taken_out_whole(cache, name, caplog)
         assert call() == expected
         assert call() == expected
     assert len(caplog.records) == 1
-    assert "fix raised ValueError in" in caplog.text
-    assert "too early" in caplog.text
+    path = f"fake_lm.cache:{name}"
+    assert f"fix was taken out: raised in {path}: ValueError: too early; the" in caplog.text
     assert "the host goes on with the release's own code" in caplog.text
     assert (dict(vars(cache.Cache)), cache.attend) == before
     assert statuses(manager.status()) == ["failed", "failed"]
@@ -290,6 +291,22 @@ def test_a_third_party_that_unwraps_gets_the_releases_own(cache):
     assert vars(cache.Cache)["update"] is original
 
 
+def test_a_factory_sees_the_module_and_the_signature_of_the_original(cache):
+    seen = []
+
+    def factory(original):
+        seen.append((original.__globals__, inspect.signature(original), original.__name__))
+        seen.append(inspect.unwrap(original))
+        return around(marked)(original)
+
+    original = cache.attend
+    applied(target("attend", factory=factory))
+    assert seen[0] == (vars(cache), inspect.signature(original), "attend")
+    assert seen[0][0] is vars(cache)
+    assert seen[1] is original
+    assert cache.attend(1) == ("patched", 2)
+
+
 def test_a_wrapper_below_that_wants_its_instance_gets_it(cache):
     """wrapt tells a wrapper its instance only where it was bound."""
     seen = []
@@ -306,6 +323,28 @@ def test_a_wrapper_below_that_wants_its_instance_gets_it(cache):
     assert seen == [made]
     manager.restore()
     assert vars(cache.Cache)["update"] is below
+
+
+def test_a_static_method_in_an_object_below_has_no_instance(cache):
+    @wrapt.decorator
+    def theirs(wrapped, instance, args, kwargs):
+        return wrapped(*args, **kwargs)
+
+    cache.Cache.twice = staticmethod(theirs(cache.Cache.twice))
+    manager, _ = applied("Cache.twice")
+    assert cache.Cache.twice(n=2) == ("patched", 4)
+    manager.restore()
+
+
+def test_where_nothing_can_be_put_back_the_patch_is_off_all_the_same(cache, monkeypatch):
+    def refuse(site):
+        raise TypeError("frozen")
+
+    manager, _ = applied("Cache.update", target("attend", factory=EARLY))
+    monkeypatch.setattr(_effect, "take_out", refuse)
+    assert cache.attend(1) == 2
+    assert cache.Cache().update(1) == 1
+    assert statuses(manager.status()) == ["failed", "failed"]
 
 
 def test_errors_keep_no_cache_alive(cache, monkeypatch):
@@ -337,7 +376,7 @@ def test_a_probe_is_red_where_the_patch_raised(cache, factory, verdict):
     manager = manager_for(patch)
     row = child.probe_target(patch, patch.targets[0], manager)
     assert row["verdict"] == verdict
-    assert ("raised ValueError in fake_lm.cache:attend" in row["detail"]) == (verdict == "red")
+    assert ("raised in fake_lm.cache:attend" in row["detail"]) == (verdict == "red")
     manager.restore()
 
 
@@ -371,5 +410,6 @@ def test_the_public_status_and_the_audit_say_it(fake, monkeypatch):
     (outcome,) = mlx_patches.status()
     assert outcome.status == "failed"
     report = mlx_patches.audit()
-    assert any("raised ValueError in fake_lm.cache:attend" in line for line in report.findings)
+    said = "taken out: raised in fake_lm.cache:attend: ValueError: too early"
+    assert any(line.endswith(said) for line in report.findings)
     assert report.exit_code() == 1

@@ -1,0 +1,43 @@
+"""A patch that raises in the middle of a real model's run."""
+
+from __future__ import annotations
+
+import logging
+
+import mlx.core as mx
+import pytest
+
+from mlx_patches._manager import Manager
+from mlx_patches._patch import Patch, Target, around
+from mlx_patches.probes.child import anything_goes
+from mlx_patches.probes.tiny import MODELS
+
+from .conftest import installed
+
+PLACES = {
+    "llama": ("mlx-lm", "mlx_lm.models.base", "create_attention_mask"),
+    "gemma4": ("mlx-vlm", "mlx_vlm.models.gemma4.language", "LanguageModel.__call__"),
+}
+
+
+def early(original, *args, **kwargs):
+    raise ValueError("too early")
+
+
+def logits(model):
+    return model.logits([[1, 2, 3, 4]], model.batch_cache([0]))
+
+
+@pytest.mark.parametrize("name", [n for n, (own, *_) in PLACES.items() if installed(own)])
+def test_the_model_goes_on_as_released(name, caplog):
+    place = Target(*PLACES[name], around(early))
+    patch = Patch("raising", "on purpose", (place,), probe="none:none", module=__name__)
+    model = MODELS[name]()
+    expected = logits(model)
+    manager = Manager(anything_goes(patch))
+    assert [o.status for o in manager.apply(patch)] == ["applied"]
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        assert mx.array_equal(logits(model), expected)
+        assert mx.array_equal(logits(model), expected)
+    assert [o.status for o in manager.status()] == ["failed"]
+    assert caplog.text.count("mlx_patches: raising was taken out: raised in") == 1
