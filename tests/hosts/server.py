@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ import httpx
 
 START_SECONDS = 240
 ANSWER_SECONDS = 60
+# Nothing is asked of a host that has been running for so long.
+LOAD_SECONDS = 900
 TOKENS = 24
 AT_A_TIME = 8
 # Starts what stands for an answer that did not come; no model says it.
@@ -104,9 +106,12 @@ class Host:
     url: str
     model: str
     chat: bool = False
+    until: float = field(default_factory=lambda: time.monotonic() + LOAD_SECONDS)
 
     def answer(self, prompt: Prompt, stream: bool = False) -> str:
         """The greedy completion of a prompt; what went wrong where there is none."""
+        if time.monotonic() > self.until:
+            return f"{FAILED} not asked: {LOAD_SECONDS} s are over"
         try:
             if stream:
                 return "".join(self._pieces(prompt)).strip()
