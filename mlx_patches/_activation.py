@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from types import ModuleType
 
-from . import _contributions, _environment, _registry
+from . import _contributions, _environment, _registry, _unreleased
 from ._errors import MlxPatchesError
 from ._import_hooks import Watcher, complete
 from ._ledger import Outcome, Report, Status
@@ -53,11 +53,12 @@ class Session:
         return self._watcher is not None and self._watcher in sys.meta_path
 
     def _contribute(self) -> None:
-        """Add the patches that other packages declare; one that cannot be added is left out."""
-        for origin, one in _contributions.contributions(self.disabled):
+        """Add the patches that the matrix has no word on; one that cannot be added is left out."""
+        ours = [("", one) for one in _unreleased.contributions(self.manager.installed)]
+        for origin, one in [*ours, *_contributions.contributions(self.disabled)]:
             try:
                 self.registry.add(one.patch, origin)
-                self.matrix.contribute(one.patch.id, one.affected, optional=one.patch.optional)
+                self.matrix.contribute(one.patch.id, one.affected, one.patch.optional, one.note)
             except ValueError as error:
                 logger.warning("mlx_patches: a patch of %s is left out: %s", origin, error)
 

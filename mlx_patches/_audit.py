@@ -178,6 +178,8 @@ def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
         status, by_choice = Status.PENDING, False
         always = patch.id in current.matrix.always
         reason = f"waits for {'its module' if always else 'a model that needs it'}"
+        rule = current.matrix.rule(patch.id, target.distribution)
+        reason = rule.noted(reason) if rule else reason
     else:
         status, by_choice = Status.DISABLED, False
         reason = f"{verdict.reason}; mlx_patches is not active here"

@@ -34,10 +34,12 @@ class Contribution:
     Args:
         patch: as ours are; its module's docstring says why, how, upstream, retire when.
         affected: distribution to the releases that have the defect, as a version specifier.
+        note: added to whatever the audit says of it.
     """
 
     patch: Patch
     affected: Mapping[str, str]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ._distributions import Installed
 from ._ledger import Status
@@ -34,6 +34,11 @@ def judge(rule: Rule | None, installed: Installed | None, name: str, body: str |
         return Verdict(False, "the distribution is not installed", Status.ABSENT)
     if rule is None:
         return Verdict(False, f"the matrix has no rule for {installed.name}", Status.NOT_AFFECTED)
+    verdict = _judge(rule, installed, name, body)
+    return replace(verdict, reason=rule.noted(verdict.reason)) if rule.note else verdict
+
+
+def _judge(rule: Rule, installed: Installed, name: str, body: str | None) -> Verdict:
     decision = rule.decide(installed.version)
     affected = rule.affected_bodies.get(name, frozenset())
     sound = rule.sound_bodies.get(name, frozenset())

@@ -34,6 +34,7 @@ class Rule:
         sound_bodies: the same for bodies without it.
         releases: every measured release of the distribution, oldest first.
         decided: measured release to ``affected``, ``fixed`` or ``clear``.
+        note: added to every reason that comes of the rule.
     """
 
     affected: str
@@ -42,6 +43,11 @@ class Rule:
     sound_bodies: Mapping[str, frozenset[str]] = field(default_factory=dict)
     releases: tuple[str, ...] = ()
     decided: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def noted(self, reason: str) -> str:
+        """The reason and the note."""
+        return f"{reason}; {self.note}" if self.note else reason
 
     def decide(self, version: str) -> str:
         """``affected``, ``fixed``, ``clear``, or ``unmeasured`` for a release beyond all evidence.
@@ -146,7 +152,9 @@ class CompatMatrix:
             decided=raw.get("decided", {}),
         )
 
-    def contribute(self, patch: str, affected: Mapping[str, str], optional: bool = False) -> None:
+    def contribute(
+        self, patch: str, affected: Mapping[str, str], optional: bool = False, note: str = ""
+    ) -> None:
         """Add the rules of another package's patch, which belongs to no model.
 
         Raises:
@@ -159,7 +167,7 @@ class CompatMatrix:
             if not str(SpecifierSet(specifier)):
                 raise ValueError(f"{patch}: an empty range claims every {distribution}")
             releases = self.releases.get(distribution, ())
-            rules[distribution] = Rule(affected=specifier, releases=releases)
+            rules[distribution] = Rule(affected=specifier, releases=releases, note=note)
         self._contributed[patch] = rules
         if not optional:
             self.always = (*self.always, patch)

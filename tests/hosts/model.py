@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import string
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +132,7 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     if package == "mlx-vlm":
-        module, config = whole(family), WHOLE[family]
+        module, config = whole_model(family), WHOLE[family]
         write(folder / "preprocessor_config.json", {"patch_size": 14, "merge_size": 2})
     else:
         model = build(Family(package, family), config=CONFIGS.get(family))
@@ -141,10 +140,10 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
     weights = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     write(folder / "config.json", {**config, "eos_token_id": 0})
-    save_tokenizer(folder, SPECIAL if package == "mlx-vlm" else ())
+    save_tokenizer(folder, whole=package == "mlx-vlm")
 
 
-def whole(family: str) -> Any:
+def whole_model(family: str) -> Any:
     """A model with its vision tower, of the installed mlx-vlm."""
     import copy
     import importlib
@@ -163,16 +162,22 @@ def whole(family: str) -> Any:
     return model
 
 
-def save_tokenizer(folder: Path, special: Sequence[str] = ()) -> None:
-    """One token a character; the end of a turn is token 0."""
+def save_tokenizer(folder: Path, whole: bool = False) -> None:
+    """One token a character; the end of a turn is token 0.
+
+    A whole model's is at the level of bytes: mlx-vlm's server fails on other tokenizers.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+    special = SPECIAL if whole else ()
     vocabulary = {EOS: 0} | {c: i for i, c in enumerate([*CHARACTERS, *special], start=1)}
-    vocabulary[SPACE] = vocabulary.pop(" ")
+    if whole:
+        vocabulary[SPACE] = vocabulary.pop(" ")
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token=EOS))
     tokenizer.add_special_tokens([EOS, *special])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel() if whole else decoders.Fuse()
+    if whole:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.save(str(folder / "tokenizer.json"))
     write(
         folder / "tokenizer_config.json",

@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ import httpx
 
 START_SECONDS = 240
 ANSWER_SECONDS = 60
+# Nothing is asked of a host that has been running for so long.
+LOAD_SECONDS = 900
 TOKENS = 24
 AT_A_TIME = 8
 # Starts what stands for an answer that did not come; no model says it.
@@ -61,7 +63,8 @@ def serving(
     cache = log.with_suffix(".hub")
     cache.mkdir(exist_ok=True)
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
-    host = Host(f"http://127.0.0.1:{port}", str(model), case.get("chat", False))
+    asked = {name: case[name] for name in ("chat", "streams") if name in case}
+    host = Host(f"http://127.0.0.1:{port}", str(model), **asked)
     with log.open("w") as out:
         process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
         try:
@@ -99,14 +102,21 @@ Prompt = str | list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Host:
-    """A running server, asked for completions, or, where it has none, for chat completions."""
+    """A running server, asked for completions, or, where it has none, for chat completions.
+
+    Every other answer is streamed: hosts differ in how they write the end of a turn there.
+    """
 
     url: str
     model: str
     chat: bool = False
+    streams: bool = True
+    until: float = field(default_factory=lambda: time.monotonic() + LOAD_SECONDS)
 
     def answer(self, prompt: Prompt, stream: bool = False) -> str:
         """The greedy completion of a prompt; what went wrong where there is none."""
+        if time.monotonic() > self.until:
+            return f"{FAILED} not asked: {LOAD_SECONDS} s are over"
         try:
             if stream:
                 return "".join(self._pieces(prompt)).strip()
@@ -138,9 +148,17 @@ class Host:
         with contextlib.suppress(httpx.HTTPError, StopIteration):
             next(self._pieces(prompt))
 
+    def one_of(self, prompts: Sequence[Prompt], index: int) -> str:
+        """The answer to one of several prompts, streamed or not by its place among them."""
+        return self.answer(prompts[index], stream=self.streams and bool(index % 2))
+
     def one_by_one(self, prompts: Sequence[Prompt]) -> list[str]:
         """The answers to requests that come one at a time."""
-        return [self.answer(prompt) for prompt in prompts]
+        return [self.one_of(prompts, index) for index in range(len(prompts))]
+
+    def repeated(self, prompts: Sequence[Prompt]) -> list[str]:
+        """The same, asked for in the opposite order."""
+        return [self.one_of(prompts, index) for index in reversed(range(len(prompts)))][::-1]
 
     def alone(self, prompts: Sequence[Prompt]) -> list[str]:
         """The answers that the others have to be; there has to be one to each prompt.
@@ -153,12 +171,12 @@ class Host:
         assert len(set(answers)) > len(prompts) // 4, answers
         return answers
 
-    def together(self, prompts: Sequence[Prompt], streams: bool = True) -> list[str]:
-        """The answers to requests that overlap, every other one streamed, and one that leaves."""
+    def together(self, prompts: Sequence[Prompt]) -> list[str]:
+        """The answers to requests that overlap, and a request whose client leaves."""
 
         def ask(index: int) -> str:
             time.sleep(0.02 * (index % AT_A_TIME))
-            return self.answer(prompts[index], stream=streams and bool(index % 2))
+            return self.one_of(prompts, index)
 
         with ThreadPoolExecutor(AT_A_TIME + 1) as pool:
             left = pool.submit(self.leave, prompts[0][::-1])

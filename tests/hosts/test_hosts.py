@@ -55,8 +55,8 @@ def answers(case, model, log, patched):
     with serving(case, model, log, patched) as host:
         right = patched or "alone" not in case["wrong"]
         alone = host.alone(asked) if right else host.one_by_one(asked)
-        again = host.one_by_one(asked[::-1])[::-1]
-        together = host.together(asked, streams=case.get("streams", True))
+        again = host.repeated(asked)
+        together = host.together(asked)
         return {"alone": alone, "together": together, "repeated": again}
 
 
