@@ -17,6 +17,10 @@ def probe(target: Target) -> Result:
     cache_class = cache_of(target)
     if not hasattr(cache_class, "make_mask"):
         raise NotApplicable("recurrent caches make no masks in this release")
+    try:
+        cache_class(1, left_padding=_PADDING).make_mask(1)
+    except TypeError as error:  # mlx-lm 0.28.0
+        raise NotApplicable(f"a padded cache makes no mask at all: {error}") from None
     cache = cache_class(1, left_padding=_PADDING)
     fed = 0
     for chunk in _CHUNKS:

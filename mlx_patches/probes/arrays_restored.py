@@ -17,6 +17,8 @@ def probe(target: Target) -> Result:
     cache_class = cache_of(target)
     if not hasattr(cache_class, "make_mask"):
         raise NotApplicable("recurrent caches make no masks in this release")
+    if not hasattr(cache_class, "from_state"):
+        raise NotApplicable("recurrent caches are not restored in this release")
     for kind, cache in (("empty", cache_class(_SLOTS)), ("written", written(cache_class))):
         wanted = masks(cache)
         try:
