@@ -1,0 +1,60 @@
+"""Prompts that come while others are still being fed in pieces get the answers they get alone."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches import _registry
+
+from .conftest import installed
+
+TOKENS = 6
+PIECE = 4
+# Prompts at first, and those that come after a few pieces; more of one than of the other.
+CASES = [([30, 25], [12]), ([30], [12, 9])]
+# Caches of keys alone, and recurrent ones beside them.
+FAMILIES = ["qwen3", "lfm2"]
+
+if not installed("mlx-lm"):
+    pytest.skip("no mlx-lm, whose engine this is", allow_module_level=True)
+generate = importlib.import_module("mlx_lm.generate")
+if not hasattr(generate, "PromptProcessingBatch"):
+    pytest.skip("this engine lets nobody join a prompt", allow_module_level=True)
+
+
+@pytest.mark.parametrize("lengths", CASES, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_are_those_alone(family, lengths, ungated):
+    from mlx_patches.lab import Family
+    from mlx_patches.lab.build import build
+
+    for name in ("never-written", "arrays-extend"):
+        ungated(_registry.builtin().get(name))
+    model = build(Family("mlx-lm", family)).module
+    first, late = ([prompt(length) for length in part] for part in lengths)
+    assert together(model, first, late) == [alone(model, one) for one in (*first, *late)]
+
+
+def prompt(length):
+    return [1 + (7 * place + 3 * length) % 90 for place in range(length)]
+
+
+def alone(model, tokens):
+    import mlx.core as mx
+
+    steps = generate.generate_step(mx.array(tokens), model, max_tokens=TOKENS)
+    return [int(token) for token, _ in steps]
+
+
+def together(model, first, late):
+    """The answers of the release's engine, the late prompts inserted after two pieces."""
+    engine = generate.BatchGenerator(model, max_tokens=TOKENS, prefill_step_size=PIECE)
+    order, said = list(engine.insert(first)), {}
+    for turn in range(10 * TOKENS):
+        if turn == 2:
+            order += engine.insert(late)
+        for answer in engine.next()[1]:
+            said.setdefault(answer.uid, []).append(answer.token)
+    return [said.get(uid) for uid in order]
