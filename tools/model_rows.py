@@ -1,8 +1,8 @@
 """The rows of the matrix: which patches a model family needs, from the lab's evidence.
 
 A family's row has the patches that are made for its own module, and those that some cell of it
-needed in some release that was measured with the patches. Where none was, and in the row
-``default``, it has every patch that is made for no family.
+needed in some release. Where it is not known of every cell that the patches repair which of them
+it needs, and in the row ``default``, it has every patch that is made for no family.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     """Model to distribution to patch ids, in the registry's order; ``default`` first."""
     order = _registry.builtin().ids()
     patches = [patch for patch in _registry.builtin() if patch.id not in always]
-    known, measured = families(evidence), families(one for one in evidence if "needs" in one)
+    known, measured = families(evidence), attributed(evidence)
     needed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in evidence:
         distribution = one["set"].split()[0]
@@ -70,6 +70,21 @@ def families(evidence: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
         for family, cells in one["without"].items()
         if "x" not in cells.values()
     }
+
+
+def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """(distribution, family) of those of which every repaired cell has the patches it needs."""
+    known, vague = set(), set()
+    for one in evidence:
+        distribution, needs = one["set"].split()[0], one.get("needs", {})
+        for family, cells in one["without"].items():
+            after = one.get("with", {}).get(family, {})
+            repaired = {name for name, was in cells.items() if was + after.get(name, "") == "rg"}
+            if repaired - needs.get(family, {}).keys():
+                vague.add((distribution, family))
+        if "needs" in one:
+            known |= families([one])
+    return known - vague
 
 
 def owners(patch: Patch) -> set[tuple[str, str]]:
