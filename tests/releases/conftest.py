@@ -21,9 +21,9 @@ from mlx_patches.lab.runner import environment
 from mlx_patches.probes import NotApplicable, Result
 from mlx_patches.probes.child import anything_goes
 
-# Tests of conformance that start a process for each patch: a third of them in each set.
+# Tests of conformance that start a process for each patch: a share of them in each set.
 PROCESSES = ("another_process", "before_the_import")
-SHARE = 3
+SHARE = 8
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
