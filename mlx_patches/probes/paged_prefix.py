@@ -30,12 +30,22 @@ def probe(target: Target) -> Result:
         return Result(True, lost)
     for name, model in _models():
         paged, plain = paged_server(model), Server(model, enable_prefix_cache=False)
+        if not serves(plain):
+            continue
         turn = [*PROMPTS[0], *plain.answer(PROMPTS[0]), 94, 95]
         for index, prompt in enumerate((*PROMPTS, turn)):
             answer, alone = paged.answer(prompt), plain.answer(prompt)
             if answer != alone:
                 return Result(True, f"{name}, request {index}: {answer}, without {alone}")
     return Result(False, "every answer is the one without a prefix cache")
+
+
+def serves(plain: Server) -> bool:
+    """Whether the host can serve a model at all: 0.2.6 cannot make recurrent batch caches."""
+    try:
+        return plain.answer(PROMPTS[0]) is not None
+    except TypeError:
+        return False
 
 
 def paged_server(model: Any) -> Server:

@@ -147,18 +147,18 @@ def cut(extract: Any, cache: Any, cache_data: Any, start_idx: int, end_idx: int,
 
 def part(layer: dict[str, Any], start: int, end: int, last: bool) -> Span | Whole | None:
     """What a block holds of a layer."""
-    kind = layer.get("class_ref") or plain_cache()
+    kind = layer.get("class_ref") or named(layer.get("class_name"))
     if is_sequence(layer):
         keys, values = (side[..., start:end, :] for side in layer["state"][:2])
         return Span(kind, keys, values)
     return Whole(kind, handles(layer["state"]), layer.get("meta_state")) if last else None
 
 
-def plain_cache() -> type:
-    """The cache of a layer that does not say its own."""
-    from mlx_lm.models.cache import KVCache
+def named(name: str | None) -> type:
+    """The cache class of this name, all that 0.2.5 notes; a plain one where a layer says none."""
+    from mlx_lm.models import cache
 
-    kind: type = KVCache
+    kind: type = getattr(cache, name or "", cache.KVCache)
     return kind
 
 
