@@ -14,9 +14,8 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._environment import ALL
 from ._patch import Patch
@@ -27,8 +26,7 @@ PATCHES = "mlx_patches.patches"
 HOSTS = "mlx_patches.hosts"
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(NamedTuple):
     """A patch of another package.
 
     Args:
@@ -42,8 +40,7 @@ class Contribution:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """A server that runs models of mlx-lm or mlx-vlm in its processes.
 
     Args:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """One installed distribution; ``commit`` only where a direct-url install recorded it."""
 
     name: str

@@ -164,13 +164,16 @@ def _holder(referrer: Any) -> str:
 def _rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
     """Replace ``old`` wherever it was imported by name: under any name in its own package."""
     package = besides.__name__.partition(".")[0]
+    inside = f"{package}."
     for name, module in list(sys.modules.items()):
         if module is besides or not isinstance(module, ModuleType):
             continue
-        names = list(vars(module)) if name.partition(".")[0] == package else [attribute]
-        for candidate in names:
-            if vars(module).get(candidate) is old:
+        held = vars(module)
+        if name.startswith(inside) or name == package:
+            for candidate in [key for key, value in list(held.items()) if value is old]:
                 setattr(module, candidate, new)
+        elif held.get(attribute) is old:
+            setattr(module, attribute, new)
 
 
 def _current_owner(site: Site) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ._distributions import Installed
 from ._ledger import Status
 from ._matrix import Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Whether to apply; where not, the status to report. ``reason`` is one sentence."""
 
     ok: bool
@@ -35,7 +34,7 @@ def judge(rule: Rule | None, installed: Installed | None, name: str, body: str |
     if rule is None:
         return Verdict(False, f"the matrix has no rule for {installed.name}", Status.NOT_AFFECTED)
     verdict = _judge(rule, installed, name, body)
-    return replace(verdict, reason=rule.noted(verdict.reason)) if rule.note else verdict
+    return verdict._replace(reason=rule.noted(verdict.reason)) if rule.note else verdict
 
 
 def _judge(rule: Rule, installed: Installed, name: str, body: str | None) -> Verdict:

@@ -24,9 +24,8 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._patch import Factory
 
@@ -34,8 +33,7 @@ Function = Callable[..., Any]
 _ACCESSORS = ("fget", "fset", "fdel")
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """What to do with a replacement's own errors.
 
     Args:
@@ -50,8 +48,7 @@ class Policy:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(NamedTuple):
     """A replacement, and what turns it into the original for whoever holds it still."""
 
     replacement: Any
@@ -91,8 +88,7 @@ def build(factory: Factory, original: Any, owner: Any, policy: Policy) -> Guarde
     return Guarded(_like(made, functions), switch_off)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(NamedTuple):
     """One function: what its factory gets, and what stands in its place and runs another."""
 
     original: Function

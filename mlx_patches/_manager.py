@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _distributions, _effect, _files, _fingerprint, _gate, _guard
 from ._distributions import Installed
@@ -42,8 +42,7 @@ class Site:
     switch_off: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """A target as it stands in the running process."""
 
     owner: Any

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ._errors import MlxPatchesError
 
@@ -21,10 +21,10 @@ SCHEMA = 1
 _PACKAGE = Path(__file__).parent
 COMPILED = _PACKAGE / "_compiled_matrix.json"
 _SCHEMA_FILE = _PACKAGE / "compat_matrix.schema.json"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """What the matrix says of one patch in one distribution.
 
     Args:
@@ -39,10 +39,10 @@ class Rule:
 
     affected: str
     fixed: str = ""
-    affected_bodies: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    sound_bodies: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    affected_bodies: Mapping[str, frozenset[str]] = _NOTHING
+    sound_bodies: Mapping[str, frozenset[str]] = _NOTHING
     releases: tuple[str, ...] = ()
-    decided: Mapping[str, str] = field(default_factory=dict)
+    decided: Mapping[str, str] = _NOTHING
     note: str = ""
 
     def noted(self, reason: str) -> str:
@@ -80,8 +80,7 @@ class Rule:
         return "fixed" if self.fixed and _within(self.fixed, version) else "clear"
 
 
-@dataclass(frozen=True)
-class BrokenSet:
+class BrokenSet(NamedTuple):
     """Releases that cannot work together, why, and what to install."""
 
     when: Mapping[str, str]

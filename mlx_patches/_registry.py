@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from ._errors import MlxPatchesError
 from ._patch import Patch
 
+_PATCHES = "mlx_patches.patches"
+# Folders of the patches of one distribution: not imported where it is not installed.
+_FOLDERS = frozenset({"mlx_lm", "mlx_vlm", "vllm_mlx"})
 # Id to module, in the order in which they are applied.
 _BUILTIN = {
     "offset-alias": "shared.offset_alias",
@@ -129,6 +132,11 @@ class Registry:
         close = get_close_matches(name, self.ids(), n=1)
         return f"; did you mean {close[0]!r}?" if close else ""
 
+    def package(self, patch_id: str) -> str | None:
+        """The distribution whose code alone one of our patches is about; None for several."""
+        folder = self._modules.get(patch_id, "").removeprefix(f"{_PATCHES}.").partition(".")[0]
+        return folder.replace("_", "-") if folder in _FOLDERS else None
+
     def origin(self, patch_id: str) -> str:
         """The distribution that contributed a patch; empty for our own."""
         return self._origins.get(patch_id, "")
@@ -142,4 +150,4 @@ class Registry:
 
 def builtin() -> Registry:
     """Our own patches."""
-    return Registry({id_: f"mlx_patches.patches.{name}" for id_, name in _BUILTIN.items()})
+    return Registry({id_: f"{_PATCHES}.{name}" for id_, name in _BUILTIN.items()})
