@@ -3,9 +3,11 @@
 Why
     After a prompt that was fed in one piece, a ``RotatingKVCache`` holds all of it until the
     next token. ``BatchRotatingKVCache.merge`` reserves a window and writes the whole: a
-    broadcast error, and the engine dies.
+    broadcast error, and the engine dies. Where a window has wrapped it reserves what was
+    written since, and dies as well.
 How
-    A row is merged as its last ``max_size`` tokens: what it attends to from then on.
+    A row is merged as its last ``max_size`` tokens in their order: what it attends to from
+    then on.
 Upstream
     mlx-lm 0.31.2 cuts them in ``merge``.
 Retire when
@@ -27,14 +29,13 @@ def merged(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
 
 
 def one_window(row: Any) -> Any:
-    """The cache of a row without the tokens that have left its window."""
+    """The cache of a row without the tokens that have left its window, the others in order."""
     size = min(row.offset, row.max_size)
-    if row.keys is None or row._idx <= size:
+    if row.keys is None or row._idx == size:
         return row
     cut = copy.copy(row)
-    window = slice(row._idx - size, row._idx)
     cut.keys, cut.values = (
-        row._temporal_order(side)[:, :, window] for side in (row.keys, row.values)
+        row._temporal_order(side)[:, :, -size:] for side in (row.keys, row.values)
     )
     cut._idx = size
     return cut
