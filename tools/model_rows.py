@@ -79,7 +79,8 @@ def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
         distribution, needs = one["set"].split()[0], one.get("needs", {})
         for family, cells in one["without"].items():
             after = one.get("with", {}).get(family, {})
-            repaired = {name for name, was in cells.items() if was + after.get(name, "") == "rg"}
+            # Where a set was not measured with the patches, any red cell may need any of them.
+            repaired = {name for name, was in cells.items() if was + after.get(name, "g") == "rg"}
             if repaired - needs.get(family, {}).keys():
                 vague.add((distribution, family))
         if "needs" in one:

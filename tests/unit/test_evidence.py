@@ -64,6 +64,20 @@ def test_a_family_not_measured_with_the_patches_gets_its_own_and_the_general_one
     assert "llama" not in found
 
 
+def test_a_row_is_wide_where_one_release_was_not_measured_with_the_patches():
+    attributed = {
+        "set": "mlx-lm 0.2",
+        "without": {"mamba": {"merge": "r"}},
+        "with": {"mamba": {"merge": "g"}},
+        "needs": {"mamba": {"merge": ["mask-list"]}},
+    }
+    unknown = {"set": "mlx-lm 0.1", "without": {"mamba": {"merge": "r"}}}
+    narrow = model_rows.rows([attributed], always=[])["mamba"]["mlx-lm"]
+    wide = model_rows.rows([attributed, unknown], always=[])
+    assert set(narrow) == {"recurrent-padding", "mask-list"}
+    assert set(wide["mamba"]["mlx-lm"]) == {*wide["default"]["mlx-lm"], "recurrent-padding"}
+
+
 def test_compiled_matrix_is_current():
     assert _matrix.COMPILED.read_text() == _matrix.compile_builtin()
 
