@@ -41,8 +41,8 @@ class Watcher:
 
     def uninstall(self) -> None:
         """Watch no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        # A new list: a thread that is looking through the old one would miss the next finder.
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
     def watches(self, name: str) -> bool:
         """True for the packages themselves and everything below them."""

@@ -427,3 +427,13 @@ def test_uninstall_takes_it_out_and_nothing_else(site, seen, watcher):
     site.write("pk.py")
     load("pk")
     assert seen.names == []
+
+
+def test_a_thread_that_looks_through_the_finders_misses_none(site):
+    watcher = Watcher({"mlx_lm"}, lambda name: None)
+    watcher.install()
+    whole, looking = list(sys.meta_path), iter(sys.meta_path)
+    assert next(looking) is watcher
+    watcher.uninstall()
+    assert watcher not in sys.meta_path
+    assert [watcher, *looking] == whole
