@@ -137,13 +137,13 @@ class Session:
         """False for a patch of a host that is not installed."""
         core = set(MODEL_PACKAGES.values())
         if self.registry.package(patch_id) not in (None, *core):
-            return self._has_code(patch_id)
+            return self.has_code(patch_id)
         patch = self.registry.get(patch_id)
         return any(
             t.distribution in core or self.manager.installed(t.distribution) for t in patch.targets
         )
 
-    def _has_code(self, patch_id: str) -> bool:
+    def has_code(self, patch_id: str) -> bool:
         """False for one of our patches whose only distribution is not installed."""
         package = self.registry.package(patch_id)
         return package is None or self.manager.installed(package) is not None
@@ -156,7 +156,7 @@ class Session:
                 for distribution in MODEL_PACKAGES.values()
                 for id_ in self.matrix.patches_for(model, distribution)
             ]
-            always = filter(self._has_code, (*self.matrix.always, *self.enabled))
+            always = filter(self.has_code, (*self.matrix.always, *self.enabled))
             ids = [*filter(self.relevant, always), *rows]
         elif models is not None:
             rows = [
