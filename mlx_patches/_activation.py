@@ -212,10 +212,11 @@ class Session:
 
 def _models_imported() -> list[tuple[str, str]]:
     """What ``model_of`` says of the modules that are there, each model once."""
+    inside = tuple(f"{package}." for package in MODEL_PACKAGES)
     names = [
         name
         for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and complete(module)
+        if name.startswith(inside) and isinstance(module, ModuleType) and complete(module)
     ]
     return list(dict.fromkeys(row for row in map(model_of, names) if row is not None))
 

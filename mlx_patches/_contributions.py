@@ -114,14 +114,15 @@ def declaring(group: str) -> list[importlib.metadata.Distribution]:
     """
     heading = f"[{group}]".encode()
     found: list[importlib.metadata.Distribution] = []
-    for place in map(Path, sys.path):
+    for place in sys.path:
         try:
-            entries = [e.path for e in os.scandir(place) if e.name.endswith(".dist-info")]
+            entries = [e.path for e in os.scandir(place or ".") if e.name.endswith(".dist-info")]
         except OSError:
             continue
         for entry in sorted(entries):
             try:
-                content = Path(entry, "entry_points.txt").read_bytes()
+                with open(os.path.join(entry, "entry_points.txt"), "rb", buffering=0) as file:
+                    content = file.read()
             except OSError:
                 continue
             if heading in content:

@@ -166,9 +166,9 @@ def _rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
     package = besides.__name__.partition(".")[0]
     inside = f"{package}."
     for name, module in list(sys.modules.items()):
-        if module is besides or not isinstance(module, ModuleType):
+        held = getattr(module, "__dict__", None)
+        if module is besides or type(held) is not dict:
             continue
-        held = vars(module)
         if name.startswith(inside) or name == package:
             for candidate in [key for key, value in list(held.items()) if value is old]:
                 setattr(module, candidate, new)

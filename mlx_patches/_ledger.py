@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Status(StrEnum):
@@ -28,8 +28,7 @@ IN_EFFECT = frozenset({Status.APPLIED, Status.PENDING})
 NOT_NEEDED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One target of one patch: its status and the reason, in a sentence.
 
     ``by_choice`` marks what the user switched off or did not ask for: never a finding
@@ -60,22 +59,20 @@ class Outcome:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What ``apply`` did, or with ``dry_run`` would do: one outcome a target."""
+class Report(tuple[Outcome, ...]):
+    """What ``apply`` did, or with ``dry_run`` would do: a tuple of outcomes, one a target."""
 
-    outcomes: tuple[Outcome, ...]
+    __slots__ = ()
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(self.outcomes)
-
-    def __len__(self) -> int:
-        return len(self.outcomes)
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """The same as a plain tuple."""
+        return tuple(self)
 
     def with_status(self, *statuses: Status | str) -> tuple[Outcome, ...]:
         """The outcomes that have one of these statuses."""
         wanted = {Status(status) for status in statuses}
-        return tuple(outcome for outcome in self.outcomes if outcome.status in wanted)
+        return tuple(outcome for outcome in self if outcome.status in wanted)
 
     @property
     def applied(self) -> tuple[Outcome, ...]:
@@ -85,7 +82,7 @@ class Report:
     @property
     def findings(self) -> tuple[Outcome, ...]:
         """The outcomes that leave a defect unrepaired."""
-        return tuple(outcome for outcome in self.outcomes if outcome.finding)
+        return tuple(outcome for outcome in self if outcome.finding)
 
     @property
     def ok(self) -> bool:
@@ -95,5 +92,5 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(
             f"{outcome.status:<14} {outcome.patch}  {outcome.target}  ({outcome.reason})"
-            for outcome in self.outcomes
+            for outcome in self
         )

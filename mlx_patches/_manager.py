@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -29,8 +27,7 @@ FORK_SECONDS = 5.0
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
 
-@dataclass(slots=True)
-class Site:
+class Site(NamedTuple):
     """One replaced attribute: all that is needed to look at it and to put it back."""
 
     target: Target
@@ -147,10 +144,9 @@ class Manager:
                     )
                 else:
                     del self._sites[key]
-                    outcome = dataclasses.replace(
-                        _outcome(self._patches[patch_id], site.target, Status.DISABLED, "restored"),
-                        by_choice=True,
-                    )
+                    outcome = _outcome(
+                        self._patches[patch_id], site.target, Status.DISABLED, "restored"
+                    )._replace(by_choice=True)
                 self._ledger[patch_id, path] = outcome
                 outcomes.append(outcome)
             for key, outcome in list(self._ledger.items()):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # The value of an attribute that the release does not define at all.
 MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "<missing>"})()
@@ -13,8 +12,7 @@ MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "<missing>"})()
 Factory = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """One attribute that a patch replaces.
 
     Args:
@@ -53,8 +51,7 @@ class Target:
         return tuple(dict.fromkeys((self.name, owner, *self.bodies)))
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(NamedTuple):
     """One defect's repair.
 
     Args:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -375,9 +375,9 @@ def links(obj: Any) -> Iterator[Any]:
 
 def with_factory(patch: Patch, target: Target, factory: Callable[[Any], Any]) -> Patch:
     """The same patch with another factory for one target."""
-    changed = replace(target, factory=factory)
+    changed = target._replace(factory=factory)
     targets = tuple(changed if one is target else one for one in patch.targets)
-    return replace(patch, targets=targets)
+    return patch._replace(targets=targets)
 
 
 def raising(error: BaseException) -> Callable[[Any], Any]:

@@ -12,7 +12,6 @@ import sys
 import threading
 import weakref
 from argparse import Namespace
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -372,7 +371,7 @@ def seems_fine(target):
 @pytest.mark.parametrize(("factory", "verdict"), [(EARLY, "red"), (lambda attend: same, "green")])
 def test_a_probe_is_red_where_the_patch_raised(cache, factory, verdict):
     patch = patch_of(target("attend", factory=factory))
-    patch = replace(patch, probe=f"{__name__}:seems_fine")
+    patch = patch._replace(probe=f"{__name__}:seems_fine")
     manager = manager_for(patch)
     row = child.probe_target(patch, patch.targets[0], manager)
     assert row["verdict"] == verdict

@@ -6,7 +6,6 @@ import functools
 import importlib
 import sys
 import threading
-from dataclasses import replace
 
 import pytest
 import wrapt
@@ -733,4 +732,4 @@ def test_attribute_without_a_value_is_missing_as_ever(cache):
 def test_a_target_in_two_patches_is_told_apart(cache):
     patch = patch_of("attend")
     assert patch.targets[0].path == "fake_lm.cache:attend"
-    assert replace(patch, id="other") != patch
+    assert patch._replace(id="other") != patch
