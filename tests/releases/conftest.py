@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from mlx_patches import _gate, _registry
 from mlx_patches._activation import Session
@@ -23,7 +24,7 @@ from mlx_patches.probes.child import anything_goes
 
 # Tests of conformance that start a process for each patch: a share of them in each set.
 PROCESSES = ("another_process", "before_the_import")
-SHARE = 8
+SHARE = 16
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,7 +49,7 @@ def installed(distribution: str) -> bool:
     return importlib.util.find_spec(distribution.replace("-", "_")) is not None
 
 
-def every_target() -> list[object]:
+def every_target() -> list[ParameterSet]:
     """(patch, target) for each target of an installed distribution, as pytest parameters."""
     return [
         pytest.param(patch, target, id=f"{patch.id}-{target.path}")
@@ -58,7 +59,7 @@ def every_target() -> list[object]:
     ]
 
 
-def every_patch() -> list[object]:
+def every_patch() -> list[ParameterSet]:
     """Each patch that has a target in an installed distribution, as pytest parameters."""
     return [
         pytest.param(patch, id=patch.id)
