@@ -56,7 +56,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         timed = next((layer for layer in cache if hasattr(layer, "offset")), None)
         if timed is None:
             return call(model, inputs, *args, **kwargs)
-        given, rows = kwargs.get("rope_deltas"), inputs.shape[0]
+        given, rows, own = kwargs.get("rope_deltas"), inputs.shape[0], None
         if kwargs.get("position_ids") is None:
             computes = any(kwargs.get(name) is not None for name in GRIDS)
             own = of_prompts(model, cache[0], timed.offset, inputs, computes)
@@ -68,6 +68,8 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         out = call(model, inputs, *args, **kwargs)
         if given is None and inputs.shape[1] > 1:
             given = kept_on(model)
+        elif own is not None and kept_on(model) is not None:
+            model._rope_deltas = given  # it computed none: an engine would read another batch's
         remember(cache[0], given, rows)
         return out
 
