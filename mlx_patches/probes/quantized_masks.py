@@ -17,7 +17,23 @@ def probe(target: Target) -> Result:
     """Red where a row sees its padding, or attention fails."""
     if target.name.endswith("make_mask"):
         return _mask(Kind(cache_of(target)))
-    return _attention(target)
+    return _model(target) if target.name.endswith("update_and_fetch") else _attention(target)
+
+
+def _model(target: Target) -> Result:
+    """A model that cuts its mask to the keys, its rows against themselves alone."""
+    from ..lab import Family, NotBuilt
+    from ..lab.build import build
+    from ..lab.scenarios import SCENARIOS
+
+    cache_of(target)
+    try:
+        cell = SCENARIOS["quantized-8"](build(Family(target.distribution, "gemma3")))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    if cell.verdict == "n/a":
+        raise NotApplicable(cell.detail)
+    return Result(cell.verdict != "green", cell.detail, cell.figure)
 
 
 def _mask(kind: Kind) -> Result:

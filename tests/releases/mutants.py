@@ -140,6 +140,7 @@ def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
 def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_masks, "fitted", quantized_masks.unfitted)
     monkeypatch.setattr(quantized_masks, "padded_mask", quantized_masks.unfitted)
+    monkeypatch.setattr(quantized_masks, "shaped", quantized_masks.unfitted)
 
 
 def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:

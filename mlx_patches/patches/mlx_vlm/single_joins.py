@@ -28,6 +28,21 @@ def extended(extend: Callable[[Any, Any], None], batch: Any, other: Any) -> None
     extend(batch, other)
 
 
+def extended_layers(extend: Callable[..., Any], ours: Any, theirs: Any) -> Any:
+    """Join the layers' caches of two batches."""
+    if not ours or not theirs:
+        return extend(ours, theirs)
+    joined = []
+    for one, other in zip(ours, theirs, strict=True):
+        one, other = batched(one), batched(other)
+        if hasattr(one, "caches"):
+            one.extend(other)
+            joined.append(one)
+        else:
+            joined += extend([one], [other])
+    return joined
+
+
 def batched(layer: Any) -> Any:
     """A layer's cache as that of a batch."""
     if hasattr(layer, "caches"):
@@ -35,7 +50,7 @@ def batched(layer: Any) -> Any:
     if hasattr(layer, "extend"):
         return layer
     row = whole(layer)
-    return type(row).merge([row])
+    return type(row).merge([row]) if hasattr(type(row), "merge") else layer
 
 
 def whole(layer: Any) -> Any:
@@ -68,6 +83,7 @@ PATCH = Patch(
             around(extended),
             body=("Batch.extend", "BatchGenerator._process_prompts"),
         ),
+        Target("mlx-vlm", "mlx_vlm.generate.ar", "_extend_cache", around(extended_layers)),
     ),
     probe="mlx_patches.probes.single_joins:probe",
     module=__name__,

@@ -5,12 +5,13 @@ Why
     attend to it as if it were tokens. Where there is a mask a row, of shape (rows, 1, queries,
     keys), quantized attention with grouped heads adds it to scores that have one axis more:
     rows line up with key-value heads. That fails, or, with as many heads as rows, gives each
-    head another row's mask.
+    head another row's mask. And models that cut a mask to their keys, Gemma 3 and GLM-4V among
+    them, ask packed keys for a shape, which a tuple does not have.
 How
     The mask is the one that the release's ``BatchKVCache`` makes. Attention gets its mask with
-    the axis that it lacks.
+    the axis that it lacks. The packed keys and values of a batch know their shape.
 Upstream
-    Masks: mlx-vlm 0.6.0. Grouped heads: mlx-lm 0.32.0, mlx-vlm 0.6.5.
+    Masks: mlx-vlm 0.6.0. Cut masks: mlx-vlm 0.6.4. Grouped heads: mlx-lm 0.32.0, mlx-vlm 0.6.5.
 Retire when
     No supported release is older than these.
 """
@@ -29,6 +30,30 @@ def padded_mask(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: 
     """The mask that a batch in floats with the same padding would have."""
     batch = importlib.import_module("mlx_vlm.models.cache").BatchKVCache
     return batch.make_mask(cache, *args, **kwargs)
+
+
+class Packed(tuple[Any, ...]):
+    """Packed keys or values, with the shape of the floats that they stand for."""
+
+    shape: tuple[int, ...]
+
+
+def shaped(original: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+    """What a cache holds, with the shapes that models ask for."""
+    held = original(cache, keys, values)
+    return tuple(
+        with_shape(part, floats.shape[-1])
+        for part, floats in zip(held, (keys, values), strict=True)
+    )
+
+
+def with_shape(parts: Any, width: int) -> Any:
+    """Packed keys or values of heads that are this wide; anything else as it is."""
+    if type(parts) is not tuple:
+        return parts
+    packed = Packed(parts)
+    packed.shape = (*parts[0].shape[:-1], width)
+    return packed
 
 
 def unfitted(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -59,6 +84,10 @@ def _make_mask(original: Any) -> Any:
     return around(padded_mask)(original)
 
 
+def _shapes(original: Any) -> Any:
+    return around(shaped)(original)
+
+
 def _attention(original: Any) -> Any:
     fits_itself = "ndim" in inspect.unwrap(original).__code__.co_names
     return around(unfitted if fits_itself else fitted)(original)
@@ -74,6 +103,9 @@ PATCH = Patch(
                 ("mlx_vlm.models.cache", "BatchQuantizedKVCache"),
                 ("mlx_vlm.turboquant", "BatchTurboQuantKVCache"),
             )
+        ),
+        Target(
+            "mlx-vlm", "mlx_vlm.models.cache", "BatchQuantizedKVCache.update_and_fetch", _shapes
         ),
         *(
             Target(distribution, module, "quantized_scaled_dot_product_attention", _attention)
