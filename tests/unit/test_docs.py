@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -35,3 +36,21 @@ def test_the_reasons_on_the_page_are_those_that_are_given():
     assert len(said) > 10
     words = SOURCES.replace("{_environment.DISABLE}", "MLX_PATCHES_DISABLE")
     assert [text for text in said if text not in words] == []
+
+
+def keys(schema: object) -> set[str]:
+    """Every key that a schema names, at any depth."""
+    if isinstance(schema, list):
+        return set().union(*map(keys, schema))
+    if not isinstance(schema, dict):
+        return set()
+    own = {*schema.get("properties", {}), *schema.get("required", [])}
+    return own.union(*map(keys, schema.values()))
+
+
+def test_every_key_of_the_matrix_is_described():
+    schema = json.loads((ROOT / "mlx_patches" / "compat_matrix.schema.json").read_text())
+    page = (DOCS / "matrix.md").read_text()
+    described = {name.partition("` in")[0] for name, *_ in rows(page)}
+    assert described == keys(schema)
+    assert "`affected` in `bodies`" in page  # the one that has two meanings
