@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
 from pathlib import Path
 
+import pytest
+
+from mlx_patches import _boot, _enable, _environment, _run, cli
 from mlx_patches._ledger import Outcome, Status
 
 ROOT = Path(__file__).parents[2]
@@ -54,3 +62,82 @@ def test_every_key_of_the_matrix_is_described():
     described = {name.partition("` in")[0] for name, *_ in rows(page)}
     assert described == keys(schema)
     assert "`affected` in `bodies`" in page  # the one that has two meanings
+
+
+# -- activation ------------------------------------------------------------------------------
+
+ACTIVATION = (DOCS / "activation.md").read_text()
+WORKER = """
+import multiprocessing, sys
+AT_THE_TOP
+def work():
+    import mlx_lm
+    session = sys.modules.get("mlx_patches._activation")
+    print("yes" if session and session.session().active else "no", flush=True)
+if __name__ == "__main__":
+    IN_MAIN
+    for method in sys.argv[1:]:
+        child = multiprocessing.get_context(method).Process(target=work)
+        child.start()
+        child.join()
+"""
+APPLY = "import mlx_patches; mlx_patches.apply()"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A virtual environment that has what this one has, mlx_patches, and a stand-in for mlx_lm."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "here.pth").write_text(f"{ROOT}\n{sysconfig.get_paths()['purelib']}\n")
+    (site / "mlx_lm").mkdir()
+    (site / "mlx_lm" / "__init__.py").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("way", "in_main", "at_the_top", "limit"),
+    [
+        ('apply()` under `if __name__ == "__main__"', APPLY, "", None),
+        ("apply()` at the top of the main module", "pass", APPLY, None),
+        ("mlx-patches run", "pass", "", None),
+        ("mlx-patches enable", "pass", "", None),
+        ("mlx-patches enable --host", "pass", "", _enable.Limit("host", ("host.py",), ())),
+    ],
+)
+def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top, limit):
+    (head,) = re.findall(r"^\| activated by \| (.*) \|$", ACTIVATION, re.MULTILINE)
+    table = ACTIVATION.partition(head)[2]
+    row = next(cells for name, *cells in rows(table) if name == way)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / _enable.NAME).unlink(missing_ok=True)
+    if "enable" in way:
+        (site / _enable.NAME).write_text(_enable.line(limit))
+    host = environment / "host.py"
+    host.write_text(WORKER.replace("IN_MAIN", in_main).replace("AT_THE_TOP", at_the_top))
+    command = [str(environment / "bin" / "python"), str(host), *head.split(" | ")]
+    launch = _run.launch(command) if "run" in way else _run.Launch(tuple(command), {})
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_boot.SWITCH)}
+    done = subprocess.run(
+        launch.command, capture_output=True, text=True, env=env | launch.variables
+    )
+    assert done.stdout.split() == row, done.stderr
+
+
+def test_every_variable_and_its_values_are_described():
+    variables = {_boot.SWITCH, _environment.DISABLE, _environment.ENABLE, _environment.STRICT}
+    described = [cells for cells in rows(ACTIVATION) if cells[0].startswith(_boot.SWITCH)]
+    assert {name for name, *_ in described} == variables
+    off, on = (set(re.findall(r"[a-z0-9]+", values)) for _, values, _ in described[:2])
+    assert (off, on) == (_boot.OFF, _boot.ON)
+
+
+def test_every_entry_point_and_command_that_activates_is_described():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for group, points in project["entry-points"].items():
+        assert f"`{group}`" in ACTIVATION
+        assert all(f"`{value}`" in ACTIVATION for value in points.values())
+    for command in ("run", "enable", "disable"):
+        assert command in cli.cli.commands
+        assert f"mlx-patches {command}" in ACTIVATION
