@@ -9,11 +9,14 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from itertools import product
 from pathlib import Path
 
 import pytest
+import yaml
 
-from mlx_patches import _boot, _enable, _environment, _run, cli
+from mlx_patches import _boot, _enable, _environment, _gate, _matrix, _run, cli
+from mlx_patches._distributions import Installed
 from mlx_patches._ledger import Outcome, Status
 
 ROOT = Path(__file__).parents[2]
@@ -141,3 +144,97 @@ def test_every_entry_point_and_command_that_activates_is_described():
     for command in ("run", "enable", "disable"):
         assert command in cli.cli.commands
         assert f"mlx-patches {command}" in ACTIVATION
+
+
+# -- a new release ---------------------------------------------------------------------------
+
+RULES = {
+    "has the defect": {"affected": ">=1,<=2"},
+    "repaired it": {"affected": ">=1,<=1", "fixed": ">=2"},
+    "no measured release has it": None,
+}
+CODE = {"known to have it": "red", "known to be sound": "sound", "not known": "other"}
+UPGRADE = (DOCS / "upgrade.md").read_text()
+
+
+def new_release_rows() -> list[list[str]]:
+    """The table, a row for each kind of code that it means."""
+    table = UPGRADE.partition("| the newest measured release |")[2].partition("\n\n")[0]
+    cells = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    said = {(rule, code) for rule, code, _ in cells}
+    return [
+        [rule, kind, status]
+        for rule, code, status in cells
+        for kind in ([code] if code in CODE else [k for k in CODE if (rule, k) not in said])
+    ]
+
+
+@pytest.mark.parametrize(("rule", "code", "status"), new_release_rows())
+def test_a_new_release_is_judged_as_the_table_says(rule, code, status):
+    bodies = {"affected_bodies": {"f": {"red"}}, "sound_bodies": {"f": {"sound"}}}
+    given = RULES[rule] and _matrix.Rule(**RULES[rule], **bodies, releases=("1", "2"))
+    verdict = _gate.judge(given, Installed("toy-lm", "3"), "f", CODE[code])
+    assert ("applied" if verdict.ok else str(verdict.status)) == status, verdict.reason
+
+
+def test_the_table_of_a_new_release_leaves_nothing_out():
+    assert {(rule, code) for rule, code, _ in new_release_rows()} == set(product(RULES, CODE))
+
+
+# -- every page ------------------------------------------------------------------------------
+
+PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.glob("*.md"))]
+
+
+def code(page: str) -> list[str]:
+    """The lines of code blocks that name no language, and the code between the words."""
+    blocks = re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    words = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    return [*"".join(blocks).splitlines(), *re.findall(r"`([^`]+)`", words)]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_what_a_page_tells_to_run_is_there(path):
+    goals = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in code(path.read_text()):
+        if found := re.match(r"make ([a-z-]+)", line):
+            assert found[1] in goals, line
+        if found := re.match(r"(?:\$ )?mlx-patches ([a-z]+)", line):
+            assert found[1] in cli.cli.commands, line
+        if found := re.match(r"python (\w+/\w+\.py)", line):
+            assert (ROOT / found[1]).is_file(), line
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_link_leads_somewhere(path):
+    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+        assert (path.parent / link).exists(), link
+
+
+# -- the issue forms -------------------------------------------------------------------------
+
+FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
+# What GitHub's issue forms take, and whether an element of this type is an answer.
+ELEMENTS = {"markdown": False, "input": True, "textarea": True, "dropdown": True}
+
+
+@pytest.mark.parametrize("name", ["wrong-output", "not-covered"])
+def test_a_form_is_one_and_asks_for_the_audit_first(name):
+    form = yaml.safe_load((FORMS / f"{name}.yml").read_text())
+    assert form.keys() == {"name", "description", "body"}
+    answers = [element for element in form["body"] if ELEMENTS[element["type"]]]
+    ids = [element["id"] for element in answers]
+    assert len(set(ids)) == len(ids)
+    for element in form["body"]:
+        assert element.keys() <= {"type", "id", "attributes", "validations"}
+        needed = {"markdown": "value"}.get(element["type"], "label")
+        assert element["attributes"][needed]
+        assert element["type"] != "dropdown" or len(element["attributes"]["options"]) > 1
+    assert answers[0]["attributes"]["label"] == "mlx-patches audit --json"
+    assert answers[0]["validations"] == {"required": True}
+
+
+def test_the_forms_are_all_there_is():
+    assert {path.stem for path in FORMS.iterdir()} == {"wrong-output", "not-covered", "config"}
+    config = yaml.safe_load((FORMS / "config.yml").read_text())
+    assert config == {"blank_issues_enabled": True}
