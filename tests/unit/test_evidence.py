@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -82,8 +83,19 @@ def test_compiled_matrix_is_current():
     assert _matrix.COMPILED.read_text() == _matrix.compile_builtin()
 
 
-def test_readme_is_current():
+def test_readme_and_catalogue_are_current():
     assert write_docs.table() in write_docs.README.read_text()
+    assert write_docs.catalogue() == write_docs.CATALOGUE.read_text()
+
+
+def test_the_catalogue_has_every_part_of_every_patch():
+    text = write_docs.catalogue()
+    ids = [*_registry.builtin().ids(), "boundary-snapshots"]
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ids
+    for part in ("Why", "How", "Upstream", "Retire when"):
+        assert len(re.findall(rf"^\*\*{part}:\*\* \S", text, re.MULTILINE)) == len(ids)
+    for patch in _registry.builtin():
+        assert all(f"`{target.path}`" in text for target in patch.targets), patch.id
 
 
 def test_evidence_names_only_sets_of_the_list():

@@ -1,0 +1,240 @@
+"""The pages in docs/ say what the code has."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mlx_patches import _boot, _enable, _environment, _gate, _matrix, _run, cli
+from mlx_patches._distributions import Installed
+from mlx_patches._ledger import Outcome, Status
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SOURCES = "".join(path.read_text() for path in sorted((ROOT / "mlx_patches").glob("*.py")))
+STATUSES = (DOCS / "statuses.md").read_text()
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of every table row whose first cell is code."""
+    lines = re.findall(r"^\| (`.*) \|$", page, re.MULTILINE)
+    return [[cell.strip().strip("`") for cell in line.split(" | ")] for line in lines]
+
+
+def test_every_status_is_in_the_table_and_has_a_section():
+    assert [name for name, *_ in rows(STATUSES)] == [str(status) for status in Status]
+    assert re.findall(r"^## (.*)$", STATUSES, re.MULTILINE) == [str(status) for status in Status]
+
+
+def test_the_table_says_which_are_findings():
+    for name, finding, _ in rows(STATUSES):
+        outcome = Outcome("patch", "distribution", "target", Status(name), "reason")
+        assert finding == ("yes" if outcome.finding else "no"), name
+
+
+def test_the_reasons_on_the_page_are_those_that_are_given():
+    said = [text.replace("\n", " ") for text in re.findall(r'"([^"]+)"', STATUSES)]
+    assert len(said) > 10
+    words = SOURCES.replace("{_environment.DISABLE}", "MLX_PATCHES_DISABLE")
+    assert [text for text in said if text not in words] == []
+
+
+def keys(schema: object) -> set[str]:
+    """Every key that a schema names, at any depth."""
+    if isinstance(schema, list):
+        return set().union(*map(keys, schema))
+    if not isinstance(schema, dict):
+        return set()
+    own = {*schema.get("properties", {}), *schema.get("required", [])}
+    return own.union(*map(keys, schema.values()))
+
+
+def test_every_key_of_the_matrix_is_described():
+    schema = json.loads((ROOT / "mlx_patches" / "compat_matrix.schema.json").read_text())
+    page = (DOCS / "matrix.md").read_text()
+    described = {name.partition("` in")[0] for name, *_ in rows(page)}
+    assert described == keys(schema)
+    assert "`affected` in `bodies`" in page  # the one that has two meanings
+
+
+# -- activation ------------------------------------------------------------------------------
+
+ACTIVATION = (DOCS / "activation.md").read_text()
+WORKER = """
+import multiprocessing, sys
+AT_THE_TOP
+def work():
+    import mlx_lm
+    session = sys.modules.get("mlx_patches._activation")
+    print("yes" if session and session.session().active else "no", flush=True)
+if __name__ == "__main__":
+    IN_MAIN
+    for method in sys.argv[1:]:
+        child = multiprocessing.get_context(method).Process(target=work)
+        child.start()
+        child.join()
+"""
+APPLY = "import mlx_patches; mlx_patches.apply()"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A virtual environment that has what this one has, mlx_patches, and a stand-in for mlx_lm."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "here.pth").write_text(f"{ROOT}\n{sysconfig.get_paths()['purelib']}\n")
+    (site / "mlx_lm").mkdir()
+    (site / "mlx_lm" / "__init__.py").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("way", "in_main", "at_the_top", "limit"),
+    [
+        ('apply()` under `if __name__ == "__main__"', APPLY, "", None),
+        ("apply()` at the top of the main module", "pass", APPLY, None),
+        ("mlx-patches run", "pass", "", None),
+        ("mlx-patches enable", "pass", "", None),
+        ("mlx-patches enable --host", "pass", "", _enable.Limit("host", ("host.py",), ())),
+    ],
+)
+def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top, limit):
+    (head,) = re.findall(r"^\| activated by \| (.*) \|$", ACTIVATION, re.MULTILINE)
+    table = ACTIVATION.partition(head)[2]
+    row = next(cells for name, *cells in rows(table) if name == way)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / _enable.NAME).unlink(missing_ok=True)
+    if "enable" in way:
+        (site / _enable.NAME).write_text(_enable.line(limit))
+    host = environment / "host.py"
+    host.write_text(WORKER.replace("IN_MAIN", in_main).replace("AT_THE_TOP", at_the_top))
+    command = [str(environment / "bin" / "python"), str(host), *head.split(" | ")]
+    launch = _run.launch(command) if "run" in way else _run.Launch(tuple(command), {})
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_boot.SWITCH)}
+    done = subprocess.run(
+        launch.command, capture_output=True, text=True, env=env | launch.variables
+    )
+    assert done.stdout.split() == row, done.stderr
+
+
+def test_every_variable_and_its_values_are_described():
+    variables = {_boot.SWITCH, _environment.DISABLE, _environment.ENABLE, _environment.STRICT}
+    described = [cells for cells in rows(ACTIVATION) if cells[0].startswith(_boot.SWITCH)]
+    assert {name for name, *_ in described} == variables
+    off, on = (set(re.findall(r"[a-z0-9]+", values)) for _, values, _ in described[:2])
+    assert (off, on) == (_boot.OFF, _boot.ON)
+
+
+def test_every_entry_point_and_command_that_activates_is_described():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for group, points in project["entry-points"].items():
+        assert f"`{group}`" in ACTIVATION
+        assert all(f"`{value}`" in ACTIVATION for value in points.values())
+    for command in ("run", "enable", "disable"):
+        assert command in cli.cli.commands
+        assert f"mlx-patches {command}" in ACTIVATION
+
+
+# -- a new release ---------------------------------------------------------------------------
+
+RULES = {
+    "has the defect": {"affected": ">=1,<=2"},
+    "repaired it": {"affected": ">=1,<=1", "fixed": ">=2"},
+    "no measured release has it": None,
+}
+CODE = {"known to have it": "red", "known to be sound": "sound", "not known": "other"}
+UPGRADE = (DOCS / "upgrade.md").read_text()
+
+
+def new_release_rows() -> list[list[str]]:
+    """The table, a row for each kind of code that it means."""
+    table = UPGRADE.partition("| the newest measured release |")[2].partition("\n\n")[0]
+    cells = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    said = {(rule, code) for rule, code, _ in cells}
+    return [
+        [rule, kind, status]
+        for rule, code, status in cells
+        for kind in ([code] if code in CODE else [k for k in CODE if (rule, k) not in said])
+    ]
+
+
+@pytest.mark.parametrize(("rule", "code", "status"), new_release_rows())
+def test_a_new_release_is_judged_as_the_table_says(rule, code, status):
+    bodies = {"affected_bodies": {"f": {"red"}}, "sound_bodies": {"f": {"sound"}}}
+    given = RULES[rule] and _matrix.Rule(**RULES[rule], **bodies, releases=("1", "2"))
+    verdict = _gate.judge(given, Installed("toy-lm", "3"), "f", CODE[code])
+    assert ("applied" if verdict.ok else str(verdict.status)) == status, verdict.reason
+
+
+def test_the_table_of_a_new_release_leaves_nothing_out():
+    assert {(rule, code) for rule, code, _ in new_release_rows()} == set(product(RULES, CODE))
+
+
+# -- every page ------------------------------------------------------------------------------
+
+PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.glob("*.md"))]
+
+
+def code(page: str) -> list[str]:
+    """The lines of code blocks that name no language, and the code between the words."""
+    blocks = re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    words = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    return [*"".join(blocks).splitlines(), *re.findall(r"`([^`]+)`", words)]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_what_a_page_tells_to_run_is_there(path):
+    goals = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in code(path.read_text()):
+        if found := re.match(r"make ([a-z-]+)", line):
+            assert found[1] in goals, line
+        if found := re.match(r"(?:\$ )?mlx-patches ([a-z]+)", line):
+            assert found[1] in cli.cli.commands, line
+        if found := re.match(r"python (\w+/\w+\.py)", line):
+            assert (ROOT / found[1]).is_file(), line
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_link_leads_somewhere(path):
+    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+        assert (path.parent / link).exists(), link
+
+
+# -- the issue forms -------------------------------------------------------------------------
+
+FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
+# What GitHub's issue forms take, and whether an element of this type is an answer.
+ELEMENTS = {"markdown": False, "input": True, "textarea": True, "dropdown": True}
+
+
+@pytest.mark.parametrize("name", ["wrong-output", "not-covered"])
+def test_a_form_is_one_and_asks_for_the_audit_first(name):
+    form = yaml.safe_load((FORMS / f"{name}.yml").read_text())
+    assert form.keys() == {"name", "description", "body"}
+    answers = [element for element in form["body"] if ELEMENTS[element["type"]]]
+    ids = [element["id"] for element in answers]
+    assert len(set(ids)) == len(ids)
+    for element in form["body"]:
+        assert element.keys() <= {"type", "id", "attributes", "validations"}
+        needed = {"markdown": "value"}.get(element["type"], "label")
+        assert element["attributes"][needed]
+        assert element["type"] != "dropdown" or len(element["attributes"]["options"]) > 1
+    assert answers[0]["attributes"]["label"] == "mlx-patches audit --json"
+    assert answers[0]["validations"] == {"required": True}
+
+
+def test_the_forms_are_all_there_is():
+    assert {path.stem for path in FORMS.iterdir()} == {"wrong-output", "not-covered", "config"}
+    config = yaml.safe_load((FORMS / "config.yml").read_text())
+    assert config == {"blank_issues_enabled": True}

@@ -1,0 +1,201 @@
+"""docs/write-a-patch.md: the code on the page is what runs here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import linecache
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import mlx_patches
+from mlx_patches import patches, probes
+from mlx_patches._activation import session
+from mlx_patches._manager import Manager
+from mlx_patches._matrix import CompatMatrix
+from mlx_patches._registry import Registry
+from mlx_patches.probes.child import anything_goes, probe_target
+from tests.conformance import Case, Conformance
+
+from .conftest import load, statuses
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import measure_matrix  # noqa: E402
+
+PAGE = (ROOT / "docs" / "write-a-patch.md").read_text()
+# A block of code begins with the file that it is, or is a part of.
+BLOCKS = {
+    (language, file): code
+    for language, file, code in re.findall(r"```(\w+)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
+}
+PATCH = "mlx_patches/patches/toy_lm/toy_offset.py"
+PROBE = "mlx_patches/probes/toy_offset.py"
+
+
+@pytest.fixture
+def toy(site):
+    """toy-lm 1.0."""
+    files = {file: BLOCKS["python", file] for file in ("toy_lm/cache.py", "toy_lm/model.py")}
+    site.install("toy-lm", "1.0", files)
+    return site
+
+
+def upgrade(toy):
+    """toy-lm 1.1 in place of 1.0."""
+    diff = BLOCKS["diff", "toy_lm/cache.py"].splitlines()
+    (old,), (new,) = ([line[1:] for line in diff if line.startswith(sign)] for sign in "-+")
+    toy.forget()
+    (toy.root / "toy_lm-1.0.dist-info" / "METADATA").unlink()
+    assert old in BLOCKS["python", "toy_lm/cache.py"]
+    toy.install(
+        "toy-lm", "1.1", {"toy_lm/cache.py": BLOCKS["python", "toy_lm/cache.py"].replace(old, new)}
+    )
+    linecache.clearcache()
+
+
+@pytest.fixture
+def ours(toy, monkeypatch):
+    """The patch of the page, where it would be in this repository."""
+    for package, file in ((patches, PATCH), (probes, PROBE)):
+        path = toy.root / file
+        path.parent.mkdir(parents=True)
+        path.write_text(BLOCKS["python", file])
+        folder = toy.root / "mlx_patches" / package.__name__.rpartition(".")[2]
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    known = set(sys.modules)
+    line = BLOCKS["python", "mlx_patches/_registry.py"]
+    modules = ast.literal_eval(f"{{{line}}}")
+    registry = Registry({id_: f"{patches.__name__}.{name}" for id_, name in modules.items()})
+    (patch,) = registry
+    yield patch
+    for name in set(sys.modules) - known:
+        if "toy" in name:
+            del sys.modules[name]
+
+
+def seen(patch, *applied):
+    """What the probe says of each target; with a manager, of the patch applied by it."""
+    return [probe_target(patch, target, *applied)["verdict"] for target in patch.targets]
+
+
+def test_the_probe_is_red_on_the_release_and_green_on_the_next(ours, toy):
+    assert seen(ours) == ["red"]
+    upgrade(toy)
+    assert seen(ours) == ["green"]
+
+
+def test_the_patch_turns_the_probe_green_and_gives_back_the_same_object(ours, toy):
+    cache = load("toy_lm.cache").BatchKVCache
+    before = cache.update_and_fetch
+    manager = Manager(anything_goes(ours))
+    assert seen(ours, manager) == ["green"]
+    assert cache.update_and_fetch is not before
+    manager.restore()
+    assert cache.update_and_fetch is before
+    assert seen(ours) == ["red"]
+
+
+def test_the_mutant_turns_the_probe_red_again(ours, toy, monkeypatch):
+    module = sys.modules[ours.module]
+    names = {"pytest": pytest, module.__name__.rpartition(".")[2]: module}
+    known = set(names)
+    exec(BLOCKS["python", "tests/releases/mutants.py"], names)
+    (mutant,) = names.keys() - known - {"__builtins__"}
+    names[mutant](monkeypatch)
+    assert seen(ours, Manager(anything_goes(ours))) == ["red"]
+
+
+def test_the_rule_is_what_is_measured(ours, toy):
+    sets = []
+    for version in ("1.0", "1.1"):
+        if version == "1.1":
+            upgrade(toy)
+        cells = {}
+        for target in ours.targets:
+            manager = Manager(anything_goes(ours))
+            without, with_ = probe_target(ours, target), probe_target(ours, target, manager)
+            manager.restore()
+            assert without["body"]
+            cells[target.path] = {
+                "body": without["body"],
+                "without": without["verdict"],
+                "with": with_["verdict"],
+                "detail": without["detail"],
+            }
+        sets.append({"set": f"toy-lm {version}", "patches": {ours.id: cells}})
+    lines = [f"  {ours.id}:", *measure_matrix.rule_lines(ours.id, "toy-lm", sets)]
+    assert BLOCKS["yaml", "compat_matrix.yaml"] == "\n".join(lines) + "\n"
+
+
+def test_the_rule_on_the_page_gates_the_patch(ours, toy, tmp_path):
+    rule = BLOCKS["yaml", "compat_matrix.yaml"]
+    head = 'schema: 1\nreleases: {toy-lm: ["1.0", "1.1"]}\nalways: []\n'
+    path = tmp_path / "matrix.yaml"
+    path.write_text(f"{head}models: {{default: {{}}}}\nbroken_sets: []\npatches:\n{rule}")
+    load("toy_lm.cache")
+    manager = Manager(CompatMatrix.load(path))
+    assert statuses(manager.apply(ours)) == ["applied"]
+    manager.restore()
+    upgrade(toy)
+    load("toy_lm.cache")
+    assert statuses(Manager(CompatMatrix.load(path)).apply(ours)) == ["fixed-upstream"]
+
+
+# -- in a package of its own -----------------------------------------------------------------
+
+
+@pytest.fixture
+def theirs(toy):
+    """The package of the page, installed."""
+    project = tomllib.loads(BLOCKS["toml", "pyproject.toml"])["project"]
+    for file in ("toy_lm_patches.py", "test_toy_lm_patches.py"):
+        toy.write(file, BLOCKS["python", file])
+    info = toy.install(project["name"], project["version"])
+    groups = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    )
+    (info / "entry_points.txt").write_text(groups)
+    return toy
+
+
+def test_its_own_test_passes(theirs):
+    tests = vars(importlib.import_module("test_toy_lm_patches"))
+    (test,) = (function for name, function in tests.items() if name.startswith("test_"))
+    test()
+
+
+def test_it_is_applied_like_ours_and_named_with_its_distribution(theirs):
+    mlx_patches.apply()
+    cache = load("toy_lm.cache").BatchKVCache([0, 2])
+    keys, queries = load("toy_lm.model").positions(cache, [7, 8, 9])
+    assert keys == queries == [0, -2]
+    assert session().registry.origin("toy-lm-offset") == "toy-lm-patches"
+
+
+def test_it_leaves_the_repaired_release_alone(theirs):
+    upgrade(theirs)
+    mlx_patches.apply()
+    assert "offset" not in vars(load("toy_lm.cache").BatchKVCache)
+
+
+@pytest.mark.parametrize("name", ["toy-lm-offset", "toy-lm-patches"])
+def test_it_is_switched_off_by_id_and_by_distribution(theirs, monkeypatch, name):
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", name)
+    mlx_patches.apply()
+    assert "offset" not in vars(load("toy_lm.cache").BatchKVCache)
+    assert ("toy_lm_patches" in sys.modules) == (name == "toy-lm-offset")
+
+
+class TestConformance(Conformance):
+    """What every patch must do, the page's does too."""
+
+    @pytest.fixture
+    def case(self, theirs):
+        return Case(load("toy_lm_patches").PATCH, str(theirs.root))
