@@ -1,0 +1,163 @@
+"""What each wrapper adds to a call, in nanoseconds, and how many such calls fit in a second.
+
+    python benchmarks/wrappers.py [--model gemma4 ...]
+
+Runs the lab's scenarios on a tiny model of each family with every patch that the release needs,
+and takes two times of each call: around the wrapper, and around the release's own code below it.
+The difference is the wrapper's, less what the two clocks take themselves; the median of a
+target's calls is printed. What a patch adds has no release's code below. Run it in an environment
+with a release and mlx-patches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from mlx_patches import _guard, _registry
+from mlx_patches._activation import MODEL_PACKAGES
+from mlx_patches._manager import Manager
+from mlx_patches._matrix import CompatMatrix
+from mlx_patches._patch import Patch, Target, around
+from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab.build import build
+from mlx_patches.lab.scenarios import SCENARIOS
+
+FAMILIES = ("llama", "gemma3", "gemma3n", "gemma4", "qwen2_5_vl", "qwen3_5", "mamba")
+CALLS = 20_000
+
+
+class Clock:
+    """The nanoseconds that each call of one target takes above the original."""
+
+    def __init__(self) -> None:
+        self.added: list[int] = []
+        self._below = 0
+
+    def outside(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a wrapper."""
+        below, start = self._below, time.perf_counter_ns()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            whole = time.perf_counter_ns() - start
+            self.added.append(whole - (self._below - below))
+
+    def inside(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an original."""
+        start = time.perf_counter_ns()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._below += time.perf_counter_ns() - start
+
+    def median(self) -> float:
+        """Nanoseconds a call, the clocks' own among them."""
+        return statistics.median(self.added)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", action="append", help="only this family")
+    options = parser.parse_args()
+    models = [
+        Family(distribution, name)
+        for package, distribution in MODEL_PACKAGES.items()
+        if importlib.util.find_spec(package.partition(".")[0])
+        for name in options.model or FAMILIES
+    ]
+    clocks: dict[tuple[str, str], Clock] = {}
+    for family in models:
+        measure(family, clocks)
+    if not clocks:
+        sys.exit("no wrapper was called: is a release installed that has such a family?")
+    own = clocks_alone()
+    print(f"{'ns a call':>10} {'calls/s':>12} {'calls':>8}  patch and target")
+    print(row(guard_alone(), CALLS, "the guard around each of them"))
+    for (patch, target), clock in sorted(clocks.items(), key=lambda item: -len(item[1].added)):
+        if clock.added:
+            print(row(max(clock.median() - own, 0), len(clock.added), f"{patch}  {target}"))
+
+
+def row(nanoseconds: float, calls: int, name: str) -> str:
+    """A line of the table."""
+    speed = f"{1e9 / nanoseconds:,.0f}" if nanoseconds >= 1 else "-"
+    return f"{nanoseconds:10,.0f} {speed:>12} {calls:8,}  {name}"
+
+
+def measure(family: Family, clocks: dict[tuple[str, str], Clock]) -> None:
+    """Run a family's scenarios under the clocks."""
+    try:
+        model = build(family)
+    except NotBuilt:
+        return
+    manager = Manager(CompatMatrix.builtin())
+    for patch in _registry.builtin():
+        manager.apply(timed(patch, clocks))
+    for scenario in SCENARIOS.values():
+        scenario(model)
+    manager.restore()
+
+
+def timed(patch: Patch, clocks: dict[tuple[str, str], Clock]) -> Patch:
+    """The same patch, its wrappers and what is below them under a clock each."""
+    targets = (
+        target._replace(
+            factory=functools.partial(
+                under, clocks.setdefault((patch.id, target.path), Clock()), target
+            )
+        )
+        for target in patch.targets
+    )
+    return patch._replace(targets=tuple(targets))
+
+
+def under(clock: Clock, target: Target, original: Any) -> Any:
+    """What a target's factory makes, with clocks where there is a function to call."""
+    below = around(clock.inside)(original) if _is_called(original) else original
+    made = target.factory(below)
+    return around(clock.outside)(made) if _is_called(made) else made
+
+
+def _is_called(attribute: Any) -> bool:
+    plain = (FunctionType, classmethod, staticmethod)
+    return isinstance(attribute, plain) or type(attribute) is property
+
+
+def clocks_alone() -> float:
+    """Nanoseconds that the clocks of a call take themselves."""
+    clock = Clock()
+    function = around(clock.outside)(around(clock.inside)(_nothing))
+    for _ in range(CALLS):
+        function(1)
+    return clock.median()
+
+
+def guard_alone() -> float:
+    """Nanoseconds that the guard adds to a call."""
+    policy = _guard.Policy(lambda error, entered: None)
+    wrapped = around(lambda original, *args: original(*args))
+    guarded = _guard.build(wrapped, _nothing, sys.modules[__name__], policy).replacement
+    return statistics.median(_each(guarded) - _each(wrapped(_nothing)) for _ in range(9))
+
+
+def _each(function: Callable[[int], Any]) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(CALLS):
+        function(1)
+    return (time.perf_counter_ns() - start) / CALLS
+
+
+def _nothing(value: int) -> int:
+    return value
+
+
+if __name__ == "__main__":
+    main()
