@@ -67,6 +67,7 @@ _BUILTIN = {
     "single-joins": "mlx_vlm.single_joins",
     "deepstack-rows": "mlx_vlm.deepstack_rows",
     "aya-masks": "mlx_vlm.aya_masks",
+    "ring-rows": "mlx_vlm.ring_rows",
     "server-prefix-hit": "mlx_lm.server_prefix_hit",
     "server-chunked-hit": "mlx_lm.server_chunked_hit",
     "server-empty-prompt": "mlx_lm.server_empty_prompt",

@@ -41,6 +41,7 @@ from mlx_patches.patches.mlx_vlm import (
     mllama_text,
     quantize_last_layer,
     quantized_decode_mask,
+    ring_rows,
     single_joins,
     unknown_kwargs,
 )
@@ -141,6 +142,11 @@ def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_masks, "fitted", quantized_masks.unfitted)
     monkeypatch.setattr(quantized_masks, "padded_mask", quantized_masks.unfitted)
     monkeypatch.setattr(quantized_masks, "shaped", quantized_masks.unfitted)
+
+
+def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_rows, "ring_mask", lambda cache, window: None)
+    monkeypatch.setattr(_row_deltas, "keep", lambda cache, *carried: None)
 
 
 def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +278,7 @@ def slots_that_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_row_deltas, "keep", lambda cache, deltas: None)
+    monkeypatch.setattr(_row_deltas, "keep", lambda cache, *carried: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
     monkeypatch.setattr(rope_deltas, "of_prompts", lambda *_: None)
 
@@ -396,6 +402,7 @@ MUTANTS: dict[str, Mutant] = {
     "quantized-decode-mask": masks_in_a_word,
     "quantized-merge": rows_that_stay_quantized,
     "deepstack-rows": features_in_lists,
+    "ring-rows": rings_without_an_end,
     "single-joins": layers_as_they_are,
     "never-written": caches_that_are_all_written,
     "gemma2-masks": masks_of_four_axes,

@@ -1,4 +1,4 @@
-"""Rope deltas that ride on a batch's first cache: a row's delta is state of its row.
+"""What rides on a batch's cache, a number a row: rope deltas, and the lengths of prompts.
 
 They are kept in the cache's ``__dict__`` as an array (rows, 1). Every host merges, extends,
 filters and extracts caches row by row, so what rides on one follows its row in any host.
@@ -11,17 +11,19 @@ from typing import Any
 
 from ..._patch import Target, around
 
-NAME = "_mlx_patches_rope_deltas"
+DELTAS = "_mlx_patches_rope_deltas"
+LENGTHS = "_mlx_patches_prompt_lengths"
+_NAMES = (DELTAS, LENGTHS)
 _MODULES = (("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache"))
 _CLASSES = ("BatchKVCache", "BatchRotatingKVCache", "ArraysCache")
 
 
-def deltas_of(cache: Any, rows: int | None = None) -> Any:
-    """The deltas (rows, 1) that a cache carries; None where it has none.
+def deltas_of(cache: Any, rows: int | None = None, name: str = DELTAS) -> Any:
+    """The deltas (rows, 1) that a cache carries, or the lengths; None where it has none.
 
     With a number of rows, zeros where it has none: a text has no delta.
     """
-    found = cache.__dict__.get(NAME)
+    found = cache.__dict__.get(name)
     if found is None and rows is not None:
         import mlx.core as mx
 
@@ -29,9 +31,9 @@ def deltas_of(cache: Any, rows: int | None = None) -> Any:
     return found
 
 
-def keep(cache: Any, deltas: Any) -> None:
-    """Have a cache carry these deltas."""
-    cache.__dict__[NAME] = deltas
+def keep(cache: Any, deltas: Any, name: str = DELTAS) -> None:
+    """Have a cache carry these deltas, or lengths."""
+    cache.__dict__[name] = deltas
 
 
 def rows_of(cache: Any) -> int:
@@ -43,44 +45,54 @@ def rows_of(cache: Any) -> int:
     return int(offset.size) if hasattr(offset, "size") else 1
 
 
-def together(caches: Sequence[Any]) -> Any:
-    """The deltas of all rows of these caches; None where none has any."""
-    if all(deltas_of(cache) is None for cache in caches):
-        return None
+def carried(cache: Any) -> dict[str, Any]:
+    """What a cache carries, by name."""
+    found = {name: deltas_of(cache, name=name) for name in _NAMES}
+    return {name: held for name, held in found.items() if held is not None}
+
+
+def together(caches: Sequence[Any]) -> dict[str, Any]:
+    """What these caches carry, for all their rows."""
+    names = [name for name in _NAMES if any(name in carried(cache) for cache in caches)]
+    if not names:
+        return {}
     import mlx.core as mx
 
-    return mx.concatenate([deltas_of(cache, rows_of(cache)) for cache in caches])
+    return {
+        name: mx.concatenate([deltas_of(cache, rows_of(cache), name) for cache in caches])
+        for name in names
+    }
 
 
 def merged(merge: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
-    """``merge`` that takes the rows' deltas along."""
-    batch, deltas = merge(cls, caches), together(caches)
-    if deltas is not None:
-        keep(batch, deltas)
+    """``merge`` that takes along what the rows carry."""
+    batch = merge(cls, caches)
+    for name, held in together(caches).items():
+        keep(batch, held, name)
     return batch
 
 
 def extended(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """``extend`` that takes the rows' deltas along."""
-    deltas = together((cache, other))
+    """``extend`` that takes along what the rows carry."""
+    both = together((cache, other))
     extend(cache, other)
-    if deltas is not None:
-        keep(cache, deltas)
+    for name, held in both.items():
+        keep(cache, held, name)
 
 
 def filtered(keep_rows: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """``filter`` that takes the rows' deltas along."""
-    deltas = deltas_of(cache)
+    """``filter`` that takes along what the rows carry."""
+    before = carried(cache)
     keep_rows(cache, batch_indices)
-    if deltas is not None:
-        keep(cache, deltas[batch_indices])
+    for name, held in before.items():
+        keep(cache, held[batch_indices], name)
 
 
 def extracted(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
-    """``extract`` that takes the row's delta along."""
-    row, deltas = extract(cache, idx), deltas_of(cache)
-    if deltas is not None:
-        keep(row, deltas[idx : idx + 1])
+    """``extract`` that takes along what the row carries."""
+    row = extract(cache, idx)
+    for name, held in carried(cache).items():
+        keep(row, held[idx : idx + 1], name)
     return row
 
 
