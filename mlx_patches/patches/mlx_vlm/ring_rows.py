@@ -109,7 +109,7 @@ def in_order(ring: Any) -> Any:
     """A ring as a plain cache: every token in its place, zeros for those that it dropped.
 
     Raises:
-        ValueError: the ring does not hold the newest tokens one by one.
+        ValueError: the ring was fed several tokens at once, as far as its position tells.
     """
     import mlx.core as mx
 
