@@ -23,6 +23,7 @@ from mlx_patches.patches.mlx_lm import (
     server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
+    sinks_warning,
     speculative_split,
     speculative_window,
     window_mask,
@@ -31,6 +32,7 @@ from mlx_patches.patches.mlx_lm import (
 from mlx_patches.patches.mlx_vlm import (
     _quantized_rows,
     altup_batch,
+    aya_blur,
     aya_masks,
     batch_turbo_quant,
     deepstack_rows,
@@ -39,6 +41,7 @@ from mlx_patches.patches.mlx_vlm import (
     mask_by_offset,
     mistral_row_scale,
     mllama_text,
+    phi4_siglip_code,
     quantize_last_layer,
     quantized_decode_mask,
     ring_rows,
@@ -142,6 +145,18 @@ def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_masks, "fitted", quantized_masks.unfitted)
     monkeypatch.setattr(quantized_masks, "padded_mask", quantized_masks.unfitted)
     monkeypatch.setattr(quantized_masks, "shaped", quantized_masks.unfitted)
+
+
+def a_kernel_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aya_blur, "kernel", lambda radius, sigma: [0] * radius + [1] + [0] * radius)
+
+
+def code_that_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phi4_siglip_code, "distrusting", lambda arguments: arguments)
+
+
+def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks_warning, "warn", lambda size: None)
 
 
 def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,6 +418,9 @@ MUTANTS: dict[str, Mutant] = {
     "quantized-merge": rows_that_stay_quantized,
     "deepstack-rows": features_in_lists,
     "ring-rows": rings_without_an_end,
+    "aya-blur": a_kernel_of_one,
+    "phi4-siglip-code": code_that_is_trusted,
+    "sinks-warning": a_window_without_a_word,
     "single-joins": layers_as_they_are,
     "never-written": caches_that_are_all_written,
     "gemma2-masks": masks_of_four_axes,
