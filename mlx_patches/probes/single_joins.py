@@ -16,30 +16,49 @@ _TOKENS = 12
 
 def probe(target: Target) -> Result:
     """Red where the generator dies, or a row says something else than alone."""
-    return _lists(target) if target.name == "_extend_cache" else _prompts(target)
+    return _layers(target) if target.name == "_extend_cache" else _prompts(target)
 
 
-def _lists(target: Target) -> Result:
-    """Two batches whose layers keep lists of caches."""
-    import mlx.core as mx
-
+def _layers(target: Target) -> Result:
+    """Two batches whose layers keep lists of caches, and one that a row in chunks joins."""
     extend: Any = getattr(importlib.import_module(target.module), target.name)
     caches = importlib.import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "CacheList"):
         caches = importlib.import_module("mlx_lm.models.cache")
-    batches = []
-    for batch, padding in enumerate(([2, 0], [1, 0])):
-        layer = caches.CacheList(caches.BatchKVCache(padding))
-        rows = mx.array([10.0 * batch + row for row in range(2)])
-        fed = mx.broadcast_to(rows[:, None, None, None], (2, 1, 4 - batch, 2))
-        layer[0].update_and_fetch(fed, fed)
-        batches.append([layer])
-    joined = extend(*batches)[0][0]
-    for row, (number, length) in enumerate(((0, 2), (1, 4), (10, 2), (11, 3))):
-        held = joined.extract(row)
+    lists = [caches.CacheList(caches.BatchKVCache(padding)) for padding in ([2, 0], [1, 0])]
+    feed(lists[0][0], [0, 1], 4)
+    feed(lists[1][0], [10, 11], 3)
+    joined = extend([lists[0]], [lists[1]])[0][0]
+    rows = [(0, 2), (1, 4), (10, 2), (11, 3)]
+    if wrong := strange(joined, rows):
+        return Result(True, f"in a list of caches, {wrong}")
+    batch, chunks = caches.BatchKVCache([0, 0]), caches.ChunkedKVCache(8)
+    feed(batch, [0, 1], 2)
+    feed(chunks, [2], 3)
+    try:
+        joined = extend([batch], [chunks])[0]
+    except ValueError as refusal:
+        return Result(False, f"lists are joined; chunks are refused: {refusal}")
+    wrong = strange(joined, [(0, 2), (1, 2), (2, 3)])
+    return Result(bool(wrong), wrong or "every row holds what it held before")
+
+
+def feed(cache: Any, rows: list[int], tokens: int) -> None:
+    """Give each row of a cache its own number as keys and values."""
+    import mlx.core as mx
+
+    numbers = mx.array(rows, mx.float32)[:, None, None, None]
+    fed = mx.broadcast_to(numbers, (len(rows), 1, tokens, 2))
+    cache.update_and_fetch(fed, fed)
+
+
+def strange(cache: Any, rows: list[tuple[int, int]]) -> str:
+    """Which row does not hold its number as often as it should; empty where all do."""
+    for row, (number, length) in enumerate(rows):
+        held = cache.extract(row)
         if held.offset != length or held.keys[0, 0, :length, 0].tolist() != [number] * length:
-            return Result(True, f"row {row} holds something else than before")
-    return Result(False, "every row holds what it held before")
+            return f"row {row} holds something else than before"
+    return ""
 
 
 def _prompts(target: Target) -> Result:
