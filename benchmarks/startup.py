@@ -1,6 +1,9 @@
-"""What activation adds to a process, in milliseconds: medians over fresh interpreters.
+"""What activation and the commands take, in milliseconds: medians over fresh interpreters.
 
-python benchmarks/startup.py [--rounds 9]
+    python benchmarks/startup.py [--rounds 9]
+
+And what `apply()` adds to a process's memory. Run it in an environment with a release and
+mlx-patches.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import importlib.util
 import statistics
 import subprocess
 import sys
+import time
 
 APPLY = "import mlx_patches; mlx_patches.apply()"
 CASES = {
@@ -17,32 +21,70 @@ CASES = {
     "apply() after import mlx_lm": ("import mlx_lm", APPLY),
     "apply() after import mlx_vlm": ("import mlx_vlm", APPLY),
     "boot of an enabled environment": ("", "import mlx_patches._boot as b; b.start()"),
-    "audit, without a process": ("", "import mlx_patches; mlx_patches.audit()"),
+    "audit()": ("", "import mlx_patches; mlx_patches.audit()"),
 }
+COMMANDS = {
+    "mlx-patches audit, the whole process": ["audit"],
+    "mlx-patches probe MODEL, the whole process": ["probe"],
+}
+PROBED = {"mlx_vlm": "gemma4", "mlx_lm": "llama"}
+# In KiB on Linux, in bytes on macOS.
+UNIT = 1024 if sys.platform == "linux" else 1
+MEMORY = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
+    rounds = parser.parse_args().rounds
     for name, (before, code) in CASES.items():
-        package = before.removeprefix("import ").strip()
-        if package and importlib.util.find_spec(package) is None:
-            continue
-        times = [milliseconds(before, code) for _ in range(options.rounds)]
-        print(f"{name}: {statistics.median(times):.1f} ms (best {min(times):.1f})")
+        package = before.removeprefix("import ")
+        if not package or importlib.util.find_spec(package):
+            show(name, [milliseconds(before, code) for _ in range(rounds)])
+    package = next(package for package in PROBED if importlib.util.find_spec(package))
+    for name, command in COMMANDS.items():
+        model = [PROBED[package]] if command == ["probe"] else []
+        show(name, [process([*command, *model]) for _ in range(min(rounds, 5))])
+    added = [memory(f"import {package}", APPLY) for _ in range(rounds)]
+    print(f"memory that apply() adds after import {package}: {statistics.median(added):.1f} MiB")
+
+
+def show(name: str, times: list[float]) -> None:
+    """Print a line."""
+    print(f"{name}: {statistics.median(times):.1f} ms (best {min(times):.1f})")
 
 
 def milliseconds(before: str, code: str) -> float:
     """Time one piece of code in a fresh interpreter, after another."""
-    program = (
+    return fresh(
         f"{before}\nimport time; start = time.perf_counter()\n{code}\n"
         "print((time.perf_counter() - start) * 1e3)"
     )
+
+
+def memory(before: str, code: str) -> float:
+    """MiB that a piece of code adds to the peak of a fresh interpreter."""
+    return fresh(
+        f"{before}\nimport resource; start = {MEMORY}\n{code}\n"
+        f"print(({MEMORY} - start) * {UNIT} / 2**20)"
+    )
+
+
+def fresh(program: str) -> float:
+    """The number that a program prints."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr.strip().splitlines()[-1])
     return float(done.stdout)
+
+
+def process(arguments: list[str]) -> float:
+    """Time a command from start to end; it may end with a finding."""
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "mlx_patches", *arguments], capture_output=True)
+    if done.returncode not in (0, 1):
+        sys.exit(done.stderr.decode().strip())
+    return (time.perf_counter() - start) * 1e3
 
 
 if __name__ == "__main__":
