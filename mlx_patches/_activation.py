@@ -15,7 +15,7 @@ from ._errors import MlxPatchesError
 from ._import_hooks import Watcher, complete
 from ._ledger import Outcome, Report, Status
 from ._manager import Manager
-from ._matrix import CompatMatrix
+from ._matrix import CompatMatrix, declared_rules
 from ._patch import Patch
 from ._registry import Registry
 
@@ -56,10 +56,12 @@ class Session:
         """Add the patches that the matrix has no word on; one that cannot be added is left out."""
         ours = [("", one) for one in _unreleased.contributions(self.manager.installed)]
         for origin, one in [*ours, *_contributions.contributions(self.disabled)]:
+            note = "; ".join(filter(None, (origin and f"declared by {origin}", one.note)))
             try:
+                rules = declared_rules(one.patch.id, one.affected, one.fixed, note)
                 self.registry.add(one.patch, origin)
-                self.matrix.contribute(one.patch.id, one.affected, one.patch.optional, one.note)
-            except ValueError as error:
+                self.matrix.contribute(one.patch.id, rules, one.patch.optional)
+            except Exception as error:
                 logger.warning("mlx_patches: a patch of %s is left out: %s", origin, error)
 
     def _unknown(self) -> tuple[str, ...]:

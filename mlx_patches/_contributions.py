@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ._environment import ALL
@@ -33,11 +34,13 @@ class Contribution(NamedTuple):
         patch: as ours are; its module's docstring says why, how, upstream, retire when.
         affected: distribution to the releases that have the defect, as a version specifier.
         note: added to whatever the audit says of it.
+        fixed: distribution to the releases that repaired it themselves, likewise.
     """
 
     patch: Patch
     affected: Mapping[str, str]
     note: str = ""
+    fixed: Mapping[str, str] = MappingProxyType({})
 
 
 class Host(NamedTuple):

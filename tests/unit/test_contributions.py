@@ -27,7 +27,9 @@ TWICE = Contribution(
         module=__name__,
     ),
     affected={"fake-lm": "RANGE"},
+    fixed=FIXED,
 )
+BAD = Contribution(TWICE.patch, affected=None)
 '''
 
 
@@ -35,8 +37,9 @@ TWICE = Contribution(
 def theirs(fake):
     """Installs a package that contributes a patch; returns how."""
 
-    def install(affected="<2", points="twice = their_patches:TWICE"):
-        fake.write("their_patches.py", PATCHES.replace("RANGE", affected))
+    def install(affected="<2", points="twice = their_patches:TWICE", fixed="{}"):
+        code = PATCHES.replace("RANGE", affected).replace("FIXED", fixed)
+        fake.write("their_patches.py", code)
         info = fake.install("their-package")
         (info / "entry_points.txt").write_text(f"[mlx_patches.patches]\n{points}\n")
 
@@ -60,6 +63,30 @@ def test_a_release_out_of_its_range_is_left_alone(theirs):
     load("fake_lm.cache")
     assert "applied" not in statuses(mlx_patches.status())
     assert load("fake_lm.cache").Cache().update(3) == 3, report
+
+
+@pytest.mark.parametrize("imported", [True, False])
+@pytest.mark.parametrize(
+    ("affected", "fixed", "status", "reason"),
+    [
+        ("<1", "{}", "not-affected", "1.0 is outside <1; declared by their-package"),
+        (">1,<3", "{}", "not-affected", "1.0 is outside >1,<3; declared by their-package"),
+        ("<1", "{'fake-lm': '>=1'}", "fixed-upstream", "fixed upstream (>=1); declared by their-"),
+        ("<0.5", "{'fake-lm': '>=2'}", "not-affected", "1.0 is outside <0.5; declared by their-"),
+    ],
+)
+def test_out_of_its_range_the_package_s_word_holds(
+    theirs, imported, affected, fixed, status, reason
+):
+    theirs(affected, fixed=fixed)
+    if imported:
+        load("fake_lm.cache")
+        mlx_patches.apply(["their-patch"], strict=True)
+    report = mlx_patches.audit()
+    (outcome,) = [o for o in report.outcomes if o.patch == "their-patch"]
+    assert outcome.status == status
+    assert outcome.reason.startswith(reason)
+    assert not outcome.finding
 
 
 @pytest.mark.parametrize("name", ["their-patch", "their-package", "all"])
@@ -98,6 +125,7 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
 @pytest.mark.parametrize(
     ("points", "affected", "said"),
     [
+        ("bad = their_patches:BAD", "<2", "a patch of their-package is left out: 'NoneType'"),
         ("twice = their_patches:NONE", "<2", "twice of their-package is left out"),
         ("twice = no_such_module", "<2", "twice of their-package is left out"),
         ("twice = leaving", "<2", "twice of their-package is left out: 3"),
@@ -118,6 +146,23 @@ def test_one_that_cannot_be_used_is_left_out_and_said(theirs, fake, caplog, poin
         mlx_patches.apply()
     assert said in caplog.text
     assert "offset-alias" in session().registry
+    assert ("their-patch" in session().registry) == ("registered already" in said)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "said"),
+    [
+        ("{'fake-lm': '>=1.5'}", "their-patch: fake-lm 1.5 is both affected and fixed"),
+        ("{'other-lm': '>=2'}", "their-patch: other-lm is fixed and was never affected"),
+        ("{'fake-lm': 'newest'}", "Invalid specifier"),
+    ],
+)
+def test_a_fixed_range_that_cannot_be_is_left_out_and_said(theirs, caplog, fixed, said):
+    theirs(fixed=fixed)
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        mlx_patches.apply()
+    assert f"their-package is left out: {said}" in caplog.text
+    assert "their-patch" not in session().registry
 
 
 def test_a_host_declares_how_it_is_started(fake):
