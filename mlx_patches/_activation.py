@@ -131,6 +131,10 @@ class Session:
         """See ``mlx_patches.status``."""
         return Report(tuple(self.manager.status()))
 
+    def switched_off(self, patch_id: str) -> bool:
+        """True where ``MLX_PATCHES_DISABLE`` names the patch, or all."""
+        return bool(self.disabled & {patch_id, _environment.ALL})
+
     def asked(self, patch_id: str) -> bool:
         """True where the patch was asked for in this process."""
         return patch_id in self._asked
@@ -179,7 +183,7 @@ class Session:
         self._watcher.install()
 
     def _ask(self, patch: Patch, strict: bool, dry_run: bool) -> list[Outcome]:
-        if self.disabled & {patch.id, _environment.ALL}:
+        if self.switched_off(patch.id):
             reason = f"switched off by {_environment.DISABLE}"
             return [
                 Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)

@@ -168,7 +168,7 @@ def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
     verdict = judge_file(current, patch, target)
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
-    elif current.disabled & {patch.id, _environment.ALL}:
+    elif current.switched_off(patch.id):
         status, reason = Status.DISABLED, f"switched off by {_environment.DISABLE}"
         by_choice = True
     elif patch.optional:

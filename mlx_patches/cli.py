@@ -79,7 +79,6 @@ def explain(patch: str) -> None:
             click.echo(f"    {distribution} {rule.affected}{fixed}")
     if origin := current.registry.origin(patch):
         click.echo(f"Contributed by\n    {origin}")
-        return
     click.echo(f"Reproducer\n    mlx-patches probe {found.id}")
 
 

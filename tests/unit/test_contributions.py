@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -29,6 +33,13 @@ TWICE = Contribution(
     affected={"fake-lm": "RANGE"},
     fixed=FIXED,
 )
+
+def probe(target):
+    """Red where an update counts once."""
+    from fake_lm.cache import Cache
+    from mlx_patches.probes import Result
+    return Result(Cache().update(3) == 3, "it was probed")
+
 BAD = Contribution(TWICE.patch, affected=None)
 '''
 
@@ -87,6 +98,40 @@ def test_out_of_its_range_the_package_s_word_holds(
     assert outcome.status == status
     assert outcome.reason.startswith(reason)
     assert not outcome.finding
+
+
+@pytest.fixture
+def command(fake):
+    """Runs mlx-patches in a process of its own, which sees the fake distributions."""
+
+    def run(*arguments, **variables):
+        paths = filter(None, [str(fake.root), os.environ.get("PYTHONPATH")])
+        return subprocess.run(
+            [sys.executable, "-m", "mlx_patches", *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
+        )
+
+    return run
+
+
+def test_its_probe_runs(theirs, command):
+    theirs()
+    done = command("probe", "their-patch", "--json")
+    (row,) = json.loads(done.stdout)
+    assert (row["without"], row["with"], done.returncode) == ("red", "green", 0), row
+    assert "mlx-patches probe their-patch" in command("explain", "their-patch").stdout
+
+
+def test_its_probe_runs_as_the_user_switched_it(theirs, command):
+    theirs()
+    done = command("probe", "their-patch", "--json", MLX_PATCHES_DISABLE="their-patch")
+    (row,) = json.loads(done.stdout)
+    assert (row["without"], row["with"], done.returncode) == ("red", "red", 1), row
+    done = command("probe", "their-patch", MLX_PATCHES_DISABLE="their-package")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mlx-patches: no patch or model 'their-patch'")
 
 
 @pytest.mark.parametrize("name", ["their-patch", "their-package", "all"])
