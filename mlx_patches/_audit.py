@@ -160,7 +160,8 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
 
 def _active(current: Session) -> bool:
     """Whether processes of this environment, or of the host that it is for, get the patches."""
-    return current.active or _boot.active() or bool(_boot.limited_to())
+    by_itself = _boot.active() or bool(_boot.limited_to())
+    return current.active or (by_itself and not _environment.off())
 
 
 def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
@@ -180,6 +181,9 @@ def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
         reason = f"waits for {'its module' if always else 'a model that needs it'}"
         rule = current.matrix.rule(patch.id, target.distribution)
         reason = rule.noted(reason) if rule else reason
+    elif _environment.off():
+        status, by_choice = Status.DISABLED, True
+        reason = f"{verdict.reason}; switched off by {_boot.SWITCH}"
     else:
         status, by_choice = Status.DISABLED, False
         reason = f"{verdict.reason}; mlx_patches is not active here"

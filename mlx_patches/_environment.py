@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 
-from ._boot import OFF
+from ._boot import OFF, SWITCH
 
 DISABLE = "MLX_PATCHES_DISABLE"
 ENABLE = "MLX_PATCHES_ENABLE"
 STRICT = "MLX_PATCHES_STRICT"
 ALL = "all"
+
+
+def off() -> bool:
+    """Whether nothing may activate by itself; ``apply()`` is a program's own word, and goes on."""
+    return os.environ.get(SWITCH, "").lower() in OFF
 
 
 def disabled() -> frozenset[str]:
