@@ -17,6 +17,11 @@ def off() -> bool:
     return os.environ.get(SWITCH, "").lower() in OFF
 
 
+def without_us() -> dict[str, str]:
+    """The environment of a child process that has no patches but those that it asks for itself."""
+    return {**os.environ, SWITCH: "0"}
+
+
 def disabled() -> frozenset[str]:
     """What is switched off: ids of patches, distributions that contribute some, or ``all``."""
     return frozenset(_names(DISABLE))

@@ -124,6 +124,13 @@ def test_its_probe_runs(theirs, command):
     assert "mlx-patches probe their-patch" in command("explain", "their-patch").stdout
 
 
+def test_its_probe_is_red_without_in_an_enabled_environment(theirs, command, fake):
+    theirs()
+    fake.write("sitecustomize.py", "import mlx_patches.auto")
+    (row,) = json.loads(command("probe", "their-patch", "--json", MLX_PATCHES="1").stdout)
+    assert (row["without"], row["with"]) == ("red", "green"), row
+
+
 def test_its_probe_runs_as_the_user_switched_it(theirs, command):
     theirs()
     done = command("probe", "their-patch", "--json", MLX_PATCHES_DISABLE="their-patch")
