@@ -14,7 +14,7 @@ import mlx_patches
 from mlx_patches import _activation, _contributions, _enable, cli
 from mlx_patches._activation import session
 
-from .conftest import load, session_for, statuses
+from .conftest import Site, load, session_for, statuses
 
 PATCHES = '''
 """A patch of another package."""
@@ -215,6 +215,39 @@ def test_a_fixed_range_that_cannot_be_is_left_out_and_said(theirs, caplog, fixed
         mlx_patches.apply()
     assert f"their-package is left out: {said}" in caplog.text
     assert "their-patch" not in session().registry
+
+
+def named_there(group=_contributions.PATCHES):
+    return [(one.name, one.version) for one in _contributions.declaring(group)]
+
+
+@pytest.mark.parametrize("twice", ["lib64", "the same folder"])
+def test_a_distribution_that_is_found_twice_counts_once(
+    theirs, fake, monkeypatch, tmp_path, caplog, twice
+):
+    theirs()
+    link = tmp_path.with_name("lib64") if twice == "lib64" else tmp_path
+    if link != tmp_path:
+        link.symlink_to(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(link)])
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        mlx_patches.apply()
+    assert caplog.text == ""
+    assert named_there() == [("their-package", "1.0")]
+
+
+def test_of_two_with_one_name_the_first_on_the_path_counts(fake, monkeypatch, tmp_path_factory):
+    later = Site(tmp_path_factory.mktemp("later"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(later.root)])
+    points = "[mlx_patches.patches]\nx = nowhere:X\n"
+    (later.install("Their.Package", "2.0") / "entry_points.txt").write_text(points)
+    (later.install("their-other-package", "2.0") / "entry_points.txt").write_text(points)
+    both = [("Their.Package", "2.0"), ("their-other-package", "2.0")]
+    assert named_there() == both
+    fake.install("their_package", "0.9", metadata="")  # what an uninstalled one left behind
+    assert named_there() == both
+    fake.install("their_package", "1.0")  # declares nothing, and is what an import would find
+    assert named_there() == both[1:]
 
 
 def test_a_host_declares_how_it_is_started(fake):
