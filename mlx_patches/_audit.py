@@ -131,9 +131,10 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     if report is not None:
         named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
         ids = tuple(id_ for id_ in ids if id_ in named)
+    active = _active(current, host)
     live = {(o.patch, o.target): o for o in current.status()}
     outcomes = tuple(
-        live.get((patch.id, target.path)) or _unasked(current, patch, target)
+        live.get((patch.id, target.path)) or _unasked(current, patch, target, active)
         for patch in map(current.registry.get, ids)
         for target in patch.targets
         if report is None or target.distribution in report.rows
@@ -142,7 +143,8 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     host_report = None
     if host is not None:
         found = current.manager.installed(host)
-        host_report = _hosts.report(found, host, distributions, broken, outcomes)
+        other = "" if active else _boot.limited_to()
+        host_report = _hosts.report(found, host, distributions, broken, outcomes, other)
     return Audit(
         distributions=distributions,
         broken_sets=broken,
@@ -158,13 +160,14 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     )
 
 
-def _active(current: Session) -> bool:
-    """Whether processes of this environment, or of the host that it is for, get the patches."""
-    by_itself = _boot.active() or bool(_boot.limited_to())
+def _active(current: Session, host: str | None = None) -> bool:
+    """Whether processes of this host, or of the one that this environment is for, get patches."""
+    limit, same = _boot.limited_to(), _contributions.plain
+    by_itself = _boot.active() or bool(limit and same(limit) == same(host or limit))
     return current.active or (by_itself and not _environment.off())
 
 
-def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
+def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Outcome:
     """The state of a target that this process did not ask for."""
     verdict = judge_file(current, patch, target)
     if not verdict.ok:
@@ -175,7 +178,7 @@ def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
     elif patch.optional:
         status, reason = Status.DISABLED, f"optional: ask for it by name; {verdict.reason}"
         by_choice = True
-    elif _active(current):
+    elif active:
         status, by_choice = Status.PENDING, False
         always = patch.id in current.matrix.always
         reason = f"waits for {'its module' if always else 'a model that needs it'}"
