@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test hosts wheel fuzz format matrix lab write-matrix new-releases clean
+.PHONY: demo test hosts wheel fuzz format matrix lab write-matrix known-files new-releases clean
 
 demo: $(VENV)/ready
 	@$(NOX) -s demo
@@ -43,6 +43,10 @@ write-matrix: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_matrix.py --write
 	$(VENV)/bin/python tools/measure_lab.py --write
 	$(VENV)/bin/python tools/write_docs.py
+
+# Write the table by which a release's files are recognised unparsed: of every release set.
+known-files: $(VENV)/ready
+	$(VENV)/bin/python tools/known_files.py
 
 # Add releases that release_sets.toml does not name yet.
 new-releases: $(VENV)/ready

@@ -15,7 +15,7 @@ from ._errors import MlxPatchesError
 from ._import_hooks import Watcher, complete
 from ._ledger import Outcome, Report, Status
 from ._manager import Manager
-from ._matrix import CompatMatrix
+from ._matrix import CompatMatrix, declared_rules
 from ._patch import Patch
 from ._registry import Registry
 
@@ -56,10 +56,12 @@ class Session:
         """Add the patches that the matrix has no word on; one that cannot be added is left out."""
         ours = [("", one) for one in _unreleased.contributions(self.manager.installed)]
         for origin, one in [*ours, *_contributions.contributions(self.disabled)]:
+            note = "; ".join(filter(None, (origin and f"declared by {origin}", one.note)))
             try:
+                rules = declared_rules(one.patch.id, one.affected, one.fixed, note)
                 self.registry.add(one.patch, origin)
-                self.matrix.contribute(one.patch.id, one.affected, one.patch.optional, one.note)
-            except ValueError as error:
+                self.matrix.contribute(one.patch.id, rules, one.patch.optional)
+            except Exception as error:
                 logger.warning("mlx_patches: a patch of %s is left out: %s", origin, error)
 
     def _unknown(self) -> tuple[str, ...]:
@@ -129,6 +131,10 @@ class Session:
         """See ``mlx_patches.status``."""
         return Report(tuple(self.manager.status()))
 
+    def switched_off(self, patch_id: str) -> bool:
+        """True where ``MLX_PATCHES_DISABLE`` names the patch, or all."""
+        return bool(self.disabled & {patch_id, _environment.ALL})
+
     def asked(self, patch_id: str) -> bool:
         """True where the patch was asked for in this process."""
         return patch_id in self._asked
@@ -177,7 +183,7 @@ class Session:
         self._watcher.install()
 
     def _ask(self, patch: Patch, strict: bool, dry_run: bool) -> list[Outcome]:
-        if self.disabled & {patch.id, _environment.ALL}:
+        if self.switched_off(patch.id):
             reason = f"switched off by {_environment.DISABLE}"
             return [
                 Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)

@@ -131,9 +131,10 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     if report is not None:
         named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
         ids = tuple(id_ for id_ in ids if id_ in named)
+    active = _active(current, host)
     live = {(o.patch, o.target): o for o in current.status()}
     outcomes = tuple(
-        live.get((patch.id, target.path)) or _unasked(current, patch, target)
+        live.get((patch.id, target.path)) or _unasked(current, patch, target, active)
         for patch in map(current.registry.get, ids)
         for target in patch.targets
         if report is None or target.distribution in report.rows
@@ -142,7 +143,8 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     host_report = None
     if host is not None:
         found = current.manager.installed(host)
-        host_report = _hosts.report(found, host, distributions, broken, outcomes)
+        other = "" if active else _boot.limited_to()
+        host_report = _hosts.report(found, host, distributions, broken, outcomes, other)
     return Audit(
         distributions=distributions,
         broken_sets=broken,
@@ -158,28 +160,33 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     )
 
 
-def _active(current: Session) -> bool:
-    """Whether processes of this environment, or of the host that it is for, get the patches."""
-    return current.active or _boot.active() or bool(_boot.limited_to())
+def _active(current: Session, host: str | None = None) -> bool:
+    """Whether processes of this host, or of the one that this environment is for, get patches."""
+    limit, same = _boot.limited_to(), _contributions.plain
+    by_itself = _boot.active() or bool(limit and same(limit) == same(host or limit))
+    return current.active or (by_itself and not _environment.off())
 
 
-def _unasked(current: Session, patch: Patch, target: Target) -> Outcome:
+def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Outcome:
     """The state of a target that this process did not ask for."""
     verdict = judge_file(current, patch, target)
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
-    elif current.disabled & {patch.id, _environment.ALL}:
+    elif current.switched_off(patch.id):
         status, reason = Status.DISABLED, f"switched off by {_environment.DISABLE}"
         by_choice = True
     elif patch.optional:
         status, reason = Status.DISABLED, f"optional: ask for it by name; {verdict.reason}"
         by_choice = True
-    elif _active(current):
+    elif active:
         status, by_choice = Status.PENDING, False
         always = patch.id in current.matrix.always
         reason = f"waits for {'its module' if always else 'a model that needs it'}"
         rule = current.matrix.rule(patch.id, target.distribution)
         reason = rule.noted(reason) if rule else reason
+    elif _environment.off():
+        status, by_choice = Status.DISABLED, True
+        reason = f"{verdict.reason}; switched off by {_boot.SWITCH}"
     else:
         status, by_choice = Status.DISABLED, False
         reason = f"{verdict.reason}; mlx_patches is not active here"

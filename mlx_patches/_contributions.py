@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ._environment import ALL
@@ -24,6 +25,7 @@ logger = logging.getLogger("mlx_patches")
 
 PATCHES = "mlx_patches.patches"
 HOSTS = "mlx_patches.hosts"
+INFO = ".dist-info"
 
 
 class Contribution(NamedTuple):
@@ -33,11 +35,13 @@ class Contribution(NamedTuple):
         patch: as ours are; its module's docstring says why, how, upstream, retire when.
         affected: distribution to the releases that have the defect, as a version specifier.
         note: added to whatever the audit says of it.
+        fixed: distribution to the releases that repaired it themselves, likewise.
     """
 
     patch: Patch
     affected: Mapping[str, str]
     note: str = ""
+    fixed: Mapping[str, str] = MappingProxyType({})
 
 
 class Host(NamedTuple):
@@ -108,18 +112,26 @@ def plain(name: str) -> str:
 
 
 def declaring(group: str) -> list[importlib.metadata.Distribution]:
-    """The distributions that have entry points in a group.
+    """The distributions that have entry points in a group; of a name the first on ``sys.path``.
 
     Looks for the group's name in each file first: reading them all as metadata costs 5 ms.
     """
     heading = f"[{group}]".encode()
     found: list[importlib.metadata.Distribution] = []
-    for place in sys.path:
+    first: dict[str, str] = {}
+    for place in dict.fromkeys(sys.path):
         try:
-            entries = [e.path for e in os.scandir(place or ".") if e.name.endswith(".dist-info")]
+            folders = [name for name in os.listdir(place or ".") if name.endswith(INFO)]
         except OSError:
             continue
-        for entry in sorted(entries):
+        for folder in sorted(folders):
+            entry = os.path.join(place, folder)
+            name = folder.removesuffix(INFO).rpartition("-")[0].lower()
+            name = name.replace("-", "_").replace(".", "_")
+            # What is left of an uninstalled one has no METADATA, and hides nothing.
+            if name in first and os.path.exists(os.path.join(first[name], "METADATA")):
+                continue
+            first[name] = entry
             try:
                 with open(os.path.join(entry, "entry_points.txt"), "rb", buffering=0) as file:
                     content = file.read()

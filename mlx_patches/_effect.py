@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Iterable
-from types import ModuleType
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._fingerprint import functions_of
@@ -14,6 +15,8 @@ from ._patch import MISSING
 
 if TYPE_CHECKING:
     from ._manager import Site
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def put_in(site: Site, lost: Site | None = None) -> None:
@@ -27,15 +30,18 @@ def put_in(site: Site, lost: Site | None = None) -> None:
             _rebind(site.attribute, old, site.replacement, besides=site.owner)
 
 
-def take_out(site: Site) -> str:
-    """Put the original back; returns what stands in the way, empty where nothing does."""
-    problem = _take_out_live(site)
+def take_out(site: Site, patches: Mapping[str, Site] = _NOTHING) -> str:
+    """Put the original back; returns what stands in the way, empty where nothing does.
+
+    ``patches`` names sites of ours that may be on top.
+    """
+    problem = _take_out_live(site, patches)
     if not problem and isinstance(site.owner, ModuleType):
         _rebind(site.attribute, site.replacement, site.original, besides=site.owner)
     return problem
 
 
-def _take_out_live(site: Site) -> str:
+def _take_out_live(site: Site, patches: Mapping[str, Site]) -> str:
     live = vars(site.owner).get(site.attribute, MISSING)
     if live is site.replacement:
         if site.original is MISSING:
@@ -52,7 +58,22 @@ def _take_out_live(site: Site) -> str:
         if below is site.replacement and site.original is not MISSING:
             link.__wrapped__ = site.original
             return ""
-    return f"cannot be taken out: {describe(live)} is on top of it"
+    above = _above(live, site)
+    for patch_id, other in patches.items():
+        if above is other.replacement or above is _function(other.replacement):
+            return f"cannot be taken out: the patch {patch_id} is on top of it"
+    return f"cannot be taken out: {describe(above)} is on top of it"
+
+
+def _above(live: Any, site: Site) -> Any:
+    """The wrapper that holds the replacement, or its function."""
+    import wrapt
+
+    for top, ours in ((live, site.replacement), (_function(live), _function(site.replacement))):
+        for link, below in pairwise(wrapt.wrapper_chain(top)):
+            if below is ours:
+                return link
+    return live
 
 
 def problem(site: Site) -> str:
@@ -103,11 +124,20 @@ def stranger(original: Any, module: ModuleType) -> str:
 
 
 def describe(obj: Any) -> str:
-    """A short name for an object that is not ours."""
-    function = next(iter(functions_of(obj)), obj)
+    """A short name for an object that is not ours.
+
+    By its own code: functools.wraps and wrapt show the name of what they wrap.
+    """
+    import wrapt
+
+    proxy = wrapt.BaseObjectProxy
+    function = obj if issubclass(type(obj), proxy) else _function(obj) or obj
+    if issubclass(type(function), proxy):
+        function = getattr(function, "_self_wrapper", type(function))
     scope = getattr(function, "__globals__", {})
     module = scope.get("__name__") or getattr(function, "__module__", None) or "?"
-    return f"{module}:{getattr(function, '__qualname__', type(obj).__name__)}"
+    name = getattr(function, "__qualname__", type(obj).__name__)
+    return f"{module}:{getattr(getattr(function, '__code__', None), 'co_qualname', name)}"
 
 
 def other_holders(sites: Iterable[Site]) -> dict[str, str]:

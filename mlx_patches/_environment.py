@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 
-from ._boot import OFF
+from ._boot import OFF, SWITCH
 
 DISABLE = "MLX_PATCHES_DISABLE"
 ENABLE = "MLX_PATCHES_ENABLE"
 STRICT = "MLX_PATCHES_STRICT"
 ALL = "all"
+
+
+def off() -> bool:
+    """Whether nothing may activate by itself; ``apply()`` is a program's own word, and goes on."""
+    return os.environ.get(SWITCH, "").lower() in OFF
+
+
+def without_us() -> dict[str, str]:
+    """The environment of a child process that has no patches but those that it asks for itself."""
+    return {**os.environ, SWITCH: "0"}
 
 
 def disabled() -> frozenset[str]:

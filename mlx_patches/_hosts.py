@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ._distributions import Installed
 from ._errors import MlxPatchesError
-from ._ledger import Outcome, Status
+from ._ledger import IN_EFFECT, Outcome, Status
 from ._matrix import BrokenSet
 
 KNOWN = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
@@ -24,6 +24,8 @@ class HostReport:
         broken: sets of releases with it that cannot work.
         repaired: the patches that are in effect, or will be when their modules are imported.
         open: the patches that this environment needs and nothing activates.
+        blocked: those whose finding no activation mends: drifted, in conflict, failed, …
+        limited_to: the other host that this environment is enabled for, if there is one.
     """
 
     installed: Installed
@@ -31,6 +33,8 @@ class HostReport:
     broken: tuple[BrokenSet, ...]
     repaired: tuple[str, ...]
     open: tuple[str, ...]
+    blocked: tuple[str, ...] = ()
+    limited_to: str = ""
 
     @property
     def advice(self) -> str:
@@ -40,10 +44,17 @@ class HostReport:
             return f"{self.installed}: {self.broken[0].reason}: {self.broken[0].remedy}"
         if self.unmet:
             return f"{self.installed} requires {', '.join(self.unmet)}: install what it requires"
+        said = []
         if self.open:
             count = f"{len(self.open)} defect{'' if len(self.open) == 1 else 's'}"
             remedy = f"mlx-patches enable --host {name}"
-            return f"{self.installed}: {count} of this environment to repair: {remedy}"
+            if self.limited_to:
+                remedy = f"mlx-patches enable, which is for {self.limited_to} alone now"
+            said.append(f"{count} of this environment to repair: {remedy}")
+        if self.blocked:
+            said.append(f"no activation mends {', '.join(self.blocked)}: see their reasons")
+        if said:
+            return f"{self.installed}: {'; '.join(said)}"
         if self.repaired:
             return f"{self.installed}: nothing to do; active patches: {len(self.repaired)}"
         return f"{self.installed}: nothing known is wrong with it here"
@@ -51,7 +62,7 @@ class HostReport:
     @property
     def finding(self) -> bool:
         """Whether something has to be done."""
-        return bool(self.broken or self.unmet or self.open)
+        return bool(self.broken or self.unmet or self.open or self.blocked)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -61,6 +72,7 @@ class HostReport:
             "unmet": list(self.unmet),
             "repaired": list(self.repaired),
             "open": list(self.open),
+            "blocked": list(self.blocked),
             "advice": self.advice,
         }
 
@@ -71,6 +83,7 @@ def report(
     installed: Sequence[Installed],
     broken: Collection[BrokenSet],
     outcomes: Sequence[Outcome],
+    limited_to: str = "",
 ) -> HostReport:
     """What the audit's findings mean for a host.
 
@@ -81,13 +94,18 @@ def report(
         here = [one.name for one in installed if one.name in KNOWN]
         hint = f"; installed hosts: {', '.join(here)}" if here else ""
         raise MlxPatchesError(f"{name} is not installed in this environment{hint}")
-    active = {Status.APPLIED, Status.PENDING}
+
+    def ids(wanted: Callable[[Outcome], bool]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(o.patch for o in outcomes if wanted(o)))
+
     return HostReport(
         installed=host,
         unmet=unmet(name, installed),
         broken=tuple(one for one in broken if set(one.when) & {name, "mlx"}),
-        repaired=tuple(dict.fromkeys(o.patch for o in outcomes if o.status in active)),
-        open=tuple(dict.fromkeys(o.patch for o in outcomes if o.finding)),
+        repaired=ids(lambda o: o.status in IN_EFFECT),
+        open=ids(lambda o: o.finding and o.status is Status.DISABLED),
+        blocked=ids(lambda o: o.finding and o.status is not Status.DISABLED),
+        limited_to=limited_to,
     )
 
 

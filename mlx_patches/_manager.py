@@ -137,7 +137,8 @@ class Manager:
                 patch_id, path = key
                 if patch_id not in wanted:
                     continue
-                problem = _effect.take_out(site)
+                same = {i: s for (i, at), s in self._sites.items() if at == path and i != patch_id}
+                problem = _effect.take_out(site, same)
                 if problem:
                     outcome = _outcome(
                         self._patches[patch_id], site.target, Status.APPLIED, problem

@@ -35,6 +35,7 @@ class Rule(NamedTuple):
         releases: every measured release of the distribution, oldest first.
         decided: measured release to ``affected``, ``fixed`` or ``clear``.
         note: added to every reason that comes of the rule.
+        declared: the ranges are somebody's word, also on releases that we did not measure.
     """
 
     affected: str
@@ -44,6 +45,7 @@ class Rule(NamedTuple):
     releases: tuple[str, ...] = ()
     decided: Mapping[str, str] = _NOTHING
     note: str = ""
+    declared: bool = False
 
     def noted(self, reason: str) -> str:
         """The reason and the note."""
@@ -64,7 +66,7 @@ class Rule(NamedTuple):
             return "unmeasured"
         released = Version(parsed.public)
         side = self._side(parsed.public)
-        if side != "clear" or released in map(Version, self.releases):
+        if side != "clear" or self.declared or released in map(Version, self.releases):
             return side
         older = [v for v in self.releases if Version(v) < released]
         newer = [v for v in self.releases if Version(v) > released]
@@ -151,22 +153,8 @@ class CompatMatrix:
             decided=raw.get("decided", {}),
         )
 
-    def contribute(
-        self, patch: str, affected: Mapping[str, str], optional: bool = False, note: str = ""
-    ) -> None:
-        """Add the rules of another package's patch, which belongs to no model.
-
-        Raises:
-            ValueError: a range is no version specifier.
-        """
-        from packaging.specifiers import SpecifierSet
-
-        rules = {}
-        for distribution, specifier in affected.items():
-            if not str(SpecifierSet(specifier)):
-                raise ValueError(f"{patch}: an empty range claims every {distribution}")
-            releases = self.releases.get(distribution, ())
-            rules[distribution] = Rule(affected=specifier, releases=releases, note=note)
+    def contribute(self, patch: str, rules: dict[str, Rule], optional: bool = False) -> None:
+        """Add the rules of another package's patch, which belongs to no model."""
         self._contributed[patch] = rules
         if not optional:
             self.always = (*self.always, patch)
@@ -201,6 +189,30 @@ class CompatMatrix:
                 assert rule is not None
                 raw["decided"] = {v: rule.decide(v) for v in self.releases.get(distribution, ())}
         return document
+
+
+def declared_rules(
+    patch: str, affected: Mapping[str, str], fixed: Mapping[str, str], note: str = ""
+) -> dict[str, Rule]:
+    """The rules that another package's word on its own patch makes.
+
+    Raises:
+        ValueError: a range is no version specifier, claims too much, or belongs to nothing.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    if strange := fixed.keys() - affected.keys():
+        raise ValueError(f"{patch}: {min(strange)} is fixed and was never affected")
+    rules = {}
+    for distribution, specifier in affected.items():
+        if not str(SpecifierSet(specifier)):
+            raise ValueError(f"{patch}: an empty range claims every {distribution}")
+        rule = Rule(specifier, fixed.get(distribution, ""), note=note, declared=True)
+        point = _in_both(rule.affected, rule.fixed) if rule.fixed else None
+        if point is not None:
+            raise ValueError(f"{patch}: {distribution} {point} is both affected and fixed")
+        rules[distribution] = rule
+    return rules
 
 
 def builtin_path() -> Path:
@@ -294,12 +306,11 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
                     raise fail((*at, key), str(error)) from None
             if not rule["affected"]:
                 raise fail((*at, "affected"), "an empty range claims every release")
-            ranges = [rule["affected"], rule.get("fixed", "")]
-            if all(ranges):
-                releases = map(Version, document["releases"].get(distribution, ()))
-                for point in sorted({*releases, *_ends(ranges)}):
-                    if all(_within(one, point) for one in ranges):
-                        raise fail(at, f"{point} is both affected and fixed")
+            if fixed := rule.get("fixed", ""):
+                releases = document["releases"].get(distribution, ())
+                point = _in_both(rule["affected"], fixed, releases)
+                if point is not None:
+                    raise fail(at, f"{point} is both affected and fixed")
             for target, bodies in rule.get("bodies", {}).items():
                 both = set(bodies.get("affected", ())) & set(bodies.get("sound", ()))
                 if both:
@@ -310,6 +321,15 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
                 SpecifierSet(specifier)
             except InvalidSpecifier as error:
                 raise fail(("broken_sets", index, "when", name), str(error)) from None
+
+
+def _in_both(affected: str, fixed: str, releases: Iterable[str] = ()) -> Any:
+    """The first version that is in both ranges, None where there is none to be seen."""
+    from packaging.version import Version
+
+    ranges = (affected, fixed)
+    points = sorted({*map(Version, releases), *_ends(ranges)})
+    return next((p for p in points if all(_within(one, p) for one in ranges)), None)
 
 
 def _ends(ranges: Iterable[str]) -> Iterator[Any]:

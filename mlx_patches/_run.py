@@ -102,7 +102,10 @@ def interpreter_of(script: Path) -> list[str] | None:
         first, second = file.readline(1024), file.readline(1024)
     if not first.startswith(b"#!"):
         return None
-    words = shlex.split(first[2:].decode(errors="replace"))
+    try:
+        words = shlex.split(first[2:].decode(errors="replace"))
+    except ValueError:  # a quote that does not end
+        return None
     if words and Path(words[0]).name in ("sh", "bash") and second.startswith(b"'''exec'"):
         # What installers write where the path is too long, has a space, or may change.
         line = second[len(b"'''exec'") :].decode(errors="replace").strip()
@@ -122,9 +125,13 @@ def _variables() -> dict[str, str]:
 
 
 def _require_package(interpreter: Sequence[str]) -> None:
-    done = subprocess.run(
-        [*interpreter, "-c", "import mlx_patches"], capture_output=True, cwd=os.path.sep
-    )
+    # Asked from another folder, which may be no package's; not resolved: a venv's is a link.
+    python = str(Path(interpreter[0]).absolute())
+    command = [python, *interpreter[1:], "-c", "import mlx_patches"]
+    try:
+        done = subprocess.run(command, capture_output=True, cwd=os.path.sep)
+    except OSError as error:
+        raise MlxPatchesError(f"{interpreter[0]}: cannot be started ({error.strerror})") from None
     if done.returncode:
         raise MlxPatchesError(
             f"{interpreter[0]}: no mlx_patches in the environment of this command; install it there"

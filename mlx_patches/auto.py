@@ -1,8 +1,8 @@
 """``import mlx_patches.auto``: the one-line form of ``mlx_patches.apply()``.
 
 Meant for places where an exception would take a host down: a failure is logged, unless
-``MLX_PATCHES_STRICT`` is set. vLLM calls ``activate`` in each of its processes, wrapt calls
-``hook`` where a program discovers our group.
+``MLX_PATCHES_STRICT`` is set. With ``MLX_PATCHES=0`` it does nothing. vLLM calls ``activate`` in
+each of its processes, wrapt calls ``hook`` where a program discovers our group.
 """
 
 import logging
@@ -13,7 +13,9 @@ from mlx_patches import _environment
 
 
 def activate() -> None:
-    """Apply, and never raise unless strict."""
+    """Apply, unless switched off, and never raise unless strict."""
+    if _environment.off():
+        return
     try:
         mlx_patches.apply()
     except Exception:

@@ -79,7 +79,6 @@ def explain(patch: str) -> None:
             click.echo(f"    {distribution} {rule.affected}{fixed}")
     if origin := current.registry.origin(patch):
         click.echo(f"Contributed by\n    {origin}")
-        return
     click.echo(f"Reproducer\n    mlx-patches probe {found.id}")
 
 
@@ -248,9 +247,14 @@ def run(command: tuple[str, ...]) -> None:
 
 
 def _run_child(*arguments: str) -> list[dict[str, Any]]:
+    from . import _environment
+
     command = [sys.executable, "-m", "mlx_patches.probes.child", *arguments]
+    env = _environment.without_us()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, env=env
+        )
         rows: list[dict[str, Any]] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise MlxPatchesError(f"the probe did not end within {PROBE_SECONDS} s") from None

@@ -64,11 +64,13 @@ def table() -> str:
 def catalogue() -> str:
     """The page of all patches, those of hosts without a release at its end."""
     from mlx_patches import _registry, _unreleased
+    from mlx_patches._matrix import declared_rules
 
     matrix = the_matrix()
     patches = list(_registry.builtin())
     for one in _unreleased.contributions(lambda host: host):
-        matrix.contribute(one.patch.id, one.affected, one.patch.optional, one.note)
+        rules = declared_rules(one.patch.id, one.affected, one.fixed, one.note)
+        matrix.contribute(one.patch.id, rules, one.patch.optional)
         patches.append(one.patch)
     return "\n".join([HEAD, *(entry(patch, matrix) for patch in patches)])
 

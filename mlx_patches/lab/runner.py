@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from .. import _distributions
+from .. import _distributions, _environment
 from .._activation import MODEL_PACKAGES
 from .._errors import MlxPatchesError
 from .._models import implementations, read_folder
@@ -145,7 +145,11 @@ def tasks(
 def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
     """A family's rows. A process that crashed or hung gets one more, red, that says where."""
     with subprocess.Popen(
-        task.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        task.command(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment.without_us(),
     ) as process:
         try:
             out, errors = process.communicate(timeout=seconds)

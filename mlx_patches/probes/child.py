@@ -14,7 +14,7 @@ import sys
 import traceback
 from typing import Any
 
-from .. import _activation, _fingerprint, _registry
+from .. import _activation, _fingerprint
 from .._manager import Manager
 from .._matrix import CompatMatrix
 from .._patch import Patch, Target
@@ -38,12 +38,14 @@ def main(argv: list[str] | None = None) -> None:
         print()
         return
     rows = []
-    for patch in map(_registry.builtin().get, options.patch):
-        gated = options.patched and not options.force
-        manager = _session_manager() if gated else Manager(anything_goes(patch))
+    session = _activation.session()
+    for patch in map(session.registry.get, options.patch):
+        manager = Manager(anything_goes(patch)) if options.force else session.manager
+        # As apply() would: by name, but never what the user switched off.
+        applied = options.patched and (options.force or not session.switched_off(patch.id))
         for target in patch.targets:
             if options.distribution in (None, target.distribution):
-                rows.append(probe_target(patch, target, manager if options.patched else None))
+                rows.append(probe_target(patch, target, manager if applied else None))
         manager.restore([patch.id])
     json.dump(rows, sys.stdout)
     print()
@@ -92,10 +94,6 @@ def probe_model(name: str, patched: bool) -> dict[str, Any]:
     except Exception as error:
         row.update(verdict="red", detail=_where(error), figure=None)
     return row
-
-
-def _session_manager() -> Manager:
-    return _activation.session().manager
 
 
 def _apply(patch: Patch, target: Target, manager: Manager) -> list[str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -10,7 +14,7 @@ import mlx_patches
 from mlx_patches import _activation, _contributions, _enable, cli
 from mlx_patches._activation import session
 
-from .conftest import load, session_for, statuses
+from .conftest import Site, load, session_for, statuses
 
 PATCHES = '''
 """A patch of another package."""
@@ -27,7 +31,16 @@ TWICE = Contribution(
         module=__name__,
     ),
     affected={"fake-lm": "RANGE"},
+    fixed=FIXED,
 )
+
+def probe(target):
+    """Red where an update counts once."""
+    from fake_lm.cache import Cache
+    from mlx_patches.probes import Result
+    return Result(Cache().update(3) == 3, "it was probed")
+
+BAD = Contribution(TWICE.patch, affected=None)
 '''
 
 
@@ -35,8 +48,9 @@ TWICE = Contribution(
 def theirs(fake):
     """Installs a package that contributes a patch; returns how."""
 
-    def install(affected="<2", points="twice = their_patches:TWICE"):
-        fake.write("their_patches.py", PATCHES.replace("RANGE", affected))
+    def install(affected="<2", points="twice = their_patches:TWICE", fixed="{}"):
+        code = PATCHES.replace("RANGE", affected).replace("FIXED", fixed)
+        fake.write("their_patches.py", code)
         info = fake.install("their-package")
         (info / "entry_points.txt").write_text(f"[mlx_patches.patches]\n{points}\n")
 
@@ -60,6 +74,71 @@ def test_a_release_out_of_its_range_is_left_alone(theirs):
     load("fake_lm.cache")
     assert "applied" not in statuses(mlx_patches.status())
     assert load("fake_lm.cache").Cache().update(3) == 3, report
+
+
+@pytest.mark.parametrize("imported", [True, False])
+@pytest.mark.parametrize(
+    ("affected", "fixed", "status", "reason"),
+    [
+        ("<1", "{}", "not-affected", "1.0 is outside <1; declared by their-package"),
+        (">1,<3", "{}", "not-affected", "1.0 is outside >1,<3; declared by their-package"),
+        ("<1", "{'fake-lm': '>=1'}", "fixed-upstream", "fixed upstream (>=1); declared by their-"),
+        ("<0.5", "{'fake-lm': '>=2'}", "not-affected", "1.0 is outside <0.5; declared by their-"),
+    ],
+)
+def test_out_of_its_range_the_package_s_word_holds(
+    theirs, imported, affected, fixed, status, reason
+):
+    theirs(affected, fixed=fixed)
+    if imported:
+        load("fake_lm.cache")
+        mlx_patches.apply(["their-patch"], strict=True)
+    report = mlx_patches.audit()
+    (outcome,) = [o for o in report.outcomes if o.patch == "their-patch"]
+    assert outcome.status == status
+    assert outcome.reason.startswith(reason)
+    assert not outcome.finding
+
+
+@pytest.fixture
+def command(fake):
+    """Runs mlx-patches in a process of its own, which sees the fake distributions."""
+
+    def run(*arguments, **variables):
+        paths = filter(None, [str(fake.root), os.environ.get("PYTHONPATH")])
+        return subprocess.run(
+            [sys.executable, "-m", "mlx_patches", *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
+        )
+
+    return run
+
+
+def test_its_probe_runs(theirs, command):
+    theirs()
+    done = command("probe", "their-patch", "--json")
+    (row,) = json.loads(done.stdout)
+    assert (row["without"], row["with"], done.returncode) == ("red", "green", 0), row
+    assert "mlx-patches probe their-patch" in command("explain", "their-patch").stdout
+
+
+def test_its_probe_is_red_without_in_an_enabled_environment(theirs, command, fake):
+    theirs()
+    fake.write("sitecustomize.py", "import mlx_patches.auto")
+    (row,) = json.loads(command("probe", "their-patch", "--json", MLX_PATCHES="1").stdout)
+    assert (row["without"], row["with"]) == ("red", "green"), row
+
+
+def test_its_probe_runs_as_the_user_switched_it(theirs, command):
+    theirs()
+    done = command("probe", "their-patch", "--json", MLX_PATCHES_DISABLE="their-patch")
+    (row,) = json.loads(done.stdout)
+    assert (row["without"], row["with"], done.returncode) == ("red", "red", 1), row
+    done = command("probe", "their-patch", MLX_PATCHES_DISABLE="their-package")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mlx-patches: no patch or model 'their-patch'")
 
 
 @pytest.mark.parametrize("name", ["their-patch", "their-package", "all"])
@@ -98,6 +177,7 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
 @pytest.mark.parametrize(
     ("points", "affected", "said"),
     [
+        ("bad = their_patches:BAD", "<2", "a patch of their-package is left out: 'NoneType'"),
         ("twice = their_patches:NONE", "<2", "twice of their-package is left out"),
         ("twice = no_such_module", "<2", "twice of their-package is left out"),
         ("twice = leaving", "<2", "twice of their-package is left out: 3"),
@@ -118,6 +198,56 @@ def test_one_that_cannot_be_used_is_left_out_and_said(theirs, fake, caplog, poin
         mlx_patches.apply()
     assert said in caplog.text
     assert "offset-alias" in session().registry
+    assert ("their-patch" in session().registry) == ("registered already" in said)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "said"),
+    [
+        ("{'fake-lm': '>=1.5'}", "their-patch: fake-lm 1.5 is both affected and fixed"),
+        ("{'other-lm': '>=2'}", "their-patch: other-lm is fixed and was never affected"),
+        ("{'fake-lm': 'newest'}", "Invalid specifier"),
+    ],
+)
+def test_a_fixed_range_that_cannot_be_is_left_out_and_said(theirs, caplog, fixed, said):
+    theirs(fixed=fixed)
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        mlx_patches.apply()
+    assert f"their-package is left out: {said}" in caplog.text
+    assert "their-patch" not in session().registry
+
+
+def named_there(group=_contributions.PATCHES):
+    return [(one.name, one.version) for one in _contributions.declaring(group)]
+
+
+@pytest.mark.parametrize("twice", ["lib64", "the same folder"])
+def test_a_distribution_that_is_found_twice_counts_once(
+    theirs, fake, monkeypatch, tmp_path, caplog, twice
+):
+    theirs()
+    link = tmp_path.with_name("lib64") if twice == "lib64" else tmp_path
+    if link != tmp_path:
+        link.symlink_to(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(link)])
+    with caplog.at_level(logging.WARNING, "mlx_patches"):
+        mlx_patches.apply()
+    assert caplog.text == ""
+    assert named_there() == [("their-package", "1.0")]
+
+
+def test_of_two_with_one_name_the_first_on_the_path_counts(fake, monkeypatch, tmp_path_factory):
+    later = Site(tmp_path_factory.mktemp("later"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(later.root)])
+    points = "[mlx_patches.patches]\nx = nowhere:X\n"
+    (later.install("Their.Package", "2.0") / "entry_points.txt").write_text(points)
+    (later.install("their-other-package", "2.0") / "entry_points.txt").write_text(points)
+    both = [("Their.Package", "2.0"), ("their-other-package", "2.0")]
+    assert named_there() == both
+    fake.install("their_package", "0.9", metadata="")  # what an uninstalled one left behind
+    assert named_there() == both
+    fake.install("their_package", "1.0")  # declares nothing, and is what an import would find
+    assert named_there() == both[1:]
 
 
 def test_a_host_declares_how_it_is_started(fake):

@@ -46,6 +46,7 @@ def test_the_reasons_on_the_page_are_those_that_are_given():
     said = [text.replace("\n", " ") for text in re.findall(r'"([^"]+)"', STATUSES)]
     assert len(said) > 10
     words = SOURCES.replace("{_environment.DISABLE}", "MLX_PATCHES_DISABLE")
+    words = words.replace("{_boot.SWITCH}", "MLX_PATCHES")
     assert [text for text in said if text not in words] == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mlx_patches
-from mlx_patches import MlxPatchesError, _activation, _environment, _run
+from mlx_patches import MlxPatchesError, _activation, _boot, _environment, _run
 
 from .conftest import CACHE, load, patch_of, session_for, statuses, target
 
@@ -81,10 +81,8 @@ def host(site):
             launch = _run.launch(command)
             command, extra = launch.command, launch.variables
         paths = [extra.get("PYTHONPATH"), str(site.root), os.environ.get("PYTHONPATH")]
-        environment = {**os.environ, **extra, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        return subprocess.run(
-            command, env={**environment, **variables}, capture_output=True, text=True
-        )
+        extra = {**variables, **extra, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return subprocess.run(command, env={**os.environ, **extra}, capture_output=True, text=True)
 
     return start
 
@@ -96,6 +94,15 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 def test_on_unless_told_otherwise(host, mode):
     done = host(mode)
     assert done.stdout == "('patched', 2)\n", done.stderr
+    assert done.stderr == ""
+
+
+@every_mode
+@pytest.mark.parametrize("value", ["0", "Off"])
+def test_switched_off_what_activates_by_itself_stays_out(host, mode, value):
+    asked_for = mode in {"apply", "apply, late", "run"}
+    done = host(mode, MLX_PATCHES=value)
+    assert done.stdout == ("('patched', 2)\n" if asked_for else "2\n"), done.stderr
     assert done.stderr == ""
 
 
@@ -200,6 +207,20 @@ def test_the_audit_says_what_nobody_has(made, caplog):
     assert "'fixx', which is no patch" in report.findings[-2]
     assert report.findings[-2].endswith("did you mean 'fix'?")
     assert report.exit_code() == 1
+
+
+def test_the_audit_says_that_all_is_switched_off(made, fake, monkeypatch):
+    made(patch_of("attend"))
+    audit = mlx_patches.audit()
+    assert (audit.active, audit.exit_code()) == (False, 1)
+    for limit in ("", "their-server"):
+        monkeypatch.setattr(_boot, "_host", limit)  # as where the environment is enabled for it
+        monkeypatch.setenv("MLX_PATCHES", "0")
+        audit = mlx_patches.audit()
+        assert (audit.active, audit.exit_code(), audit.exit_code(strict=True)) == (False, 0, 1)
+        assert audit.outcomes[0].reason.endswith("; switched off by MLX_PATCHES")
+    mlx_patches.apply()
+    assert mlx_patches.audit().active
 
 
 def test_a_dry_run_only_reports_whatever_the_environment_says(made):

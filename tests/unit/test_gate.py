@@ -26,6 +26,25 @@ def judge(version, body=None, rule=RULE, name="C.f"):
     return _gate.judge(rule, installed, name, body)
 
 
+@pytest.mark.parametrize("body", [None, NEW])
+@pytest.mark.parametrize(
+    ("version", "ok", "status"),
+    [
+        ("0.9", False, Status.NOT_AFFECTED),
+        ("1.4+build", True, None),
+        ("2.5", False, Status.NOT_AFFECTED),
+        ("3.1", False, Status.FIXED_UPSTREAM),
+        ("unknown", False, Status.DRIFTED),
+    ],
+)
+def test_a_declared_range_holds_for_releases_that_nobody_measured(version, body, ok, status):
+    rule = Rule(affected=">=1,<2", fixed=">=3", declared=True, note="declared by them")
+    verdict = judge(version, body, rule)
+    assert verdict.ok is ok
+    assert ok or verdict.status is status
+    assert verdict.reason.endswith("; declared by them")
+
+
 def test_not_installed_is_absent():
     verdict = judge(None)
     assert (verdict.ok, verdict.status) == (False, Status.ABSENT)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import MlxPatchesError, _hosts
+import mlx_patches
+from mlx_patches import MlxPatchesError, _activation, _boot, _hosts
 from mlx_patches._distributions import Installed
 from mlx_patches._ledger import Outcome, Status
 from mlx_patches._matrix import BrokenSet
+
+from .conftest import patch_of, session_for
 
 HOST = Installed("their-server", "1.2")
 LM = Installed("fake-lm", "1.0")
@@ -40,6 +43,8 @@ def server(fake):
         ("applied", "nothing to do; active patches: 1", False),
         ("pending", "nothing to do; active patches: 1", False),
         ("not-affected", "nothing known is wrong with it here", False),
+        ("drifted", "no activation mends fix: see their reasons", True),
+        ("conflict", "no activation mends fix: see their reasons", True),
     ],
 )
 def test_the_advice_is_one_line(server, status, said, finding):
@@ -48,6 +53,42 @@ def test_the_advice_is_one_line(server, status, said, finding):
     assert found.advice.startswith(f"their-server 1.2: {said}")
     assert "\n" not in found.advice
     assert found.finding is finding
+
+
+def test_enabling_is_advised_for_what_it_mends_alone(server):
+    server()
+    rows = (outcome("disabled", "a"), outcome("drifted", "b"), outcome("disabled", "b"))
+    found = report(*rows, outcome("lost", "c"), outcome("applied", "d"))
+    assert (found.open, found.blocked, found.repaired) == (("a", "b"), ("b", "c"), ("d",))
+    assert found.advice == (
+        "their-server 1.2: 2 defects of this environment to repair: mlx-patches enable --host"
+        " their-server; no activation mends b, c: see their reasons"
+    )
+    assert found.as_dict()["blocked"] == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("enabled_for", "said", "status"),
+    [
+        ("", "1 defect of this environment to repair: mlx-patches enable --host", "disabled"),
+        ("their_server", "nothing to do; active patches: 1", "pending"),
+        (
+            "other",
+            "1 defect of this environment to repair: mlx-patches enable, which is for other alone",
+            "disabled",
+        ),
+    ],
+)
+def test_the_advice_knows_whom_the_environment_is_enabled_for(
+    server, monkeypatch, enabled_for, said, status
+):
+    server()
+    monkeypatch.setattr(_activation, "_session", session_for(patch_of("attend"), always=["fix"]))
+    monkeypatch.setattr(_boot, "_host", enabled_for)
+    audit = mlx_patches.audit(host="their-server")
+    assert audit.host_report.advice.startswith(f"their-server 1.2: {said}")
+    assert [o.status for o in audit.outcomes if o.patch == "fix"] == [status]
+    assert audit.active is bool(enabled_for)
 
 
 def test_a_requirement_that_does_not_hold_comes_first(server):

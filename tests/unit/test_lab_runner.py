@@ -82,6 +82,12 @@ def test_what_is_missing_is_one_red_cell(child, script, detail):
     assert len(rows) == 1 + detail.endswith("extend")
 
 
+def test_an_enabled_environment_gives_the_child_no_patches(child, monkeypatch):
+    monkeypatch.setenv("MLX_PATCHES", "1")
+    child("say('left-padded', detail=os.environ['MLX_PATCHES'])" + ALL)
+    assert runner.measure(task())[0].detail == "0"
+
+
 def test_what_is_not_built_has_no_cells(child):
     child("say('build', 'not-built', 'needs a kernel', None)")
     assert seen(runner.measure(task())) == {"build": "not-built"}

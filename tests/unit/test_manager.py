@@ -498,7 +498,7 @@ def test_two_patches_are_undone_in_reverse(cache, two):
 def test_the_lower_of_two_cannot_be_taken_out_alone_and_says_so(cache, two):
     outcome = one(two.restore(["first"]))
     assert outcome.status is Status.APPLIED
-    assert "cannot be taken out" in outcome.reason
+    assert outcome.reason == "cannot be taken out: the patch second is on top of it"
     assert statuses(two.status()) == ["applied", "applied"]
     two.restore()
     assert cache.attend(1) == 2
@@ -547,7 +547,9 @@ def test_under_a_closure_ours_stays_in_effect_and_says_so(cache, name):
     setattr(owner, attribute, theirs)
     outcome = one(manager.restore())
     assert outcome.status is Status.APPLIED
-    assert outcome.reason.startswith("cannot be taken out: ")
+    assert outcome.reason == (
+        "cannot be taken out: tests.unit.test_manager:closure_around.<locals>.inner is on top of it"
+    )
     assert statuses(manager.status()) == ["applied"]
     setattr(owner, attribute, live)
     assert statuses(manager.restore()) == ["disabled"]
@@ -564,6 +566,33 @@ def closure_around(obj):
         return obj(*args)
 
     return inner
+
+
+def test_of_several_the_one_that_holds_ours_is_named(cache):
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    cache.attend = wrapt.FunctionWrapper(closure_around(cache.attend), lambda f, _, a, k: f(*a))
+    assert cache.attend(1) == ("patched", 2)
+    assert "closure_around.<locals>.inner is on top" in one(manager.restore()).reason
+
+
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (lambda old: closure_around(old), "closure_around.<locals>.inner"),
+        (lambda old: wrapt.FunctionWrapper(old, their_wrapper), "their_wrapper"),
+    ],
+)
+def test_who_put_a_wrapper_of_the_original_there_is_named_by_its_own_code(cache, wrap, name):
+    original = cache.attend
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch)
+    cache.attend = wrap(original)
+    assert one(manager.status()).reason.endswith(f"was replaced by tests.unit.test_manager:{name}")
+
+
+def their_wrapper(wrapped, instance, args, kwargs):
+    return wrapped(*args, **kwargs)
 
 
 def test_a_wrapper_that_hides_what_it_wraps_is_a_loss(cache):
@@ -587,7 +616,7 @@ def test_an_added_attribute_under_a_wrapt_wrapper_stays(cache):
     theirs = wrapt.FunctionWrapper(ours, lambda inner, instance, args, kwargs: inner())
     cache.Cache.extra = theirs
     assert statuses(manager.status()) == ["applied"]
-    assert one(manager.restore()).reason.startswith("cannot be taken out: ")
+    assert "tests.unit.test_manager:test_an_added_attribute" in one(manager.restore()).reason
     assert vars(cache.Cache)["extra"] is theirs
     cache.Cache.extra = ours
     manager.restore()

@@ -11,6 +11,7 @@ import pytest
 
 from mlx_patches import MlxPatchesError, _run
 
+ROOT = Path(__file__).parents[2]
 ACTIVE = "import mlx_patches._boot as boot; print(boot.active())"
 
 
@@ -63,6 +64,20 @@ def test_python_itself():
     assert output([sys.executable, "-c", ACTIVE]) == ["True"]
 
 
+def test_an_interpreter_named_from_where_one_stands(tmp_path, monkeypatch):
+    """As .venv/bin/python is: a link, and its own folder is the environment."""
+    environment = tmp_path / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "here.pth").write_text(f"{ROOT}\n")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    said = f"import sys; print(sys.prefix); {ACTIVE}"
+    assert output([".venv/bin/python", "-c", said]) == [str(environment), "True"]
+    host = script(tmp_path / "host", "#!.venv/bin/python", said)
+    assert output([host]) == [str(environment), "True"]
+
+
 @pytest.mark.parametrize("method", ("spawn", "forkserver", "fork"))
 def test_child_processes(tmp_path, method):
     body = f"""
@@ -104,6 +119,10 @@ def test_what_cannot_be_started_is_one_clear_line(tmp_path, monkeypatch):
         _run.launch(["no-such-command-here"])
     with pytest.raises(MlxPatchesError, match="not a script of Python"):
         _run.launch([str(script(tmp_path / "tool", "#!/bin/sh", "echo"))])
+    with pytest.raises(MlxPatchesError, match=r"gone/python: cannot be started \(No such file"):
+        _run.launch([str(script(tmp_path / "orphan", f"#!{tmp_path / 'gone' / 'python'}"))])
+    with pytest.raises(MlxPatchesError, match="not a script of Python"):
+        _run.launch([str(script(tmp_path / "quote", "#!/usr/bin/env 'python"))])
     empty = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
     host = script(tmp_path / "host", f"#!{empty / 'bin' / 'python'}")

@@ -183,6 +183,9 @@ def test_it_leaves_the_repaired_release_alone(theirs):
     upgrade(theirs)
     mlx_patches.apply()
     assert "offset" not in vars(load("toy_lm.cache").BatchKVCache)
+    (outcome,) = [o for o in mlx_patches.status() if o.patch == "toy-lm-offset"]
+    assert outcome.status == "fixed-upstream"
+    assert outcome.reason == "fixed upstream (>=1.1); declared by toy-lm-patches"
 
 
 @pytest.mark.parametrize("name", ["toy-lm-offset", "toy-lm-patches"])

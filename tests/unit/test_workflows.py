@@ -1,0 +1,132 @@
+"""What the workflows do where a step fails: their own scripts, with git and a stand-in for gh."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "measure.yml").read_text())["jobs"]
+SHARD, PROPOSE = JOBS["shard"]["steps"], JOBS["propose"]["steps"]
+RED = "offset-alias did not repair mlx_lm.models.cache:BatchKVCache.offset on 9.9: [0] became [1]"
+
+
+def one(steps, part):
+    """The one step that has a text somewhere."""
+    (found,) = (step for step in steps if part in str(step))
+    return found
+
+
+def test_what_was_measured_is_uploaded_whatever_failed():
+    assert "if" not in one(SHARD, "make matrix")
+    assert one(SHARD, "make lab")["if"] == "${{ !cancelled() }}"
+    assert one(SHARD, "mkdir measured")["if"] == "always()"
+    assert one(SHARD, "upload-artifact")["if"] == "always()"
+    assert JOBS["propose"]["if"] == "${{ !cancelled() }}"
+
+
+def test_everything_that_a_new_release_changes_is_written():
+    goals = one(PROPOSE, "write-matrix")["run"].partition(" 2>&1")[0].split()[1:]
+    assert goals == ["--keep-going", "write-matrix", "known-files"]
+    makefile = (ROOT / "Makefile").read_text()
+    recipes = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE))
+    tools = set(re.findall(r"tools/(\w+)\.py", recipes["write-matrix"] + recipes["known-files"]))
+    assert tools == {"measure_matrix", "measure_lab", "write_docs", "known_files"}
+
+
+@pytest.fixture
+def propose(tmp_path):
+    """Runs the proposing job's own steps in a checkout; returns what gh was told, and the body."""
+
+    def run(shards="success", failure="", changed=True):
+        origin, checkout, temp = (tmp_path / name for name in ("origin", "checkout", "temp"))
+        temp.mkdir()
+        subprocess.run(["git", "init", "--quiet", "--bare", origin], check=True)
+        subprocess.run(["git", "clone", "--quiet", origin, checkout], check=True)
+        if changed:
+            (checkout / "evidence.json").write_text("{}")
+        for name, said, code in (("make", failure, 2 if failure else 0), ("gh", "", 0)):
+            tool = temp / name
+            tool.write_text(
+                f'#!/bin/sh\nprintf "%s\\n" "$@" > {temp}/{name}.told\necho "{said}"\nexit {code}\n'
+            )
+            tool.chmod(0o755)
+        env = {
+            "PATH": f"{temp}:{os.environ['PATH']}",
+            "HOME": str(temp),
+            "RUNNER_TEMP": str(temp),
+            "GITHUB_SERVER_URL": "https://host.example",
+            "GITHUB_REPOSITORY": "us/it",
+            "GITHUB_RUN_ID": "7",
+            "SHARDS": shards,
+        }
+
+        def step(part, **more):
+            found = one(PROPOSE, part)
+            options = ["-e", *(["-o", "pipefail"] if found.get("shell") == "bash" else [])]
+            command = ["bash", *options, "-c", found["run"]]
+            return subprocess.run(
+                command, cwd=checkout, env=env | more, capture_output=True, text=True
+            )
+
+        written = "failure" if step("write-matrix").returncode else "success"
+        done = step("gh pr create", WRITTEN=written)
+        assert done.returncode == 0, done.stderr
+        if not (temp / "gh.told").exists():
+            return None
+        branch = subprocess.run(
+            ["git", "show", "--format=%s", "--name-only", "measured-7"],
+            cwd=origin,
+            capture_output=True,
+            text=True,
+        ).stdout.split("\n")
+        told = (temp / "gh.told").read_text().splitlines()
+        assert told[told.index("--title") + 1] == branch[0]
+        assert "evidence.json" in branch
+        return branch[0], Path(told[told.index("--body-file") + 1]).read_text()
+
+    return run
+
+
+def test_a_proposal_has_what_was_measured(propose):
+    title, body = propose()
+    assert title == "Matrix: what was measured"
+    assert body == "Measured in https://host.example/us/it/actions/runs/7.\n"
+
+
+def test_a_proposal_names_the_patch_that_does_not_repair(propose):
+    title, body = propose("failure", RED)
+    assert title == "Matrix: what was measured, and a failure"
+    assert RED in body
+    assert "Shards: failure. Matrix and table of known files: failure." in body
+
+
+def test_a_shard_that_failed_alone_is_named_too(propose):
+    title, body = propose("failure")
+    assert title.endswith("and a failure")
+    assert "Shards: failure. Matrix and table of known files: success." in body
+
+
+def test_nothing_measured_is_no_proposal(propose):
+    assert propose("failure", RED, changed=False) is None
+
+
+def test_a_failure_ends_the_run_in_red():
+    last = PROPOSE[-1]
+    assert last["run"] == "exit 1"
+    assert last["if"] == "needs.shard.result != 'success' || steps.write.outcome != 'success'"
+    assert one(PROPOSE, "write-matrix")["continue-on-error"] is True
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", ".ci/run"])
+def test_a_page_counts_the_release_sets_that_are_tested(page):
+    (tested,) = re.findall(r"^TESTED = (\[.*?^\])", (ROOT / "noxfile.py").read_text(), re.M | re.S)
+    words = {8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve"}
+    said = re.search(r"(\w+) (?:real )?release sets", (ROOT / page).read_text())
+    assert said and said[1] == words[len(ast.literal_eval(tested))]
