@@ -17,23 +17,20 @@ def probe(target: Target) -> Result:
     """Red where a row sees its padding, or attention fails."""
     if target.name.endswith("make_mask"):
         return _mask(Kind(cache_of(target)))
-    return _model(target) if target.name.endswith("update_and_fetch") else _attention(target)
+    return _shape(target) if target.name.endswith("update_and_fetch") else _attention(target)
 
 
-def _model(target: Target) -> Result:
-    """A model that cuts its mask to the keys, its rows against themselves alone."""
-    from ..lab import Family, NotBuilt
-    from ..lab.build import build
-    from ..lab.scenarios import SCENARIOS
-
-    cache_of(target)
-    try:
-        cell = SCENARIOS["quantized-8"](build(Family(target.distribution, "gemma3")))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
-    if cell.verdict == "n/a":
-        raise NotApplicable(cell.detail)
-    return Result(cell.verdict != "green", cell.detail, cell.figure)
+def _shape(target: Target) -> Result:
+    """Whether models that cut their masks can ask packed keys how many they are."""
+    kind = Kind(cache_of(target))
+    if hasattr(importlib.import_module("mlx_vlm.models.base"), "kv_sequence_length"):
+        return Result(False, "models do not ask for the shape of keys")
+    shape = (2, 1, 6, WIDTH)
+    floats = _drawn(0, shape)
+    held = kind.batch([1, 0]).update_and_fetch(floats, floats)
+    shapes = [getattr(part, "shape", None) for part in held]
+    wanted = [shape] * 2
+    return Result(shapes != wanted, f"the shapes of packed keys and values are {shapes}")
 
 
 def _mask(kind: Kind) -> Result:

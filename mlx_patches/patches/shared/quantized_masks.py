@@ -25,9 +25,6 @@ from typing import Any
 
 from ..._patch import Patch, Target, around
 
-# What models ask for the length of keys from 0.6.4 on, where a tuple with a shape is a stranger.
-_LENGTH = "kv_sequence_length"
-
 
 def padded_mask(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
     """The mask that a batch in floats with the same padding would have."""
@@ -88,8 +85,7 @@ def _make_mask(original: Any) -> Any:
 
 
 def _shapes(original: Any) -> Any:
-    asks_for_the_length = hasattr(importlib.import_module("mlx_vlm.models.base"), _LENGTH)
-    return around(unfitted if asks_for_the_length else shaped)(original)
+    return around(shaped)(original)
 
 
 def _attention(original: Any) -> Any:
@@ -109,7 +105,12 @@ PATCH = Patch(
             )
         ),
         Target(
-            "mlx-vlm", "mlx_vlm.models.cache", "BatchQuantizedKVCache.update_and_fetch", _shapes
+            "mlx-vlm",
+            "mlx_vlm.models.cache",
+            "BatchQuantizedKVCache.update_and_fetch",
+            _shapes,
+            # The first is the same in releases whose models ask for no shape.
+            ("BatchQuantizedKVCache.update_and_fetch", "BatchQuantizedKVCache.make_mask"),
         ),
         *(
             Target(distribution, module, "quantized_scaled_dot_product_attention", _attention)
