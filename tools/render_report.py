@@ -1,10 +1,10 @@
-"""Writes the report page from the lab's evidence, cell by cell.
+"""Writes the report page from the lab's evidence, and a picture of it.
 
     python tools/render_report.py report.html
     python tools/render_report.py report.html --audit audit.json      (of mlx-patches audit --json)
     python tools/render_report.py report.html --picture docs/report.png
 
-The picture is of the page itself, by an installed Chromium or Chrome.
+The picture needs an installed Chromium or Chrome.
 """
 
 from __future__ import annotations
@@ -14,32 +14,31 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
 
 import measure_lab
 
-from mlx_patches import report
+from mlx_patches import MlxPatchesError, report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PICTURE = "1100,720"
+PICTURE = "1280,860"
+SECONDS = 60
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="the page to write")
-    parser.add_argument("--audit", type=Path, help="the environment's own row")
-    parser.add_argument("--picture", type=Path, help="a PNG to write as well")
+    parser.add_argument("--audit", type=Path, help="an environment's audit, for a row of its own")
+    parser.add_argument("--picture", type=Path, help="a PNG to write, too")
     options = parser.parse_args()
-    audit = json.loads(options.audit.read_text()) if options.audit else None
-    options.file.write_text(report.page(report.content(measured(), audit)), "utf-8")
-    if options.picture:
-        take_picture(options.file, options.picture)
-
-
-def measured() -> list[dict[str, Any]]:
-    """The lab's evidence as the page takes it: each set with its families' fates."""
-    return [{**one, "families": measure_lab.family_fates(one)} for one in measure_lab.load()]
+    try:
+        audit = json.loads(options.audit.read_bytes()) if options.audit else None
+        report.save(options.file, measure_lab.load(), audit)
+        if options.picture:
+            take_picture(options.file, options.picture)
+    except (MlxPatchesError, OSError, ValueError) as error:
+        sys.exit(f"render_report: {error}")
 
 
 def browser() -> str | None:
@@ -50,10 +49,12 @@ def browser() -> str | None:
 def take_picture(page: Path, picture: Path) -> None:
     found = browser()
     if found is None:
-        sys.exit(f"no browser for a picture: install one of {', '.join(BROWSERS)}")
-    command = [found, "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={PICTURE}"]
-    command += [f"--screenshot={picture.resolve()}", page.resolve().as_uri()]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        raise MlxPatchesError(f"no browser for a picture: install one of {', '.join(BROWSERS)}")
+    with tempfile.TemporaryDirectory() as profile:
+        command = [found, "--headless", "--no-sandbox", "--hide-scrollbars"]
+        command += [f"--user-data-dir={profile}", f"--window-size={PICTURE}"]
+        command += [f"--screenshot={picture.resolve()}", page.resolve().as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
 
 
 if __name__ == "__main__":

@@ -1,57 +1,67 @@
 """The report page: model families by releases, with the evidence behind each cell.
 
 One self-contained HTML file. ``content`` gathers what it shows, ``page`` puts that into the
-template beside this module; the browser makes the tables.
+template beside this module, and the browser makes the tables.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from .._activation import MODEL_PACKAGES, session
+from .._errors import MlxPatchesError
+from .._evidence import cell_pairs, fate
 from .._recommend import RED, REPAIRED
 
 HERE = Path(__file__).parent
+PARTLY = "partly"
+
+
+def save(
+    path: Path, evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
+) -> None:
+    """Write the page.
+
+    Raises:
+        MlxPatchesError: it cannot be written.
+    """
+    _write(path, page(content(evidence, audit)))
 
 
 def content(
-    measured: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
+    evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What the page shows.
 
     Args:
-        measured: one mapping a release set, oldest first: ``set``, ``versions`` and
-            ``families`` (family to fate) as in the summary that the package carries; where the
-            lab's own evidence is at hand, its ``without``, ``with``, ``details_without``,
-            ``details_with`` and ``needs`` as well.
+        evidence: the lab's, one mapping a release set.
         audit: the JSON form of an environment's audit.
     """
-    scenarios = _scenarios(measured)
+    from ..lab.scenarios import SCENARIOS
+
+    names = list(dict.fromkeys(name for one in evidence for name in _scenarios(one)))
+    said = list(dict.fromkeys(text for one in evidence for text in _said(one)))
+    number = {text: index for index, text in enumerate(said)}
     here = {one["name"]: one["version"] for one in audit["distributions"]} if audit else {}
     return {
         "mlx_patches": __version__,
         "audit": audit,
         "patches": {patch.id: patch.summary for patch in session().registry},
-        "scenarios": scenarios,
+        "scenarios": [
+            [name, SCENARIOS[name].__doc__ if name in SCENARIOS else ""] for name in names
+        ],
+        # Most sentences come many times: cells refer to them by number.
+        "said": said,
         "packages": [
-            _package(
-                name,
-                [one for one in measured if one["set"].split()[0] == name],
-                here.get(name),
-                scenarios,
-            )
+            _package(name, evidence, here.get(name), names, number)
             for name in MODEL_PACKAGES.values()
         ],
     }
-
-
-def from_summary(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The release sets of the summary that the package carries, as ``content`` takes them."""
-    return [{"set": name, **one} for name, one in summary["sets"].items()]
 
 
 def page(shown: Mapping[str, Any]) -> str:
@@ -59,6 +69,7 @@ def page(shown: Mapping[str, Any]) -> str:
     # "<" would let a string of the data end the script element.
     data = json.dumps(shown, separators=(",", ":")).replace("<", "\\u003c")
     html = (HERE / "page.html").read_text("utf-8")
+    # The data comes last: nothing is looked for in it.
     for name, text in (
         ("page.css", (HERE / "page.css").read_text("utf-8")),
         ("page.js", (HERE / "page.js").read_text("utf-8")),
@@ -69,74 +80,114 @@ def page(shown: Mapping[str, Any]) -> str:
     return html
 
 
+def _write(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
+    part = target.with_name(f".mlx-patches-{os.getpid()}")
+    try:
+        try:
+            with part.open("x", encoding="utf-8") as file:
+                file.write(text)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be written ({error.strerror})") from None
+
+
 def _package(
     name: str,
-    measured: Sequence[Mapping[str, Any]],
+    evidence: Iterable[Mapping[str, Any]],
     here: str | None,
     scenarios: Sequence[str],
+    number: Mapping[str, int],
 ) -> dict[str, Any]:
-    """One heat map: its columns newest first, and each family's cell in each of them."""
-    columns = {one["set"].split()[1]: one for one in measured}
-    versions = list(reversed(columns))
-    if here is not None and here not in columns:
-        versions.insert(0, here)
-    families = sorted({family for one in measured for family in one["families"]})
+    """One heat map: its releases, newest first, and each family's cell in each of them."""
+    sets = {
+        version: one
+        for distribution, version, one in ((*one["set"].split(), one) for one in evidence)
+        if distribution == name
+    }
+    cells = {version: _cells(version, one, scenarios, number) for version, one in sets.items()}
+    versions = sorted({*sets, *([here] if here else [])}, key=_release, reverse=True)
     return {
         "name": name,
         "here": here,
-        "sets": [
-            {"version": v, "versions": columns[v]["versions"] if v in columns else None}
-            for v in versions
+        "releases": [
+            {"version": version, "versions": sets.get(version, {}).get("versions")}
+            for version in versions
         ],
         "families": {
-            family: [_cell(columns.get(v), name, v, family, scenarios) for v in versions]
-            for family in families
+            family: [cells.get(version, {}).get(family) for version in versions]
+            for family in sorted({family for named in cells.values() for family in named})
         },
+    }
+
+
+def _cells(
+    version: str, one: Mapping[str, Any], scenarios: Sequence[str], number: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Family to what the page has of it in one release."""
+    return {
+        family: _cell(one, version, family, pairs, scenarios, number)
+        for family, pairs in cell_pairs(one).items()
     }
 
 
 def _cell(
-    one: Mapping[str, Any] | None,
-    distribution: str,
+    one: Mapping[str, Any],
     version: str,
     family: str,
+    pairs: Mapping[str, str],
     scenarios: Sequence[str],
-) -> dict[str, Any] | None:
-    """A family in a release; None where it was not measured there."""
-    if one is None or family not in one["families"]:
-        return None
-    cell: dict[str, Any] = {"fate": one["families"][family]}
-    if "without" not in one:
-        wrong = cell["fate"] in (RED, REPAIRED)
-        return {**cell, "patches": _by_matrix(distribution, version, family) if wrong else []}
-    without, with_ = (one.get(part, {}).get(family, {}) for part in ("without", "with"))
-    said = [one.get(part, {}).get(family, {}) for part in ("details_without", "details_with")]
+    number: Mapping[str, int],
+) -> dict[str, Any]:
+    found = fate(pairs)
+    repaired = [name for name, pair in pairs.items() if pair == "rg"]
     needs = one.get("needs", {}).get(family, {})
-    named = {patch for patches in needs.values() for patch in patches}
+    traced = "with" in one and all(name in needs for name in repaired)
+    without, with_ = (one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with"))
     return {
-        **cell,
-        "patches": [patch for patch in session().registry.ids() if patch in named],
-        "pairs": " ".join(without.get(name, "-") + with_.get(name, "") for name in scenarios),
+        "fate": PARTLY if found == RED and repaired else found,
+        # A word a scenario: its letters, "-" where the family has no such cell.
+        "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
         "said": {
-            name: [part.get(name, "") for part in said]
-            for name in without
-            if any(name in part for part in said)
+            name: [number.get(part.get(name, ""), -1) for part in (without, with_)]
+            for name in pairs
+            if name in without or name in with_
         },
         "needs": needs,
+        "row": _row(one["set"].split()[0], version, family)
+        if found in (RED, REPAIRED) and not traced
+        else [],
     }
 
 
-def _by_matrix(distribution: str, version: str, family: str) -> list[str]:
+def _row(distribution: str, version: str, family: str) -> list[str]:
     """The patches that the matrix names for a family and that apply to a release."""
     matrix = session().matrix
     rules = {id_: matrix.rule(id_, distribution) for id_ in matrix.patches_for(family, distribution)}
     return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 
 
-def _scenarios(measured: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Every scenario of the evidence, in the order in which the lab runs them."""
-    names: dict[str, None] = {}
-    for one in measured:
-        for cells in one.get("without", {}).values():
-            names.update(dict.fromkeys(cells))
-    return list(names)
+def _scenarios(one: Mapping[str, Any]) -> Iterable[str]:
+    """The scenarios of a set's cells, in the order in which the lab runs them."""
+    return (name for cells in one["without"].values() for name in cells)
+
+
+def _said(one: Mapping[str, Any]) -> Iterable[str]:
+    """What was said of a set's cells."""
+    parts = (one.get(f"details_{part}", {}) for part in ("without", "with"))
+    return (text for part in parts for cells in part.values() for text in cells.values())
+
+
+def _release(version: str) -> Any:
+    """A key to sort by; what is no version comes last of all."""
+    from packaging.version import Version
+
+    try:
+        return Version(version)
+    except ValueError:
+        return Version("0.dev0")

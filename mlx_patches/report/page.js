@@ -1,244 +1,347 @@
 "use strict";
+
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
-// What a family's fate in a release is shown as: a mark, so that colour is never alone.
+// How a family fares in a release: a sign, so that colour never stands alone, and its meaning.
 const FATES = {
   green: ["✓", "right as released"],
-  repaired: ["✚", "wrong as released, right with the patches"],
-  red: ["✗", "wrong in some scenario"],
+  repaired: ["+", "repaired: wrong as released, right with the patches"],
+  partly: ["±", "partly repaired: the patches repair some scenarios, not all"],
+  red: ["✗", "red: wrong in some scenario"],
   insensitive: ["?", "the tiny model is too blunt to tell"],
-  "not-built": ["–", "the lab could not build it"],
+  "not-built": ["–", "not built: the lab could not make a model of it"],
 };
-const LETTERS = { g: "green", r: "red", n: "not applicable", i: "insensitive", x: "not built", "-": "" };
+const VERDICTS = {
+  g: ["green", "✓ green"],
+  r: ["red", "✗ red"],
+  i: ["insensitive", "? insensitive"],
+  x: ["not-built", "– not built"],
+  n: ["not-built", "not applicable"],
+};
 
-function element(name, properties = {}, ...children) {
+// -- making elements: text is only ever put in as text -----------------------------------------
+
+function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
-  for (const [key, value] of Object.entries(properties)) {
-    if (key in made) made[key] = value;
-    else made.setAttribute(key, value);
-  }
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
   return made;
 }
 
-function mark(tag, kind, sign, properties = {}) {
-  return element(tag, { className: `mark ${kind}`, textContent: sign, ...properties });
+const code = (text) => element("code", {}, text);
+
+const mark = (kind, text) => element("span", { class: `mark ${kind}` }, text);
+
+function button(attributes, text, choose) {
+  const made = element("button", { type: "button", ...attributes }, text);
+  made.addEventListener("click", choose);
+  return made;
 }
 
-function table(columns, rows) {
-  const head = columns.map((name) => element("th", { scope: "col" }, name));
-  return element("table", {}, element("thead", {}, element("tr", {}, ...head)),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((cell, column) =>
-      element(column ? "td" : "th", column ? { className: columns[column] === "what it said" ? "said" : "" }
-        : { scope: "row" }, cell))))));
+// A table of lists: the first cell of each row is its header.
+function list(columns, rows) {
+  const body = rows.map(([first, ...rest]) => element("tr", {},
+    element("th", { scope: "row" }, first),
+    ...rest.map((cell, index) =>
+      element("td", { class: columns[index + 1] === "what it said" ? "said" : "" }, cell))));
+  const head = columns.map((column) => element("th", { scope: "col" }, column));
+  return element("table", { class: "list" },
+    element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
-// -- the evidence behind a cell ------------------------------------------------------------
+function group(...parts) {
+  const made = document.createDocumentFragment();
+  made.append(...parts);
+  return made;
+}
+
+const many = (count, word, words = `${word}s`) => `${count} ${count === 1 ? word : words}`;
+
+const versions = (release) => Object.entries(release.versions).map((one) => one.join(" ")).join(", ");
+
+// -- the evidence behind a cell ----------------------------------------------------------------
 
 function show(title, ...parts) {
   byId("evidence-body").replaceChildren(element("h2", { id: "evidence-title" }, title), ...parts);
   byId("evidence").showModal();
+  byId("evidence").scrollTop = 0;
 }
 
-function showCell(pack, set, family, cell) {
-  const measuredWith = cell.pairs === undefined || /[a-z]{2}/.test(cell.pairs);
-  let said = FATES[cell.fate][1];
-  if (cell.fate === "red") said += measuredWith ? ", with the patches too" : "; not measured with the patches";
+function showCell(pack, release, family, cell) {
+  const [sign, meaning] = FATES[cell.fate];
+  const known = measuredWith(cell) ? "" : "; it was not measured with the patches";
+  const needed = seen(cell);
   const parts = [
-    element("p", {}, mark("span", cell.fate, FATES[cell.fate][0]), ` ${cell.fate}: ${said}.`),
-    element("p", {}, "Measured with ", Object.entries(set.versions).map((one) => one.join(" ")).join(", "), "."),
+    element("p", {}, mark(cell.fate, sign), ` ${meaning}${known}.`),
+    element("p", {}, element("small", {}, `Measured with ${versions(release)}.`)),
+    scenarioTable(cell),
   ];
-  if (cell.pairs !== undefined) parts.push(scenarioTable(cell));
-  if (cell.patches.length) {
-    const which = cell.pairs === undefined ? "Patches that the matrix names for it in this release" : "Patches that repair it";
-    parts.push(element("h3", {}, which), patchList(cell.patches));
+  if (needed.length) parts.push(element("h3", {}, "Patches needed"), patchList(needed));
+  if (cell.row.length) {
+    const title = needed.length ? "Not every repair was traced to its patches. Its row in the matrix names"
+      : "Which patches it needs was not traced. Its row in the matrix names";
+    parts.push(element("h3", {}, title), patchList(cell.row));
   }
-  parts.push(element("h3", {}, "Reproduce, where this release is installed"), commands(
-    `mlx-patches lab --model ${family} --both`,
-    ...cell.patches.map((id) => `mlx-patches probe ${id}`)));
-  show(`${family} in ${pack.name} ${set.version}`, ...parts);
+  parts.push(element("h3", {}, "Reproduce, where this release is installed"),
+    commands(`mlx-patches lab --model ${pack.name}:${family} --both`,
+      ...needed.map((id) => `mlx-patches probe ${id}`)));
+  show(`${family} in ${pack.name} ${release.version}`, ...parts);
+}
+
+const measuredWith = (cell) => cell.pairs.split(" ").some((pair) => pair.length === 2);
+
+// The patches that some scenario of a cell was seen to need, in the registry's order.
+function seen(cell) {
+  const needed = new Set(Object.values(cell.needs).flat());
+  return Object.keys(data.patches).filter((id) => needed.has(id));
 }
 
 function scenarioTable(cell) {
-  const rows = [];
+  const [rows, spared] = [[], []];
   cell.pairs.split(" ").forEach((pair, index) => {
-    if (pair[0] === "-") return;
-    const name = data.scenarios[index];
-    const [without, with_] = [LETTERS[pair[0]], pair[1] ? LETTERS[pair[1]] : "not measured"];
-    const said = cell.said[name] || ["", ""];
-    const sentence = said[0] === said[1] ? said[0] : [said[0], said[1] && `with the patches: ${said[1]}`].filter(Boolean).join("; ");
-    rows.push([name, without, with_, (cell.needs[name] || []).join(", "), sentence]);
+    const [name, description] = data.scenarios[index];
+    if (pair[0] === "n") spared.push(name);
+    if (pair[0] === "n" || pair === "-") return;
+    const verdicts = [...pair].map((letter) => mark(...VERDICTS[letter]));
+    const needs = (cell.needs[name] || []).flatMap((id) => [code(id), " "]);
+    rows.push([group(name, element("small", {}, description)), verdicts[0],
+      verdicts[1] || "not measured", group(...needs), said(cell.said[name])]);
   });
-  return table(["scenario", "without patches", "with them", "repaired by", "what it said"], rows);
+  const table = list(["scenario", "without patches", "with patches", "patches needed", "what it said"], rows);
+  return spared.length ? group(table, element("p", {},
+    element("small", {}, `Not applicable to it: ${spared.join(", ")}.`))) : table;
+}
+
+function said([without, with_] = [-1, -1]) {
+  const [before, after] = [data.said[without], data.said[with_]];
+  if (before === after || after === undefined) return before || "";
+  return group(before ? `without: ${before}` : "", before ? element("br") : "", `with: ${after}`);
 }
 
 function patchList(ids) {
-  return element("ul", {}, ...ids.map((id) =>
-    element("li", {}, element("code", {}, id), `: ${data.patches[id] || ""}`)));
+  return element("ul", {}, ...ids.map((id) => element("li", {}, code(id), `: ${data.patches[id] || ""}`)));
 }
 
-function commands(...lines) {
-  return element("pre", {}, element("code", {}, lines.join("\n")));
+const commands = (...lines) => element("pre", {}, code(lines.join("\n")));
+
+// -- this environment --------------------------------------------------------------------------
+
+// The patches of a distribution here, by what is to be done: a patch counts where one target does.
+function patchesHere(distribution) {
+  const found = { open: new Set(), active: new Set(), chosen: new Set() };
+  for (const one of data.audit.patches.filter((each) => each.distribution === distribution)) {
+    if (one.finding) found.open.add(one.patch);
+    else if (["applied", "pending"].includes(one.status)) found.active.add(one.patch);
+    else if (one.status === "disabled") found.chosen.add(one.patch);
+  }
+  return found;
 }
 
-// -- this environment ----------------------------------------------------------------------
-
-const outcomes = (pack) => data.audit.patches.filter((one) => one.distribution === pack.name);
-
-function environmentFate(pack) {
-  const own = outcomes(pack);
-  const open = own.filter((one) => one.finding).length;
-  if (open) return ["red", `${open} ${open === 1 ? "target" : "targets"} to repair`];
-  const active = own.filter((one) => one.status === "applied" || one.status === "pending").length;
-  return active ? ["repaired", `${active} targets repaired`] : ["green", "nothing to repair"];
+function sayHere(distribution) {
+  const { open, active, chosen } = patchesHere(distribution);
+  const parts = [];
+  if (open.size) parts.push(`${many(open.size, "patch", "patches")} needed and not in effect`);
+  if (active.size) parts.push(`${many(active.size, "patch", "patches")} applied as needed`);
+  if (chosen.size) parts.push(`${chosen.size} left out by choice`);
+  return parts.join(", ") || "nothing to repair";
 }
 
-function showEnvironment(pack) {
-  const rows = outcomes(pack).map((one) => [one.patch, one.target, one.status, one.reason]);
-  rows.sort((a, b) => (a[2] > b[2]) - (a[2] < b[2]));
-  show(`${pack.name} ${pack.here} in this environment`,
-    element("p", {}, `${environmentFate(pack)[1]}; the patches are ${data.audit.active ? "" : "not "}active here.`),
-    table(["patch", "target", "status", "reason"], rows),
-    element("h3", {}, "Say it again"), commands("mlx-patches audit --all"));
+// In the map: its fate, and how many patches are meant.
+function signHere(distribution) {
+  const { open, active } = patchesHere(distribution);
+  if (open.size) return ["red", `${FATES.red[0]} ${open.size}`];
+  return active.size ? ["repaired", `${FATES.repaired[0]} ${active.size}`] : ["green", FATES.green[0]];
+}
+
+function showHere(distribution, version) {
+  const own = data.audit.patches.filter((one) => one.distribution === distribution);
+  const idle = (one) => ["not-affected", "fixed-upstream", "absent"].includes(one.status);
+  const table = (some) => list(["patch", "status", "reason", "target"], some.map((one) =>
+    [group(code(one.patch), element("small", {}, data.patches[one.patch] || "")),
+      mark(one.finding ? "red" : idle(one) ? "not-built" : "repaired", one.status), one.reason, code(one.target)]));
+  const [concerned, spared] = [own.filter((one) => !idle(one)), own.filter(idle)];
+  const parts = [element("p", {}, `${sayHere(distribution)}.`.replace(/^./, (first) => first.toUpperCase()))];
+  if (concerned.length) parts.push(table(concerned));
+  if (spared.length) {
+    parts.push(element("details", {},
+      element("summary", {}, `${many(spared.length, "target")} that ${spared.length === 1 ? "needs" : "need"} nothing`),
+      table(spared)));
+  }
+  show(`${distribution} ${version} in this environment`, ...parts, element("h3", {}, "Say it again"),
+    commands("mlx-patches audit --all"));
 }
 
 function describeEnvironment() {
   const { audit } = data;
-  if (!audit) return;
-  const installed = audit.distributions.map((one) => `${one.name} ${one.version}`).join(", ");
-  const where = audit.host ? `in processes of ${audit.host}` : audit.active ? "yes" : "no";
-  const count = audit.findings.length;
-  byId("environment").append(
-    element("p", {}, `Installed: ${installed || "no MLX package"}. Patches active: ${where}.`),
-    element("p", {}, count ? `${count} finding${count === 1 ? "" : "s"}. To repair: ` : "No findings.",
-      count ? element("code", {}, "mlx-patches enable") : ""));
-  if (count) byId("environment").append(element("details", {}, element("summary", {}, "The findings"),
-    element("ul", {}, ...audit.findings.map((one) => element("li", {}, one)))));
+  const parts = audit.broken_sets.map((one) => element("p", {}, mark("red", FATES.red[0]),
+    ` Cannot work: ${one.reason}: ${one.remedy}.`));
+  const active = audit.host ? [`The patches are active in processes of ${audit.host}.`]
+    : audit.active ? ["The patches are active here."]
+      : ["The patches are not active here. To activate them: ", code("mlx-patches enable")];
+  parts.push(element("p", {}, ...active));
+  if (audit.model) parts.push(element("p", {}, `Only what the model ${audit.model.model_type} needs was looked at.`));
+  const rows = audit.distributions.map(({ name, version }) => {
+    const concerned = audit.patches.some((one) => one.distribution === name);
+    const details = () => button({ class: "details", "aria-label": `Details of ${name}` }, "Details",
+      () => showHere(name, version));
+    return [name, version, concerned ? sayHere(name) : "", concerned ? details() : ""];
+  });
+  parts.push(rows.length ? list(["installed", "version", "patches", ""], rows)
+    : element("p", {}, "No MLX package is installed."));
+  if (audit.findings.length) {
+    parts.push(element("details", {}, element("summary", {}, many(audit.findings.length, "finding")),
+      element("ul", {}, ...audit.findings.map((one) => element("li", {}, one)))));
+  }
+  byId("environment").append(...parts);
   byId("environment").hidden = false;
 }
 
-// -- the maps ------------------------------------------------------------------------------
+// -- the maps ----------------------------------------------------------------------------------
 
-function button(kind, sign, name, choose) {
-  const made = mark("button", kind, sign, { type: "button", tabIndex: -1, title: name, onclick: choose });
-  made.setAttribute("aria-label", name);
-  return made;
+function cellButton([fate, text], name, choose) {
+  return button({ class: `mark ${fate}`, "aria-label": name, title: name, tabindex: "-1" }, text, choose);
+}
+
+const place = (pack, release) => (release.version === pack.here ? { class: "here" } : {});
+
+function map(pack) {
+  const body = Object.entries(pack.families).map(([family, cells]) => familyRow(pack, family, cells));
+  const top = [headRow(pack), ...(data.audit ? [environmentRow(pack)] : []), totalsRow(pack)];
+  const grid = element("table", { role: "grid", "aria-label": `${pack.name}: model families by release` },
+    element("thead", {}, ...top), element("tbody", {}, ...body));
+  grid.addEventListener("keydown", step);
+  grid.addEventListener("focusin", (event) => enter(grid, event.target));
+  const size = `${many(body.length, "family", "families")}, newest release first`;
+  const section = element("section", { "aria-label": pack.name },
+    element("h2", {}, pack.name, element("small", {}, size)), element("div", { class: "map" }, grid));
+  section.dataset.package = pack.name;
+  return section;
+}
+
+function headRow(pack) {
+  return element("tr", {}, element("th", { scope: "col" }, "family"), ...pack.releases.map((release) =>
+    element("th", { scope: "col", title: release.versions ? versions(release) : "not measured",
+      ...place(pack, release) }, release.version)));
 }
 
 function environmentRow(pack) {
-  const cells = pack.sets.map((set) => {
-    const cell = element("td");
-    if (set.version === pack.here) {
-      const [fate, said] = environmentFate(pack);
-      cell.className = "here";
-      cell.append(button(fate, FATES[fate][0],
-        `This environment has ${pack.name} ${pack.here}: ${said}`, () => showEnvironment(pack)));
+  const cells = pack.releases.map((release) => {
+    const cell = element("td", place(pack, release));
+    if (release.version === pack.here) {
+      const name = `This environment, ${pack.name} ${pack.here}: ${sayHere(pack.name)}`;
+      cell.append(cellButton(signHere(pack.name), name, () => showHere(pack.name, pack.here)));
     }
     return cell;
   });
-  const name = pack.here ? `this environment: ${pack.here}` : "this environment: not installed";
-  return element("tr", { className: "environment" }, element("th", { scope: "row" }, name), ...cells);
+  const name = pack.here ? "this environment" : "this environment: not installed";
+  return element("tr", {}, element("th", { scope: "row" }, name), ...cells);
+}
+
+function totalsRow(pack) {
+  const totals = pack.releases.map((release, column) => {
+    const cells = Object.values(pack.families).map((row) => row[column]).filter(Boolean);
+    const count = (...fates) => cells.filter((cell) => fates.includes(cell.fate)).length;
+    const after = cells.some(measuredWith) ? count("green", "repaired") : "?";
+    const total = element("td", { ...place(pack, release) }, cells.length ? `${count("green")} → ${after}` : "");
+    total.classList.add("total");
+    return total;
+  });
+  return element("tr", {}, element("th", { scope: "row" }, "right → with patches"), ...totals);
 }
 
 function familyRow(pack, family, cells) {
   const row = element("tr", {}, element("th", { scope: "row" }, family), ...cells.map((cell, column) => {
-    const set = pack.sets[column];
-    const place = element("td", { className: set.version === pack.here ? "here" : "" });
-    if (cell) place.append(button(cell.fate, FATES[cell.fate][0],
-      `${family}, ${pack.name} ${set.version}: ${cell.fate}`, () => showCell(pack, set, family, cell)));
-    return place;
+    const release = pack.releases[column];
+    const made = element("td", place(pack, release));
+    if (cell) {
+      const [sign, meaning] = FATES[cell.fate];
+      made.append(cellButton([cell.fate, sign], `${family}, ${pack.name} ${release.version}: ${meaning}`,
+        () => showCell(pack, release, family, cell)));
+    }
+    return made;
   }));
-  Object.assign(row.dataset, { package: pack.name, family });
+  row.dataset.family = family;
   return row;
 }
 
-function map(pack) {
-  const heads = pack.sets.map((set) => element("th", { scope: "col",
-    title: set.versions ? Object.entries(set.versions).map((one) => one.join(" ")).join(", ") : "not measured" },
-    set.version));
-  const rows = Object.entries(pack.families).map(([family, cells]) => familyRow(pack, family, cells));
-  if (data.audit) rows.unshift(environmentRow(pack));
-  const made = element("table", { role: "grid", onkeydown: step, onfocusin: undefined },
-    element("caption", {}, `${pack.name}: ${Object.keys(pack.families).length} families by release, newest first`),
-    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "family"), ...heads)),
-    element("tbody", {}, ...rows));
-  made.addEventListener("focusin", (event) => enter(made, event.target));
-  return element("section", { className: "map", "aria-label": `${pack.name}, a heat map` }, made);
-}
-
-// One stop of the tab key a table: the cell that had the focus last.
+// A map is one stop of the tab key: the cell that had the focus last.
 function enter(grid, cell) {
-  for (const old of grid.querySelectorAll("button[tabindex='0']")) old.tabIndex = -1;
+  for (const old of grid.querySelectorAll("[tabindex='0']")) old.tabIndex = -1;
   if (cell) cell.tabIndex = 0;
 }
 
-const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+const STEPS = {
+  ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
+  Home: [0, -Infinity], End: [0, Infinity],
+};
 
 function step(event) {
   const move = STEPS[event.key];
-  if (!move || event.target.tagName !== "BUTTON") return;
+  if (!move || event.altKey || event.metaKey || event.target.tagName !== "BUTTON") return;
   event.preventDefault();
-  const rows = [...event.currentTarget.tBodies[0].rows].filter((row) => !row.hidden);
   const from = event.target.closest("td");
-  let [row, column] = [rows.indexOf(from.parentElement), from.cellIndex];
-  for (;;) {
-    row += move[0];
-    column += move[1];
-    const cell = rows[row] && rows[row].cells[column];
-    if (!cell) return;
-    const next = cell.querySelector("button");
-    if (next) return next.focus();
-  }
+  const [up, along] = move;
+  // The cells in the way, nearest first: of this row, or of this column.
+  const rows = [...event.currentTarget.rows].filter((row) => !row.hidden);
+  const line = up ? rows.map((row) => row.cells[from.cellIndex]) : [...from.parentElement.cells];
+  const at = line.indexOf(from);
+  const way = up + along < 0 ? line.slice(0, at).reverse() : line.slice(at + 1);
+  const cells = way.map((cell) => cell.querySelector("button")).filter(Boolean);
+  const next = Math.abs(along) === Infinity ? cells.at(-1) : cells[0];
+  if (next) next.focus();
 }
 
-// -- filters -------------------------------------------------------------------------------
+// -- filters -----------------------------------------------------------------------------------
 
 function filter() {
-  const [pack, part, patch] = ["package", "family", "patch"].map((id) => byId(id).value.trim().toLowerCase());
+  const [pack, part, patch] = ["package", "family", "patch"].map((id) => byId(id).value.trim());
   let [shown, total] = [0, 0];
-  for (const grid of document.querySelectorAll("#maps table")) {
-    let any = false;
-    for (const row of grid.tBodies[0].rows) {
-      if (!row.dataset.family) continue;
-      const known = data.packages.find((one) => one.name === row.dataset.package);
-      const cells = known.families[row.dataset.family];
-      const has = (cell) => !patch || Boolean(cell && cell.patches.includes(patch));
-      const wanted = (!pack || pack === row.dataset.package)
-        && row.dataset.family.toLowerCase().includes(part) && cells.some(has);
+  for (const section of document.querySelectorAll("#maps section")) {
+    const { families } = data.packages.find((one) => one.name === section.dataset.package);
+    let some = false;
+    for (const row of section.querySelectorAll("tr[data-family]")) {
+      const { family } = row.dataset;
+      const has = families[family].map((cell) => !patch || (cell !== null && concerns(cell, patch)));
+      const wanted = (!pack || pack === section.dataset.package)
+        && family.toLowerCase().includes(part.toLowerCase()) && has.some(Boolean);
       row.hidden = !wanted;
-      cells.forEach((cell, column) => row.cells[column + 1].classList.toggle("elsewhere", !has(cell)));
-      any = any || wanted;
+      has.forEach((one, column) => row.cells[column + 1].classList.toggle("other", !one));
+      some ||= wanted;
       shown += wanted;
       total += 1;
     }
-    grid.parentElement.hidden = !any;
-    enter(grid, [...grid.querySelectorAll("tbody tr:not([hidden]) button")][0]);
+    // An empty map stays where nothing was measured or asked for.
+    section.hidden = !some && Boolean(pack || part || patch);
+    enter(section, section.querySelector("tr:not([hidden]) button"));
   }
-  byId("count").textContent = `${shown} of ${total} families`;
+  byId("count").textContent = `${shown} of ${many(total, "family", "families")}`;
 }
+
+const concerns = (cell, patch) => cell.row.includes(patch) || Object.values(cell.needs).flat().includes(patch);
+
+// -- start -------------------------------------------------------------------------------------
 
 function start() {
   for (const [fate, [sign, meaning]] of Object.entries(FATES)) {
-    byId("legend").append(element("li", {}, mark("span", fate, sign), ` ${fate}: ${meaning}`));
+    byId("legend").append(element("li", {}, mark(fate, sign), ` ${meaning}`));
   }
-  const named = new Set();
   for (const pack of data.packages) {
-    if (!Object.keys(pack.families).length && !pack.here) continue;
     byId("package").append(element("option", {}, pack.name));
-    byId("maps").append(element("h2", {}, pack.name), map(pack));
-    for (const cells of Object.values(pack.families)) {
-      for (const cell of cells) for (const id of (cell ? cell.patches : [])) named.add(id);
-    }
+    byId("maps").append(map(pack));
   }
-  for (const id of Object.keys(data.patches)) {
-    if (named.has(id)) byId("patch").append(element("option", { title: data.patches[id] }, id));
+  const cells = data.packages.flatMap((pack) => Object.values(pack.families).flat()).filter(Boolean);
+  for (const [id, summary] of Object.entries(data.patches)) {
+    if (cells.some((cell) => concerns(cell, id))) {
+      byId("patch").append(element("option", { title: summary }, id));
+    }
   }
   const form = document.querySelector("form[role=search]");
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
+  // The fields are empty only after the event.
   form.addEventListener("reset", () => setTimeout(filter));
-  describeEnvironment();
+  if (data.audit) describeEnvironment();
   filter();
 }
 
