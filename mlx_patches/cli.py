@@ -45,12 +45,25 @@ def cli() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/audit-json.md).")
 @click.option("--strict", is_flag=True, help="What was switched off by choice is a finding too.")
 @click.option("--all", "show_all", is_flag=True, help="Show the targets that need nothing as well.")
-def audit(model: str | None, host: str | None, as_json: bool, strict: bool, show_all: bool) -> None:
+@click.option("--html", type=Path, metavar="FILE", help="Write the report page, too.")
+def audit(
+    model: str | None,
+    host: str | None,
+    as_json: bool,
+    strict: bool,
+    show_all: bool,
+    html: Path | None,
+) -> None:
     """Say what is installed, what is wrong with it, and what is repaired."""
     from ._audit import audit as make_audit
 
     report = make_audit(model, host)
     code = report.exit_code(strict)
+    if html is not None:
+        from ._evidence import load
+        from .report import save
+
+        save(html, load(), report.as_dict())
     if as_json:
         click.echo(json.dumps({**report.as_dict(), "exit_code": code}, indent=2))
     else:

@@ -27,14 +27,14 @@ from typing import Any
 
 import measure_matrix
 import release_sets
-from packaging.version import Version
 from release_sets import ReleaseSet
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mlx_patches import _recommend, _registry  # noqa: E402
+from mlx_patches import _evidence, _recommend, _registry  # noqa: E402
 from mlx_patches._activation import MODEL_PACKAGES  # noqa: E402
+from mlx_patches._evidence import cell_pairs, fate  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 FINDINGS = ROOT / "docs" / "findings.md"
@@ -218,38 +218,14 @@ def needs(
         return dict(zip(families, pool.map(attributed, families), strict=True))
 
 
-def cell_pairs(evidence: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Family to scenario to its letter without and, where it was measured, with the patches."""
-    with_ = evidence.get("with", {})
-    return {
-        family: {
-            name: letter + with_.get(family, {}).get(name, "") for name, letter in named.items()
-        }
-        for family, named in evidence["without"].items()
-    }
-
-
 def family_fates(evidence: dict[str, Any]) -> dict[str, str]:
     """Family to its fate."""
     return {family: fate(pairs) for family, pairs in cell_pairs(evidence).items()}
 
 
-def fate(cells: dict[str, str]) -> str:
-    """A family's fate: green, repaired, red, insensitive or not-built."""
-    pairs = cells.values()
-    if any(pair[0] == "x" for pair in pairs):
-        return "not-built"
-    if any(pair in ("r", "rr", "gr", "nr") for pair in pairs):
-        return "red"
-    if any(pair[0] == "r" for pair in pairs):
-        return "repaired"
-    return "insensitive" if any(pair[0] == "i" for pair in pairs) else "green"
-
-
 def load() -> list[dict[str, Any]]:
     """All lab evidence, releases oldest first."""
-    found = [json.loads(file.read_text()) for file in EVIDENCE.glob("*.json")]
-    return sorted(found, key=lambda e: (e["set"].split()[0], Version(e["set"].split()[1])))
+    return _evidence.load(EVIDENCE)
 
 
 def findings(evidence: list[dict[str, Any]]) -> str:

@@ -1,0 +1,193 @@
+"""The report page: model families by releases, with the evidence behind each cell.
+
+One self-contained HTML file. ``content`` gathers what it shows, ``page`` puts that into the
+template beside this module, and the browser makes the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from .._activation import MODEL_PACKAGES, session
+from .._errors import MlxPatchesError
+from .._evidence import cell_pairs, fate
+from .._recommend import RED, REPAIRED
+
+HERE = Path(__file__).parent
+PARTLY = "partly"
+
+
+def save(
+    path: Path, evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
+) -> None:
+    """Write the page.
+
+    Raises:
+        MlxPatchesError: it cannot be written.
+    """
+    _write(path, page(content(evidence, audit)))
+
+
+def content(
+    evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What the page shows.
+
+    Args:
+        evidence: the lab's, one mapping a release set.
+        audit: the JSON form of an environment's audit.
+    """
+    from ..lab.scenarios import SCENARIOS
+
+    names = list(dict.fromkeys(name for one in evidence for name in _scenarios(one)))
+    said = list(dict.fromkeys(text for one in evidence for text in _said(one)))
+    number = {text: index for index, text in enumerate(said)}
+    here = {one["name"]: one["version"] for one in audit["distributions"]} if audit else {}
+    return {
+        "mlx_patches": __version__,
+        "audit": audit,
+        "patches": {patch.id: patch.summary for patch in session().registry},
+        "scenarios": [
+            [name, SCENARIOS[name].__doc__ if name in SCENARIOS else ""] for name in names
+        ],
+        # Most sentences come many times: cells refer to them by number.
+        "said": said,
+        "packages": [
+            _package(name, evidence, here.get(name), names, number)
+            for name in MODEL_PACKAGES.values()
+        ],
+    }
+
+
+def page(shown: Mapping[str, Any]) -> str:
+    """The page as HTML."""
+    # "<" would let a string of the data end the script element.
+    data = json.dumps(shown, separators=(",", ":")).replace("<", "\\u003c")
+    html = (HERE / "page.html").read_text("utf-8")
+    # The data comes last: nothing is looked for in it.
+    for name, text in (
+        ("page.css", (HERE / "page.css").read_text("utf-8")),
+        ("page.js", (HERE / "page.js").read_text("utf-8")),
+        ("data", data),
+    ):
+        before, after = html.split(f"[[{name}]]", 1)
+        html = before + text + after
+    return html
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
+    part = target.with_name(f".mlx-patches-{os.getpid()}")
+    try:
+        try:
+            with part.open("x", encoding="utf-8") as file:
+                file.write(text)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def _package(
+    name: str,
+    evidence: Iterable[Mapping[str, Any]],
+    here: str | None,
+    scenarios: Sequence[str],
+    number: Mapping[str, int],
+) -> dict[str, Any]:
+    """One heat map: its releases, newest first, and each family's cell in each of them."""
+    sets = {
+        version: one
+        for distribution, version, one in ((*one["set"].split(), one) for one in evidence)
+        if distribution == name
+    }
+    cells = {version: _cells(version, one, scenarios, number) for version, one in sets.items()}
+    versions = sorted({*sets, *([here] if here else [])}, key=_release, reverse=True)
+    return {
+        "name": name,
+        "here": here,
+        "releases": [
+            {"version": version, "versions": sets.get(version, {}).get("versions")}
+            for version in versions
+        ],
+        "families": {
+            family: [cells.get(version, {}).get(family) for version in versions]
+            for family in sorted({family for named in cells.values() for family in named})
+        },
+    }
+
+
+def _cells(
+    version: str, one: Mapping[str, Any], scenarios: Sequence[str], number: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Family to what the page has of it in one release."""
+    return {
+        family: _cell(one, version, family, pairs, scenarios, number)
+        for family, pairs in cell_pairs(one).items()
+    }
+
+
+def _cell(
+    one: Mapping[str, Any],
+    version: str,
+    family: str,
+    pairs: Mapping[str, str],
+    scenarios: Sequence[str],
+    number: Mapping[str, int],
+) -> dict[str, Any]:
+    found = fate(pairs)
+    repaired = [name for name, pair in pairs.items() if pair == "rg"]
+    needs = one.get("needs", {}).get(family, {})
+    traced = "with" in one and all(name in needs for name in repaired)
+    without, with_ = (one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with"))
+    return {
+        "fate": PARTLY if found == RED and repaired else found,
+        # A word a scenario: its letters, "-" where the family has no such cell.
+        "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
+        "said": {
+            name: [number.get(part.get(name, ""), -1) for part in (without, with_)]
+            for name in pairs
+            if name in without or name in with_
+        },
+        "needs": needs,
+        "row": _row(one["set"].split()[0], version, family)
+        if found in (RED, REPAIRED) and not traced
+        else [],
+    }
+
+
+def _row(distribution: str, version: str, family: str) -> list[str]:
+    """The patches that the matrix names for a family and that apply to a release."""
+    matrix = session().matrix
+    rules = {id_: matrix.rule(id_, distribution) for id_ in matrix.patches_for(family, distribution)}
+    return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
+
+
+def _scenarios(one: Mapping[str, Any]) -> Iterable[str]:
+    """The scenarios of a set's cells, in the order in which the lab runs them."""
+    return (name for cells in one["without"].values() for name in cells)
+
+
+def _said(one: Mapping[str, Any]) -> Iterable[str]:
+    """What was said of a set's cells."""
+    parts = (one.get(f"details_{part}", {}) for part in ("without", "with"))
+    return (text for part in parts for cells in part.values() for text in cells.values())
+
+
+def _release(version: str) -> Any:
+    """A key to sort by; what is no version comes last of all."""
+    from packaging.version import Version
+
+    try:
+        return Version(version)
+    except ValueError:
+        return Version("0.dev0")
