@@ -148,7 +148,9 @@ def _cell(
     repaired = [name for name, pair in pairs.items() if pair == "rg"]
     needs = one.get("needs", {}).get(family, {})
     traced = "with" in one and all(name in needs for name in repaired)
-    without, with_ = (one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with"))
+    without, with_ = (
+        one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with")
+    )
     return {
         "fate": PARTLY if found == RED and repaired else found,
         # A word a scenario: its letters, "-" where the family has no such cell.
@@ -168,7 +170,9 @@ def _cell(
 def _row(distribution: str, version: str, family: str) -> list[str]:
     """The patches that the matrix names for a family and that apply to a release."""
     matrix = session().matrix
-    rules = {id_: matrix.rule(id_, distribution) for id_ in matrix.patches_for(family, distribution)}
+    rules = {
+        id_: matrix.rule(id_, distribution) for id_ in matrix.patches_for(family, distribution)
+    }
     return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 
 
