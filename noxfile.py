@@ -21,6 +21,7 @@ nox.options.sessions = [
     "lint",
     "types",
     "unit",
+    "browser",
     "release",
     # A sample: two hosts whose environments are made for the tests above.
     "hosts(name='mlx-lm 0.31.3')",
@@ -76,6 +77,15 @@ def unit(session: nox.Session, python: str) -> None:
     uv(session, "venv", "--quiet", "--allow-existing", "--python", interpreter, str(environment))
     uv(session, *into(environment), "-e", ".", "--group", "test")
     session.run(str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", "2", "tests/unit")
+
+
+@nox.session(venv_backend="none")
+def browser(session: nox.Session) -> None:
+    """The report page in an installed Chromium or Chrome."""
+    environment = ROOT / ".nox" / "browser"
+    uv(session, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(environment))
+    uv(session, *into(environment), "-e", ".", "--group", "browser")
+    session.run(str(environment / "bin" / "python"), "-m", "pytest", "-q", "tests/browser")
 
 
 @nox.session(venv_backend="none")

@@ -1,0 +1,256 @@
+"""The report page in a real browser: cells, filters, keys, both colour schemes, no network."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_patches import _evidence, report
+
+ROOT = Path(__file__).parents[2]
+sync_api = pytest.importorskip("playwright.sync_api")
+
+AUDIT = {
+    "distributions": [
+        {"name": "mlx", "version": "0.31.2"},
+        {"name": "mlx-vlm", "version": "0.5.0"},
+    ],
+    "broken_sets": [],
+    "host": None,
+    "active": False,
+    "model": None,
+    "findings": ["rope-deltas is needed"],
+    "patches": [
+        {
+            "patch": "rope-deltas",
+            "distribution": "mlx-vlm",
+            "target": "mlx_vlm.models.qwen2_vl.language:LanguageModel.__call__",
+            "status": "disabled",
+            "reason": "not active <b>here</b>",
+            "finding": True,
+        }
+    ],
+}
+
+
+def browser_path():
+    """The installed browser that tools/render_report.py finds."""
+    spec = importlib.util.spec_from_file_location("render", ROOT / "tools" / "render_report.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(ROOT / "tools"))
+    spec.loader.exec_module(module)
+    return module.browser()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    found = browser_path()
+    if found is None:
+        message = "no Chromium or Chrome on this machine: the page is not tried in a browser"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def evidence():
+    return _evidence.load()
+
+
+@pytest.fixture(scope="session")
+def file(tmp_path_factory, evidence):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    report.save(path, evidence, AUDIT)
+    return path
+
+
+@pytest.fixture
+def page(chromium, file):
+    """The page, which must ask for nothing and complain of nothing."""
+    opened = chromium.new_page(viewport={"width": 1280, "height": 900})
+    asked, complaints = [], []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto(file.as_uri())
+    yield opened
+    opened.close()
+    assert asked == [file.as_uri()]
+    assert complaints == []
+
+
+def shown_families(page):
+    """(package, family) of the rows that can be seen."""
+    return [
+        tuple(row.evaluate("r => [r.closest('section').dataset.package, r.dataset.family]"))
+        for row in page.locator("tr[data-family]:visible").all()
+    ]
+
+
+def cell_of(page, family, release):
+    return page.locator(f"button[aria-label^='{family}, {release}:']")
+
+
+def test_every_measured_cell_is_there(page, evidence):
+    cells = sum(len(one["without"]) for one in evidence)
+    assert page.locator("tr[data-family] button").count() == cells
+    for one in evidence:
+        fates = {f: _evidence.fate(pairs) for f, pairs in _evidence.cell_pairs(one).items()}
+        for family in list(fates)[:3]:
+            name = cell_of(page, family, one["set"]).get_attribute("aria-label")
+            sign = {"green": "right", "repaired": "repaired", "not-built": "not built"}
+            wanted = sign.get(fates[family], "red|partly|blunt")
+            assert re.search(wanted, name), (name, fates[family])
+
+
+def test_a_cell_tells_its_evidence(page, evidence):
+    one = next(one for one in evidence if one["set"] == "mlx-vlm 0.4.4")
+    pairs = _evidence.cell_pairs(one)["gemma4"]
+    cell_of(page, "gemma4", "mlx-vlm 0.4.4").click()
+    dialog = page.get_by_role("dialog", name="gemma4 in mlx-vlm 0.4.4")
+    assert dialog.is_visible()
+    measured = [name for name, pair in pairs.items() if pair[0] != "n"]
+    rows = dialog.locator("table").first.locator("tbody tr")
+    assert rows.count() == len(measured)
+    for row, name in zip(rows.all(), measured, strict=True):
+        assert row.locator("th").inner_text().startswith(name)
+        words = [cell.inner_text().split()[-1] for cell in row.locator("td").all()[:2]]
+        assert "".join(word[0] for word in words) == pairs[name]
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused.startswith("gemma4, mlx-vlm 0.4.4")
+
+
+def test_filters_by_package_family_and_patch(page, evidence):
+    everything = shown_families(page)
+    page.locator("#package").select_option("mlx-lm")
+    assert shown_families(page) == [row for row in everything if row[0] == "mlx-lm"]
+    page.locator("#family").fill("GeMMa")
+    wanted = [row for row in everything if row[0] == "mlx-lm" and "gemma" in row[1]]
+    assert shown_families(page) == wanted
+    assert page.locator("#count").inner_text().startswith(f"{len(wanted)} of {len(everything)}")
+    page.get_by_role("button", name="Clear").click()
+    page.wait_for_selector("tr[hidden]", state="detached")
+    assert shown_families(page) == everything
+    page.locator("#patch").select_option("rope-deltas")
+    concerned = [
+        (package["name"], family)
+        for package in report.content(evidence)["packages"]
+        for family, cells in package["families"].items()
+        if any(
+            "rope-deltas" in {*cell["row"], *itertools.chain(*cell["needs"].values())}
+            for cell in cells
+            if cell
+        )
+    ]
+    assert shown_families(page) == concerned
+    assert ("mlx-vlm", "qwen2_vl") in concerned and len(concerned) < len(everything)
+
+
+def test_the_keyboard_goes_from_cell_to_cell(page):
+    page.locator("#package").select_option("mlx-lm")
+    page.get_by_role("button", name="Clear").focus()
+    names = []
+    for key in ("Tab", "ArrowRight", "ArrowDown", "ArrowLeft", "End", "Home"):
+        page.keyboard.press(key)
+        names.append(page.evaluate("document.activeElement.getAttribute('aria-label') || ''"))
+    places = [name.partition(":")[0] for name in names if ", mlx-lm " in name]
+    families = [family for package, family in shown_families(page) if package == "mlx-lm"]
+    releases = page.locator("section[data-package='mlx-lm'] thead tr").first.locator("th").all()
+    newest, second, *_, oldest = [release.inner_text() for release in releases[1:]]
+    assert places[-6:] == [
+        f"{families[0]}, mlx-lm {newest}",
+        f"{families[0]}, mlx-lm {second}",
+        *[f"{families[1]}, mlx-lm {release}" for release in (second, newest, oldest, newest)],
+    ]
+    page.keyboard.press("Enter")
+    assert page.get_by_role("dialog").is_visible()
+
+
+def test_the_environment_has_a_row_of_its_own(page):
+    own = page.locator("section[aria-labelledby='environment-title']")
+    assert "mlx-patches enable" in own.inner_text()
+    page.get_by_role("button", name="Details of mlx-vlm").click()
+    said = page.get_by_role("dialog").inner_text()
+    assert "rope-deltas" in said and "not active <b>here</b>" in said
+    page.keyboard.press("Escape")
+    sign = page.locator("button[aria-label^='This environment, mlx-vlm 0.5.0']")
+    assert sign.inner_text() == "✗ 1"
+
+
+def test_what_is_said_is_text(chromium, tmp_path, evidence):
+    hostile = "</script><script>window.ran = true</script><img src=x onerror='window.ran = true'>"
+    one = {
+        "set": "mlx-lm 9.9.9",
+        "versions": {"mlx-lm": "9.9.9"},
+        "without": {hostile: {"engine": "r"}},
+        "details_without": {hostile: {"engine": hostile}},
+    }
+    report.save(tmp_path / "page.html", [one], {**AUDIT, "findings": [hostile]})
+    opened = chromium.new_page()
+    opened.goto((tmp_path / "page.html").as_uri())
+    opened.locator("tr[data-family] button").click()
+    assert hostile in opened.get_by_role("dialog").inner_text()
+    assert opened.evaluate("window.ran") is None
+    opened.close()
+
+
+CONTRAST = """() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (text) => {
+    const parts = numbers(text).slice(0, 3).map((part) => part / 255)
+      .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = getComputedStyle(node).backgroundColor;
+      if ((numbers(color)[3] ?? 1) > 0) return color;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const texts = "h1, p, th, td, small, output, label, .mark, summary";
+  const seen = (node) => node.textContent.trim() && node.checkVisibility();
+  return [...document.querySelectorAll(texts)].filter(seen).map((node) => {
+    const [a, b] = [light(getComputedStyle(node).color), light(behind(node))];
+    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.outerHTML.slice(0, 80)];
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_in_both_colour_schemes(page, scheme, tmp_path):
+    page.emulate_media(color_scheme=scheme)
+    found = page.evaluate(CONTRAST)
+    assert len(found) > 100
+    assert min(found)[0] >= 4.5, min(found)
+    picture = tmp_path / f"{scheme}.png"
+    page.screenshot(path=picture)
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 20_000
+
+
+def test_schemes_differ(page):
+    colours = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert all(a != b for a, b in itertools.combinations(colours, 2))
+
+
+def test_a_screen_reader_finds_its_way(page):
+    grid = page.get_by_role("grid", name="mlx-lm: model families by release")
+    assert grid.get_by_role("columnheader").count() > 3
+    assert grid.get_by_role("rowheader").count() > 100
+    unnamed = page.locator("button:not([aria-label])").all()
+    assert all(one.inner_text().strip() for one in unnamed)
+    inputs = page.locator("select, input").all()
+    assert all(one.evaluate("node => node.labels.length === 1") for one in inputs)

@@ -1,0 +1,143 @@
+"""The report page without a browser: what it holds, and how it is written."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from mlx_patches import MlxPatchesError, _evidence, report
+from mlx_patches.cli import cli
+
+ONE = {
+    "set": "mlx-lm 9.9.9",
+    "versions": {"mlx-lm": "9.9.9", "mlx": "9.0"},
+    "without": {
+        "right": {"trim": "g", "engine": "n"},
+        "repaired": {"trim": "r", "engine": "g"},
+        "partly": {"trim": "r", "engine": "r"},
+        "red": {"trim": "r", "engine": "r"},
+        "unbuilt": {"trim": "x", "engine": "x"},
+        "blunt": {"trim": "i", "engine": "i"},
+    },
+    "with": {
+        "right": {"trim": "g", "engine": "n"},
+        "repaired": {"trim": "g", "engine": "g"},
+        "partly": {"trim": "g", "engine": "r"},
+        "red": {"trim": "r", "engine": "r"},
+        "unbuilt": {"trim": "x", "engine": "x"},
+        "blunt": {"trim": "i", "engine": "i"},
+    },
+    "details_without": {"red": {"trim": "dies [[data]]", "engine": "</script>"}},
+    "details_with": {"red": {"trim": "dies [[data]]"}},
+    "needs": {"repaired": {"trim": ["offset-alias"]}},
+}
+
+
+def data_of(html):
+    return json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
+
+
+def test_each_family_has_its_fate_and_its_letters():
+    shown = report.content([ONE])
+    assert [name for name, _ in shown["scenarios"]] == ["trim", "engine"]
+    families = shown["packages"][0]["families"]
+    fates = {family: cells[0]["fate"] for family, cells in families.items()}
+    assert fates == {
+        "right": "green",
+        "repaired": "repaired",
+        "partly": "partly",
+        "red": "red",
+        "unbuilt": "not-built",
+        "blunt": "insensitive",
+    }
+    assert families["partly"][0]["pairs"] == "rg rr"
+    assert families["repaired"][0]["needs"] == {"trim": ["offset-alias"]}
+    before, after = families["red"][0]["said"]["trim"]
+    assert shown["said"][before] == shown["said"][after] == "dies [[data]]"
+    assert families["red"][0]["said"]["engine"][1] == -1
+
+
+def test_the_data_cannot_end_its_element_nor_be_taken_for_the_template():
+    html = report.page(report.content([ONE]))
+    data = data_of(html)
+    assert {"dies [[data]]", "</script>"} == set(data["said"])
+    assert html.count("</script>") == 2
+    assert "[[page" not in html
+
+
+def test_it_asks_for_nothing():
+    html = report.page(report.content(_evidence.load()))
+    outside = re.sub(r'id="data">.*?</script>', "", html, flags=re.DOTALL)
+    assert not re.findall(r"https?:|src=|@import|url\(", outside)
+    assert len(html) < 2_000_000
+
+
+def test_all_evidence_is_in_it():
+    evidence = _evidence.load()
+    shown = data_of(report.page(report.content(evidence)))
+    cells = sum(
+        cell is not None
+        for package in shown["packages"]
+        for row in package["families"].values()
+        for cell in row
+    )
+    assert cells == sum(len(one["without"]) for one in evidence)
+
+
+def test_the_audit_writes_it(tmp_path):
+    file = tmp_path / "report.html"
+    plain = CliRunner().invoke(cli, ["audit"])
+    done = CliRunner().invoke(cli, ["audit", "--html", str(file)])
+    assert done.exit_code == plain.exit_code
+    assert done.output == plain.output
+    assert data_of(file.read_text())["audit"]["distributions"] is not None
+    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_page_that_was_there_stays_where_the_new_one_fails(tmp_path, monkeypatch):
+    file = tmp_path / "report.html"
+    file.write_text("old")
+    monkeypatch.setattr(
+        "pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+    )
+    with pytest.raises(MlxPatchesError, match="full"):
+        report.save(file, [ONE])
+    assert file.read_text() == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/report.html", "."])
+def test_where_nothing_can_be_written_it_says_so_in_a_line(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "mlx_patches", "audit", "--html", place]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and f"{place}: cannot be written" in lines[0]
+
+
+def test_broken_evidence_is_named(tmp_path):
+    (tmp_path / "mlx-lm-9.9.9.json").write_text("{")
+    with pytest.raises(MlxPatchesError, match="no evidence"):
+        _evidence.load(tmp_path)
+
+
+def test_a_plain_audit_does_not_load_it():
+    code = "import mlx_patches, sys; mlx_patches.audit(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "mlx_patches._audit" in done.stdout.split()
+    assert "mlx_patches.report" not in done.stdout.split()
+
+
+def test_it_does_not_import_mlx(tmp_path):
+    code = (
+        "import sys; sys.modules['mlx'] = None; from pathlib import Path;"
+        " from mlx_patches import _evidence, report;"
+        " report.save(Path(sys.argv[1]), _evidence.load())"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "page.html"], check=True)
