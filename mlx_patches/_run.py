@@ -49,6 +49,7 @@ def launch(command: Sequence[str]) -> Launch:
     found = shutil.which(command[0])
     if found is None:
         raise MlxPatchesError(f"{command[0]}: no such command on PATH")
+    found = os.path.abspath(found)
     if is_python(Path(found)):
         return _interpreter([found], command[1:])
     interpreter = interpreter_of(Path(found))

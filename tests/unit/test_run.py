@@ -63,6 +63,12 @@ def test_python_itself():
     assert output([sys.executable, "-c", ACTIVE]) == ["True"]
 
 
+def test_an_interpreter_by_its_path_from_here(monkeypatch):
+    folder, name = os.path.split(sys.executable)
+    monkeypatch.chdir(folder)
+    assert output([f"./{name}", "-c", ACTIVE]) == ["True"]
+
+
 @pytest.mark.parametrize("method", ("spawn", "forkserver", "fork"))
 def test_child_processes(tmp_path, method):
     body = f"""
