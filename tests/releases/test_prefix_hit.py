@@ -64,6 +64,14 @@ def test_nor_with_a_cache_that_is_quantized_where_it_can_be():
     assert not result.red, result.detail
 
 
+def test_what_is_no_cache_is_the_host_s_own():
+    prefixes = importlib.import_module("vllm_mlx.prefix_cache").PrefixCacheManager(object(), 4)
+    kept = ["no cache"]
+    prefixes.store_cache([1, 2], kept)
+    found, rest = prefixes.fetch_cache([1, 2, 3])
+    assert (found, rest) == (kept, [3])
+
+
 def test_a_window_that_is_cut_back_stays_one_or_is_marked():
     import mlx.core as mx
     from mlx_lm.models.cache import RotatingKVCache
