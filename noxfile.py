@@ -47,6 +47,7 @@ TESTED = [
 COMMANDS = "tests/releases/test_cli.py"
 DEMO = "mlx-vlm 0.4.3"
 HOSTS = ("vllm-mlx",)
+RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
 PYTHONS = ["3.11", "3.12", "3.13"]
 
 
@@ -111,6 +112,13 @@ def hosts(session: nox.Session, name: str) -> None:
     python = release_environment(session, name)
     env = {"MLX_PATCHES_HOST_SET": name}
     session.run(python, "-m", "pytest", "-q", *session.posargs, "tests/hosts", env=env)
+
+
+@nox.session(python=False)
+@nox.parametrize("name", [f"{name} {one}" for name in RECIPES for one in RECIPES[name]["releases"]])
+def downstream(session: nox.Session, name: str) -> None:
+    """Another project's own tests, as released: without and with the patches."""
+    session.run(sys.executable, "tools/downstream/run.py", name, *session.posargs)
 
 
 @nox.session(python=False)
