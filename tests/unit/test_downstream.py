@@ -138,6 +138,7 @@ def test_the_table_counts_both_runs():
 def test_the_plugin_notes_every_outcome_and_goes_on_behind_a_test_that_dies(tmp_path):
     (tmp_path / "test_suite.py").write_text(SUITE)
     (tmp_path / "test_unreadable.py").write_text("import no_such_module")
+    (tmp_path / "test_script.py").write_text("import sys; sys.exit(0)")
     (tmp_path / "pytest.ini").touch()
     file = tmp_path / "outcomes"
     file.touch()
@@ -157,6 +158,7 @@ def test_the_plugin_notes_every_outcome_and_goes_on_behind_a_test_that_dies(tmp_
     assert seen.statuses == []
     assert seen.outcomes == {
         "test_unreadable.py": "error",
+        "test_script.py": "error",
         "test_suite.py::test_passes": "passed",
         "test_suite.py::test_fails": "failed",
         "test_suite.py::test_dies": "crashed",

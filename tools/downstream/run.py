@@ -5,8 +5,9 @@
     python tools/downstream/run.py 'mlx-lm 0.31.3' --test tests/test_models.py
 
 The patches are on as an operator has them on: by `mlx-patches run`. A test that passes without
-them and fails with them, when it is run again too, is an error. Environments, tests and what
-pytest said are kept in .nox/downstream. Needs uv, and the network for what is not there yet.
+them and fails with them, when it is run again too, is an error, and so is a patch that raises.
+Environments, tests and what pytest said are kept in .nox/downstream. Needs uv, and the network
+for what is not there yet.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def load() -> dict[str, Recipe]:
 
 
 def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
-    """Run a recipe both ways and print what differs; False where the patches break a test."""
+    """Run a recipe both ways and print what differs; False where the patches break something."""
     one = release_sets.load()[recipe.name]
     folder = PLACE / one.slug
     python = release_sets.make(
@@ -121,10 +122,10 @@ def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
     if not statuses["applied"]:
         sys.exit(f"{recipe.name}: no patch is applied in the run with the patches")
     for row in runs[1].statuses:
-        if row["status"] in ("failed", "lost"):
+        if row["status"] in ("failed", "lost", "late", "conflict"):
             print(f"  {row['status']}: {row['patch']} {row['target']}: {row['reason']}")
     found, chance = compare.settle(compare.differences(without, with_), again)
-    return report(recipe, found, chance)
+    return report(recipe, found, chance) and not statuses["failed"]
 
 
 def report(recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, compare.Pair]) -> bool:

@@ -21,6 +21,14 @@ def _write(**line):
         file.write(json.dumps(line) + "\n")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    try:
+        return (yield)
+    except SystemExit as exits:  # as the file is imported: it would end the run
+        return pytest.CollectReport(collector.nodeid, "failed", f"exits: {exits}", [])
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     with open(os.environ["DOWNSTREAM_OUTCOMES"]) as file:
