@@ -62,8 +62,9 @@ def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
 
 
 def trimmable(layer: Any) -> bool:
-    """Whether a cache can give back its last tokens exactly."""
-    return bool(hasattr(layer, "is_trimmable") and layer.is_trimmable())
+    """Whether a cache can give back its last tokens exactly; asked as the host asks."""
+    said = getattr(layer, "is_trimmable", hasattr(layer, "trim"))
+    return bool(said() if callable(said) else said)
 
 
 def owned(cache: Any, excess: int) -> Any:
