@@ -36,6 +36,8 @@ import release_sets  # noqa: E402
 
 RECIPES = HERE / "recipes.toml"
 PLACE = release_sets.ROOT / ".nox" / "downstream"
+# A copy: an editable install would put our tests before theirs.
+OURS = ("--reinstall-package", "mlx-patches", str(release_sets.ROOT))
 # The run is stopped where it says nothing for this many times a test's limit.
 PATIENCE = 5
 # Exit codes of pytest: an error of its own, or of usage.
@@ -99,7 +101,10 @@ def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
     one = release_sets.load()[recipe.name]
     folder = PLACE / one.slug
     python = release_sets.make(
-        one, folder / "environment", "pytest", "pytest-timeout", *recipe.requires
+        one,
+        folder / "environment",
+        *("pytest", "pytest-timeout", *recipe.requires),
+        package=OURS,
     )
     source = fetch(recipe, one, folder / "source")
     make_stand_ins(recipe, python, folder / "hub")
