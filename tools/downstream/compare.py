@@ -35,12 +35,13 @@ def kind(pair: Pair) -> str:
 def settle(
     found: Mapping[str, Pair],
     again: Callable[[Iterable[str]], tuple[Outcomes, Outcomes]],
-    rounds: int = 3,
+    rounds: int = 5,
 ) -> tuple[dict[str, Pair], dict[str, Pair]]:
     """Tell differences from chance.
 
-    The tests are run again by themselves, some times both ways; of each side counts the worst.
-    Those that do not differ then are run once more among the others of their files.
+    The tests are run again by themselves, some times both ways; of each side counts the second
+    worst outcome, so that one failure in a race counts for nothing. Those that do not differ
+    then are run twice more among the others of their files.
 
     Args:
         again: runs tests, or files of tests, both ways.
@@ -50,21 +51,24 @@ def settle(
     """
     steady: dict[str, Pair] = {}
     if found:
-        steady = _worst(found, [again(found) for _ in range(rounds)])
+        steady = _judged(found, [again(found) for _ in range(rounds)])
     if rest := [test for test in found if test not in steady]:
-        steady |= _worst(rest, [again(dict.fromkeys(test.partition("::")[0] for test in rest))])
+        files = dict.fromkeys(test.partition("::")[0] for test in rest)
+        steady |= _judged(rest, [again(files) for _ in range(2)])
     return (
         {test: steady[test] for test in found if test in steady},
         {test: pair for test, pair in found.items() if test not in steady},
     )
 
 
-def _worst(tests: Iterable[str], runs: list[tuple[Outcomes, Outcomes]]) -> dict[str, Pair]:
-    """The tests whose worst outcomes differ."""
-    without, with_ = (
-        {t: max((run[side].get(t, "missing") for run in runs), key=SEVERITY.index) for t in tests}
-        for side in (0, 1)
-    )
+def _judged(tests: Iterable[str], runs: list[tuple[Outcomes, Outcomes]]) -> dict[str, Pair]:
+    """The tests that differ over some runs, one of which may be an accident."""
+
+    def counts(test: str, side: int) -> str:
+        seen = (run[side].get(test, "missing") for run in runs)
+        return sorted(seen, key=SEVERITY.index)[-2:][0]
+
+    without, with_ = ({test: counts(test, side) for test in tests} for side in (0, 1))
     return differences(without, with_)
 
 
