@@ -149,7 +149,7 @@ def report(recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, com
 
 
 def fetch(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> Path:
-    """The release's source distribution, or its tag's tests, unpacked; returns the root.
+    """The release's source distribution, or its tag's package, unpacked; returns the root.
 
     Raises:
         SystemExit: it cannot be had, or has no tests.
@@ -177,7 +177,10 @@ def from_index(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> No
 def from_git(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> None:
     command = ["git", "clone", "--quiet", "--depth=1", "--filter=blob:none", "--no-checkout"]
     do(recipe, [*command, "--branch", f"v{one.version}", recipe.git, str(folder)])
-    do(recipe, ["git", "-C", str(folder), "checkout", "--quiet", "HEAD", "--", recipe.tests])
+    do(
+        recipe,
+        ["git", "-C", str(folder), "checkout", "--quiet", "HEAD", "--", recipe.tests.split("/")[0]],
+    )
 
 
 def make_stand_ins(recipe: Recipe, python: Path, hub: Path) -> None:
