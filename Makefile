@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test hosts wheel fuzz format matrix lab write-matrix known-files new-releases clean
+.PHONY: demo test hosts downstream wheel fuzz format matrix lab write-matrix known-files \
+	new-releases clean
 
 demo: $(VENV)/ready
 	@$(NOX) -s demo
@@ -15,6 +16,11 @@ test: $(VENV)/ready
 # (long; large downloads).
 hosts: $(VENV)/ready
 	@$(NOX) -s hosts installs
+
+# Other projects' own tests, as released, without the patches and with them (an hour); one of
+# them: make downstream RECIPE='mlx-lm 0.31.3'
+downstream: $(VENV)/ready
+	@$(NOX) -s "downstream$(if $(RECIPE),(name='$(RECIPE)'))"
 
 # Build the wheel twice, from two copies of the source, and compare them byte by byte.
 wheel: $(VENV)/ready

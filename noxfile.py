@@ -49,6 +49,7 @@ COMMANDS = "tests/releases/test_cli.py"
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 DEMO = "mlx-vlm 0.4.3"
 HOSTS = ("vllm-mlx",)
+RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
 PYTHONS = ["3.11", "3.12", "3.13"]
 
 
@@ -123,6 +124,13 @@ def hosts(session: nox.Session, name: str) -> None:
     python = release_environment(session, name)
     env = {"MLX_PATCHES_HOST_SET": name}
     session.run(python, "-m", "pytest", "-q", *session.posargs, "tests/hosts", env=env)
+
+
+@nox.session(python=False)
+@nox.parametrize("name", [f"{name} {one}" for name in RECIPES for one in RECIPES[name]["releases"]])
+def downstream(session: nox.Session, name: str) -> None:
+    """Another project's own tests, as released: without and with the patches."""
+    session.run(sys.executable, "tools/downstream/run.py", name, *session.posargs)
 
 
 @nox.session(python=False)

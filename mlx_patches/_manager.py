@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from . import _distributions, _effect, _files, _fingerprint, _gate, _guard
-from ._distributions import Installed
+from ._distributions import Installed, source_file
 from ._errors import MlxPatchesError
 from ._import_hooks import complete
 from ._ledger import Outcome, Status
@@ -226,6 +226,8 @@ class Manager:
             return _outcome(patch, target, verdict.status, verdict.reason)
         found = _resolve(module, target)
         stranger = "" if isinstance(found, str) else _effect.stranger(found.original, module)
+        if stranger and not target.adds and not _defined(target):
+            found, stranger = f"{target.name} comes from {stranger}", ""
         if not isinstance(found, str) and target.adds and found.original is not MISSING:
             found = f"{stranger or 'the release'} defines {target.path} itself"
         if isinstance(found, str):
@@ -334,6 +336,15 @@ def _resolve(module: ModuleType, target: Target) -> _Found | str:
     if not prints:
         return f"{target.module} has none of {', '.join(target.bodies)}"
     return _Found(owner, attribute, original, _fingerprint.combined(prints))
+
+
+def _defined(target: Target) -> bool:
+    """Whether the release's file defines a target, and does not take it from another module."""
+    path = source_file(target.module)
+    try:
+        return path is None or bool(_fingerprint.of_file(path, [target.name]))
+    except (OSError, SyntaxError):
+        return True
 
 
 def _lookup(module: ModuleType, name: str) -> Any:

@@ -139,6 +139,23 @@ def test_bookkeeping_without_tensors_is_the_host_s_own():
     assert (table.num_tokens, rest) == (len(PREFIX), [91])
 
 
+def test_a_block_is_read_layer_by_layer_as_the_host_s_own():
+    cache = prefix_cache()
+    table = cache.store_cache("first", list(PREFIX), [{"state": kv(1, 2, len(PREFIX), 4)}])
+    data = cache.paged_cache.allocated_blocks[table.block_ids[0]].cache_data
+    assert data[0] is not None
+    assert [layer is None for layer in data] == [False]
+
+
+def test_a_layer_s_class_outranks_its_name():
+    from mlx_lm.models.cache import KVCache
+
+    layer = {"state": kv(1, 2, len(PREFIX), 4), "class_ref": KVCache, "class_name": "ArraysCache"}
+    cache = prefix_cache()
+    table = cache.store_cache("first", list(PREFIX), [layer])
+    assert cache.reconstruct_cache(table)[0].offset == len(PREFIX)
+
+
 def test_a_block_that_another_sequence_took_is_not_found():
     cache = prefix_cache()
     states = [kv(1, 2, len(PREFIX), 4)]

@@ -64,6 +64,30 @@ def test_nor_with_a_cache_that_is_quantized_where_it_can_be():
     assert not result.red, result.detail
 
 
+def test_what_is_no_cache_is_the_host_s_own():
+    prefixes = importlib.import_module("vllm_mlx.prefix_cache").PrefixCacheManager(object(), 4)
+    kept = ["no cache"]
+    prefixes.store_cache([1, 2], kept)
+    found, rest = prefixes.fetch_cache([1, 2, 3])
+    assert (found, rest) == (kept, [3])
+
+
+def test_a_cache_that_is_cut_without_asking_is_one_that_can_be_cut():
+    class Old:
+        """A cache of a host's own."""
+
+        offset = 5
+
+        def trim(self, count):
+            self.offset -= count
+
+    prefixes = importlib.import_module("vllm_mlx.prefix_cache").PrefixCacheManager(object(), 4)
+    assert prefixes._can_trim_cache([Old(), Old()])
+    prefixes.store_cache([1, 2, 3, 4, 5], [Old()])
+    found, rest = prefixes.fetch_cache([1, 2, 3, 4, 5])
+    assert (found[0].offset, rest) == (4, [5])
+
+
 def test_a_window_that_is_cut_back_stays_one_or_is_marked():
     import mlx.core as mx
     from mlx_lm.models.cache import RotatingKVCache

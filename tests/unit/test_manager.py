@@ -222,6 +222,13 @@ def test_absent_where_the_class_lives_elsewhere(fake):
     assert outcome.reason == "Cache comes from fake_lm.cache and is patched there"
 
 
+def test_absent_where_the_release_takes_the_function_from_another_module(fake):
+    load("fake_lm.model")
+    outcome = apply(patch_of(target("attend", "fake_lm.model")))
+    assert outcome.status is Status.ABSENT
+    assert outcome.reason == "attend comes from fake_lm.cache:attend"
+
+
 def test_absent_where_the_release_defines_what_the_patch_would_add(cache):
     outcome = apply(patch_of(target("Cache.twice", body=("Cache.update",), adds=True)))
     assert outcome.status is Status.ABSENT

@@ -29,9 +29,14 @@ def fetched(
 ) -> tuple[Any, Any]:
     """The caches of a prefix, None where there is none, and the tokens that are left to feed."""
     found, rest = fetch(prompts, model, tokens)
-    if found is None or len(rest) or not len(tokens):
+    if found is None or len(rest) or not len(tokens) or not all(map(is_cache, found)):
         return found, rest
     return one_back(fetch, prompts, model, tokens, found)
+
+
+def is_cache(layer: Any) -> bool:
+    """Whether it is a cache at all: what else is kept here is not for us to cut."""
+    return hasattr(layer, "is_trimmable")
 
 
 def one_back(

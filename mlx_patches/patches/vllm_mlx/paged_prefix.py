@@ -92,6 +92,9 @@ class Piece:
     def __len__(self) -> int:
         return len(self.layers)
 
+    def __getitem__(self, layer: int) -> Span | Whole | None:
+        return self.layers[layer]
+
     @property
     def is_end(self) -> bool:
         """Whether a prompt's caches can be restored as they were at the piece's end."""
@@ -131,7 +134,8 @@ def held(layers: Sequence[dict[str, Any]]) -> int | None:
 
 def is_sequence(layer: dict[str, Any]) -> bool:
     """Whether a layer's state is keys and values that can be cut between tokens."""
-    if layer.get("class_name", "KVCache") != "KVCache":
+    kind = layer.get("class_ref")
+    if (kind.__name__ if kind else layer.get("class_name", "KVCache")) != "KVCache":
         return False
     return all(getattr(part, "ndim", 0) in (3, 4) for part in layer["state"][:2])
 

@@ -33,7 +33,7 @@ HOLED = "_mlx_patches_holed"
 def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
     """The caches of a prefix and the tokens that are left, at least one; or a miss."""
     found, rest = fetch(prefixes, tokens)
-    if not found:
+    if not found or not any(map(is_cache, found)):
         return found, rest
     held = min(len(tokens) - len(rest), len(tokens) - 1)
     owned = cut_to(found, held) if held > 0 else None
@@ -42,6 +42,11 @@ def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
             prefixes._last_match_type = "miss"
         return None, tokens
     return owned, list(tokens[held:])
+
+
+def is_cache(layer: Any) -> bool:
+    """Whether it is a cache at all; the host also keeps books without any."""
+    return any(hasattr(layer, name) for name in ("offset", "state", "caches"))
 
 
 def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
@@ -57,8 +62,9 @@ def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
 
 
 def trimmable(layer: Any) -> bool:
-    """Whether a cache can give back its last tokens exactly."""
-    return bool(hasattr(layer, "is_trimmable") and layer.is_trimmable())
+    """Whether a cache can give back its last tokens exactly; asked as the host asks."""
+    said = getattr(layer, "is_trimmable", hasattr(layer, "trim"))
+    return bool(said() if callable(said) else said)
 
 
 def owned(cache: Any, excess: int) -> Any:

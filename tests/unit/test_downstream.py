@@ -1,0 +1,207 @@
+"""Other projects' tests without and with the patches: what counts as a difference."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "downstream"))
+
+import compare
+import pytest
+import release_sets
+import run
+
+from mlx_patches import _registry
+
+SUITE = """
+import os, unittest, pytest
+def test_passes(): pass
+def test_fails(): assert 0
+def test_dies(): os._exit(9)
+@pytest.fixture
+def broken(): assert 0
+def test_errs(broken): pass
+@pytest.mark.skip
+def test_skips(): pass
+@pytest.mark.skipif(True, reason="not here")
+def test_lifted(): pass
+@pytest.mark.xfail
+def test_xfails(): assert 0
+@pytest.mark.xfail
+def test_xpasses(): pass
+class TestTearDown(unittest.TestCase):
+    def tearDown(self): assert 0
+    def test_it(self): pass
+"""
+
+
+def runs(*pairs):
+    """An ``again`` that gives one pair of runs after the other, and notes what it was asked for."""
+    asked, left = [], list(pairs)
+
+    def again(tests):
+        asked.append(list(tests))
+        return left.pop(0)
+
+    return again, asked
+
+
+def test_equal_runs_do_not_differ():
+    outcomes = {"a": "passed", "b": "failed", "c": "skipped"}
+    assert compare.differences(outcomes, dict(reversed(outcomes.items()))) == {}
+
+
+def test_a_test_that_one_run_does_not_have_differs():
+    assert compare.differences({"a": "passed", "b": "passed"}, {"b": "passed", "c": "passed"}) == {
+        "a": ("passed", "missing"),
+        "c": ("missing", "passed"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("pair", "kind"),
+    [
+        (("passed", "failed"), compare.BROKEN),
+        (("passed", "error"), compare.BROKEN),
+        (("passed", "crashed"), compare.BROKEN),
+        (("passed", "missing"), compare.BROKEN),
+        (("skipped", "failed"), compare.BROKEN),
+        (("xfailed", "failed"), compare.BROKEN),
+        (("failed", "passed"), compare.REPAIRED),
+        (("missing", "passed"), compare.REPAIRED),
+        (("xfailed", "xpassed"), compare.OTHER),
+        (("passed", "skipped"), compare.OTHER),
+        (("failed", "crashed"), compare.OTHER),
+    ],
+)
+def test_a_difference_is_named_by_the_side_that_it_speaks_for(pair, kind):
+    assert compare.kind(pair) == kind
+
+
+def test_nothing_is_run_again_where_nothing_differs():
+    again, asked = runs()
+    assert compare.settle({}, again) == ({}, {})
+    assert asked == []
+
+
+def test_a_difference_stands_that_is_seen_again():
+    same = ({"f::a": "passed"}, {"f::a": "failed"})
+    again, asked = runs(*[same] * 5)
+    assert compare.settle({"f::a": ("passed", "failed")}, again) == (
+        {"f::a": ("passed", "failed")},
+        {},
+    )
+    assert asked == [["f::a"]] * 5
+
+
+def test_a_difference_stands_that_is_seen_now_and_then_on_one_side_only():
+    good = ({"f::a": "passed"}, {"f::a": "passed"})
+    bad = ({"f::a": "passed"}, {"f::a": "failed"})
+    again, _ = runs(good, bad, good, bad, good)
+    found, chance = compare.settle({"f::a": ("passed", "failed")}, again)
+    assert (found, chance) == ({"f::a": ("passed", "failed")}, {})
+
+
+def test_what_fails_on_both_sides_now_and_then_is_chance():
+    one, other = ({"f::a": "failed"}, {"f::a": "passed"}), ({"f::a": "passed"}, {"f::a": "failed"})
+    good = ({"f::a": "passed"}, {"f::a": "passed"})
+    again, asked = runs(one, one, other, other, good, good, good)
+    assert compare.settle({"f::a": ("passed", "failed")}, again) == (
+        {},
+        {"f::a": ("passed", "failed")},
+    )
+    assert asked[-1] == ["f"]
+
+
+def test_one_failure_in_a_race_is_chance():
+    good = ({"f::a": "passed"}, {"f::a": "passed"})
+    again, _ = runs(good, ({"f::a": "passed"}, {"f::a": "failed"}), *[good] * 5)
+    found, chance = compare.settle({"f::a": ("passed", "failed")}, again)
+    assert (found, chance) == ({}, {"f::a": ("passed", "failed")})
+
+
+def test_a_difference_stands_that_needs_the_other_tests_of_its_file():
+    good = ({"f::a": "passed"}, {"f::a": "passed"})
+    in_file = ({"f::a": "passed", "f::b": "passed"}, {"f::a": "failed", "f::b": "failed"})
+    again, asked = runs(*[good] * 5, in_file, in_file)
+    found, chance = compare.settle({"f::a": ("passed", "error")}, again)
+    assert (found, chance) == ({"f::a": ("passed", "failed")}, {})
+    assert asked[-1] == ["f"]
+
+
+def test_the_table_counts_both_runs():
+    lines = compare.table({"a": "passed", "b": "passed"}, {"a": "passed", "b": "failed"})
+    assert [line.split() for line in lines.splitlines()] == [
+        ["without", "with"],
+        ["passed", "2", "1"],
+        ["failed", "0", "1"],
+    ]
+
+
+def test_the_plugin_notes_every_outcome_and_goes_on_behind_a_test_that_dies(tmp_path):
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "test_unreadable.py").write_text("import no_such_module")
+    (tmp_path / "test_script.py").write_text("import sys; sys.exit(0)")
+    (tmp_path / "pytest.ini").touch()
+    file = tmp_path / "outcomes"
+    file.touch()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(run.HERE / "plugin"),
+        "DOWNSTREAM_OUTCOMES": str(file),
+        "DOWNSTREAM_LIFT": json.dumps(["not here"]),
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "downstream_outcomes", "-q"]
+    command += ["-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    first = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+    assert first.returncode == 9
+    assert run.read(file) is None
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+    seen = run.read(file)
+    assert seen.statuses == []
+    assert seen.outcomes == {
+        "test_unreadable.py": "error",
+        "test_script.py": "error",
+        "test_suite.py::test_passes": "passed",
+        "test_suite.py::test_fails": "failed",
+        "test_suite.py::test_dies": "crashed",
+        "test_suite.py::test_errs": "error",
+        "test_suite.py::test_skips": "skipped",
+        "test_suite.py::test_lifted": "passed",
+        "test_suite.py::test_xfails": "xfailed",
+        "test_suite.py::test_xpasses": "xpassed",
+        "test_suite.py::TestTearDown::test_it": "failed",
+    }
+
+
+def test_a_run_that_says_nothing_is_ended(tmp_path):
+    file = tmp_path / "outcomes"
+    file.touch()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
+    run.watch(process, file, 0.05)
+    assert process.returncode == -9
+
+
+def test_only_what_the_recipe_does_not_know_is_an_error(capsys):
+    recipe = run.Recipe("one", "tests", differs={"a": "because"})
+    broken = ("passed", "failed")
+    assert run.report(recipe, {"a": broken, "b": broken[::-1]}, {"c": broken})
+    assert not run.report(recipe, {"b": broken}, {})
+    assert "a: passed without, failed with (known: because)" in capsys.readouterr().out
+
+
+def test_recipes_name_release_sets_and_patches_that_there_are():
+    recipes = run.load()
+    assert set(recipes) <= set(release_sets.load())
+    ids = {patch.id for patch in _registry.builtin()}
+    for recipe in recipes.values():
+        for reason in recipe.differs.values():
+            patch, _, why = reason.partition(": ")
+            assert patch in ids and why

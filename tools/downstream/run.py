@@ -1,0 +1,277 @@
+"""Runs other projects' own tests, unchanged, without the patches and with them.
+
+    python tools/downstream/run.py                       every recipe of recipes.toml
+    python tools/downstream/run.py 'mlx-lm 0.31.3'       one of them
+    python tools/downstream/run.py 'mlx-lm 0.31.3' --test tests/test_models.py
+
+The patches are on as an operator has them on: by `mlx-patches run`. A test that passes without
+them and fails with them, when it is run again too, is an error, and so is a patch that raises.
+Environments, tests and what pytest said are kept in .nox/downstream. Needs uv, and the network
+for what is not there yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+import compare  # noqa: E402
+import release_sets  # noqa: E402
+
+RECIPES = HERE / "recipes.toml"
+PLACE = release_sets.ROOT / ".nox" / "downstream"
+# A copy: an editable install would put our tests before theirs.
+OURS = ("--reinstall-package", "mlx-patches", str(release_sets.ROOT))
+# The run is stopped where it says nothing for this many times a test's limit.
+PATIENCE = 5
+# Exit codes of pytest: an error of its own, or of usage.
+NOT_RUN = (3, 4)
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A release's own tests, and how they are run: a project of recipes.toml, of one release.
+
+    ``differs`` has a reason for each test.
+    """
+
+    name: str
+    tests: str
+    git: str = ""
+    requires: Sequence[str] = ()
+    stand_ins: dict[str, str] = field(default_factory=dict)
+    seconds: int = 60
+    lift: Sequence[str] = ()
+    differs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of each test, and of the patches."""
+
+    outcomes: dict[str, str]
+    statuses: list[dict[str, str]]
+
+
+def main() -> None:
+    recipes = load()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe", nargs="*", help="only this recipe")
+    parser.add_argument("--test", action="append", help="only this test, or file of tests")
+    options = parser.parse_args()
+    if unknown := [name for name in options.recipe if name not in recipes]:
+        sys.exit(f"{unknown[0]}: no such recipe; there are {', '.join(recipes)}")
+    broken = [name for name in options.recipe or recipes if not judge(recipes[name], options.test)]
+    if broken:
+        sys.exit(f"different with the patches: {', '.join(broken)}")
+
+
+def load() -> dict[str, Recipe]:
+    """Every recipe by its release set's name, in the file's order."""
+    found = {}
+    for project, raw in tomllib.loads(RECIPES.read_text()).items():
+        releases, known = raw.pop("releases"), raw.pop("differs", [])
+        differs = {test: f"{one['patch']}: {one['why']}" for one in known for test in one["tests"]}
+        for release in releases:
+            name = f"{project} {release}"
+            found[name] = Recipe(name, **raw, differs=differs)
+    return found
+
+
+def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
+    """Run a recipe both ways and print what differs; False where the patches break something."""
+    one = release_sets.load()[recipe.name]
+    folder = PLACE / one.slug
+    python = release_sets.make(
+        one,
+        folder / "environment",
+        *("pytest", "pytest-timeout", *recipe.requires),
+        package=OURS,
+    )
+    source = fetch(recipe, one, folder / "source")
+    make_stand_ins(recipe, python, folder / "hub")
+
+    def again(some: Iterable[str]) -> tuple[compare.Outcomes, compare.Outcomes]:
+        runs = [suite(recipe, python, source, list(some), on) for on in (False, True)]
+        return runs[0].outcomes, runs[1].outcomes
+
+    (folder / "pytest.ini").touch()  # or a release without one takes ours
+    for log in folder.glob("*.log"):
+        log.unlink()
+    print(f"== {recipe.name}", flush=True)
+    runs = [suite(recipe, python, source, tests or [recipe.tests], on) for on in (False, True)]
+    without, with_ = (run.outcomes for run in runs)
+    statuses = Counter(row["status"] for row in runs[1].statuses)
+    print(compare.table(without, with_))
+    print("patches:", ", ".join(f"{n} {status}" for status, n in statuses.items()) or "none")
+    if runs[0].statuses:
+        sys.exit(f"{recipe.name}: the run without the patches has them")
+    if not statuses["applied"]:
+        sys.exit(f"{recipe.name}: no patch is applied in the run with the patches")
+    for row in runs[1].statuses:
+        if row["status"] in ("failed", "lost", "late", "conflict"):
+            print(f"  {row['status']}: {row['patch']} {row['target']}: {row['reason']}")
+    found, chance = compare.settle(compare.differences(without, with_), again)
+    return report(recipe, found, chance) and not statuses["failed"]
+
+
+def report(recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, compare.Pair]) -> bool:
+    """Print the differences; False where there are some that the recipe does not know."""
+    broken = False
+    for kind in (compare.BROKEN, compare.REPAIRED, compare.OTHER):
+        for test, pair in found.items():
+            if compare.kind(pair) != kind:
+                continue
+            known = recipe.differs.get(test)
+            broken |= kind == compare.BROKEN and known is None
+            said = f"{kind}: {test}: {pair[0]} without, {pair[1]} with"
+            print(said + (f" (known: {known})" if known else ""))
+    for test, pair in chance.items():
+        print(f"by chance: {test}: {pair[0]} without, {pair[1]} with, once")
+    return not broken
+
+
+def fetch(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> Path:
+    """The release's source distribution, or its tag's package, unpacked; returns the root.
+
+    Raises:
+        SystemExit: it cannot be had, or has no tests.
+    """
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            unpacked = Path(scratch) / "source"
+            (from_git if recipe.git else from_index)(recipe, one, unpacked)
+            shutil.move(unpacked, folder)
+    if not (folder / recipe.tests).is_dir():
+        sys.exit(f"{recipe.name}: {recipe.tests} is not in what was fetched")
+    return folder
+
+
+def from_index(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> None:
+    name, scratch = one.distribution, folder.parent
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    do(recipe, [*command, "--no-binary", name, f"{name}=={one.version}", "--dest", str(scratch)])
+    (archive,) = scratch.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(scratch, filter="data")
+    (scratch / archive.name.removesuffix(".tar.gz")).rename(folder)
+
+
+def from_git(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> None:
+    command = ["git", "clone", "--quiet", "--depth=1", "--filter=blob:none", "--no-checkout"]
+    do(recipe, [*command, "--branch", f"v{one.version}", recipe.git, str(folder)])
+    do(
+        recipe,
+        ["git", "-C", str(folder), "checkout", "--quiet", "HEAD", "--", recipe.tests.split("/")[0]],
+    )
+
+
+def make_stand_ins(recipe: Recipe, python: Path, hub: Path) -> None:
+    """Put tiny random models where the hub's client keeps what it has downloaded."""
+    hub.mkdir(exist_ok=True)
+    for name, family in recipe.stand_ins.items():
+        folder = hub / f"models--{name.replace('/', '--')}"
+        if (folder / "refs").exists():
+            continue
+        snapshot = folder / "snapshots" / "stand-in"
+        do(recipe, [str(python), "-m", "tests.hosts.model", str(snapshot), family])
+        (folder / "refs").mkdir()
+        (folder / "refs" / "main").write_text(snapshot.name)
+
+
+def do(recipe: Recipe, command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=release_sets.ROOT)
+    if done.returncode:
+        sys.exit(f"{recipe.name}: {done.stderr.strip()[-500:]}")
+
+
+def suite(recipe: Recipe, python: Path, source: Path, tests: list[str], patched: bool) -> Run:
+    """Run tests; where the process dies, the rest in another one.
+
+    Raises:
+        SystemExit: it dies before the first test, or cannot start.
+    """
+    word = "with" if patched else "without"
+    with tempfile.TemporaryDirectory(prefix="downstream-") as scratch:
+        file = Path(scratch) / "outcomes"
+        file.touch()
+        environment = {
+            **os.environ,
+            **OFFLINE,
+            "HOME": scratch,  # nobody's caches, and none left to the next run
+            "HF_HUB_CACHE": str(source.parent / "hub"),
+            "MLX_PATCHES": "1" if patched else "0",
+            "DOWNSTREAM_OUTCOMES": str(file),
+            "DOWNSTREAM_LIFT": json.dumps(recipe.lift),
+            "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
+            "PYTHONPATH": str(HERE / "plugin"),
+            "PYTHONHASHSEED": "0",
+        }
+        command = [str(python.with_name("pytest")), *tests, f"--rootdir={source}"]
+        command += ["-p", "downstream_outcomes", "-p", "no:cacheprovider"]
+        command += ["--continue-on-collection-errors", f"--timeout={recipe.seconds}"]
+        command += ["-q", "--tb=short"]
+        if patched:
+            command = [str(python.with_name("mlx-patches")), "run", "--", *command]
+        with open(source.parent / f"{word}.log", "a") as log:
+            while True:
+                before = file.stat().st_size
+                process = subprocess.Popen(
+                    command,
+                    cwd=source,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                watch(process, file, PATIENCE * recipe.seconds)
+                if process.returncode in NOT_RUN or file.stat().st_size == before:
+                    sys.exit(f"{recipe.name}: {word} the patches pytest fails; see {log.name}")
+                run = read(file)
+                if run is not None:
+                    return run
+
+
+def watch(process: subprocess.Popen[bytes], file: Path, seconds: float) -> None:
+    """Wait for a run, and end it where it writes nothing for so long, with what it started."""
+    size = -1
+    while process.poll() is None:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            if file.stat().st_size == size:
+                break
+            size = file.stat().st_size
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def read(file: Path) -> Run | None:
+    """What the plugin wrote; None where the run did not come to its end."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    outcomes = {line["id"]: line["outcome"] for line in lines if "id" in line}
+    ends = [line["statuses"] for line in lines if "statuses" in line]
+    return Run(outcomes, ends[-1]) if ends else None
+
+
+if __name__ == "__main__":
+    main()
