@@ -52,7 +52,9 @@ def _known_print(obj: Any) -> str | None:
 def _source(function: Any) -> str:
     """``inspect.getsource`` without its search for the module, which takes 20 ms."""
     code = function.__code__
-    lines = linecache.getlines(code.co_filename, function.__globals__)
+    # Under "<string>", Python 3.13 keeps the program of ``-c``, whatever was compiled there.
+    named = not code.co_filename.startswith("<")
+    lines = linecache.getlines(code.co_filename, function.__globals__) if named else []
     if not lines:
         raise OSError(f"no source of {function.__qualname__}")
     return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
