@@ -631,3 +631,18 @@ def test_a_forked_child_is_not_stuck_on_a_lock_that_a_thread_held(session, monke
     done.set()
     thread.join(10)
     assert status == 0
+
+
+@pytest.mark.parametrize("on", (True, False))
+@pytest.mark.parametrize("call", ("apply()", "apply(['no-such-patch'])"))
+def test_the_garbage_collector_is_left_as_it_was(on, call):
+    code = f"""
+import gc, mlx_patches
+gc.{"enable" if on else "disable"}()
+try:
+    mlx_patches.{call}
+except mlx_patches.MlxPatchesError:
+    pass
+print(gc.isenabled())
+"""
+    assert run(code)[0] == [str(on)]
