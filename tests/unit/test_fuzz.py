@@ -26,7 +26,7 @@ def test_it_finds_what_is_broken(monkeypatch, module, function, said):
         raise {"RecursionError": RecursionError, "KeyError": KeyError}[said]
 
     monkeypatch.setattr(module, function, broken)
-    _, failed = loader.search(seconds=30, seed=1, count=60)
+    _, failed = loader.search(seconds=60, seed=1, count=400)
     assert failed
     assert all(said in problem for _, _, problem in failed)
 

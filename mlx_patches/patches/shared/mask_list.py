@@ -16,29 +16,36 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ..._patch import Patch, Target
 
 
-def masked(create: Callable[..., Any], h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """The mask for ``h`` (rows, length, width) by the first of the caches."""
-    return create(h, first(cache), *args, **kwargs)
+def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
+    """The release's function, which takes a list of caches for the first of them."""
+
+    # Written out, and not by ``around``: it is called in every step.
+    @functools.wraps(create)
+    def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(cache, (list, tuple)):
+            cache = first(cache)
+        return create(h, cache, *args, **kwargs)
+
+    return create_attention_mask
 
 
-def first(cache: Any) -> Any:
-    """The first of a list of caches, None where it is empty; anything else as it is."""
-    if isinstance(cache, (list, tuple)):
-        return cache[0] if cache else None
-    return cache
+def first(caches: Sequence[Any]) -> Any:
+    """The first of the caches; None where there is none."""
+    return caches[0] if caches else None
 
 
 PATCH = Patch(
     id="mask-list",
     summary="a mask made from a list of caches ignores left padding",
     targets=tuple(
-        Target(distribution, module, "create_attention_mask", around(masked))
+        Target(distribution, module, "create_attention_mask", taking_lists)
         for distribution, module in (
             ("mlx-lm", "mlx_lm.models.base"),
             ("mlx-vlm", "mlx_vlm.models.base"),
