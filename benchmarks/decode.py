@@ -1,6 +1,6 @@
 """Patched over unpatched decode speed, as paired ratios in one run.
 
-    python benchmarks/decode.py [--rounds 9] [--batch 8]
+    python benchmarks/decode.py [--rounds 31] [--batch 8]
 
 Each round times the same steps without and with the patches, in alternating order, and the
 median of the rounds' ratios is printed. The tiny model is the worst case: almost all of a step
@@ -23,7 +23,7 @@ from mlx_patches.probes import tiny
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=8)
     options = parser.parse_args()
