@@ -77,9 +77,10 @@ def green(model: LabModel, scenario: str, without: list[str]) -> bool:
     """Whether the scenario is green without these patches."""
     import mlx_patches
 
-    from .scenarios import SCENARIOS
+    from .scenarios import SCENARIOS, forget_solo_runs
 
     mlx_patches.restore(without)
+    forget_solo_runs()
     try:
         return SCENARIOS[scenario](model).verdict == "green"
     finally:

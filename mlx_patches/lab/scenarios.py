@@ -444,6 +444,11 @@ _solo: dict[tuple[int, tuple[int, ...], tuple[int, ...], bool], dict[int, Any]] 
 _kept: dict[int, LabModel] = {}
 
 
+def forget_solo_runs() -> None:
+    """Run rows alone anew: a patch came or went that may change what they say."""
+    _solo.clear()
+
+
 def solo(model: LabModel, row: Row) -> dict[int, Any]:
     """What the model says along a row's text when it reads it alone, by position; run once."""
     _kept[id(model)] = model  # so that its id is not used again
