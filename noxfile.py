@@ -108,11 +108,12 @@ def release(session: nox.Session, name: str) -> None:
 
 def patches_of(distribution: str) -> list[str]:
     """The ids of the patches that have a target in a distribution."""
-    from mlx_patches import _registry
+
+    from mlx_patches.patches import catalogue
 
     return [
         patch.id
-        for patch in _registry.builtin()
+        for patch in catalogue.builtin()
         if any(target.distribution == distribution for target in patch.targets)
     ]
 

@@ -14,10 +14,10 @@ import importlib.util
 import statistics
 import time
 
-from mlx_patches import _registry
-from mlx_patches._activation import MODEL_PACKAGES
-from mlx_patches._manager import Manager
-from mlx_patches._matrix import CompatMatrix
+from mlx_patches.activation.session import MODEL_PACKAGES
+from mlx_patches.core.manager import Manager
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import tiny
 
 
@@ -53,7 +53,7 @@ def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool
     for patched in (patched_first, not patched_first):
         manager = Manager(CompatMatrix.builtin())
         if patched:
-            for patch in _registry.builtin():
+            for patch in catalogue.builtin():
                 manager.apply(patch)
         seconds[patched] = decode(model, batch, steps)
         manager.restore()

@@ -20,7 +20,7 @@ CASES = {
     "apply() in a bare interpreter": ("", APPLY),
     "apply() after import mlx_lm": ("import mlx_lm", APPLY),
     "apply() after import mlx_vlm": ("import mlx_vlm", APPLY),
-    "boot of an enabled environment": ("", "import mlx_patches._boot as b; b.start()"),
+    "boot of an enabled environment": ("", "import mlx_patches.activation.boot as b; b.start()"),
     "audit()": ("", "import mlx_patches; mlx_patches.audit()"),
 }
 COMMANDS = {

@@ -23,9 +23,9 @@ from mlx.utils import tree_map
 from mlx_lm.models import cache as caches
 from mlx_lm.models import llama
 
-from mlx_patches import _registry
-from mlx_patches._manager import Manager
-from mlx_patches._matrix import CompatMatrix
+from mlx_patches.core.manager import Manager
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import catalogue
 
 SHAPES = {
     "8b": {
@@ -121,7 +121,7 @@ def rounds(
 def patches() -> Callable[[], None]:
     """Every patch that the release needs."""
     manager = Manager(CompatMatrix.builtin())
-    for patch in _registry.builtin():
+    for patch in catalogue.builtin():
         manager.apply(patch)
     return manager.restore
 

@@ -21,14 +21,15 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from mlx_patches import _guard, _registry
-from mlx_patches._activation import MODEL_PACKAGES
-from mlx_patches._manager import Manager
-from mlx_patches._matrix import CompatMatrix
-from mlx_patches._patch import Patch, Target, around
+from mlx_patches.activation.session import MODEL_PACKAGES
+from mlx_patches.core import guard
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import catalogue
 
 FAMILIES = ("llama", "gemma3", "gemma3n", "gemma4", "qwen2_5_vl", "qwen3_5", "mamba")
 CALLS = 20_000
@@ -99,7 +100,7 @@ def measure(family: Family, clocks: dict[tuple[str, str], Clock]) -> None:
     except NotBuilt:
         return
     manager = Manager(CompatMatrix.builtin())
-    for patch in _registry.builtin():
+    for patch in catalogue.builtin():
         manager.apply(timed(patch, clocks))
     for scenario in SCENARIOS.values():
         scenario(model)
@@ -142,9 +143,9 @@ def clocks_alone() -> float:
 
 def guard_alone() -> float:
     """Nanoseconds that the guard adds to a call."""
-    policy = _guard.Policy(lambda error, entered: None)
+    policy = guard.Policy(lambda error, entered: None)
     wrapped = around(lambda original, *args: original(*args))
-    guarded = _guard.build(wrapped, _nothing, sys.modules[__name__], policy).replacement
+    guarded = guard.build(wrapped, _nothing, sys.modules[__name__], policy).replacement
     return statistics.median(_each(guarded) - _each(wrapped(_nothing)) for _ in range(9))
 
 

@@ -7,14 +7,14 @@ MLX nor any release.
 
 from __future__ import annotations
 
-from ._errors import MlxPatchesError
+from .core.errors import MlxPatchesError
 
 TYPE_CHECKING = False  # as typing has it; importing typing costs 5 ms in every enabled process
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ._audit import Audit
-    from ._ledger import Report
+    from .auditing.audit import Audit
+    from .core.outcome import Report
 
 __version__ = "0.1.0"
 __all__ = ["MlxPatchesError", "__version__", "apply", "audit", "restore", "status"]
@@ -52,7 +52,7 @@ def apply(
     collects = gc.isenabled()
     gc.disable()
     try:
-        from ._activation import session
+        from .activation.session import session
 
         return session().apply(patches, models, strict, dry_run)
     finally:
@@ -69,14 +69,14 @@ def restore(patches: Iterable[str] | None = None) -> Report:
     Raises:
         MlxPatchesError: an unknown patch id.
     """
-    from ._activation import session
+    from .activation.session import session
 
     return session().restore(patches)
 
 
 def status() -> Report:
     """Say of each patch that was asked for what is in effect, by looking at the live objects."""
-    from ._activation import session
+    from .activation.session import session
 
     return session().status()
 
@@ -92,6 +92,6 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         MlxPatchesError: the folder's ``config.json`` cannot be used, or the host is not
             installed.
     """
-    from ._audit import audit
+    from .auditing.audit import audit
 
     return audit(model, host)

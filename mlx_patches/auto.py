@@ -9,17 +9,18 @@ import logging
 from types import ModuleType
 
 import mlx_patches
-from mlx_patches import _environment
+
+from .activation import settings
 
 
 def activate() -> None:
     """Apply, unless switched off, and never raise unless strict."""
-    if _environment.off():
+    if settings.off():
         return
     try:
         mlx_patches.apply()
     except Exception:
-        if _environment.strict():
+        if settings.strict():
             raise
         logging.getLogger("mlx_patches").warning("mlx_patches is not active", exc_info=True)
 

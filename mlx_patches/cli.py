@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import __version__
-from ._errors import MlxPatchesError
+from .core.errors import MlxPatchesError
 
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
@@ -55,12 +55,12 @@ def audit(
     html: Path | None,
 ) -> None:
     """Say what is installed, what is wrong with it, and what is repaired."""
-    from ._audit import audit as make_audit
+    from .auditing.audit import audit as make_audit
 
     report = make_audit(model, host)
     code = report.exit_code(strict)
     if html is not None:
-        from ._evidence import load
+        from .evidence.store import load
         from .report import save
 
         save(html, load(), report.as_dict())
@@ -75,7 +75,7 @@ def audit(
 @click.argument("patch")
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, where upstream stands and when it retires."""
-    from ._activation import session
+    from .activation.session import session
 
     current = session()
     found = current.registry.get(patch)
@@ -98,8 +98,8 @@ def explain(patch: str) -> None:
 @cli.command("list")
 def list_patches() -> None:
     """List every patch, and whose it is where it is not ours."""
-    from . import _contributions
-    from ._activation import session
+    from .activation import contributions
+    from .activation.session import session
 
     current = session()
     table = _table("patch", "without it", "from")
@@ -107,7 +107,7 @@ def list_patches() -> None:
         name = patch.id + (" (optional)" if patch.optional else "")
         table.add_row(name, patch.summary, current.registry.origin(patch.id))
     _console().print(table)
-    for name in _contributions.blocked(current.disabled):
+    for name in contributions.blocked(current.disabled):
         click.echo(f"left out by MLX_PATCHES_DISABLE: the patches of {name}")
 
 
@@ -116,7 +116,7 @@ def list_patches() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them."""
-    from ._activation import session
+    from .activation.session import session
     from .probes.tiny import MODELS
 
     registry = session().registry
@@ -205,8 +205,8 @@ def lab(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def recommend(model: str, host: str | None, as_json: bool) -> None:
     """Name the measured releases in which a model is right, alone and with the patches."""
-    from ._models import implementations
-    from ._recommend import recommend as make_recommendation
+    from .auditing.models import implementations
+    from .auditing.recommend import recommend as make_recommendation
 
     families = implementations(model) or dict.fromkeys(("mlx-lm", "mlx-vlm"), model)
     found = make_recommendation(families, host)
@@ -230,10 +230,10 @@ def enable(host: str | None) -> None:
 
     MLX_PATCHES=0 in a process's environment forbids them there, MLX_PATCHES=1 asks for them.
     """
-    from . import _enable
+    from .activation import enable as enabling
 
-    limit = _enable.limit_to(host) if host else None
-    path = _enable.enable(limit)
+    limit = enabling.limit_to(host) if host else None
+    path = enabling.enable(limit)
     whose = f" for {', '.join(limit.scripts)}" if limit else ""
     click.echo(f"enabled{whose}: {path}")
 
@@ -241,9 +241,9 @@ def enable(host: str | None) -> None:
 @cli.command()
 def disable() -> None:
     """Undo enable."""
-    from . import _enable
+    from .activation import enable as enabling
 
-    removed = _enable.disable()
+    removed = enabling.disable()
     click.echo(f"disabled: removed {removed}" if removed else "was not enabled here")
 
 
@@ -254,16 +254,16 @@ def run(command: tuple[str, ...]) -> None:
 
     Nothing has to be enabled. Worker processes get the patches too.
     """
-    from . import _run
+    from .activation import run as running
 
-    _run.execute(_run.launch(command))
+    running.execute(running.launch(command))
 
 
 def _run_child(*arguments: str) -> list[dict[str, Any]]:
-    from . import _environment
+    from .activation import settings
 
     command = [sys.executable, "-m", "mlx_patches.probes.child", *arguments]
-    env = _environment.without_us()
+    env = settings.without_us()
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_SECONDS, env=env
@@ -332,7 +332,7 @@ def _print_model(console: Console, model: Any) -> None:
 
 
 def _worth_a_row(outcome: Any) -> bool:
-    from ._ledger import NOT_NEEDED
+    from .core.outcome import NOT_NEEDED
 
     return outcome.status not in NOT_NEEDED
 

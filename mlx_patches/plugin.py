@@ -1,6 +1,6 @@
 """What a package needs to contribute patches, or to declare itself a host."""
 
-from ._contributions import Contribution, Host
-from ._patch import MISSING, Attribute, Patch, Target, around
+from .activation.contributions import Contribution, Host
+from .core.patch import MISSING, Attribute, Patch, Target, around
 
 __all__ = ["MISSING", "Attribute", "Contribution", "Host", "Patch", "Target", "around"]

@@ -24,12 +24,13 @@ import pytest
 import wrapt
 
 import mlx_patches
-from mlx_patches import MlxPatchesError, _effect
-from mlx_patches._activation import Session
-from mlx_patches._ledger import Status
-from mlx_patches._manager import Manager
-from mlx_patches._patch import MISSING, Patch, Target
-from mlx_patches._registry import Registry
+from mlx_patches import MlxPatchesError
+from mlx_patches.activation.session import Session
+from mlx_patches.core import effect
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.outcome import Status
+from mlx_patches.core.patch import MISSING, Patch, Target
+from mlx_patches.core.registry import Registry
 from mlx_patches.probes.child import anything_goes
 
 ROOT = Path(__file__).parents[1]
@@ -192,7 +193,7 @@ class Conformance:
         for target in present:
             manager = case.manager()
             with monkeypatch.context() as patched:
-                patched.setattr(_effect, "put_in", raising_after(target, error, _effect.put_in))
+                patched.setattr(effect, "put_in", raising_after(target, error, effect.put_in))
                 if error is KeyboardInterrupt:
                     with pytest.raises(KeyboardInterrupt):
                         manager.apply(case.patch)
@@ -207,7 +208,7 @@ class Conformance:
         for target in present:
             manager = case.manager()
             with monkeypatch.context() as patched:
-                patched.setattr(_effect, "put_in", skipping(target, _effect.put_in))
+                patched.setattr(effect, "put_in", skipping(target, effect.put_in))
                 outcomes = manager.apply(case.patch)
             assert [o.target for o in outcomes if o.status is Status.FAILED] == paths
             assert_same(snapshot(case.patch), before)

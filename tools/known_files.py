@@ -20,23 +20,24 @@ from release_sets import ReleaseSet
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mlx_patches import _known  # noqa: E402
+from mlx_patches.core import known_files  # noqa: E402
 
 # Runs in a set's environment.
 DESCRIBE = """
 import collections, json
-from mlx_patches import _fingerprint, _known, _registry
-from mlx_patches._distributions import source_file
+from mlx_patches.core import fingerprint, known_files
+from mlx_patches.patches import catalogue
+from mlx_patches.core.distributions import source_file
 names = collections.defaultdict(set)
-for patch in _registry.builtin():
+for patch in catalogue.builtin():
     for target in patch.targets:
         names[target.module].update(target.mentions)
 for module, wanted in sorted(names.items()):
     path = source_file(module)
     if path is not None:
         content = path.read_bytes()
-        entry = _fingerprint.describe_file(content, sorted(wanted))
-        print(_known.digest(content), json.dumps(entry, separators=(",", ":")))
+        entry = fingerprint.describe_file(content, sorted(wanted))
+        print(known_files.digest(content), json.dumps(entry, separators=(",", ":")))
 """
 
 
@@ -47,7 +48,7 @@ def main() -> None:
     rows = {row for text in found for row in text.splitlines()}
     for row in rows:
         json.loads(row.partition(" ")[2])
-    _known.TABLE.write_text("".join(f"{row}\n" for row in sorted(rows)))
+    known_files.TABLE.write_text("".join(f"{row}\n" for row in sorted(rows)))
     print(f"{len(rows)} files of {len(found)} release sets")
 
 

@@ -32,9 +32,11 @@ from release_sets import ReleaseSet
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mlx_patches import _evidence, _recommend, _registry  # noqa: E402
-from mlx_patches._activation import MODEL_PACKAGES  # noqa: E402
-from mlx_patches._evidence import cell_pairs, fate  # noqa: E402
+from mlx_patches.activation.session import MODEL_PACKAGES  # noqa: E402
+from mlx_patches.auditing import recommend  # noqa: E402
+from mlx_patches.evidence import store  # noqa: E402
+from mlx_patches.evidence.store import cell_pairs, fate  # noqa: E402
+from mlx_patches.patches import catalogue  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 FINDINGS = ROOT / "docs" / "findings.md"
@@ -92,7 +94,7 @@ def has_models(one: ReleaseSet) -> bool:
 def write(evidence: list[dict[str, Any]]) -> None:
     """The page of findings, and the summary that the package carries."""
     FINDINGS.write_text(findings(evidence))
-    _recommend.SUMMARY.write_text(json.dumps(summary(evidence), indent=1) + "\n")
+    recommend.SUMMARY.write_text(json.dumps(summary(evidence), indent=1) + "\n")
 
 
 def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
@@ -225,7 +227,7 @@ def family_fates(evidence: dict[str, Any]) -> dict[str, str]:
 
 def load() -> list[dict[str, Any]]:
     """All lab evidence, releases oldest first."""
-    return _evidence.load(EVIDENCE)
+    return store.load(EVIDENCE)
 
 
 def findings(evidence: list[dict[str, Any]]) -> str:
@@ -253,7 +255,7 @@ def findings(evidence: list[dict[str, Any]]) -> str:
 
 def repairs(one: dict[str, Any]) -> list[str]:
     """The defects of a set that a patch repairs, most families first."""
-    registry = _registry.builtin()
+    registry = catalogue.builtin()
     families: dict[str, set[str]] = defaultdict(set)
     for family, by_scenario in one.get("needs", {}).items():
         for patch in {patch for ids in by_scenario.values() for patch in ids}:

@@ -56,14 +56,14 @@ def main() -> None:
 
 def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
     """Add to a set's evidence what is missing from it."""
-    from mlx_patches import _registry
+    from mlx_patches.patches import catalogue
 
     file = EVIDENCE / f"{one.slug}.json"
     evidence: Evidence = json.loads(file.read_text()) if file.exists() else {"set": one.name}
     measured = evidence.setdefault("patches", {})
     todo = [
         patch.id
-        for patch in _registry.builtin()
+        for patch in catalogue.builtin()
         if any(t.distribution == one.distribution for t in patch.targets)
         and (patches is None or patch.id in patches)
         and (again or patch.id not in measured)
@@ -138,7 +138,8 @@ def load_evidence() -> list[Evidence]:
 
 def measured_block(evidence: list[Evidence]) -> str:
     """The releases and patches sections of the matrix, as YAML text."""
-    from mlx_patches import _registry
+
+    from mlx_patches.patches import catalogue
 
     releases: dict[str, list[Evidence]] = {}
     for one in evidence:
@@ -148,7 +149,7 @@ def measured_block(evidence: list[Evidence]) -> str:
         versions = ", ".join(f'"{one["set"].split()[1]}"' for one in sets)
         lines.append(f"  {distribution}: [{versions}]")
     lines.append("patches:")
-    for patch in _registry.builtin():
+    for patch in catalogue.builtin():
         body: list[str] = []
         for distribution, sets in releases.items():
             body += rule_lines(patch.id, distribution, sets)
@@ -229,14 +230,14 @@ def write_matrix() -> None:
     import measure_lab
     import model_rows
 
-    from mlx_patches import _matrix, _yaml
+    from mlx_patches.matrix import matrix, plain_yaml
 
     text = MATRIX.read_text()
-    always = _yaml.read(MATRIX)[0]["always"]
+    always = plain_yaml.read(MATRIX)[0]["always"]
     text = between(text, BEGIN, END, measured_block(load_evidence()))
     models = model_rows.block(measure_lab.load(), always)
     MATRIX.write_text(between(text, model_rows.BEGIN, model_rows.END, models))
-    _matrix.COMPILED.write_text(_matrix.compile_builtin())
+    matrix.COMPILED.write_text(matrix.compile_builtin())
 
 
 def between(text: str, begin: str, end: str, new: str) -> str:

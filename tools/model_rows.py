@@ -16,9 +16,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from mlx_patches import _registry
-from mlx_patches._activation import MODEL_PACKAGES
-from mlx_patches._patch import Patch
+from mlx_patches.activation.session import MODEL_PACKAGES
+from mlx_patches.core.patch import Patch
+from mlx_patches.patches import catalogue
 
 BEGIN = "# -- models: written by tools/measure_matrix.py from tools/evidence/lab --\n"
 END = "# -- end of models --\n"
@@ -38,8 +38,8 @@ def block(evidence: list[dict[str, Any]], always: list[str]) -> str:
 
 def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     """Model to distribution to patch ids, in the registry's order; ``default`` first."""
-    order = _registry.builtin().ids()
-    patches = [patch for patch in _registry.builtin() if patch.id not in always]
+    order = catalogue.builtin().ids()
+    patches = [patch for patch in catalogue.builtin() if patch.id not in always]
     known, measured = families(evidence), attributed(evidence)
     needed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in evidence:

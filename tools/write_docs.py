@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mlx_patches._matrix import CompatMatrix
-    from mlx_patches._patch import Patch
+    from mlx_patches.core.patch import Patch
+    from mlx_patches.matrix.matrix import CompatMatrix
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -47,12 +47,12 @@ def readme() -> str:
 
 def table() -> str:
     """The table of patches and the releases that they repair."""
-    from mlx_patches import _registry
+    from mlx_patches.patches.catalogue import builtin
 
     matrix = the_matrix()
     head = ("patch", "without it", *matrix.releases)
     rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for patch in _registry.builtin():
+    for patch in builtin():
         cells = []
         for distribution in matrix.releases:
             rule = matrix.rule(patch.id, distribution)
@@ -63,12 +63,13 @@ def table() -> str:
 
 def catalogue() -> str:
     """The page of all patches, those of hosts without a release at its end."""
-    from mlx_patches import _registry, _unreleased
-    from mlx_patches._matrix import declared_rules
+    from mlx_patches.activation import git_hosts
+    from mlx_patches.matrix.matrix import declared_rules
+    from mlx_patches.patches.catalogue import builtin
 
     matrix = the_matrix()
-    patches = list(_registry.builtin())
-    for one in _unreleased.contributions(lambda host: host):
+    patches = list(builtin())
+    for one in git_hosts.contributions(lambda host: host):
         rules = declared_rules(one.patch.id, one.affected, one.fixed, one.note)
         matrix.contribute(one.patch.id, rules, one.patch.optional)
         patches.append(one.patch)
@@ -114,7 +115,7 @@ def prose(doc: str) -> list[str]:
 
 def the_matrix() -> CompatMatrix:
     """The committed matrix."""
-    from mlx_patches._matrix import CompatMatrix, builtin_path
+    from mlx_patches.matrix.matrix import CompatMatrix, builtin_path
 
     return CompatMatrix.load(builtin_path())
 

@@ -61,14 +61,14 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
 
 def raised() -> str:
     """Why a patch was taken out in the middle of a run; empty where none was."""
-    from .._activation import session
+    from ..activation.session import session
 
     return next(iter(session().manager.withdrawn.values()), "")
 
 
 def every_patch() -> list[str]:
     """The ids of all patches; the gate still decides for the installed release."""
-    from .._activation import session
+    from ..activation.session import session
 
     return list(session().registry.ids())
 

@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from .. import _distributions, _environment
-from .._activation import MODEL_PACKAGES
-from .._errors import MlxPatchesError
-from .._models import implementations, read_folder
+from ..activation import settings
+from ..activation.session import MODEL_PACKAGES
+from ..auditing.models import implementations, read_folder
+from ..core import distributions
+from ..core.errors import MlxPatchesError
 from . import Family
 from .child import BUILD
 
@@ -80,7 +81,7 @@ class Row:
 @cache
 def environment() -> str:
     """The installed MLX packages with their versions."""
-    found = (_distributions.find(name) for name in ("mlx", *DISTRIBUTIONS))
+    found = (distributions.find(name) for name in ("mlx", *DISTRIBUTIONS))
     return ", ".join(str(one) for one in found if one)
 
 
@@ -91,7 +92,7 @@ def chosen(models: Sequence[str], folder: Path | None) -> list[Family]:
         MlxPatchesError: nothing is installed, a name is unknown, or the folder's config cannot
             be used.
     """
-    installed = [name for name in DISTRIBUTIONS if _distributions.find(name)]
+    installed = [name for name in DISTRIBUTIONS if distributions.find(name)]
     if not installed:
         raise MlxPatchesError("neither mlx-lm nor mlx-vlm is installed in this environment")
     if folder is not None:
@@ -149,7 +150,7 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=_environment.without_us(),
+        env=settings.without_us(),
     ) as process:
         try:
             out, errors = process.communicate(timeout=seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 from .arrays_mask import merged
 from .offset_alias import cache_of

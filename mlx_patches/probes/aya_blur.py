@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 
 SIGMA = 1.0

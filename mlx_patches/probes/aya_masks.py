@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 from .batch_invariance import TOLERANCE, measure
 from .shared_layer_offset import differs

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 from .offset_alias import cache_of
 

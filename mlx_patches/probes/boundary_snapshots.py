@@ -6,7 +6,7 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 
 _WINDOW = 4

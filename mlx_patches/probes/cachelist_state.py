@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 from .offset_alias import cache_of
 from .rotating_merge import fed

@@ -14,10 +14,11 @@ import sys
 import traceback
 from typing import Any
 
-from .. import _activation, _fingerprint
-from .._manager import Manager
-from .._matrix import CompatMatrix
-from .._patch import Patch, Target
+from ..activation import session as activation
+from ..core import fingerprint
+from ..core.manager import Manager
+from ..core.patch import Patch, Target
+from ..matrix.matrix import CompatMatrix
 from . import NotApplicable
 
 
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
         print()
         return
     rows = []
-    session = _activation.session()
+    session = activation.session()
     for patch in map(session.registry.get, options.patch):
         manager = Manager(anything_goes(patch)) if options.force else session.manager
         # As apply() would: by name, but never what the user switched off.
@@ -81,7 +82,7 @@ def probe_model(name: str, patched: bool) -> dict[str, Any]:
     """The same row for a model: red where a batch of it differs from its rows alone."""
     row: dict[str, Any] = {"patch": None, "target": name}
     if patched:
-        _activation.session().apply(None, None, strict=False, dry_run=False)
+        activation.session().apply(None, None, strict=False, dry_run=False)
     from .batch_invariance import measure
     from .tiny import MODELS
 
@@ -121,12 +122,12 @@ def anything_goes(patch: Patch) -> CompatMatrix:
 
 def _body(target: Target) -> str | None:
     """The fingerprint of the release's own code, read from its file."""
-    from .._distributions import source_file
+    from ..core.distributions import source_file
 
     path = source_file(target.module)
-    prints = _fingerprint.of_file(path, target.bodies) if path else {}
+    prints = fingerprint.of_file(path, target.bodies) if path else {}
     ordered = {name: prints[name] for name in target.bodies if name in prints}
-    return _fingerprint.combined(ordered) if ordered else None
+    return fingerprint.combined(ordered) if ordered else None
 
 
 def _where(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Iterator
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 from .rope_deltas import out_of_the_way
 

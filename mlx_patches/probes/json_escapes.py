@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 
 _PROMPT = [5, 9, 2, 7]

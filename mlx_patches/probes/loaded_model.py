@@ -6,7 +6,7 @@ import importlib
 import tempfile
 from unittest import mock
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 
 

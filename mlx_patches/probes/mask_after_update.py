@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 from .batch_invariance import largest
 

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 
 # Of two rows, neither of which is as long as the columns that they share.

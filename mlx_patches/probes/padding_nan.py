@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 from .offset_alias import cache_of, make
 

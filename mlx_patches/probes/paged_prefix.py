@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 from .vllm_scheduler import Server, family, llama, sliding_llama
 

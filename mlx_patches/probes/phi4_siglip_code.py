@@ -6,7 +6,7 @@ import importlib
 import tempfile
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 
 

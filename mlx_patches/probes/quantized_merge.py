@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 from .batch_quantized import BITS, WIDTH, feed
 from .offset_alias import cache_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 
 _TEXT = (5, 9, 2, 7, 3)

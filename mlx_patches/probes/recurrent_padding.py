@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from .._patch import Target
-from ..patches.shared.recurrent_padding import KNOW_LEFT, MASKED
+from ..core.patch import Target
+from ..patches.models.recurrent_padding import KNOW_LEFT, MASKED
 from . import NotApplicable, Result
 from .rope_deltas import out_of_the_way, require_own
 
@@ -91,7 +91,7 @@ def left(model: Any, size: int = _CHUNK) -> list[list[Any]]:
         size: of the pieces in which the prompts are fed.
     """
     from ..lab import engine
-    from ..patches.shared._rows import recurrent
+    from ..patches.caches.rows import recurrent
 
     longest = max(map(len, PROMPTS))
     padding = [longest - len(prompt) for prompt in PROMPTS]

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 from .offset_alias import cache_of
 
@@ -82,7 +82,7 @@ def padded_texts(model: Any) -> list[Any]:
     """The same as a left-padded batch; not for hybrids, whose other layers have defects there."""
     from ..lab import engine
     from ..lab.scenarios import LENGTHS, decode, prefill_left, rows_of
-    from ..patches.shared._rows import recurrent
+    from ..patches.caches.rows import recurrent
 
     if any(True for _ in recurrent(model.make_cache())):
         return []
@@ -148,12 +148,12 @@ def queued_prompts(model: Any) -> list[Any]:
 @contextlib.contextmanager
 def out_of_the_way(patches: tuple[str, ...]) -> Iterator[None]:
     """With other defects repaired."""
-    from .. import _registry
-    from .._manager import Manager
+    from ..core.manager import Manager
+    from ..patches import catalogue
     from .child import anything_goes
 
     managers = []
-    for patch in map(_registry.builtin().get, patches):
+    for patch in map(catalogue.builtin().get, patches):
         managers.append(Manager(anything_goes(patch)))
         managers[-1].apply(patch)
     try:
@@ -167,7 +167,7 @@ def carried(target: Target) -> Result:
     """Whether a delta that rides on a cache follows its row."""
     import mlx.core as mx
 
-    from ..patches.shared import _row_deltas
+    from ..patches.caches import row_record
 
     kind, _, operation = target.name.partition(".")
     batch_class = cache_of(target)
@@ -175,7 +175,7 @@ def carried(target: Target) -> Result:
         raise NotApplicable(f"{kind} has no {operation} in this release")
     caches = importlib.import_module(target.module)
     batch = filled(caches, kind, 3)
-    _row_deltas.keep(batch, mx.array([[1], [2], [3]]))
+    row_record.keep(batch, mx.array([[1], [2], [3]]))
     if operation == "extend":
         batch.extend(filled(caches, kind, 1))
         wanted = [[1], [2], [3], [0]]
@@ -186,9 +186,9 @@ def carried(target: Target) -> Result:
         batch, wanted = batch.extract(1), [[2]]
     else:
         rows = [filled(caches, kind.removeprefix("Batch"), 1) for _ in range(2)]
-        _row_deltas.keep(rows[1], mx.array([[5]]))
+        row_record.keep(rows[1], mx.array([[5]]))
         batch, wanted = batch_class.merge(rows), [[0], [5]]
-    found = _row_deltas.deltas_of(batch)
+    found = row_record.deltas_of(batch)
     seen = None if found is None else found.tolist()
     return Result(seen != wanted, f"after {operation} the rows' deltas are {seen}")
 

@@ -7,7 +7,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 
 _BEGIN, _END = 3, 4

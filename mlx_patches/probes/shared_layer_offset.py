@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 from .batch_invariance import TOLERANCE, largest, random_rows
 from .tiny import TinyModel, gemma3n, gemma4

@@ -7,7 +7,7 @@ import inspect
 import logging
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import NotApplicable, Result
 
 SIZE = 8

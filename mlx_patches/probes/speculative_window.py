@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 
 _WINDOW = 4

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 from .extra_eos import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, write_folder
 

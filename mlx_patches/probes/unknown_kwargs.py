@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 from .offset_alias import cache_of
 

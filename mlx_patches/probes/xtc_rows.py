@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from .._patch import Target
+from ..core.patch import Target
 from . import Result
 
 _ALWAYS, _THRESHOLD, _SPECIAL = 1.0, 0.1, [3]

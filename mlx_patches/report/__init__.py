@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from .._activation import MODEL_PACKAGES, session
-from .._errors import MlxPatchesError
-from .._evidence import cell_pairs, fate
-from .._recommend import RED, REPAIRED
+from ..activation.session import MODEL_PACKAGES, session
+from ..auditing.recommend import RED, REPAIRED
+from ..core.errors import MlxPatchesError
+from ..evidence.store import cell_pairs, fate
 
 HERE = Path(__file__).parent
 PARTLY = "partly"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mlx_patches import _evidence, report
+from mlx_patches import report
+from mlx_patches.evidence import store
 
 ROOT = Path(__file__).parents[2]
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -62,7 +63,7 @@ def chromium():
 
 @pytest.fixture(scope="session")
 def evidence():
-    return _evidence.load()
+    return store.load()
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +104,7 @@ def test_every_measured_cell_is_there(page, evidence):
     cells = sum(len(one["without"]) for one in evidence)
     assert page.locator("tr[data-family] button").count() == cells
     for one in evidence:
-        fates = {f: _evidence.fate(pairs) for f, pairs in _evidence.cell_pairs(one).items()}
+        fates = {f: store.fate(pairs) for f, pairs in store.cell_pairs(one).items()}
         for family in list(fates)[:3]:
             name = cell_of(page, family, one["set"]).get_attribute("aria-label")
             sign = {"green": "right", "repaired": "repaired", "not-built": "not built"}
@@ -113,7 +114,7 @@ def test_every_measured_cell_is_there(page, evidence):
 
 def test_a_cell_tells_its_evidence(page, evidence):
     one = next(one for one in evidence if one["set"] == "mlx-vlm 0.4.4")
-    pairs = _evidence.cell_pairs(one)["gemma4"]
+    pairs = store.cell_pairs(one)["gemma4"]
     cell_of(page, "gemma4", "mlx-vlm 0.4.4").click()
     dialog = page.get_by_role("dialog", name="gemma4 in mlx-vlm 0.4.4")
     assert dialog.is_visible()

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlx_patches import MlxPatchesError
-from mlx_patches._distributions import Installed
-from mlx_patches._gate import judge
-from mlx_patches._matrix import CompatMatrix, builtin_path
-from mlx_patches._models import read_folder
+from mlx_patches.auditing.models import read_folder
+from mlx_patches.core.distributions import Installed
+from mlx_patches.matrix.decide import judge
+from mlx_patches.matrix.matrix import CompatMatrix, builtin_path
 
 # Seconds of CPU for one input.
 SLOW = 5.0

@@ -11,14 +11,15 @@ from zlib import crc32
 import pytest
 from _pytest.mark import ParameterSet
 
-from mlx_patches import _gate, _registry
-from mlx_patches._activation import Session
-from mlx_patches._audit import judge_file
-from mlx_patches._distributions import source_file
-from mlx_patches._manager import Manager
-from mlx_patches._matrix import CompatMatrix
-from mlx_patches._patch import Patch, Target
+from mlx_patches.activation.session import Session
+from mlx_patches.auditing.audit import judge_file
+from mlx_patches.core.distributions import source_file
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.patch import Patch, Target
 from mlx_patches.lab.runner import environment
+from mlx_patches.matrix import decide
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable, Result
 from mlx_patches.probes.child import anything_goes
 
@@ -53,7 +54,7 @@ def every_target() -> list[ParameterSet]:
     """(patch, target) for each target of an installed distribution, as pytest parameters."""
     return [
         pytest.param(patch, target, id=f"{patch.id}-{target.path}")
-        for patch in _registry.builtin()
+        for patch in catalogue.builtin()
         for target in patch.targets
         if installed(target.distribution)
     ]
@@ -63,7 +64,7 @@ def every_patch() -> list[ParameterSet]:
     """Each patch that has a target in an installed distribution, as pytest parameters."""
     return [
         pytest.param(patch, id=patch.id)
-        for patch in _registry.builtin()
+        for patch in catalogue.builtin()
         if any(installed(target.distribution) for target in patch.targets)
     ]
 
@@ -79,9 +80,9 @@ def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
         return Result(True, f"{type(error).__name__}: {error}")
 
 
-def verdict(patch: Patch, target: Target) -> _gate.Verdict:
+def verdict(patch: Patch, target: Target) -> decide.Verdict:
     """The gate's word on a target, by the committed matrix."""
-    return judge_file(Session(_registry.builtin(), CompatMatrix.builtin()), patch, target)
+    return judge_file(Session(catalogue.builtin(), CompatMatrix.builtin()), patch, target)
 
 
 @pytest.fixture

@@ -6,73 +6,74 @@ from collections.abc import Callable
 
 import pytest
 
-from mlx_patches._patch import Attribute
-from mlx_patches.patches.mlx_lm import (
+from mlx_patches.core.patch import Attribute
+from mlx_patches.patches.caches import (
     arrays_chunks,
     arrays_extend,
-    arrays_restored,
-    batch_rotating_extract,
-    chunked_front,
-    gated_delta_mask,
-    kv_bits_refused,
-    long_rope,
-    mamba_rows,
-    plamo3_window,
-    processors_prompt,
-    recurrent_extract,
-    server_chunked_hit,
-    server_empty_prompt,
-    server_prefix_hit,
-    sinks_warning,
-    speculative_split,
-    speculative_window,
-    window_mask,
-    xtc_rows,
-)
-from mlx_patches.patches.mlx_vlm import (
-    _quantized_rows,
-    altup_batch,
-    aya_blur,
-    aya_masks,
-    batch_turbo_quant,
-    deepstack_rows,
-    falcon_text,
-    mask_after_update,
-    mask_by_offset,
-    mistral_row_scale,
-    mllama_text,
-    phi4_siglip_code,
-    quantize_last_layer,
-    quantized_decode_mask,
-    ring_rows,
-    single_joins,
-    unknown_kwargs,
-)
-from mlx_patches.patches.shared import (
-    _handles,
-    _row_deltas,
     arrays_mask,
+    arrays_restored,
     arrays_rows,
+    batch_rotating_extract,
+    batch_turbo_quant,
     cachelist_state,
-    dynamic_rope,
-    extra_eos,
+    chunked_front,
     frozen_state,
-    gemma2_masks,
-    learned_positions,
-    mask_list,
+    handles,
+    mamba_rows,
     never_written,
     padding_nan,
-    quantize_rotating,
-    quantized_masks,
     quantized_merge,
-    recurrent_padding,
-    rope_deltas,
+    quantized_rows,
+    recurrent_extract,
     rotating_max_size,
     rotating_merge,
     rotating_restored,
+    row_record,
+    single_joins,
+)
+from mlx_patches.patches.generation import (
+    kv_bits_refused,
+    processors_prompt,
+    quantize_last_layer,
+    quantize_rotating,
+    sinks_warning,
+    speculative_split,
+    speculative_window,
+    xtc_rows,
+)
+from mlx_patches.patches.loading import extra_eos, phi4_siglip_code
+from mlx_patches.patches.masks import (
+    aya_masks,
+    gated_delta_mask,
+    gemma2_masks,
+    mask_after_update,
+    mask_by_offset,
+    mask_list,
+    plamo3_window,
+    quantized_decode_mask,
+    quantized_masks,
+    window_mask,
+)
+from mlx_patches.patches.models import (
+    altup_batch,
+    aya_blur,
+    falcon_text,
+    mllama_text,
+    recurrent_padding,
+    ring_rows,
     row_by_row,
+    unknown_kwargs,
+)
+from mlx_patches.patches.positions import (
+    deepstack_rows,
+    dynamic_rope,
+    learned_positions,
+    long_rope,
+    mistral_row_scale,
+    rope_deltas,
     shared_layer_offset,
 )
+from mlx_patches.patches.server import server_chunked_hit, server_empty_prompt, server_prefix_hit
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
     gemma4_attention,
@@ -91,7 +92,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def handles_that_alias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_handles, "Attribute", lambda name, read: Attribute(name))
+    monkeypatch.setattr(handles, "Attribute", lambda name, read: Attribute(name))
 
 
 def states_that_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +133,7 @@ def rows_that_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
         "_blank": lambda part, rows: part[:0, :, :0],
     }
     for name, function in broken.items():
-        monkeypatch.setattr(_quantized_rows, name, function)
+        monkeypatch.setattr(quantized_rows, name, function)
 
 
 def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +162,7 @@ def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_rows, "ring_mask", lambda cache, window: None)
-    monkeypatch.setattr(_row_deltas, "keep", lambda cache, *carried: None)
+    monkeypatch.setattr(row_record, "keep", lambda cache, *carried: None)
 
 
 def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +294,7 @@ def slots_that_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_row_deltas, "keep", lambda cache, *carried: None)
+    monkeypatch.setattr(row_record, "keep", lambda cache, *carried: None)
     monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
     monkeypatch.setattr(rope_deltas, "of_prompts", lambda *_: None)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.mlx_vlm.aya_masks import Masks, attended
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.aya_masks import Masks, attended
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.tiny import aya_vision
 
 mx = pytest.importorskip("mlx.core")
-PATCH = _registry.builtin().get("aya-masks")
+PATCH = catalogue.builtin().get("aya-masks")
 TEXT = [list(range(1, 8))]
 
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import mlx_patches
-from mlx_patches._activation import session
-from mlx_patches._matrix import CompatMatrix
+from mlx_patches.activation.session import session
+from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.batch_invariance import TOLERANCE, measure, random_rows
 from mlx_patches.probes.tiny import gemma4, llama

@@ -6,14 +6,14 @@ import importlib.util
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.mlx_vlm.batch_quantized import merge
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.batch_quantized import merge
 from mlx_patches.probes.batch_quantized import Kind, feed
 
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
-PATCH = _registry.builtin().get("batch-quantized")
+PATCH = catalogue.builtin().get("batch-quantized")
 
 
 @pytest.fixture

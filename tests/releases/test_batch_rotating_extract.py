@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 from packaging.version import Version
 
-from mlx_patches import _registry
-from mlx_patches.patches.mlx_lm import batch_rotating_extract
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches import batch_rotating_extract
 
 from .conftest import installed, run_probe
 
@@ -21,7 +21,7 @@ caches = importlib.import_module("mlx_lm.models.cache")
 if not hasattr(getattr(caches, "BatchRotatingKVCache", None), "extract"):
     pytest.skip("this mlx-lm extracts no rotating rows (before 0.28.4)", allow_module_level=True)
 
-PATCH = _registry.builtin().get("batch-rotating-extract")
+PATCH = catalogue.builtin().get("batch-rotating-extract")
 TARGET = PATCH.targets[0]
 RELEASE = Version(version("mlx-lm"))
 KEEPS_UNUSED_SLOTS = Version("0.30.4") > RELEASE

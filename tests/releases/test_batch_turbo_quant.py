@@ -7,13 +7,13 @@ import importlib.util
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 from mlx_patches.probes.batch_quantized import Kind, feed, restored
 
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
-PATCH = _registry.builtin().get("batch-turbo-quant")
+PATCH = catalogue.builtin().get("batch-turbo-quant")
 WIDTH = 32
 
 

@@ -88,7 +88,7 @@ def test_enabled_environment_patches_an_unmodified_program(enabled):
             "-c",
             code.replace(
                 "import mlx_patches\n",
-                "assert 'mlx_patches._activation' not in sys.modules\nimport mlx_patches\n",
+                "assert 'mlx_patches.activation.session' not in sys.modules\nimport mlx_patches\n",
             ),
         ],
         capture_output=True,
@@ -159,10 +159,10 @@ def test_probe_is_red_without_and_green_with():
 
 
 def test_explain_and_list_name_every_patch():
-    from mlx_patches import _registry
+    from mlx_patches.patches import catalogue
 
     listed = run("list").stdout
-    for patch in _registry.builtin():
+    for patch in catalogue.builtin():
         assert patch.id in listed
         explained = run("explain", patch.id)
         assert explained.returncode == 0

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches._ledger import NOT_NEEDED
+from mlx_patches.core.outcome import NOT_NEEDED
+from mlx_patches.patches import catalogue
 from tests.conformance import Case, Conformance, import_modules
 
 from .conftest import every_patch
@@ -33,7 +33,7 @@ class TestConformance(Conformance):
 
 def test_a_patch_without_targets_here_is_not_needed():
     """The rest of the registry: those that the suite above leaves out."""
-    for patch in _registry.builtin():
+    for patch in catalogue.builtin():
         if not ready(patch):
             outcomes = Case(patch).manager().apply(patch)
             assert {o.status for o in outcomes if has_module(o)} <= NOT_NEEDED, patch.id

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.mlx_vlm import deepstack_rows
-from mlx_patches.patches.mlx_vlm.deepstack_rows import FEATURES, MASK
+from mlx_patches.patches.positions import deepstack_rows
+from mlx_patches.patches.positions.deepstack_rows import FEATURES, MASK
 
 mx = pytest.importorskip("mlx.core")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.mlx_vlm.altup_batch import one_row
-from mlx_patches.patches.shared.shared_layer_offset import before
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models.altup_batch import one_row
+from mlx_patches.patches.positions.shared_layer_offset import before
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.batch_invariance import TOLERANCE, measure
 from mlx_patches.probes.shared_layer_offset import differs
@@ -16,7 +16,7 @@ from .conftest import installed
 
 mx = pytest.importorskip("mlx.core")
 PATCHES = [
-    _registry.builtin().get(name)
+    catalogue.builtin().get(name)
     for name in ("offset-alias", "mask-list", "shared-layer-offset", "altup-batch")
 ]
 

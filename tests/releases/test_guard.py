@@ -7,8 +7,8 @@ import logging
 import mlx.core as mx
 import pytest
 
-from mlx_patches._manager import Manager
-from mlx_patches._patch import Patch, Target, around
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.probes.child import anything_goes
 from mlx_patches.probes.tiny import MODELS
 

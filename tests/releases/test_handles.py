@@ -6,13 +6,13 @@ import copy
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.shared._handles import handle
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.handles import handle
 
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
-PATCH = _registry.builtin().get("offset-alias")
+PATCH = catalogue.builtin().get("offset-alias")
 CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
 
 

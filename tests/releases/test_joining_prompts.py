@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 
 from .conftest import installed
 
@@ -31,7 +31,7 @@ def test_answers_are_those_alone(family, lengths, ungated):
     from mlx_patches.lab.build import build
 
     for name in ("never-written", "arrays-extend"):
-        ungated(_registry.builtin().get(name))
+        ungated(catalogue.builtin().get(name))
     model = build(Family("mlx-lm", family)).module
     first, late = ([prompt(length) for length in part] for part in lengths)
     assert together(model, first, late) == [alone(model, one) for one in (*first, *late)]

@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from mlx_patches import _fingerprint, _known
-from mlx_patches._distributions import source_file
+from mlx_patches.core import fingerprint, known_files
+from mlx_patches.core.distributions import source_file
 
 from .conftest import every_target
 
@@ -27,9 +27,9 @@ def test_the_table_agrees_with_the_file(module, names):
     if path is None:
         return
     content = path.read_bytes()
-    entry = _known.entry_of(str(path))
+    entry = known_files.entry_of(str(path))
     assert entry, f"{path.name} of this release is not in the table: run tools/known_files.py"
-    fresh = _fingerprint.describe_file(content, names)
+    fresh = fingerprint.describe_file(content, names)
     for name in names:
         assert entry[name] == (None if fresh[name] is None else [fresh[name][0], fresh[name][1]])
     assert ast.parse(content)

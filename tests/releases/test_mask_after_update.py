@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.mlx_vlm.mask_after_update import whole
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.mask_after_update import whole
 from mlx_patches.probes.mask_after_update import batch_caches, decoder, run
 
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core")
-PATCH = _registry.builtin().get("mask-after-update")
+PATCH = catalogue.builtin().get("mask-after-update")
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
 ROW = [list(range(1, 12))]
 

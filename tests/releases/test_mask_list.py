@@ -6,15 +6,15 @@ import importlib
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches._patch import Target
+from mlx_patches.core.patch import Target
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.mask_list import asked, own_function, same
 
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core")
-PATCH = _registry.builtin().get("mask-list")
+PATCH = catalogue.builtin().get("mask-list")
 
 
 @pytest.fixture(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.mlx_vlm import mistral_row_scale
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.positions import mistral_row_scale
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.mistral_row_scale import probe
 from mlx_patches.probes.tiny import mistral3
 
 mx = pytest.importorskip("mlx.core")
-PATCH = _registry.builtin().get("mistral-row-scale")
+PATCH = catalogue.builtin().get("mistral-row-scale")
 
 
 @pytest.fixture(params=["ministral3", "mistral4"])

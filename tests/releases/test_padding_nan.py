@@ -6,14 +6,14 @@ import importlib
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.offset_alias import cache_of, make
 
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core")
-PATCH = _registry.builtin().get("padding-nan")
+PATCH = catalogue.builtin().get("padding-nan")
 
 
 @pytest.fixture(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 from mlx_patches.probes.paged_prefix import BLOCK, PREFIX, given_back, paged_server, prefix_cache
 from mlx_patches.probes.vllm_scheduler import Server, family, llama, sliding_llama
 
@@ -17,7 +17,7 @@ MODELS = {"llama": llama, "sliding": sliding_llama, "jamba": lambda: family("jam
 
 @pytest.fixture(autouse=True)
 def _applied(ungated):
-    ungated(_registry.builtin().get("paged-prefix"))
+    ungated(catalogue.builtin().get("paged-prefix"))
 
 
 def kv(*shape):

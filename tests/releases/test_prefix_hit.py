@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.prefix_hit import LEGACY, compare
 from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
@@ -25,7 +25,7 @@ QUANTIZED = {"kv_cache_quantization": True, "kv_cache_min_quantize_tokens": 1}
 def _applied(ungated):
     importlib.import_module("mlx_lm.models.cache")
     for id_ in ("prefix-hit", "legacy-prefix-hit", *BELOW):
-        ungated(_registry.builtin().get(id_))
+        ungated(catalogue.builtin().get(id_))
 
 
 def prompts(count=25, seed=3):
@@ -95,7 +95,7 @@ def test_a_window_that_is_cut_back_stays_one_or_is_marked():
     from mlx_patches.patches.vllm_mlx.prefix_hit import HOLED
 
     host = importlib.import_module("vllm_mlx.memory_cache")
-    patch = _registry.builtin().get("prefix-hit")
+    patch = catalogue.builtin().get("prefix-hit")
     decided = verdict(patch, patch.targets[1])
     if not decided.ok:
         pytest.skip(decided.reason)

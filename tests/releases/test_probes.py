@@ -6,8 +6,8 @@ import functools
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches._ledger import Status
+from mlx_patches.core.outcome import Status
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 
 from .conftest import every_patch, every_target, run_probe, verdict
@@ -50,4 +50,4 @@ def test_mutant_turns_the_probe_red(patch, ungated, monkeypatch):
 
 
 def test_every_patch_has_a_mutant():
-    assert set(MUTANTS) == set(_registry.builtin().ids())
+    assert set(MUTANTS) == set(catalogue.builtin().ids())

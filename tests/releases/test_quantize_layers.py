@@ -7,7 +7,7 @@ import importlib.util
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 
 from .conftest import installed
 
@@ -42,7 +42,7 @@ def kinds(layers):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_layers_that_rotate_stay_and_others_do_not(ungated, package):
-    ungated(_registry.builtin().get("quantize-rotating"))
+    ungated(catalogue.builtin().get("quantize-rotating"))
     quantize, caches = function_and_caches(package)
     layers = filled(caches, "full", "sliding", "full")
     before = list(layers)
@@ -55,7 +55,7 @@ def test_layers_that_rotate_stay_and_others_do_not(ungated, package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_happens_without_bits_or_before_the_start(ungated, package):
     for name in ("quantize-rotating", "vlm-quantize-last-layer"):
-        ungated(_registry.builtin().get(name))
+        ungated(catalogue.builtin().get(name))
     quantize, caches = function_and_caches(package)
     layers = filled(caches, "full", "sliding", "full")
     quantize(layers, kv_bits=None, **START)
@@ -69,7 +69,7 @@ def test_both_patches_go_together(ungated):
     ):
         pytest.skip("the last layer is patched from mlx-vlm 0.6.0 on")
     for name in ("quantize-rotating", "vlm-quantize-last-layer"):
-        ungated(_registry.builtin().get(name))
+        ungated(catalogue.builtin().get(name))
     quantize, caches = function_and_caches("mlx_vlm")
     layers = filled(caches, "full", "sliding", "full")
     quantize(layers, 0, 64, 8)

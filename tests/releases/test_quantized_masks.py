@@ -7,12 +7,12 @@ import importlib.util
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
-PATCH = _registry.builtin().get("quantized-masks")
+PATCH = catalogue.builtin().get("quantized-masks")
 NAME = "quantized_scaled_dot_product_attention"
 MODULES = [
     module

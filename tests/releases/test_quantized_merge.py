@@ -6,14 +6,14 @@ import importlib
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.shared.quantized_merge import plain
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.quantized_merge import plain
 from mlx_patches.probes.batch_quantized import feed
 
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
-PATCH = _registry.builtin().get("quantized-merge")
+PATCH = catalogue.builtin().get("quantized-merge")
 CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _registry
 from mlx_patches.lab import Family, NotBuilt, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.scenarios import decode, feed, row_with_image, rows_of
-from mlx_patches.patches.shared import _prompt_positions
-from mlx_patches.patches.shared.rope_deltas import FAMILIES
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.positions import prompts as image_prompts
+from mlx_patches.patches.positions.rope_deltas import FAMILIES
 from mlx_patches.probes import NotApplicable
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_vlm")
-PATCH = _registry.builtin().get("rope-deltas")
+PATCH = catalogue.builtin().get("rope-deltas")
 
 
 @pytest.fixture(params=FAMILIES)
@@ -55,12 +55,12 @@ def noted(*prompts):
     model = Model()
     for ids, places, *mask in prompts:
         positions = mx.broadcast_to(mx.array([[places]]), (3, 1, len(places)))
-        _prompt_positions.note(model, mx.array([ids]), positions, mx.array(mask) if mask else None)
-    return _prompt_positions.prompts(model)
+        image_prompts.note(model, mx.array([ids]), positions, mx.array(mask) if mask else None)
+    return image_prompts.prompts(model)
 
 
 def rows(*texts):
-    return [_prompt_positions.as_bytes(mx.array(text)) for text in texts]
+    return [image_prompts.as_bytes(mx.array(text)) for text in texts]
 
 
 def places(prompt):
@@ -69,13 +69,13 @@ def places(prompt):
 
 def test_a_row_gets_the_positions_of_its_own_tokens():
     kept = noted(([5, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 9, 7], [0, 1, 1, 1, 2]))
-    found = _prompt_positions.found(kept, rows([5, 9, 9, 9], [5, 9, 9, 6], [5, 8], []))
+    found = image_prompts.found(kept, rows([5, 9, 9, 9], [5, 9, 9, 6], [5, 8], []))
     assert [places(prompt) for prompt in found] == [[0, 1, 1, 1, 2], [0, 1, 1, 2], None, None]
 
 
 def test_right_padding_is_no_part_of_a_prompt():
     kept = noted(([5, 9], [0, 1]), ([5, 9, 9, 6], [0, 1, 1, 2]))
-    (found,) = _prompt_positions.found(kept, rows([5, 9, 9, 6, 0, 0]))
+    (found,) = image_prompts.found(kept, rows([5, 9, 9, 6, 0, 0]))
     assert places(found) == [0, 1, 1, 2]
     assert found.between(2, 6)[0, 0].tolist() == [1, 2, 3, 4]
 
@@ -83,10 +83,10 @@ def test_right_padding_is_no_part_of_a_prompt():
 def test_the_same_tokens_with_other_images_keep_their_order():
     kept = noted(([5, 9, 9], [7, 7, 7]), ([5, 9, 9], [0, 1, 1]), ([5, 9, 9], [0, 1, 2]))
     text = [5, 9, 9]
-    assert [places(p) for p in _prompt_positions.found(kept, rows(text))] == [[0, 1, 2]]
-    both = _prompt_positions.found(kept, rows(text, [4], text))
+    assert [places(p) for p in image_prompts.found(kept, rows(text))] == [[0, 1, 2]]
+    both = image_prompts.found(kept, rows(text, [4], text))
     assert [places(p) for p in both] == [[0, 1, 1], None, [0, 1, 2]]
-    four = _prompt_positions.found([kept[-1]], rows(text, text))
+    four = image_prompts.found([kept[-1]], rows(text, text))
     assert [places(p) for p in four] == [[0, 1, 2]] * 2
 
 
@@ -103,7 +103,7 @@ def test_a_delta_is_that_of_the_tokens_so_far():
 
 def test_what_was_fed_is_known_as_long_as_nothing_else_is_in_the_cache():
     cache = Model()
-    fed = _prompt_positions.fed
+    fed = image_prompts.fed
     assert fed(cache, [-1, 0], mx.array([[0, 5], [6, 7]])) == rows([5], [6, 7])
     assert fed(cache, [1, 2], mx.array([[8, 9], [8, 9]])) == rows([5, 8, 9], [6, 7, 8, 9])
     assert fed(cache, [4, 5], mx.array([[1, 2], [1, 2]])) == [b"", b""]

@@ -10,16 +10,16 @@ import importlib.util
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.shared import rotating_max_size
-from mlx_patches.patches.shared.rotating_max_size import as_int
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches import rotating_max_size
+from mlx_patches.patches.caches.rotating_max_size import as_int
 
 from .conftest import installed, run_probe
 
 mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
 np = pytest.importorskip("numpy", reason="every release set has NumPy")
 
-PATCH = _registry.builtin().get("rotating-max-size")
+PATCH = catalogue.builtin().get("rotating-max-size")
 MODULES = [
     importlib.import_module(target_module)
     for distribution, target_module in (

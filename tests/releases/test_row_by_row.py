@@ -7,7 +7,7 @@ import pytest
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.lab.scenarios import SCENARIOS
-from mlx_patches.patches.shared import row_by_row
+from mlx_patches.patches.models import row_by_row
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
 mx = pytest.importorskip("mlx.core")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.offset_alias import cache_of
 
 from .conftest import installed
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
-PATCH = _registry.builtin().get("server-prefix-hit")
+PATCH = catalogue.builtin().get("server-prefix-hit")
 
 
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)

@@ -6,12 +6,12 @@ import importlib
 
 import pytest
 
-from mlx_patches import _registry
 from mlx_patches.lab import EXACT, Family, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.compare import spoken
 from mlx_patches.lab.scenarios import alone
-from mlx_patches.patches.mlx_vlm.single_joins import batched, whole
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.single_joins import batched, whole
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
 mx = pytest.importorskip("mlx.core")
@@ -57,7 +57,7 @@ def test_a_row_joins_llama4(monkeypatch):
     chunked = next(type(c) for c in model.make_cache() if hasattr(c, "chunk_size"))
     monkeypatch.setattr(chunked, "step", 4)
     prompts = [5, 9, 2, 7], [8, 6, 10]
-    needed = [patch.id for patch in _registry.builtin() if patch.id.startswith(("row-", "single"))]
+    needed = [patch.id for patch in catalogue.builtin() if patch.id.startswith(("row-", "single"))]
     with out_of_the_way((*needed, "offset-alias", "mask-list")):
         said = engine.generate(model, [prompts[0]], prompts[1], 24)
         cell = spoken(said, [alone(model, prompt, 24) for prompt in prompts], EXACT)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _registry
-from mlx_patches.patches.mlx_vlm.unknown_kwargs import tolerant
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models.unknown_kwargs import tolerant
 from mlx_patches.probes.unknown_kwargs import FORWARDED
 
 from .conftest import installed
 
-PATCH = _registry.builtin().get("unknown-kwargs")
+PATCH = catalogue.builtin().get("unknown-kwargs")
 
 
 def test_known_arguments_arrive_and_others_do_not():

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from mlx_patches import _activation
-from mlx_patches._activation import Session
-from mlx_patches._manager import Manager
-from mlx_patches._matrix import CompatMatrix
-from mlx_patches._patch import Patch, Target, around
-from mlx_patches._registry import Registry
+from mlx_patches.activation import session
+from mlx_patches.activation.session import Session
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.patch import Patch, Target, around
+from mlx_patches.core.registry import Registry
+from mlx_patches.matrix.matrix import CompatMatrix
 
 settings.register_profile("unit", derandomize=True, deadline=None, database=None)
 settings.load_profile("unit")
@@ -123,7 +123,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     meta_path, path_hooks = list(sys.meta_path), list(sys.path_hooks)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(_activation, "_session", None)
+    monkeypatch.setattr(session, "_session", None)
     made = Site(tmp_path)
     yield made
     made.forget()

@@ -13,9 +13,11 @@ from textwrap import dedent
 import pytest
 
 import mlx_patches
-from mlx_patches import MlxPatchesError, _activation, _manager
-from mlx_patches._activation import model_of
-from mlx_patches._ledger import Report, Status
+from mlx_patches import MlxPatchesError
+from mlx_patches.activation import session as activation
+from mlx_patches.activation.session import model_of
+from mlx_patches.core import manager
+from mlx_patches.core.outcome import Report, Status
 from tests.conformance import forked
 
 from .conftest import (
@@ -141,7 +143,7 @@ ROWS = {
 def session(releases, monkeypatch):
     """The process's session, around the fake patches."""
     made = session_for(*EVERY, always=["always"], models=ROWS)
-    monkeypatch.setattr(_activation, "_session", made)
+    monkeypatch.setattr(activation, "_session", made)
     yield made
     made.restore(None)
 
@@ -299,8 +301,8 @@ def test_an_unknown_patch_is_an_error_with_a_suggestion(session, call):
 
 def test_a_row_that_names_an_unknown_patch_is_an_error(releases, monkeypatch):
     matrix = matrix_for(*EVERY, models={**ROWS, "odd": {"mlx-vlm": ["nobody"]}})
-    made = _activation.Session(registry_of(*EVERY), matrix)
-    monkeypatch.setattr(_activation, "_session", made)
+    made = activation.Session(registry_of(*EVERY), matrix)
+    monkeypatch.setattr(activation, "_session", made)
     with pytest.raises(MlxPatchesError, match="no patch 'nobody'"):
         mlx_patches.apply(models=["odd"])
 
@@ -411,7 +413,7 @@ def test_dry_run_reports_what_apply_would_do(session, arguments):
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_disable(releases, monkeypatch, value, dry_run):
     monkeypatch.setenv("MLX_PATCHES_DISABLE", value)
-    monkeypatch.setattr(_activation, "_session", session_for(*EVERY, models=ROWS))
+    monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
     load("mlx_vlm.models.cache")
     report = mlx_patches.apply(["method", "function"], dry_run=dry_run)
     off = {"method", "function"} if value == "all" else {"method"}
@@ -425,7 +427,7 @@ def test_disable(releases, monkeypatch, value, dry_run):
 
 def test_disable_holds_for_models_too(releases, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "method")
-    monkeypatch.setattr(_activation, "_session", session_for(*EVERY, models=ROWS))
+    monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
     assert in_effect() == {("mlx-vlm", "function")}
@@ -438,7 +440,7 @@ def test_disable_holds_for_models_too(releases, monkeypatch):
 @pytest.mark.parametrize("value", ["optional", "no-such-patch, optional"])
 def test_optional_patches_can_be_asked_for_by_the_environment(releases, monkeypatch, caplog, value):
     monkeypatch.setenv("MLX_PATCHES_ENABLE", value)
-    monkeypatch.setattr(_activation, "_session", session_for(*EVERY, models=ROWS))
+    monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
     mlx_patches.apply()
     load("mlx_vlm.models.cache")
     assert ("mlx-vlm", "optional") in in_effect()
@@ -449,7 +451,7 @@ def test_optional_patches_can_be_asked_for_by_the_environment(releases, monkeypa
 def test_what_is_switched_off_cannot_be_asked_for(releases, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_ENABLE", "optional")
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "optional")
-    monkeypatch.setattr(_activation, "_session", session_for(*EVERY, models=ROWS))
+    monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
     mlx_patches.apply()
     load("mlx_vlm.models.cache")
     assert ("mlx-vlm", "optional") not in in_effect()
@@ -538,8 +540,8 @@ def test_a_model_that_fails_to_import_fails_as_without_us(session, releases):
 
 def test_a_patch_that_cannot_be_loaded_does_not_reach_the_import(releases, monkeypatch, caplog):
     matrix = matrix_for(*EVERY, models={**ROWS, "gemma4": {"mlx-lm": ["nobody"]}})
-    made = _activation.Session(registry_of(*EVERY), matrix)
-    monkeypatch.setattr(_activation, "_session", made)
+    made = activation.Session(registry_of(*EVERY), matrix)
+    monkeypatch.setattr(activation, "_session", made)
     mlx_patches.apply()
     assert load("mlx_lm.models.gemma4").Model()(1) == 2
     assert "no patch 'nobody'" in caplog.text
@@ -553,7 +555,7 @@ def test_auto_applies(releases):
     lines, _ = run(
         """
         import mlx_patches.auto
-        from mlx_patches._activation import session
+        from mlx_patches.activation.session import session
         print(session().active, session().by_model)
         """,
         releases.root,
@@ -569,8 +571,8 @@ def test_auto_never_raises_with_a_broken_matrix(tmp_path, content):
     lines, errors = run(
         f"""
         import pathlib
-        import mlx_patches._matrix
-        mlx_patches._matrix.builtin_path = lambda: pathlib.Path({str(matrix)!r})
+        import mlx_patches.matrix.matrix
+        mlx_patches.matrix.matrix.builtin_path = lambda: pathlib.Path({str(matrix)!r})
         import mlx_patches.auto
         print("alive")
         """
@@ -581,7 +583,7 @@ def test_auto_never_raises_with_a_broken_matrix(tmp_path, content):
 
 
 def test_apply_does_raise_with_a_broken_matrix(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(mlx_patches._matrix, "builtin_path", lambda: tmp_path / "none.yaml")
+    monkeypatch.setattr(mlx_patches.matrix.matrix, "builtin_path", lambda: tmp_path / "none.yaml")
     with pytest.raises(MlxPatchesError, match=r"none\.yaml: cannot be read"):
         mlx_patches.apply()
 
@@ -594,12 +596,12 @@ def test_threads_that_ask_first_share_one_session(site, monkeypatch):
         time.sleep(0.02)
         return matrix_for()
 
-    monkeypatch.setattr(_activation.CompatMatrix, "builtin", slow)
+    monkeypatch.setattr(activation.CompatMatrix, "builtin", slow)
     barrier, found = threading.Barrier(8), []
 
     def ask():
         barrier.wait(10)
-        found.append(_activation.session())
+        found.append(activation.session())
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -612,7 +614,7 @@ def test_threads_that_ask_first_share_one_session(site, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_not_stuck_on_a_lock_that_a_thread_held(session, monkeypatch):
-    monkeypatch.setattr(_manager, "FORK_SECONDS", 0.1)
+    monkeypatch.setattr(manager, "FORK_SECONDS", 0.1)
     held, done = threading.Event(), threading.Event()
 
     def holder():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches._audit import Audit
-from mlx_patches._ledger import Outcome, Status
-from mlx_patches._matrix import CompatMatrix
+from mlx_patches.auditing.audit import Audit
+from mlx_patches.core.outcome import Outcome, Status
+from mlx_patches.matrix.matrix import CompatMatrix
 
 MATRIX = CompatMatrix.builtin()
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mlx_patches import MlxPatchesError, _boot, _enable
+from mlx_patches import MlxPatchesError
+from mlx_patches.activation import boot, enable
 
 ROOT = Path(__file__).parents[2]
-SWITCH = _boot.SWITCH
-BOOT = "import mlx_patches._boot as boot; boot.start(); "
+SWITCH = boot.SWITCH
+BOOT = "import mlx_patches.activation.boot as boot; boot.start(); "
 
 
 def run(code, *, path=None, **environment):
@@ -46,8 +47,9 @@ def test_waits_without_importing_anything_heavy():
 
 def test_applies_at_the_first_import(package):
     done = run(
-        BOOT + "import sys; assert 'mlx_patches._activation' not in sys.modules; import mlx_lm;"
-        "from mlx_patches._activation import session; print(session().active)",
+        BOOT
+        + "import sys; assert 'mlx_patches.activation.session' not in sys.modules; import mlx_lm;"
+        "from mlx_patches.activation.session import session; print(session().active)",
         path=package,
     )
     assert done.stdout.strip() == "True", done.stderr
@@ -58,7 +60,7 @@ def test_a_host_s_own_modules_are_not_too_early(tmp_path):
     for name in ("__init__", "reasoning"):
         (tmp_path / "vllm_mlx" / f"{name}.py").write_text("")
     done = run(
-        BOOT + "import vllm_mlx.reasoning; from mlx_patches._activation import session;"
+        BOOT + "import vllm_mlx.reasoning; from mlx_patches.activation.session import session;"
         "print(session().active)",
         path=tmp_path,
     )
@@ -67,7 +69,7 @@ def test_a_host_s_own_modules_are_not_too_early(tmp_path):
 
 def test_applies_at_once_where_the_package_is_there_already(package):
     done = run(
-        "import mlx_lm; " + BOOT + "from mlx_patches._activation import session;"
+        "import mlx_lm; " + BOOT + "from mlx_patches.activation.session import session;"
         "print(session().active)",
         path=package,
     )
@@ -76,7 +78,7 @@ def test_applies_at_once_where_the_package_is_there_already(package):
 
 def test_environment_variable_switches_it_off(package):
     done = run(
-        BOOT + "import mlx_lm, sys; print('mlx_patches._activation' in sys.modules)",
+        BOOT + "import mlx_lm, sys; print('mlx_patches.activation.session' in sys.modules)",
         path=package,
         MLX_PATCHES="0",
     )
@@ -88,9 +90,9 @@ def test_an_environment_starts_when_its_path_is_complete(tmp_path):
     environment = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     site = next(environment.glob("lib/python*/site-packages"))
-    (site / _enable.NAME).write_text(_enable.line())
+    (site / enable.NAME).write_text(enable.line())
     (site / "zzz.pth").write_text(f"{ROOT}\n")
-    code = "import mlx_patches._boot as b; print(b.active())"
+    code = "import mlx_patches.activation.boot as b; print(b.active())"
     python = environment / "bin" / "python"
     assert subprocess.check_output([python, "-c", code], text=True).strip() == "True"
     (site / "zzz.pth").unlink()
@@ -118,12 +120,12 @@ def test_an_environment_starts_when_its_path_is_complete(tmp_path):
     ],
 )
 def test_a_hosts_processes_are_known_by_their_command_line(command, expected):
-    assert _boot.starts(command, ["host"], ["host_package"]) is expected
+    assert boot.starts(command, ["host"], ["host_package"]) is expected
 
 
 def test_a_limit_holds_for_other_processes_and_children_inherit_it():
     limited = "boot.start('host', ['host'], []); print(boot.active())"
-    code = f"import mlx_patches._boot as boot, os, sys; {limited}"
+    code = f"import mlx_patches.activation.boot as boot, os, sys; {limited}"
     assert run(code).stdout.strip() == "False"
     assert run(code, MLX_PATCHES="1").stdout.strip() == "True"
     as_host = f"import sys; sys.orig_argv = ['python', 'host']; {code}"
@@ -133,41 +135,41 @@ def test_a_limit_holds_for_other_processes_and_children_inherit_it():
 
 
 def test_limits_come_from_the_hosts_own_metadata():
-    limit = _enable.limit_to("pytest")
+    limit = enable.limit_to("pytest")
     assert "pytest" in limit.scripts
     assert "pytest" in limit.modules
     with pytest.raises(MlxPatchesError, match="not installed"):
-        _enable.limit_to("no-such-host")
+        enable.limit_to("no-such-host")
     with pytest.raises(MlxPatchesError, match="no command"):
-        _enable.limit_to("packaging")
+        enable.limit_to("packaging")
 
 
 def test_enable_and_disable(monkeypatch, tmp_path):
-    monkeypatch.setattr(_enable, "_path", lambda: tmp_path / _enable.NAME)
-    assert _enable.enable().read_text() == _enable.line()
-    limit = _enable.Limit("host", ("host",), ("host_package",))
-    assert _enable.enable(limit).read_text() == _enable.line(limit)
-    assert _enable.disable() == tmp_path / _enable.NAME
-    assert _enable.disable() is None
+    monkeypatch.setattr(enable, "_path", lambda: tmp_path / enable.NAME)
+    assert enable.enable().read_text() == enable.line()
+    limit = enable.Limit("host", ("host",), ("host_package",))
+    assert enable.enable(limit).read_text() == enable.line(limit)
+    assert enable.disable() == tmp_path / enable.NAME
+    assert enable.disable() is None
 
 
 def test_python_3_15_gets_its_own_file(monkeypatch, tmp_path):
-    monkeypatch.setattr(_enable, "_path", lambda: tmp_path / _enable.NAME)
-    monkeypatch.setattr(_enable, "START_FROM", (3, 0))
-    _enable.enable()
-    start = tmp_path / _enable.START_NAME
-    assert start.read_text() == "mlx_patches._boot:start\n"
-    _enable.enable(_enable.Limit("host", ("host",), ()))
+    monkeypatch.setattr(enable, "_path", lambda: tmp_path / enable.NAME)
+    monkeypatch.setattr(enable, "START_FROM", (3, 0))
+    enable.enable()
+    start = tmp_path / enable.START_NAME
+    assert start.read_text() == "mlx_patches.activation.boot:start\n"
+    enable.enable(enable.Limit("host", ("host",), ()))
     assert not start.exists()  # it cannot say whose processes are meant
-    _enable.enable()
-    _enable.disable()
+    enable.enable()
+    enable.disable()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_read_only_environment_is_one_clear_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(_enable, "_path", lambda: tmp_path / "missing" / _enable.NAME)
+    monkeypatch.setattr(enable, "_path", lambda: tmp_path / "missing" / enable.NAME)
     with pytest.raises(MlxPatchesError, match="cannot be written"):
-        _enable.enable()
-    monkeypatch.setattr(_enable, "_path", lambda: Path(tmp_path))
+        enable.enable()
+    monkeypatch.setattr(enable, "_path", lambda: Path(tmp_path))
     with pytest.raises(MlxPatchesError, match="cannot be removed"):
-        _enable.disable()
+        enable.disable()

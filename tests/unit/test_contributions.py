@@ -11,8 +11,10 @@ import sys
 import pytest
 
 import mlx_patches
-from mlx_patches import _activation, _contributions, _enable, cli
-from mlx_patches._activation import session
+from mlx_patches import cli
+from mlx_patches.activation import contributions, enable
+from mlx_patches.activation import session as activation
+from mlx_patches.activation.session import session
 
 from .conftest import Site, load, session_for, statuses
 
@@ -151,7 +153,7 @@ def test_it_can_be_blocked(theirs, monkeypatch, name):
 
 def test_it_is_listed_with_its_distribution_and_so_is_what_is_blocked(theirs, monkeypatch, capsys):
     def said(*arguments):
-        monkeypatch.setattr(_activation, "_session", None)
+        monkeypatch.setattr(activation, "_session", None)
         with pytest.raises(SystemExit) as ended:
             cli.main(list(arguments))
         assert ended.value.code in (0, 1)
@@ -217,8 +219,8 @@ def test_a_fixed_range_that_cannot_be_is_left_out_and_said(theirs, caplog, fixed
     assert "their-patch" not in session().registry
 
 
-def named_there(group=_contributions.PATCHES):
-    return [(one.name, one.version) for one in _contributions.declaring(group)]
+def named_there(group=contributions.PATCHES):
+    return [(one.name, one.version) for one in contributions.declaring(group)]
 
 
 @pytest.mark.parametrize("twice", ["lib64", "the same folder"])
@@ -260,8 +262,8 @@ def test_a_host_declares_how_it_is_started(fake):
     )
     info = fake.install("their-server", version="3.1")
     (info / "entry_points.txt").write_text("[mlx_patches.hosts]\nx = their_server:HOST\n")
-    assert _contributions.hosts()["their-server"].scripts == ("serve-it",)
-    limit = _enable.limit_to("their-server")
+    assert contributions.hosts()["their-server"].scripts == ("serve-it",)
+    limit = enable.limit_to("their-server")
     assert (limit.scripts, limit.modules) == (("serve-it",), ("their_server",))
     assert "their-server 3.1" in map(str, mlx_patches.audit().distributions)
 

@@ -7,32 +7,32 @@ import zipfile
 
 import pytest
 
-from mlx_patches import _distributions
-from mlx_patches._distributions import Installed
+from mlx_patches.core import distributions
+from mlx_patches.core.distributions import Installed
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def test_version_of_a_release(site):
     site.install("fake-lm", "1.2.3")
-    assert _distributions.find("fake-lm") == Installed("fake-lm", "1.2.3")
-    assert str(_distributions.find("fake-lm")) == "fake-lm 1.2.3"
+    assert distributions.find("fake-lm") == Installed("fake-lm", "1.2.3")
+    assert str(distributions.find("fake-lm")) == "fake-lm 1.2.3"
 
 
 @pytest.mark.parametrize("name", ["fake-lm", "fake_lm", "Fake-LM", "fake.lm"])
 def test_any_spelling_of_a_name(site, name):
     site.install("fake-lm", "1.2.3")
-    assert _distributions.find(name).version == "1.2.3"
+    assert distributions.find(name).version == "1.2.3"
 
 
 def test_missing_is_none(site):
-    assert _distributions.find("fake-lm") is None
+    assert distributions.find("fake-lm") is None
 
 
 def test_commit_of_a_direct_url_install(site):
     url = {"url": "https://host/repo", "vcs_info": {"vcs": "git", "commit_id": COMMIT}}
     site.install("fake-lm", "1.2.3", direct_url=url)
-    found = _distributions.find("fake-lm")
+    found = distributions.find("fake-lm")
     assert found == Installed("fake-lm", "1.2.3", commit=COMMIT)
     assert str(found) == "fake-lm 1.2.3 at commit 0123456789ab"
 
@@ -48,7 +48,7 @@ def test_commit_of_a_direct_url_install(site):
 )
 def test_editable(site, info, editable):
     site.install("fake-lm", direct_url=info)
-    assert _distributions.find("fake-lm") == Installed("fake-lm", "1.0", editable=editable)
+    assert distributions.find("fake-lm") == Installed("fake-lm", "1.0", editable=editable)
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,17 @@ def test_editable(site, info, editable):
 )
 def test_a_broken_direct_url_file_is_none(site, text):
     site.install("fake-lm", direct_url=text)
-    assert _distributions.find("fake-lm") == Installed("fake-lm", "1.0")
+    assert distributions.find("fake-lm") == Installed("fake-lm", "1.0")
 
 
 def test_dist_info_without_metadata_does_not_count(site):
     site.install("fake-lm", metadata="")
-    assert _distributions.find("fake-lm") is None
+    assert distributions.find("fake-lm") is None
 
 
 def test_metadata_without_a_version_does_not_count(site):
     site.install("fake-lm", metadata="Metadata-Version: 2.1\nName: fake-lm\n")
-    assert _distributions.find("fake-lm") is None
+    assert distributions.find("fake-lm") is None
 
 
 def test_a_leftover_does_not_hide_what_is_installed(site, tmp_path_factory, monkeypatch):
@@ -74,13 +74,13 @@ def test_a_leftover_does_not_hide_what_is_installed(site, tmp_path_factory, monk
     leftover = tmp_path_factory.mktemp("first") / "fake_lm-1.0.dist-info"
     leftover.mkdir()
     monkeypatch.syspath_prepend(leftover.parent)
-    assert _distributions.find("fake-lm").version == "1.1"
+    assert distributions.find("fake-lm").version == "1.1"
 
 
 def test_version_is_read_from_the_headers(site):
     text = "Metadata-Version: 2.1\nName: fake-lm\nVersion:  1.4 \n\nVersion: 9 says the text\n"
     site.install("fake-lm", metadata=text)
-    assert _distributions.find("fake-lm").version == "1.4"
+    assert distributions.find("fake-lm").version == "1.4"
 
 
 # -- source files ----------------------------------------------------------------------------
@@ -90,30 +90,30 @@ def test_source_file_imports_nothing(site):
     path = site.write("pk/inner/leaf.py", "1 / 0\n")
     (site.root / "pk" / "__init__.py").write_text("1 / 0\n")
     before = set(sys.modules)
-    assert _distributions.source_file("pk.inner.leaf") == path
-    assert _distributions.source_file("pk.inner") == path.parent / "__init__.py"
-    assert _distributions.source_file("pk") == site.root / "pk" / "__init__.py"
+    assert distributions.source_file("pk.inner.leaf") == path
+    assert distributions.source_file("pk.inner") == path.parent / "__init__.py"
+    assert distributions.source_file("pk") == site.root / "pk" / "__init__.py"
     assert set(sys.modules) == before
 
 
 def test_source_file_of_a_single_module(site):
     path = site.write("single.py")
-    assert _distributions.source_file("single") == path
+    assert distributions.source_file("single") == path
 
 
 def test_source_file_in_namespace_packages(site):
     folder = site.root / "space" / "inner"
     folder.mkdir(parents=True)
     (folder / "leaf.py").write_text("")
-    assert _distributions.source_file("space.inner.leaf") == folder / "leaf.py"
-    assert _distributions.source_file("space") is None
+    assert distributions.source_file("space.inner.leaf") == folder / "leaf.py"
+    assert distributions.source_file("space") is None
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing.at.all", "single.inner", "pk.nothing"])
 def test_no_source_file(site, name):
     site.write("single.py")
     site.write("pk/__init__.py")
-    assert _distributions.source_file(name) is None
+    assert distributions.source_file(name) is None
 
 
 def test_no_source_file_in_a_zip_or_in_the_interpreter(site, monkeypatch):
@@ -122,5 +122,5 @@ def test_no_source_file_in_a_zip_or_in_the_interpreter(site, monkeypatch):
         file.writestr("zipped/__init__.py", "")
         file.writestr("zipped/leaf.py", "")
     monkeypatch.syspath_prepend(archive)
-    assert _distributions.source_file("zipped.leaf") is None
-    assert _distributions.source_file("sys") is None
+    assert distributions.source_file("zipped.leaf") is None
+    assert distributions.source_file("sys") is None

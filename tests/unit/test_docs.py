@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mlx_patches import _boot, _enable, _environment, _gate, _matrix, _run, cli
-from mlx_patches._distributions import Installed
-from mlx_patches._ledger import Outcome, Status
+from mlx_patches import cli
+from mlx_patches.activation import boot, enable, run, settings
+from mlx_patches.core.distributions import Installed
+from mlx_patches.core.outcome import Outcome, Status
+from mlx_patches.matrix import decide, matrix
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SOURCES = "".join(path.read_text() for path in sorted((ROOT / "mlx_patches").glob("*.py")))
+SOURCES = "".join(path.read_text() for path in sorted((ROOT / "mlx_patches").rglob("*.py")))
 STATUSES = (DOCS / "statuses.md").read_text()
 
 
@@ -45,8 +47,8 @@ def test_the_table_says_which_are_findings():
 def test_the_reasons_on_the_page_are_those_that_are_given():
     said = [text.replace("\n", " ") for text in re.findall(r'"([^"]+)"', STATUSES)]
     assert len(said) > 10
-    words = SOURCES.replace("{_environment.DISABLE}", "MLX_PATCHES_DISABLE")
-    words = words.replace("{_boot.SWITCH}", "MLX_PATCHES")
+    words = SOURCES.replace("{settings.DISABLE}", "MLX_PATCHES_DISABLE")
+    words = words.replace("{boot.SWITCH}", "MLX_PATCHES")
     assert [text for text in said if text not in words] == []
 
 
@@ -61,7 +63,7 @@ def keys(schema: object) -> set[str]:
 
 
 def test_every_key_of_the_matrix_is_described():
-    schema = json.loads((ROOT / "mlx_patches" / "compat_matrix.schema.json").read_text())
+    schema = json.loads((ROOT / "mlx_patches" / "matrix" / "schema.json").read_text())
     page = (DOCS / "matrix.md").read_text()
     described = {name.partition("` in")[0] for name, *_ in rows(page)}
     assert described == keys(schema)
@@ -76,7 +78,7 @@ import multiprocessing, sys
 AT_THE_TOP
 def work():
     import mlx_lm
-    session = sys.modules.get("mlx_patches._activation")
+    session = sys.modules.get("mlx_patches.activation.session")
     print("yes" if session and session.session().active else "no", flush=True)
 if __name__ == "__main__":
     IN_MAIN
@@ -107,7 +109,7 @@ def environment(tmp_path_factory):
         ("apply()` at the top of the main module", "pass", APPLY, None),
         ("mlx-patches run", "pass", "", None),
         ("mlx-patches enable", "pass", "", None),
-        ("mlx-patches enable --host", "pass", "", _enable.Limit("host", ("host.py",), ())),
+        ("mlx-patches enable --host", "pass", "", enable.Limit("host", ("host.py",), ())),
     ],
 )
 def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top, limit):
@@ -115,14 +117,14 @@ def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top
     table = ACTIVATION.partition(head)[2]
     row = next(cells for name, *cells in rows(table) if name == way)
     (site,) = environment.glob("lib/python*/site-packages")
-    (site / _enable.NAME).unlink(missing_ok=True)
+    (site / enable.NAME).unlink(missing_ok=True)
     if "enable" in way:
-        (site / _enable.NAME).write_text(_enable.line(limit))
+        (site / enable.NAME).write_text(enable.line(limit))
     host = environment / "host.py"
     host.write_text(WORKER.replace("IN_MAIN", in_main).replace("AT_THE_TOP", at_the_top))
     command = [str(environment / "bin" / "python"), str(host), *head.split(" | ")]
-    launch = _run.launch(command) if "run" in way else _run.Launch(tuple(command), {})
-    env = {k: v for k, v in os.environ.items() if not k.startswith(_boot.SWITCH)}
+    launch = run.launch(command) if "run" in way else run.Launch(tuple(command), {})
+    env = {k: v for k, v in os.environ.items() if not k.startswith(boot.SWITCH)}
     done = subprocess.run(
         launch.command, capture_output=True, text=True, env=env | launch.variables
     )
@@ -130,11 +132,11 @@ def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top
 
 
 def test_every_variable_and_its_values_are_described():
-    variables = {_boot.SWITCH, _environment.DISABLE, _environment.ENABLE, _environment.STRICT}
-    described = [cells for cells in rows(ACTIVATION) if cells[0].startswith(_boot.SWITCH)]
+    variables = {boot.SWITCH, settings.DISABLE, settings.ENABLE, settings.STRICT}
+    described = [cells for cells in rows(ACTIVATION) if cells[0].startswith(boot.SWITCH)]
     assert {name for name, *_ in described} == variables
     off, on = (set(re.findall(r"[a-z0-9]+", values)) for _, values, _ in described[:2])
-    assert (off, on) == (_boot.OFF, _boot.ON)
+    assert (off, on) == (boot.OFF, boot.ON)
 
 
 def test_every_entry_point_and_command_that_activates_is_described():
@@ -173,8 +175,8 @@ def new_release_rows() -> list[list[str]]:
 @pytest.mark.parametrize(("rule", "code", "status"), new_release_rows())
 def test_a_new_release_is_judged_as_the_table_says(rule, code, status):
     bodies = {"affected_bodies": {"f": {"red"}}, "sound_bodies": {"f": {"sound"}}}
-    given = RULES[rule] and _matrix.Rule(**RULES[rule], **bodies, releases=("1", "2"))
-    verdict = _gate.judge(given, Installed("toy-lm", "3"), "f", CODE[code])
+    given = RULES[rule] and matrix.Rule(**RULES[rule], **bodies, releases=("1", "2"))
+    verdict = decide.judge(given, Installed("toy-lm", "3"), "f", CODE[code])
     assert ("applied" if verdict.ok else str(verdict.status)) == status, verdict.reason
 
 

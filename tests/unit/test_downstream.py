@@ -16,7 +16,7 @@ import pytest
 import release_sets
 import run
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 
 SUITE = """
 import os, unittest, pytest
@@ -200,7 +200,7 @@ def test_only_what_the_recipe_does_not_know_is_an_error(capsys):
 def test_recipes_name_release_sets_and_patches_that_there_are():
     recipes = run.load()
     assert set(recipes) <= set(release_sets.load())
-    ids = {patch.id for patch in _registry.builtin()}
+    ids = {patch.id for patch in catalogue.builtin()}
     for recipe in recipes.values():
         for reason in recipe.differs.values():
             patch, _, why = reason.partition(": ")

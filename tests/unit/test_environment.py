@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import mlx_patches
-from mlx_patches import MlxPatchesError, _activation, _boot, _environment, _run
+from mlx_patches import MlxPatchesError
+from mlx_patches.activation import boot, run, settings
+from mlx_patches.activation import session as activation
 
 from .conftest import CACHE, load, patch_of, session_for, statuses, target
 
@@ -54,7 +56,7 @@ MODES = {
     "apply": "import mlx_patches; mlx_patches.apply()",
     "apply, late": "import mlx_lm; import mlx_patches; mlx_patches.apply()",
     "auto": "import mlx_patches.auto",
-    "enabled": "import mlx_patches._boot as boot; boot.start()",
+    "enabled": "import mlx_patches.activation.boot as boot; boot.start()",
     "run": "",
     "vLLM's plugins": f"{ENTRY}entry_points(group='vllm.general_plugins')['mlx_patches'].load()()",
     "wrapt's discovery": "import wrapt; wrapt.discover_post_import_hooks('mlx_patches')",
@@ -78,7 +80,7 @@ def host(site):
     def start(mode, code=USE, **variables):
         command, extra = [sys.executable, "-c", f"{MODES[mode]}\n{code}"], {}
         if mode == "run":
-            launch = _run.launch(command)
+            launch = run.launch(command)
             command, extra = launch.command, launch.variables
         paths = [extra.get("PYTHONPATH"), str(site.root), os.environ.get("PYTHONPATH")]
         extra = {**variables, **extra, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -149,7 +151,7 @@ def test_strict_a_second_import_does_not_succeed_unpatched(host, mode):
 def test_a_broken_installation_of_ours(host, mode, tmp_path):
     """Strict, the host does not start; else it goes on, with one warning for all imports."""
     broken = f"""
-import pathlib, mlx_patches._matrix as matrix
+import pathlib, mlx_patches.matrix.matrix as matrix
 matrix.builtin_path = lambda: pathlib.Path({str(tmp_path / "none.yaml")!r})
 """
     done = host(mode, broken + USE)
@@ -169,9 +171,9 @@ matrix.builtin_path = lambda: pathlib.Path({str(tmp_path / "none.yaml")!r})
 )
 def test_strict_values(monkeypatch, value, strict):
     monkeypatch.setenv("MLX_PATCHES_STRICT", value)
-    assert _environment.strict() is strict
+    assert settings.strict() is strict
     monkeypatch.delenv("MLX_PATCHES_STRICT")
-    assert not _environment.strict()
+    assert not settings.strict()
 
 
 @pytest.fixture
@@ -182,7 +184,7 @@ def made(fake, monkeypatch):
         monkeypatch.setenv("MLX_PATCHES_DISABLE", disable)
         monkeypatch.setenv("MLX_PATCHES_STRICT", strict)
         session = session_for(*patches, always=[patch.id for patch in patches])
-        monkeypatch.setattr(_activation, "_session", session)
+        monkeypatch.setattr(activation, "_session", session)
         return session
 
     return make
@@ -214,7 +216,7 @@ def test_the_audit_says_that_all_is_switched_off(made, fake, monkeypatch):
     audit = mlx_patches.audit()
     assert (audit.active, audit.exit_code()) == (False, 1)
     for limit in ("", "their-server"):
-        monkeypatch.setattr(_boot, "_host", limit)  # as where the environment is enabled for it
+        monkeypatch.setattr(boot, "_host", limit)  # as where the environment is enabled for it
         monkeypatch.setenv("MLX_PATCHES", "0")
         audit = mlx_patches.audit()
         assert (audit.active, audit.exit_code(), audit.exit_code(strict=True)) == (False, 0, 1)

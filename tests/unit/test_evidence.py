@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from mlx_patches import _matrix, _recommend, _registry
+from mlx_patches.auditing import recommend
+from mlx_patches.matrix import matrix
+from mlx_patches.patches import catalogue
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -23,7 +25,7 @@ import write_docs  # noqa: E402
 
 LAB = measure_lab.load()
 EVIDENCE = measure_matrix.load_evidence()
-MATRIX = _matrix.CompatMatrix.load(_matrix.builtin_path())
+MATRIX = matrix.CompatMatrix.load(matrix.builtin_path())
 RULES = [
     pytest.param(patch, distribution, id=f"{patch}-{distribution}")
     for patch in MATRIX.patches
@@ -80,7 +82,7 @@ def test_a_row_is_wide_where_one_release_was_not_measured_with_the_patches():
 
 
 def test_compiled_matrix_is_current():
-    assert _matrix.COMPILED.read_text() == _matrix.compile_builtin()
+    assert matrix.COMPILED.read_text() == matrix.compile_builtin()
 
 
 def test_readme_and_catalogue_are_current():
@@ -90,11 +92,11 @@ def test_readme_and_catalogue_are_current():
 
 def test_the_catalogue_has_every_part_of_every_patch():
     text = write_docs.catalogue()
-    ids = [*_registry.builtin().ids(), "boundary-snapshots"]
+    ids = [*catalogue.builtin().ids(), "boundary-snapshots"]
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ids
     for part in ("Why", "How", "Upstream", "Retire when"):
         assert len(re.findall(rf"^\*\*{part}:\*\* \S", text, re.MULTILINE)) == len(ids)
-    for patch in _registry.builtin():
+    for patch in catalogue.builtin():
         assert all(f"`{target.path}`" in text for target in patch.targets), patch.id
 
 
@@ -107,7 +109,7 @@ def test_every_set_measured_every_patch_of_its_distribution():
         distribution = one["set"].split()[0]
         patches = {
             patch.id
-            for patch in _registry.builtin()
+            for patch in catalogue.builtin()
             if any(target.distribution == distribution for target in patch.targets)
         }
         assert set(one["patches"]) == patches, one["set"]
@@ -163,7 +165,7 @@ def test_no_cell_that_was_green_is_red_with_the_patches():
 
 def test_findings_and_summary_are_what_the_lab_evidence_yields():
     assert measure_lab.findings(LAB) == measure_lab.FINDINGS.read_text()
-    assert measure_lab.summary(LAB) == _recommend.load_summary()
+    assert measure_lab.summary(LAB) == recommend.load_summary()
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from textwrap import dedent
 import pytest
 
 import mlx_patches
-from mlx_patches import _activation
-from mlx_patches._ledger import Status
-from mlx_patches._models import read_folder
+from mlx_patches.activation import session as activation
+from mlx_patches.auditing.models import read_folder
+from mlx_patches.core.outcome import Status
 from tests.conformance import forked
 
 from .conftest import (
@@ -40,7 +40,8 @@ from .conftest import (
 
 ROOT = Path(__file__).parents[2]
 OURS = {
-    str(ROOT / "mlx_patches" / f"{name}.py") for name in ("_manager", "_effect", "_guard", "_patch")
+    str(ROOT / "mlx_patches" / "core" / f"{name}.py")
+    for name in ("manager", "effect", "guard", "patch")
 }
 
 
@@ -216,7 +217,7 @@ def test_sixteen_threads_import_fifty_models_while_patches_come_and_go(site):
 def session(fake, monkeypatch):
     """The process's session around a patch of a method and a function, and asked for it."""
     made = session_for(patch_of("Cache.update", "attend"), always=["fix"])
-    monkeypatch.setattr(_activation, "_session", made)
+    monkeypatch.setattr(activation, "_session", made)
     mlx_patches.apply(["fix"])
     yield made
     made.restore(None)
@@ -344,7 +345,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_a_host_that_was_started_with_us(site, tmp_path, method):
-    from mlx_patches import _run
+    from mlx_patches.activation import run
 
     from .test_environment import PATCHES
 
@@ -354,7 +355,7 @@ def test_workers_of_a_host_that_was_started_with_us(site, tmp_path, method):
     (info / "entry_points.txt").write_text("[mlx_patches.patches]\none = their_patches:ONE\n")
     script = tmp_path / "host.py"
     script.write_text(WORKERS)
-    launch = _run.launch([sys.executable, str(script), method])
+    launch = run.launch([sys.executable, str(script), method])
     paths = [launch.variables["PYTHONPATH"], str(site.root)]
     done = subprocess.run(
         launch.command,
@@ -428,8 +429,8 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from mlx_patches import MlxPatchesError
-from mlx_patches._matrix import CompatMatrix
-from mlx_patches._models import read_folder
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.auditing.models import read_folder
 import fastjsonschema, packaging.specifiers, yaml
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + MEGABYTES * 2**20,) * 2)

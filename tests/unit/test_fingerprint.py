@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from mlx_patches import _fingerprint
+from mlx_patches.core import fingerprint
 
 from .conftest import load
 
@@ -21,7 +21,7 @@ def of(source, name="f", folder=None):
     """Fingerprint of a definition in a source text, None where it defines no such name."""
     path = folder / "sample.py"
     path.write_text(dedent(source))
-    return _fingerprint.of_file(path, [name]).get(name)
+    return fingerprint.of_file(path, [name]).get(name)
 
 
 @pytest.fixture
@@ -312,14 +312,14 @@ def attribute(module, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_live_object_and_file_agree(site, name):
     path = site.write("pk.py", LIVE)
-    live = _fingerprint.of_object(attribute(load("pk"), name))
-    assert live == _fingerprint.of_file(path, [name])[name] is not None
+    live = fingerprint.of_object(attribute(load("pk"), name))
+    assert live == fingerprint.of_file(path, [name])[name] is not None
 
 
 def test_a_wrapper_has_the_fingerprint_of_what_it_wraps(site):
     site.write("pk.py", LIVE)
     module = load("pk")
-    assert _fingerprint.of_object(module.deco(module.A.method)) == _fingerprint.of_object(
+    assert fingerprint.of_object(module.deco(module.A.method)) == fingerprint.of_object(
         module.A.method
     )
 
@@ -328,7 +328,7 @@ def test_every_accessor_of_a_property_counts(site):
     site.write("pk.py", LIVE)
     both = load("pk").A.both
     prints = [
-        _fingerprint.of_object(one)
+        fingerprint.of_object(one)
         for one in (both, property(both.fget), property(both.fget, both.fset))
     ]
     assert len(set(prints)) == 3
@@ -337,46 +337,46 @@ def test_every_accessor_of_a_property_counts(site):
 def test_no_source_gives_none():
     scope = {}
     exec("def f(): return 1", scope)
-    assert _fingerprint.of_object(scope["f"]) is None
-    assert _fingerprint.of_object(len) is None
-    assert _fingerprint.of_object(property(len)) is None
-    assert _fingerprint.of_object(property()) is None
-    assert _fingerprint.of_object(3) is None
+    assert fingerprint.of_object(scope["f"]) is None
+    assert fingerprint.of_object(len) is None
+    assert fingerprint.of_object(property(len)) is None
+    assert fingerprint.of_object(property()) is None
+    assert fingerprint.of_object(3) is None
 
 
 def test_names_that_a_file_lacks_are_left_out(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text(PLAIN)
-    assert set(_fingerprint.of_file(path, ["f", "g", "f.g", "F.f"])) == {"f"}
+    assert set(fingerprint.of_file(path, ["f", "g", "f.g", "F.f"])) == {"f"}
 
 
 def test_a_file_that_cannot_be_parsed_raises(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text("def f(:\n")
     with pytest.raises(SyntaxError):
-        _fingerprint.of_file(path, ["f"])
+        fingerprint.of_file(path, ["f"])
     with pytest.raises(OSError):
-        _fingerprint.of_file(tmp_path / "none.py", ["f"])
+        fingerprint.of_file(tmp_path / "none.py", ["f"])
 
 
 # -- several bodies --------------------------------------------------------------------------
 
 
 def test_one_body_is_its_own_fingerprint():
-    assert _fingerprint.combined({"f": "0123"}) == "0123"
+    assert fingerprint.combined({"f": "0123"}) == "0123"
 
 
 def test_several_bodies_make_one_of_the_same_length():
-    both = _fingerprint.combined({"f": "a" * 16, "g": "b" * 16})
+    both = fingerprint.combined({"f": "a" * 16, "g": "b" * 16})
     assert both not in ("a" * 16, "b" * 16)
     assert len(both) == 16
 
 
 def test_any_body_counts():
-    prints = {_fingerprint.combined({"f": f, "g": g}) for f in ("a", "b") for g in ("a", "b")}
+    prints = {fingerprint.combined({"f": f, "g": g}) for f in ("a", "b") for g in ("a", "b")}
     assert len(prints) == 4
 
 
 def test_a_body_without_source_makes_it_unknown():
-    assert _fingerprint.combined({"f": "a", "g": None}) is None
-    assert _fingerprint.combined({"f": None}) is None
+    assert fingerprint.combined({"f": "a", "g": None}) is None
+    assert fingerprint.combined({"f": None}) is None

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from mlx_patches import _audit, _foreign
+from mlx_patches.auditing import audit, conflicts
 
 from .conftest import load
 
@@ -39,23 +39,23 @@ class Args:
 @pytest.fixture
 def attention(site, monkeypatch):
     """A class of a release, in a package under the release's name."""
-    monkeypatch.setattr(_foreign, "PACKAGES", ("fake_vlm",))
+    monkeypatch.setattr(conflicts, "PACKAGES", ("fake_vlm",))
     site.write("fake_vlm/attention.py", SOURCE)
     return load("fake_vlm.attention").Attention
 
 
 def test_a_release_as_it_is_has_none(attention):
-    assert _foreign.replaced() == []
+    assert conflicts.replaced() == []
 
 
 def test_a_copy_that_lacks_a_parameter_is_a_finding(attention):
     attention.__call__ = lambda self, x, mask=None: x
-    (found,) = _foreign.replaced()
+    (found,) = conflicts.replaced()
     assert found.target == "fake_vlm.attention:Attention.__call__"
     assert found.by.startswith("tests.unit.test_foreign:")
     assert found.lacks == ("shared_kv",)
     assert "does not take shared_kv" in found.finding
-    report = _audit.audit()
+    report = audit.audit()
     assert found.finding in report.findings
     assert report.as_dict()["foreign"] == [found.as_dict()]
     assert report.exit_code() == 1
@@ -66,7 +66,7 @@ def test_a_copy_that_lacks_a_parameter_is_a_finding(attention):
 )
 def test_a_copy_that_fits_is_named_and_no_finding(attention, copy):
     attention.__call__ = copy
-    (found,) = _foreign.replaced()
+    (found,) = conflicts.replaced()
     assert (found.lacks, found.finding) == ((), "")
 
 
@@ -77,20 +77,20 @@ def test_a_wrapper_of_the_release_is_no_replacement(attention):
 
     attention.scale = wrapper
     assert attention().scale() == 2
-    assert _foreign.replaced() == []
+    assert conflicts.replaced() == []
 
 
 def test_ours_are_left_out(attention, site, monkeypatch):
     scope = {"__name__": "mlx_patches.patches.some"}
     exec(dedent("def scale(self): return 3"), scope)
     attention.scale = scope["scale"]
-    assert _foreign.replaced() == []
+    assert conflicts.replaced() == []
 
 
 def test_a_module_without_source_is_no_traceback(attention):
     sys.modules["fake_vlm.attention"].__file__ = "/no/such/file.py"
     attention.__call__ = lambda self, x: x
-    (found,) = _foreign.replaced()
+    (found,) = conflicts.replaced()
     assert found.lacks == ()
 
 
@@ -104,12 +104,12 @@ def test_a_module_without_source_is_no_traceback(attention):
     ],
 )
 def test_a_marked_class_names_its_host(attention, marker, host):
-    assert _foreign.marked() == []
+    assert conflicts.marked() == []
     setattr(attention, marker, True)
-    (found,) = _foreign.marked()
+    (found,) = conflicts.marked()
     assert (found.target, found.by) == ("fake_vlm.attention:Attention", host)
     assert (found.marker, found.lacks, found.finding) == (marker, (), "")
-    report = _audit.audit()
+    report = audit.audit()
     assert report.as_dict()["foreign"] == [found.as_dict()]
     assert not report.findings
 
@@ -121,7 +121,7 @@ def test_a_marked_method_names_its_host(attention, kind):
 
     scale._omlx_patched = True
     attention.scale = kind(scale)
-    (found,) = _foreign.marked()
+    (found,) = conflicts.marked()
     assert (found.target, found.by) == ("fake_vlm.attention:Attention.scale", "omlx")
 
 
@@ -130,16 +130,16 @@ def test_a_marked_function_counts_once(attention, site):
     site.write("fake_vlm/importer.py", "from .function import attend\n")
     load("fake_vlm.importer")
     load("fake_vlm.function").attend._rapid_wrapper = True
-    (found,) = _foreign.marked()
+    (found,) = conflicts.marked()
     assert found.target == "fake_vlm.function:attend"
 
 
 def test_a_change_that_its_host_took_back_is_none(attention):
     attention._omlx_installed = False
     attention._rapid_original_call = None
-    assert _foreign.marked() == []
+    assert conflicts.marked() == []
 
 
 def test_other_attributes_are_no_markers(attention):
     attention._batch_size = attention.omlx_name = attention._rapidity = 3
-    assert _foreign.marked() == []
+    assert conflicts.marked() == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import _models, _yaml
+from mlx_patches.auditing import models
+from mlx_patches.matrix import plain_yaml
 from tests.fuzz import loader
 
 
@@ -17,8 +18,8 @@ def test_no_input_of_a_short_run_is_taken_badly(seed):
 @pytest.mark.parametrize(
     ("module", "function", "said"),
     [
-        (_yaml, "_check_size", "RecursionError"),
-        (_models, "_ids", "KeyError"),
+        (plain_yaml, "_check_size", "RecursionError"),
+        (models, "_ids", "KeyError"),
     ],
 )
 def test_it_finds_what_is_broken(monkeypatch, module, function, said):

@@ -18,9 +18,10 @@ import pytest
 import wrapt
 
 import mlx_patches
-from mlx_patches import _activation, _effect
-from mlx_patches._manager import Manager
-from mlx_patches._patch import Attribute, around
+from mlx_patches.activation import session as activation
+from mlx_patches.core import effect
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.patch import Attribute, around
 from mlx_patches.lab import Cell, Family
 from mlx_patches.lab import child as lab
 from mlx_patches.probes import Result, child
@@ -340,7 +341,7 @@ def test_where_nothing_can_be_put_back_the_patch_is_off_all_the_same(cache, monk
         raise TypeError("frozen")
 
     manager, _ = applied("Cache.update", target("attend", factory=EARLY))
-    monkeypatch.setattr(_effect, "take_out", refuse)
+    monkeypatch.setattr(effect, "take_out", refuse)
     assert cache.attend(1) == 2
     assert cache.Cache().update(1) == 1
     assert statuses(manager.status()) == ["failed", "failed"]
@@ -390,7 +391,7 @@ def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factor
         return Cell("green")
 
     patch = patch_of(target("attend", factory=factory))
-    monkeypatch.setattr(_activation, "_session", session_for(patch, always=["fix"]))
+    monkeypatch.setattr(activation, "_session", session_for(patch, always=["fix"]))
     scenarios = SimpleNamespace(SCENARIOS={"one": scenario})
     monkeypatch.setitem(sys.modules, "mlx_patches.lab.scenarios", scenarios)
     monkeypatch.setattr(lab, "built", lambda *arguments: (None, ""))
@@ -403,7 +404,7 @@ def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factor
 
 def test_the_public_status_and_the_audit_say_it(fake, monkeypatch):
     patch = patch_of(target("attend", factory=EARLY))
-    monkeypatch.setattr(_activation, "_session", session_for(patch))
+    monkeypatch.setattr(activation, "_session", session_for(patch))
     mlx_patches.apply(["fix"])
     assert load("fake_lm.cache").attend(1) == 2
     (outcome,) = mlx_patches.status()

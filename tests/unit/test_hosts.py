@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 import mlx_patches
-from mlx_patches import MlxPatchesError, _activation, _boot, _hosts
-from mlx_patches._distributions import Installed
-from mlx_patches._ledger import Outcome, Status
-from mlx_patches._matrix import BrokenSet
+from mlx_patches import MlxPatchesError
+from mlx_patches.activation import boot, session
+from mlx_patches.auditing import hosts
+from mlx_patches.core.distributions import Installed
+from mlx_patches.core.outcome import Outcome, Status
+from mlx_patches.matrix.matrix import BrokenSet
 
 from .conftest import patch_of, session_for
 
@@ -21,7 +23,7 @@ def outcome(status, patch="fix"):
 
 
 def report(*outcomes, broken=()):
-    return _hosts.report(HOST, HOST.name, [HOST, LM], broken, outcomes)
+    return hosts.report(HOST, HOST.name, [HOST, LM], broken, outcomes)
 
 
 @pytest.fixture
@@ -83,8 +85,8 @@ def test_the_advice_knows_whom_the_environment_is_enabled_for(
     server, monkeypatch, enabled_for, said, status
 ):
     server()
-    monkeypatch.setattr(_activation, "_session", session_for(patch_of("attend"), always=["fix"]))
-    monkeypatch.setattr(_boot, "_host", enabled_for)
+    monkeypatch.setattr(session, "_session", session_for(patch_of("attend"), always=["fix"]))
+    monkeypatch.setattr(boot, "_host", enabled_for)
     audit = mlx_patches.audit(host="their-server")
     assert audit.host_report.advice.startswith(f"their-server 1.2: {said}")
     assert [o.status for o in audit.outcomes if o.patch == "fix"] == [status]
@@ -108,4 +110,4 @@ def test_a_set_that_cannot_work_comes_before_all(server):
 def test_a_host_that_is_not_there_is_an_error_that_names_those_that_are():
     here = [Installed("vllm-mlx", "0.6.0"), LM]
     with pytest.raises(MlxPatchesError, match=r"omlx is not installed .* hosts: vllm-mlx"):
-        _hosts.report(None, "omlx", here, [], [])
+        hosts.report(None, "omlx", here, [], [])

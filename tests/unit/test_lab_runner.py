@@ -216,7 +216,7 @@ def two_families(monkeypatch):
     names = {"mlx-lm": ["llama", "gemma4"], "mlx-vlm": ["gemma4"]}
     fake = SimpleNamespace(families=lambda d: [Family(d, name) for name in names[d]])
     monkeypatch.setitem(sys.modules, "mlx_patches.lab.families", fake)
-    monkeypatch.setattr(runner._distributions, "find", lambda name: name)
+    monkeypatch.setattr(runner.distributions, "find", lambda name: name)
 
 
 def test_families_are_chosen_by_name(two_families):
@@ -232,7 +232,7 @@ def test_families_are_chosen_by_name(two_families):
 
 
 def test_without_mlx_there_is_nothing_to_run(monkeypatch):
-    monkeypatch.setattr(runner._distributions, "find", lambda name: None)
+    monkeypatch.setattr(runner.distributions, "find", lambda name: None)
     with pytest.raises(MlxPatchesError, match="neither mlx-lm nor mlx-vlm"):
         runner.chosen([], None)
 

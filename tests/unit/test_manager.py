@@ -10,18 +10,19 @@ import threading
 import pytest
 import wrapt
 
-from mlx_patches import MlxPatchesError, _fingerprint
-from mlx_patches._ledger import Status
-from mlx_patches._manager import Manager
-from mlx_patches._patch import MISSING, Attribute, around
+from mlx_patches import MlxPatchesError
+from mlx_patches.core import fingerprint
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.outcome import Status
+from mlx_patches.core.patch import MISSING, Attribute, around
 from tests.conformance import Case, Conformance
 
 from .conftest import load, manager_for, marked, matrix_for, patch_of, session_for, statuses, target
 
 # A patch a kind of target, as a module that another process can import too.
 FAKE_PATCHES = """
-from mlx_patches._patch import Attribute, Patch, Target, around
-from mlx_patches._patch import stored
+from mlx_patches.core.patch import Attribute, Patch, Target, around
+from mlx_patches.core.patch import stored
 
 
 def marked(original, *args, **kwargs):
@@ -148,7 +149,7 @@ def test_drifted(cache):
     bodies = {"Cache.update": {"affected": ["0" * 16]}}
     outcome = apply(patch_of("Cache.update"), affected=">=1", bodies=bodies)
     assert outcome.status is Status.DRIFTED
-    assert _fingerprint.of_object(cache.Cache.update) in outcome.reason
+    assert fingerprint.of_object(cache.Cache.update) in outcome.reason
     assert outcome.finding
     assert cache.Cache().update(2) == 2
 

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from mlx_patches import MlxPatchesError, _matrix, _registry, _yaml
-from mlx_patches._matrix import CompatMatrix
+from mlx_patches import MlxPatchesError
+from mlx_patches.matrix import matrix as matrix_module
+from mlx_patches.matrix import plain_yaml
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import catalogue
 
 from .conftest import document
 
@@ -218,7 +221,7 @@ def test_a_merge_key_does_not_merge(said):
         ("they cannot work together", "yes"),
         ("they cannot work together", "2026-01-01"),
         ("they cannot work together", "0x10"),
-        ("default: {}", "default: !!python/object:mlx_patches._patch.Patch {}"),
+        ("default: {}", "default: !!python/object:mlx_patches.core.patch.Patch {}"),
     ],
 )
 def test_tags_and_other_types(said, old, new):
@@ -258,7 +261,7 @@ def test_a_newer_schema_asks_for_an_upgrade(said):
 
 
 def test_too_large(said, monkeypatch):
-    monkeypatch.setattr(_yaml, "MAX_BYTES", 100)
+    monkeypatch.setattr(plain_yaml, "MAX_BYTES", 100)
     assert said(GOOD) == "larger than 100 bytes; not a matrix"
 
 
@@ -277,14 +280,14 @@ def shipped(tmp_path, monkeypatch):
     """A package's pair of files: the YAML, and what it compiles to."""
     source, compiled = tmp_path / "compat_matrix.yaml", tmp_path / "compiled.json"
     source.write_text(GOOD)
-    monkeypatch.setattr(_matrix, "builtin_path", lambda: source)
-    monkeypatch.setattr(_matrix, "COMPILED", compiled)
-    compiled.write_text(_matrix.compile_builtin())
+    monkeypatch.setattr(matrix_module, "builtin_path", lambda: source)
+    monkeypatch.setattr(matrix_module, "COMPILED", compiled)
+    compiled.write_text(matrix_module.compile_builtin())
     return source, compiled
 
 
 def test_compiled_is_used_where_the_digest_matches(shipped, monkeypatch):
-    monkeypatch.setattr(_matrix, "check", lambda path: pytest.fail("the YAML was read"))
+    monkeypatch.setattr(matrix_module, "check", lambda path: pytest.fail("the YAML was read"))
     matrix = CompatMatrix.builtin()
     assert matrix.patches == ("fix", "other")
     assert matrix.rule("fix", "fake-lm").decided == {
@@ -321,7 +324,7 @@ def test_compiling_is_deterministic_and_leaves_the_matrix_alone(shipped):
     before = json.dumps(matrix._document)
     assert matrix.compiled() == matrix.compiled()
     assert json.dumps(matrix._document) == before
-    assert _matrix.compile_builtin() == _matrix.compile_builtin()
+    assert matrix_module.compile_builtin() == matrix_module.compile_builtin()
 
 
 # -- properties ------------------------------------------------------------------------------
@@ -373,11 +376,11 @@ def test_every_measured_release_has_an_answer(releases, affected, version):
 
 
 def test_our_own_matrix_is_valid_and_knows_exactly_our_patches():
-    matrix = CompatMatrix.load(_matrix.builtin_path())
-    assert set(matrix.patches) == set(_registry.builtin().ids())
+    matrix = CompatMatrix.load(matrix_module.builtin_path())
+    assert set(matrix.patches) == set(catalogue.builtin().ids())
 
 
 def test_our_own_rules_are_for_distributions_that_the_patch_targets():
-    matrix = CompatMatrix.load(_matrix.builtin_path())
-    for patch in _registry.builtin():
+    matrix = CompatMatrix.load(matrix_module.builtin_path())
+    for patch in catalogue.builtin():
         assert set(matrix._document["patches"][patch.id]) <= {t.distribution for t in patch.targets}

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from mlx_patches import MlxPatchesError, _models
+from mlx_patches import MlxPatchesError
+from mlx_patches.auditing import models
 
 
 def write(folder, **files):
@@ -21,7 +22,7 @@ def test_ids_of_every_file(tmp_path):
         config={"model_type": "x", "eos_token_id": 0, "text_config": {"eos_token_id": [5, 6]}},
         generation_config={"eos_token_id": [1, 106]},
     )
-    folder = _models.read_folder(tmp_path)
+    folder = models.read_folder(tmp_path)
     assert folder.model_type == "x"
     assert folder.eos == {
         "config.json": [0],
@@ -33,7 +34,7 @@ def test_ids_of_every_file(tmp_path):
 
 def test_missing_generation_config_is_fine(tmp_path):
     write(tmp_path, config={"model_type": "x"})
-    assert _models.stop_ids(tmp_path) == ({}, "")
+    assert models.stop_ids(tmp_path) == ({}, "")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_missing_generation_config_is_fine(tmp_path):
 )
 def test_broken_generation_config_names_no_ids_and_says_why(tmp_path, content, said):
     write(tmp_path, config={"model_type": "x", "eos_token_id": 7}, generation_config=content)
-    ids, problem = _models.stop_ids(tmp_path)
+    ids, problem = models.stop_ids(tmp_path)
     assert ids == {"config.json": [7]}
     assert said in problem
     assert "generation_config.json" in problem
@@ -57,14 +58,14 @@ def test_broken_generation_config_names_no_ids_and_says_why(tmp_path, content, s
 
 def test_negative_ids_are_no_ids(tmp_path):
     write(tmp_path, config={"model_type": "x", "eos_token_id": [-1, 3]})
-    assert _models.stop_ids(tmp_path)[0] == {"config.json": [3]}
+    assert models.stop_ids(tmp_path)[0] == {"config.json": [3]}
 
 
 def test_huge_config_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(_models, "MAX_CONFIG_BYTES", 10)
+    monkeypatch.setattr(models, "MAX_CONFIG_BYTES", 10)
     write(tmp_path, config={"model_type": "something"})
     with pytest.raises(MlxPatchesError, match="larger than 10 bytes"):
-        _models.read_folder(tmp_path)
+        models.read_folder(tmp_path)
 
 
 def test_remapped_types_are_found_in_the_source(tmp_path, monkeypatch):
@@ -74,11 +75,11 @@ def test_remapped_types_are_found_in_the_source(tmp_path, monkeypatch):
     (package / "utils.py").write_text("MODEL_REMAPPING = {'mistral': 'llama'}\n")
     (package / "models" / "llama.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    _models.remapping.cache_clear()
+    models.remapping.cache_clear()
     monkeypatch.setattr("sys.path_importer_cache", {})
     try:
-        assert _models.implementations("mistral") == {"mlx-lm": "llama"}
-        assert _models.implementations("no-such-type") == {}
-        assert _models.implementations("../utils") == {}
+        assert models.implementations("mistral") == {"mlx-lm": "llama"}
+        assert models.implementations("no-such-type") == {}
+        assert models.implementations("../utils") == {}
     finally:
-        _models.remapping.cache_clear()
+        models.remapping.cache_clear()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches import MlxPatchesError, _recommend
+from mlx_patches import MlxPatchesError
+from mlx_patches.auditing import recommend
 
 
 def release_set(mlx, name, **families):
@@ -26,7 +27,7 @@ SUMMARY = {
 
 
 def test_newest_first_and_by_fate():
-    (found,) = _recommend.recommend({"mlx-lm": "a"}, summary=SUMMARY)
+    (found,) = recommend.recommend({"mlx-lm": "a"}, summary=SUMMARY)
     assert found.green == ("mlx-lm 0.30.7",)
     assert found.repaired == ("mlx-lm 0.31.3",)
     assert found.red == ("mlx-lm 0.32.2",)
@@ -35,26 +36,26 @@ def test_newest_first_and_by_fate():
 
 
 def test_hosts_requirements_limit_the_choice(monkeypatch):
-    monkeypatch.setattr(_recommend, "host_limits", lambda host: {"mlx-lm": ">=0.31", "mlx": ""})
-    (found,) = _recommend.recommend({"mlx-lm": "a"}, host="x", summary=SUMMARY)
+    monkeypatch.setattr(recommend, "host_limits", lambda host: {"mlx-lm": ">=0.31", "mlx": ""})
+    (found,) = recommend.recommend({"mlx-lm": "a"}, host="x", summary=SUMMARY)
     assert found.best_green is None
     assert found.best_repaired == "mlx-lm 0.31.3"
 
 
 def test_never_measured_families_are_left_out():
-    assert _recommend.recommend({"mlx-lm": "b", "mlx-vlm": "zz"}, summary=SUMMARY) == []
+    assert recommend.recommend({"mlx-lm": "b", "mlx-vlm": "zz"}, summary=SUMMARY) == []
 
 
 def test_missing_host_is_one_clear_line():
     with pytest.raises(MlxPatchesError, match="no-such-host is not installed"):
-        _recommend.host_limits("no-such-host")
+        recommend.host_limits("no-such-host")
 
 
 def test_requirements_of_an_installed_host():
-    assert _recommend.host_limits("mlx-patches")["wrapt"] == ">=2.5"
+    assert recommend.host_limits("mlx-patches")["wrapt"] == ">=2.5"
 
 
 def test_broken_summary_is_one_clear_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(_recommend, "SUMMARY", tmp_path / "missing.json")
+    monkeypatch.setattr(recommend, "SUMMARY", tmp_path / "missing.json")
     with pytest.raises(MlxPatchesError, match="no evidence"):
-        _recommend.load_summary()
+        recommend.load_summary()

@@ -6,8 +6,9 @@ import importlib
 
 import pytest
 
-from mlx_patches import MlxPatchesError, _registry
-from mlx_patches._registry import Registry
+from mlx_patches import MlxPatchesError
+from mlx_patches.core.registry import Entry, Registry
+from mlx_patches.patches import catalogue
 
 from .conftest import patch_of, registry_of
 
@@ -26,7 +27,7 @@ def test_an_id_is_given_once():
     with pytest.raises(ValueError, match="'one' is registered already"):
         registry.add(patch_of("g", id="one"))
     with pytest.raises(ValueError, match="'offset-alias' is registered already"):
-        _registry.builtin().add(patch_of("g", id="offset-alias"))
+        catalogue.builtin().add(patch_of("g", id="offset-alias"))
 
 
 def test_an_unknown_id_is_an_error_with_a_suggestion():
@@ -37,7 +38,7 @@ def test_an_unknown_id_is_an_error_with_a_suggestion():
 
 def test_a_module_is_imported_when_its_patch_is_asked_for(site):
     site.write("lazy_patches.py", "raise RuntimeError('imported')\n")
-    registry = Registry({"lazy": "lazy_patches"})
+    registry = Registry({"lazy": Entry("lazy_patches")})
     assert registry.ids() == ("lazy",)
     assert "lazy" in registry
     with pytest.raises(RuntimeError, match="imported"):
@@ -45,7 +46,7 @@ def test_a_module_is_imported_when_its_patch_is_asked_for(site):
 
 
 def test_every_patch_of_ours_is_well_formed():
-    for patch in _registry.builtin():
+    for patch in catalogue.builtin():
         assert patch.targets
         assert patch.summary
         assert len({target.path for target in patch.targets}) == len(patch.targets)
@@ -58,7 +59,7 @@ def test_every_patch_of_ours_is_well_formed():
 
 
 def test_a_patch_knows_where_it_comes_from():
-    registry = _registry.builtin()
+    registry = catalogue.builtin()
     assert {registry.origin(id_) for id_ in registry.ids()} == {""}
     registry.add(patch_of("f", id="theirs"), origin="other-package")
     assert registry.origin("theirs") == "other-package"

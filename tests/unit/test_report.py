@@ -10,8 +10,9 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from mlx_patches import MlxPatchesError, _evidence, report
+from mlx_patches import MlxPatchesError, report
 from mlx_patches.cli import cli
+from mlx_patches.evidence import store
 
 ONE = {
     "set": "mlx-lm 9.9.9",
@@ -71,14 +72,14 @@ def test_the_data_cannot_end_its_element_nor_be_taken_for_the_template():
 
 
 def test_it_asks_for_nothing():
-    html = report.page(report.content(_evidence.load()))
+    html = report.page(report.content(store.load()))
     outside = re.sub(r'id="data">.*?</script>', "", html, flags=re.DOTALL)
     assert not re.findall(r"https?:|src=|@import|url\(", outside)
     assert len(html) < 2_000_000
 
 
 def test_all_evidence_is_in_it():
-    evidence = _evidence.load()
+    evidence = store.load()
     shown = data_of(report.page(report.content(evidence)))
     cells = sum(
         cell is not None
@@ -124,20 +125,20 @@ def test_where_nothing_can_be_written_it_says_so_in_a_line(tmp_path, monkeypatch
 def test_broken_evidence_is_named(tmp_path):
     (tmp_path / "mlx-lm-9.9.9.json").write_text("{")
     with pytest.raises(MlxPatchesError, match="no evidence"):
-        _evidence.load(tmp_path)
+        store.load(tmp_path)
 
 
 def test_a_plain_audit_does_not_load_it():
     code = "import mlx_patches, sys; mlx_patches.audit(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "mlx_patches._audit" in done.stdout.split()
+    assert "mlx_patches.auditing.audit" in done.stdout.split()
     assert "mlx_patches.report" not in done.stdout.split()
 
 
 def test_it_does_not_import_mlx(tmp_path):
     code = (
         "import sys; sys.modules['mlx'] = None; from pathlib import Path;"
-        " from mlx_patches import _evidence, report;"
+        " from mlx_patches import report; from mlx_patches.evidence import store as _evidence;"
         " report.save(Path(sys.argv[1]), _evidence.load())"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "page.html"], check=True)

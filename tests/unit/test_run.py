@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mlx_patches import MlxPatchesError, _run
+from mlx_patches import MlxPatchesError
+from mlx_patches.activation import run
 
 ROOT = Path(__file__).parents[2]
-ACTIVE = "import mlx_patches._boot as boot; print(boot.active())"
+ACTIVE = "import mlx_patches.activation.boot as boot; print(boot.active())"
 
 
 def script(path: Path, first: str, body: str = ACTIVE) -> Path:
@@ -22,7 +23,7 @@ def script(path: Path, first: str, body: str = ACTIVE) -> Path:
 
 
 def output(command, **environment):
-    launch = _run.launch([str(word) for word in command])
+    launch = run.launch([str(word) for word in command])
     done = subprocess.run(
         launch.command,
         capture_output=True,
@@ -56,7 +57,7 @@ def test_an_interpreter_beside_the_script(tmp_path):
     host = script(folder / "host", "#!/bin/sh", shell)
     link = tmp_path / "link"
     link.symlink_to(host)
-    assert _run.interpreter_of(host) == _run.interpreter_of(link) == [str(python)]
+    assert run.interpreter_of(host) == run.interpreter_of(link) == [str(python)]
     assert output([host]) == output([link]) == ["True"]
 
 
@@ -94,7 +95,7 @@ if __name__ == "__main__":
 def test_another_sitecustomize_runs_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
     host = script(tmp_path / "host", f"#!{sys.executable}", ACTIVE)
-    launch = _run.launch([str(host)])
+    launch = run.launch([str(host)])
     paths = f"{launch.variables['PYTHONPATH']}{os.pathsep}{tmp_path}"
     assert output([host], PYTHONPATH=paths) == ["theirs", "True"]
 
@@ -102,7 +103,7 @@ def test_another_sitecustomize_runs_too(tmp_path):
 @pytest.mark.parametrize("option", ("-E", "-I", "-sE"))
 def test_a_script_that_isolates_its_interpreter(tmp_path, option):
     host = script(tmp_path / "host", f"#!{sys.executable} {option}")
-    launch = _run.launch([str(host)])
+    launch = run.launch([str(host)])
     assert option in launch.warning
     assert output([host, "x"]) == ["True"]
 
@@ -110,21 +111,21 @@ def test_a_script_that_isolates_its_interpreter(tmp_path, option):
 @pytest.mark.parametrize("option", ("-I", "-E", "-S"))
 def test_an_interpreter_that_ignores_it_is_refused(option):
     with pytest.raises(MlxPatchesError, match="ignores"):
-        _run.launch([sys.executable, option, "-m", "host"])
+        run.launch([sys.executable, option, "-m", "host"])
 
 
 def test_what_cannot_be_started_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)  # other environments would find us there
     with pytest.raises(MlxPatchesError, match="no such command"):
-        _run.launch(["no-such-command-here"])
+        run.launch(["no-such-command-here"])
     with pytest.raises(MlxPatchesError, match="not a script of Python"):
-        _run.launch([str(script(tmp_path / "tool", "#!/bin/sh", "echo"))])
+        run.launch([str(script(tmp_path / "tool", "#!/bin/sh", "echo"))])
     with pytest.raises(MlxPatchesError, match=r"gone/python: cannot be started \(No such file"):
-        _run.launch([str(script(tmp_path / "orphan", f"#!{tmp_path / 'gone' / 'python'}"))])
+        run.launch([str(script(tmp_path / "orphan", f"#!{tmp_path / 'gone' / 'python'}"))])
     with pytest.raises(MlxPatchesError, match="not a script of Python"):
-        _run.launch([str(script(tmp_path / "quote", "#!/usr/bin/env 'python"))])
+        run.launch([str(script(tmp_path / "quote", "#!/usr/bin/env 'python"))])
     empty = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
     host = script(tmp_path / "host", f"#!{empty / 'bin' / 'python'}")
     with pytest.raises(MlxPatchesError, match="no mlx_patches"):
-        _run.launch([str(host)])
+        run.launch([str(host)])

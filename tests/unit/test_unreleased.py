@@ -8,8 +8,9 @@ import sys
 import pytest
 
 import mlx_patches
-from mlx_patches import _registry, _unreleased
-from mlx_patches._activation import session
+from mlx_patches.activation import git_hosts
+from mlx_patches.activation.session import session
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.omlx import boundary_snapshots
 
 from .. import omlx_standin
@@ -128,7 +129,7 @@ def test_the_audit_says_that_it_is_not_verified(omlx):
 
     status, reason, origin = row()
     assert (status, origin) == ("disabled", "mlx-patches")
-    assert _unreleased.NOTE in reason
+    assert git_hosts.NOTE in reason
     mlx_patches.apply()
     assert row()[0] == "pending"
     load("omlx.scheduler")
@@ -147,7 +148,7 @@ def test_it_can_be_switched_off(omlx, monkeypatch):
 def test_it_is_not_there_without_its_host(site):
     assert ID not in session().registry
     assert ID not in session().matrix.always
-    assert ID not in _registry.builtin()
+    assert ID not in catalogue.builtin()
 
 
 def test_it_is_documented():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches import _registry
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.vllm_mlx import billing_header, gemma4_reasoning, json_escapes
 
 TEXTS = ["plain", r"\s+\d", "back\\slash", "\\", 'quote"', "tab\tline\n", "\u00e9\u0001", r"\u0041"]
@@ -16,7 +16,7 @@ TEXTS = ["plain", r"\s+\d", "back\\slash", "\\", 'quote"', "tab\tline\n", "\u00e
 
 @pytest.mark.parametrize("id_", ["json-escapes", "billing-header", "gemma4-reasoning"])
 def test_they_are_off_unless_asked_for(id_):
-    assert _registry.builtin().get(f"vllm-{id_}").optional
+    assert catalogue.builtin().get(f"vllm-{id_}").optional
 
 
 # -- JSON escapes ------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ import pytest
 
 import mlx_patches
 from mlx_patches import patches, probes
-from mlx_patches._activation import session
-from mlx_patches._manager import Manager
-from mlx_patches._matrix import CompatMatrix
-from mlx_patches._registry import Registry
+from mlx_patches.activation.session import session
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.registry import Entry, Registry
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import caches
 from mlx_patches.probes.child import anything_goes, probe_target
 from tests.conformance import Case, Conformance
 
@@ -34,7 +35,7 @@ BLOCKS = {
     (language, file): code
     for language, file, code in re.findall(r"```(\w+)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
 }
-PATCH = "mlx_patches/patches/toy_lm/toy_offset.py"
+PATCH = "mlx_patches/patches/caches/toy_offset.py"
 PROBE = "mlx_patches/probes/toy_offset.py"
 
 
@@ -62,16 +63,15 @@ def upgrade(toy):
 @pytest.fixture
 def ours(toy, monkeypatch):
     """The patch of the page, where it would be in this repository."""
-    for package, file in ((patches, PATCH), (probes, PROBE)):
+    for package, file in ((caches, PATCH), (probes, PROBE)):
         path = toy.root / file
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(BLOCKS["python", file])
-        folder = toy.root / "mlx_patches" / package.__name__.rpartition(".")[2]
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(path.parent)])
     known = set(sys.modules)
-    line = BLOCKS["python", "mlx_patches/_registry.py"]
-    modules = ast.literal_eval(f"{{{line}}}")
-    registry = Registry({id_: f"{patches.__name__}.{name}" for id_, name in modules.items()})
+    line = BLOCKS["python", "mlx_patches/patches/catalogue.py"]
+    ((id_, place, only),) = ast.literal_eval(f"[{line}]")
+    registry = Registry({id_: Entry(f"{patches.__name__}.{place}", only)})
     (patch,) = registry
     yield patch
     for name in set(sys.modules) - known:

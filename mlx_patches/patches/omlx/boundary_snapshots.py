@@ -19,10 +19,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ..._contributions import Contribution
-from ..._patch import Patch, Target, around
-from ..._unreleased import NOTE
-from ..shared._handles import handle
+from ...activation.contributions import Contribution
+from ...activation.git_hosts import NOTE
+from ...core.patch import Patch, Target, around
+from ..caches.handles import handle
 
 
 def captured(emit: Any, *arguments: Any, **named: Any) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 
 _LINE = re.compile(r"(?im)^x-anthropic-billing-header:[^\n]*(?:\n|\Z)")
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 
 
 def left_alone(replace: Any) -> bool:

@@ -19,7 +19,7 @@ import importlib
 from functools import cache
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 
 NAME = "gemma4"
 START, END = "<|channel>", "<channel|>"

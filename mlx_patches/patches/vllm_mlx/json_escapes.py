@@ -19,7 +19,7 @@ import json
 import re
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 
 PATH = "/v1/messages"
 # An escape of JSON, or a backslash that is none.

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 from .prefix_hit import fetched, trimmable
 
 _BODY = tuple(f"PrefixCacheManager.{name}" for name in ("fetch_cache", "_can_trim_cache"))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 
 
 def loaded(

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 from .prefix_hit import handles
 
 # The prefix cache's attribute with its blocks' ids by prefix key, by the prefix's length.

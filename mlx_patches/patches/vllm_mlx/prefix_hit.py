@@ -23,7 +23,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 
 MODULE = "vllm_mlx.memory_cache"
 # Set on a cache that lacks tokens which its offset counts.

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..._patch import Patch, Target, around
+from ...core.patch import Patch, Target, around
 
 
 def trimmed(trim: Any, cache_list: Sequence[Any]) -> Any:

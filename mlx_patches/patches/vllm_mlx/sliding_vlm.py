@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ..._patch import Patch, Target, around
-from ..shared.rotating_merge import one_window
+from ...core.patch import Patch, Target, around
+from ..caches.rotating_merge import one_window
 
 
 def encoded(encode: Any, generator: Any, request: Any, cache: Any = None) -> Any:

@@ -17,8 +17,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..._patch import Patch, Target, around
-from ..shared.extra_eos import folder_ids
+from ...core.patch import Patch, Target, around
+from ..loading.extra_eos import folder_ids
 
 
 def stop_tokens(find: Any, scheduler: Any) -> set[int]:

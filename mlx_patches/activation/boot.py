@@ -1,0 +1,99 @@
+"""Activation by a ``.pth`` file: waits for the first MLX package, then applies.
+
+Standard library only, and little of it: this runs at the start of every process of an
+enabled environment, most of which never import MLX.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+# A host imports some of its own modules before the first of MLX.
+PACKAGES = ("mlx_lm", "mlx_vlm", "vllm_mlx")
+# Overrides what the environment was enabled for, in one process and its children.
+SWITCH = "MLX_PATCHES"
+ON = {"1", "true", "yes", "on"}
+OFF = {"0", "false", "no", "off"}
+# Interpreter options that take the next argument.
+_TAKES_ONE = {"-W", "-X", "--check-hash-based-pycs"}
+
+_watcher = None
+_host = ""
+
+
+def start(host: str = "", scripts: Sequence[str] = (), modules: Sequence[str] = ()) -> None:
+    """Wait for a package that has patches.
+
+    Args:
+        host: where given, only processes of this host are meant, and their children.
+        scripts: the host's console scripts.
+        modules: the top-level packages that ``python -m`` starts it from.
+    """
+    global _watcher, _host
+    setting = os.environ.get(SWITCH, "").lower()
+    _host = host
+    if _watcher is not None or setting in OFF:
+        return
+    if host and setting not in ON:
+        if not starts(sys.orig_argv, scripts, modules):
+            return
+        os.environ[SWITCH] = "1"  # its worker processes are called otherwise
+    from .import_hook import Watcher
+    from .settings import strict
+
+    _watcher = Watcher(PACKAGES, _first_import, strict())
+    _watcher.install()
+    if any(name in sys.modules for name in PACKAGES):
+        _apply()
+
+
+def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) -> bool:
+    """Whether a command line of Python runs one of these scripts or a module of these packages."""
+    arguments = iter(argv[1:])
+    for argument in arguments:
+        if _short(argument) and argument.endswith("m"):
+            return next(arguments, "").partition(".")[0] in modules
+        if _short(argument) and argument.endswith("c"):
+            return False
+        if argument in _TAKES_ONE:
+            next(arguments, "")
+        elif not argument.startswith("-"):
+            return os.path.basename(argument).removesuffix(".exe") in scripts
+    return False
+
+
+def _short(argument: str) -> bool:
+    """Whether it is a group of one-letter options, as in ``-um``."""
+    return argument[:1] == "-" and argument[1:2] not in ("-", "W", "X")
+
+
+def active() -> bool:
+    """True where this process waits, or has waited, for a package to patch."""
+    return _watcher is not None
+
+
+def limited_to() -> str:
+    """The host whose processes this environment was enabled for; empty where for all or none."""
+    return _host
+
+
+def _first_import(module: ModuleType) -> None:
+    _apply()
+
+
+def _apply() -> None:
+    assert _watcher is not None
+    try:
+        from .. import auto  # noqa: F401  (applies on import, raises only where strict)
+    except Exception:
+        if _watcher.strict:
+            raise  # and at the next import again
+        _watcher.uninstall()
+        raise
+    _watcher.uninstall()

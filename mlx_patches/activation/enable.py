@@ -1,0 +1,113 @@
+"""Puts the file that activates the patches into an environment, and removes it."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import MlxPatchesError
+
+NAME = "mlx_patches_boot.pth"
+# From Python 3.15 on, in place of the import line of a .pth file, which ends with 3.18.
+START_NAME = "mlx_patches_boot.start"
+START_FROM = (3, 15)
+
+# Runs when sys.path is complete. An orphan, left after the package was removed, stays silent.
+SOURCE = """
+def _defer(site):
+    after = site.execsitecustomize
+    def run():
+        after()
+        try:
+            from mlx_patches.activation.boot import start
+            start({arguments})
+        except Exception:
+            pass
+    site.execsitecustomize = run
+_defer(site)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The host whose processes are meant, and how they are started."""
+
+    host: str
+    scripts: tuple[str, ...]
+    modules: tuple[str, ...]
+
+
+def line(limit: Limit | None = None) -> str:
+    """What ``site`` executes at the start of each process of the environment."""
+    arguments = "" if limit is None else f"{limit.host!r}, {limit.scripts!r}, {limit.modules!r}"
+    return f"import site; exec({SOURCE.format(arguments=arguments)!r})\n"
+
+
+def limit_to(host: str) -> Limit:
+    """How an installed host's processes are started, by its own metadata.
+
+    Raises:
+        MlxPatchesError: it is not installed, or installs no command.
+    """
+    import importlib.metadata
+
+    try:
+        found = importlib.metadata.distribution(host)
+    except importlib.metadata.PackageNotFoundError:
+        raise MlxPatchesError(
+            f"{host} is not installed in this environment; leave --host out, or install it"
+        ) from None
+    from .contributions import hosts
+
+    if own := hosts().get(host):
+        return Limit(host, own.scripts, own.modules)
+    commands = found.entry_points.select(group="console_scripts")
+    if not commands:
+        raise MlxPatchesError(f"{host} installs no command; leave --host out")
+    modules = {command.module.partition(".")[0] for command in commands}
+    modules.add(host.lower().replace("-", "_"))
+    return Limit(host, tuple(sorted(c.name for c in commands)), tuple(sorted(modules)))
+
+
+def enable(limit: Limit | None = None) -> Path:
+    """Write the file, for all processes or those of one host; returns its path.
+
+    Raises:
+        MlxPatchesError: site-packages cannot be written.
+    """
+    path = _path()
+    try:
+        path.write_text(line(limit))
+        if sys.version_info >= START_FROM and limit is None:
+            path.with_name(START_NAME).write_text("mlx_patches.activation.boot:start\n")
+        else:
+            path.with_name(START_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise MlxPatchesError(
+            f"{path}: cannot be written ({error.strerror}); use mlx-patches run, or"
+            " mlx_patches.apply() in your program"
+        ) from None
+    return path
+
+
+def disable() -> Path | None:
+    """Remove the file; returns its path, None where there was none.
+
+    Raises:
+        MlxPatchesError: it cannot be removed.
+    """
+    path = _path()
+    try:
+        path.with_name(START_NAME).unlink(missing_ok=True)
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be removed ({error.strerror})") from None
+    return path
+
+
+def _path() -> Path:
+    return Path(sysconfig.get_paths()["purelib"]) / NAME

@@ -1,0 +1,146 @@
+"""``mlx-patches run -- COMMAND``: a host with the patches, with nothing enabled.
+
+The command's own interpreter starts with a ``sitecustomize`` of ours on its path, which then
+runs the one that it displaced. Child processes inherit it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import MlxPatchesError
+from .boot import SWITCH
+
+# The folder that holds sitecustomize.py.
+LAUNCH = Path(__file__).parent / "launch"
+# What makes an interpreter ignore PYTHONPATH.
+ISOLATED = ("E", "I")
+# How a relocatable script names the folder that it is in.
+BESIDE = '"$(dirname -- "$(realpath -- "$0")")"/'
+ISOLATED_BOOT = (
+    "import sys, runpy; from mlx_patches.activation.boot import start; start(); "
+    "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command line and what it adds to the process environment; ``warning`` for the user."""
+
+    command: tuple[str, ...]
+    variables: dict[str, str]
+    warning: str = ""
+
+
+def launch(command: Sequence[str]) -> Launch:
+    """How to start a command with the patches.
+
+    Raises:
+        MlxPatchesError: there is no such command, it is no Python program, or its environment
+            has no mlx_patches.
+    """
+    found = shutil.which(command[0])
+    if found is None:
+        raise MlxPatchesError(f"{command[0]}: no such command on PATH")
+    if is_python(Path(found)):
+        return _interpreter([found], command[1:])
+    interpreter = interpreter_of(Path(found))
+    if interpreter is None:
+        raise MlxPatchesError(f"{found}: not a script of Python; run it as: python -m MODULE")
+    if any(flag in option for option in interpreter[1:] for flag in ISOLATED if _short(option)):
+        _require_package(interpreter)
+        warning = (
+            f"{found} starts Python with {' '.join(interpreter[1:])}: patched in this process"
+            " only, not in child processes; mlx-patches enable covers those"
+        )
+        boot = (*interpreter, "-c", ISOLATED_BOOT, found, *command[1:])
+        return Launch(boot, {SWITCH: "1"}, warning)
+    _require_package(interpreter)
+    return Launch((found, *command[1:]), _variables())
+
+
+def _interpreter(python: list[str], arguments: Sequence[str]) -> Launch:
+    options = [a for a in _options(arguments) if _short(a)]
+    if any(flag in option for option in options for flag in (*ISOLATED, "S")):
+        raise MlxPatchesError(
+            f"python {' '.join(options)} ignores what run sets up; leave the option out, or use"
+            " mlx-patches enable"
+        )
+    _require_package(python)
+    return Launch((*python, *arguments), _variables())
+
+
+def _options(arguments: Sequence[str]) -> list[str]:
+    """The interpreter's own options: those before the script or module."""
+    found = []
+    for argument in arguments:
+        if not argument.startswith("-") or argument in ("-c", "-m", "-"):
+            break
+        found.append(argument)
+    return found
+
+
+def _short(option: str) -> bool:
+    return option.startswith("-") and not option.startswith("--") and option[1:2] not in "WX"
+
+
+def is_python(path: Path) -> bool:
+    """Whether a command is an interpreter, by its name."""
+    return path.name.startswith(("python", "pypy"))
+
+
+def interpreter_of(script: Path) -> list[str] | None:
+    """The interpreter line of a script, as a command; None where it is no script of Python."""
+    with open(script, "rb") as file:
+        first, second = file.readline(1024), file.readline(1024)
+    if not first.startswith(b"#!"):
+        return None
+    try:
+        words = shlex.split(first[2:].decode(errors="replace"))
+    except ValueError:  # a quote that does not end
+        return None
+    if words and Path(words[0]).name in ("sh", "bash") and second.startswith(b"'''exec'"):
+        # What installers write where the path is too long, has a space, or may change.
+        line = second[len(b"'''exec'") :].decode(errors="replace").strip()
+        name = line.removeprefix(BESIDE)
+        words = shlex.split(name)[:1]
+        if name != line:
+            words = [str(script.resolve().parent / words[0])]
+    if words and Path(words[0]).name == "env":
+        resolved = shutil.which(words[1]) if len(words) > 1 else None
+        words = [resolved, *words[2:]] if resolved else []
+    return words if words and is_python(Path(words[0])) else None
+
+
+def _variables() -> dict[str, str]:
+    paths = [str(LAUNCH), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths), SWITCH: "1"}
+
+
+def _require_package(interpreter: Sequence[str]) -> None:
+    # Asked from another folder, which may be no package's; not resolved: a venv's is a link.
+    python = str(Path(interpreter[0]).absolute())
+    command = [python, *interpreter[1:], "-c", "import mlx_patches"]
+    try:
+        done = subprocess.run(command, capture_output=True, cwd=os.path.sep)
+    except OSError as error:
+        raise MlxPatchesError(f"{interpreter[0]}: cannot be started ({error.strerror})") from None
+    if done.returncode:
+        raise MlxPatchesError(
+            f"{interpreter[0]}: no mlx_patches in the environment of this command; install it there"
+        )
+
+
+def execute(launch: Launch) -> None:
+    """Become the command; does not return."""
+    if launch.warning:
+        print(f"mlx-patches: {launch.warning}", file=sys.stderr)
+    sys.stdout.flush()
+    os.execvpe(launch.command[0], launch.command, {**os.environ, **launch.variables})

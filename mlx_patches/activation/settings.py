@@ -1,0 +1,41 @@
+"""What the environment variables say; they hold for one process and its children."""
+
+from __future__ import annotations
+
+import os
+
+from .boot import OFF, SWITCH
+
+DISABLE = "MLX_PATCHES_DISABLE"
+ENABLE = "MLX_PATCHES_ENABLE"
+STRICT = "MLX_PATCHES_STRICT"
+ALL = "all"
+
+
+def off() -> bool:
+    """Whether nothing may activate by itself; ``apply()`` is a program's own word, and goes on."""
+    return os.environ.get(SWITCH, "").lower() in OFF
+
+
+def without_us() -> dict[str, str]:
+    """The environment of a child process that has no patches but those that it asks for itself."""
+    return {**os.environ, SWITCH: "0"}
+
+
+def disabled() -> frozenset[str]:
+    """What is switched off: ids of patches, distributions that contribute some, or ``all``."""
+    return frozenset(_names(DISABLE))
+
+
+def enabled() -> list[str]:
+    """The optional patches that are asked for, by id."""
+    return _names(ENABLE)
+
+
+def strict() -> bool:
+    """Whether a patch that is needed and not in effect, or that fails, is an error."""
+    return os.environ.get(STRICT, "").lower() not in {"", *OFF}
+
+
+def _names(variable: str) -> list[str]:
+    return os.environ.get(variable, "").replace(",", " ").split()

@@ -1,0 +1,1 @@
+"""What is installed, what is wrong with it, and what is repaired."""

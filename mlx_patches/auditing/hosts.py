@@ -1,0 +1,128 @@
+"""Host servers: which we know, and what the audit says of one in this environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.distributions import Installed
+from ..core.errors import MlxPatchesError
+from ..core.outcome import IN_EFFECT, Outcome, Status
+from ..matrix.matrix import BrokenSet
+
+KNOWN = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """One host in this environment.
+
+    Args:
+        installed: its release.
+        unmet: what it requires of the MLX packages that is not installed.
+        broken: sets of releases with it that cannot work.
+        repaired: the patches that are in effect, or will be when their modules are imported.
+        open: the patches that this environment needs and nothing activates.
+        blocked: those whose finding no activation mends: drifted, in conflict, failed, …
+        limited_to: the other host that this environment is enabled for, if there is one.
+    """
+
+    installed: Installed
+    unmet: tuple[str, ...]
+    broken: tuple[BrokenSet, ...]
+    repaired: tuple[str, ...]
+    open: tuple[str, ...]
+    blocked: tuple[str, ...] = ()
+    limited_to: str = ""
+
+    @property
+    def advice(self) -> str:
+        """What to do, in one line."""
+        name = self.installed.name
+        if self.broken:
+            return f"{self.installed}: {self.broken[0].reason}: {self.broken[0].remedy}"
+        if self.unmet:
+            return f"{self.installed} requires {', '.join(self.unmet)}: install what it requires"
+        said = []
+        if self.open:
+            count = f"{len(self.open)} defect{'' if len(self.open) == 1 else 's'}"
+            remedy = f"mlx-patches enable --host {name}"
+            if self.limited_to:
+                remedy = f"mlx-patches enable, which is for {self.limited_to} alone now"
+            said.append(f"{count} of this environment to repair: {remedy}")
+        if self.blocked:
+            said.append(f"no activation mends {', '.join(self.blocked)}: see their reasons")
+        if said:
+            return f"{self.installed}: {'; '.join(said)}"
+        if self.repaired:
+            return f"{self.installed}: nothing to do; active patches: {len(self.repaired)}"
+        return f"{self.installed}: nothing known is wrong with it here"
+
+    @property
+    def finding(self) -> bool:
+        """Whether something has to be done."""
+        return bool(self.broken or self.unmet or self.open or self.blocked)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "name": self.installed.name,
+            "version": self.installed.version,
+            "unmet": list(self.unmet),
+            "repaired": list(self.repaired),
+            "open": list(self.open),
+            "blocked": list(self.blocked),
+            "advice": self.advice,
+        }
+
+
+def report(
+    host: Installed | None,
+    name: str,
+    installed: Sequence[Installed],
+    broken: Collection[BrokenSet],
+    outcomes: Sequence[Outcome],
+    limited_to: str = "",
+) -> HostReport:
+    """What the audit's findings mean for a host.
+
+    Raises:
+        MlxPatchesError: the host is not installed.
+    """
+    if host is None:
+        here = [one.name for one in installed if one.name in KNOWN]
+        hint = f"; installed hosts: {', '.join(here)}" if here else ""
+        raise MlxPatchesError(f"{name} is not installed in this environment{hint}")
+
+    def ids(wanted: Callable[[Outcome], bool]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(o.patch for o in outcomes if wanted(o)))
+
+    return HostReport(
+        installed=host,
+        unmet=unmet(name, installed),
+        broken=tuple(one for one in broken if set(one.when) & {name, "mlx"}),
+        repaired=ids(lambda o: o.status in IN_EFFECT),
+        open=ids(lambda o: o.finding and o.status is Status.DISABLED),
+        blocked=ids(lambda o: o.finding and o.status is not Status.DISABLED),
+        limited_to=limited_to,
+    )
+
+
+def unmet(host: str, installed: Sequence[Installed]) -> tuple[str, ...]:
+    """The host's requirements of the installed packages that do not hold."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    from .recommend import host_limits
+
+    versions = {one.name: one.version for one in installed}
+    found = []
+    for name, specifier in host_limits(host).items():
+        try:
+            version = Version(versions[name])
+        except (KeyError, InvalidVersion):
+            continue
+        if not SpecifierSet(specifier).contains(version, prereleases=True):
+            found.append(f"{name}{specifier} (installed: {version})")
+    return tuple(found)

@@ -1,0 +1,150 @@
+"""From the lab's evidence: the releases in which a model is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import MlxPatchesError
+
+SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
+
+# How a family fared in a release set, in the summary.
+GREEN, REPAIRED, RED, NOT_BUILT = "green", "repaired", "red", "not-built"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Release sets, newest first, for one model of one distribution.
+
+    ``green`` are right without patches, ``repaired`` with them. With a host, ``best_green`` and
+    ``best_repaired`` are the newest that the host's requirements admit.
+    """
+
+    distribution: str
+    family: str
+    green: tuple[str, ...]
+    repaired: tuple[str, ...]
+    red: tuple[str, ...]
+    best_green: str | None
+    best_repaired: str | None
+    versions: Mapping[str, Mapping[str, str]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "distribution": self.distribution,
+            "family": self.family,
+            "green": list(self.green),
+            "repaired": list(self.repaired),
+            "red": list(self.red),
+            "best_green": self.best_green,
+            "best_repaired": self.best_repaired,
+            "versions": {name: dict(found) for name, found in self.versions.items()},
+        }
+
+
+def recommend(
+    families: Mapping[str, str],
+    host: str | None = None,
+    summary: Mapping[str, Any] | None = None,
+) -> list[Recommendation]:
+    """Recommend release sets.
+
+    Args:
+        families: distribution to the family (module) that implements the model there.
+        host: a distribution whose ``Requires-Dist`` the sets must satisfy.
+        summary: the lab's summary; the packaged one by default.
+
+    Raises:
+        MlxPatchesError: there is no evidence, or the host is not installed.
+    """
+    summary = summary if summary is not None else load_summary()
+    limits = host_limits(host) if host else {}
+    found = []
+    for distribution, family in families.items():
+        by_fate: dict[str, list[str]] = {GREEN: [], REPAIRED: [], RED: []}
+        versions: dict[str, Mapping[str, str]] = {}
+        for name, one in reversed(summary["sets"].items()):
+            fate = one["families"].get(family)
+            if name.split()[0] != distribution or fate not in by_fate:
+                continue
+            by_fate[fate].append(name)
+            versions[name] = one["versions"]
+        if not versions:
+            continue
+        found.append(
+            Recommendation(
+                distribution,
+                family,
+                tuple(by_fate[GREEN]),
+                tuple(by_fate[REPAIRED]),
+                tuple(by_fate[RED]),
+                _first_admitted(by_fate[GREEN], versions, limits),
+                _first_admitted(by_fate[GREEN] + by_fate[REPAIRED], versions, limits),
+                versions,
+            )
+        )
+    return found
+
+
+def load_summary() -> dict[str, Any]:
+    """The summary of the lab's evidence that the package carries.
+
+    Raises:
+        MlxPatchesError: it is missing or broken.
+    """
+    try:
+        summary: dict[str, Any] = json.loads(SUMMARY.read_bytes())
+        summary["sets"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MlxPatchesError(f"{SUMMARY}: no evidence ({error}); reinstall mlx-patches") from None
+    return summary
+
+
+def host_limits(host: str) -> dict[str, str]:
+    """Distribution to the specifier that an installed host asks of it, for this environment.
+
+    Raises:
+        MlxPatchesError: the host is not installed.
+    """
+    import importlib.metadata
+
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        required = importlib.metadata.requires(host) or []
+    except importlib.metadata.PackageNotFoundError:
+        raise MlxPatchesError(
+            f"{host} is not installed here; leave --host out, or install it"
+        ) from None
+    limits: dict[str, str] = {}
+    for line in required:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            limits[requirement.name.lower().replace("_", "-")] = str(requirement.specifier)
+    return limits
+
+
+def _first_admitted(
+    names: Iterable[str], versions: Mapping[str, Mapping[str, str]], limits: Mapping[str, str]
+) -> str | None:
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+    def release(name: str) -> Version:
+        return Version(name.split()[1])
+
+    for name in sorted(names, key=release, reverse=True):
+        if all(
+            SpecifierSet(limits.get(package, "")).contains(version, prereleases=True)
+            for package, version in versions[name].items()
+        ):
+            return name
+    return None

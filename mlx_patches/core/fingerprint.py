@@ -1,0 +1,190 @@
+"""A function's fingerprint: a hash of its canonical AST.
+
+Docstrings, positions, comments and formatting do not count, and the hash is the same on every
+supported Python, so that evidence measured on one holds on the others.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import linecache
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import known_files
+
+# Fields that differ between Python versions or say nothing about behaviour.
+_DROPPED = {"ctx", "kind", "type_params", "type_comment"}
+_Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def of_object(obj: Any) -> str | None:
+    """Fingerprint of a live function, method or property; None where it has no source."""
+    known = _known_print(obj)
+    if known is not None:
+        return known
+    trees = []
+    for function in functions_of(obj):
+        try:
+            trees.append(_parse(_source(function)))
+        except (OSError, TypeError, SyntaxError, IndexError, AttributeError):
+            return None
+    return _hash(trees) if trees else None
+
+
+def _known_print(obj: Any) -> str | None:
+    """The fingerprint of a function, method or property of a released file, unparsed."""
+    functions = list(functions_of(obj))
+    codes: list[Any] = [getattr(function, "__code__", None) for function in functions]
+    if not codes or None in codes:
+        return None
+    entry = known_files.entry_of(codes[0].co_filename)
+    found = entry.get(functions[0].__qualname__)
+    if found is None or [code.co_firstlineno for code in codes] != found[1]:
+        return None
+    same = all(code.co_filename == codes[0].co_filename for code in codes)
+    return found[0] if same else None
+
+
+def _source(function: Any) -> str:
+    """``inspect.getsource`` without its search for the module, which takes 20 ms."""
+    code = function.__code__
+    # Under "<string>", Python 3.13 keeps the program of ``-c``, whatever was compiled there.
+    named = not code.co_filename.startswith("<")
+    lines = linecache.getlines(code.co_filename, function.__globals__) if named else []
+    if not lines:
+        raise OSError(f"no source of {function.__qualname__}")
+    return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
+
+
+def of_file(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """Fingerprints of the definitions in a source file, without importing it.
+
+    Args:
+        path: a Python file.
+        names: qualified names; those that the file does not define are left out.
+
+    Raises:
+        OSError, SyntaxError: where the file cannot be read or parsed.
+    """
+    names = list(names)
+    entry = known_files.entry_of(str(path))
+    if all(name in entry for name in names):
+        known = {name: entry[name] for name in names}
+        return {name: one[0] for name, one in known.items() if one is not None}
+    tree = ast.parse(path.read_bytes())
+    found = {name: _find(tree, name.split(".")) for name in names}
+    return {name: _hash(nodes) for name, nodes in found.items() if nodes}
+
+
+def describe_file(content: bytes, names: Iterable[str]) -> known_files.Entry:
+    """What the table of known files says of a file."""
+    tree = ast.parse(content)
+    entry: known_files.Entry = {}
+    for name in names:
+        nodes = _find(tree, name.split("."))
+        entry[name] = (_hash(nodes), [_first_line(node) for node in nodes]) if nodes else None
+    return entry
+
+
+def _first_line(node: Any) -> int:
+    """Where a function's code begins: at its first decorator."""
+    return int(min([node.lineno, *(one.lineno for one in node.decorator_list)]))
+
+
+def combined(prints: Mapping[str, str | None]) -> str | None:
+    """One fingerprint for several bodies; None where one of them has no source."""
+    if None in prints.values():
+        return None
+    if len(prints) == 1:
+        return next(iter(prints.values()))
+    text = ",".join(f"{name}={value}" for name, value in prints.items())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def functions_of(obj: Any) -> Iterator[Any]:
+    """Yield the plain functions behind an attribute, under any wrappers."""
+    if isinstance(obj, property):
+        accessors: tuple[Any, ...] = (obj.fget, obj.fset, obj.fdel)
+    elif isinstance(obj, (classmethod, staticmethod)):
+        accessors = (obj.__func__,)
+    else:
+        accessors = (obj,)
+    for accessor in accessors:
+        if accessor is not None:
+            yield inspect.unwrap(accessor)
+
+
+def _parse(source: str) -> ast.AST:
+    """The definition in a source text, indented as it stood in its file.
+
+    Under an ``if`` rather than dedented: that would change, or trip over, its long strings.
+    """
+    if not source[0].isspace():
+        return ast.parse(source).body[0]
+    branch = ast.parse("if 1:\n" + source).body[0]
+    assert isinstance(branch, ast.If)
+    return branch.body[0]
+
+
+def _find(tree: ast.AST, path: list[str]) -> list[ast.AST]:
+    """All definitions of that name: a property has one for each accessor."""
+    scopes: list[ast.AST] = [tree]
+    for name in path:
+        scopes = [
+            node
+            for scope in scopes
+            for node in _definitions(scope)
+            if node.name == name  # type: ignore[attr-defined]
+        ]
+    return scopes
+
+
+def _definitions(scope: ast.AST) -> Iterator[ast.AST]:
+    """Definitions in a scope, those under ``if`` and ``try`` too."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, _Definition):
+            yield node
+        elif isinstance(node, (ast.If, ast.Try, ast.ExceptHandler, ast.With)):
+            yield from _definitions(node)
+
+
+def _hash(trees: Iterable[ast.AST]) -> str:
+    text = "\n".join(_canonical(tree) for tree in trees)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _canonical(node: Any) -> str:
+    if isinstance(node, list):
+        return "[" + ",".join(map(_canonical, node)) + "]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)  # repr depends on the Unicode version
+    parts = []
+    for field, value in ast.iter_fields(node):
+        if field == "body" and isinstance(node, _Definition):
+            value = _without_docstring(value)
+        elif field == "values" and isinstance(node, ast.JoinedStr):
+            value = [part for part in value if not _is_empty_text(part)]
+        if value is None or value == [] or field in _DROPPED:
+            continue
+        parts.append(f"{field}={_canonical(value)}")
+    return f"{type(node).__name__}({','.join(parts)})"
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0]
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
+        return body[1:]
+    return body
+
+
+def _is_empty_text(node: ast.expr) -> bool:
+    """Python 3.12 puts empty constants beside nested format specifications."""
+    return isinstance(node, ast.Constant) and node.value == ""

@@ -1,0 +1,12 @@
+"""The one table of packages: what we patch, and which distribution each comes from."""
+
+from __future__ import annotations
+
+# Import package to distribution: those whose modules are watched from the first import on.
+DISTRIBUTIONS = {"mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm", "vllm_mlx": "vllm-mlx"}
+# The packages that hold model code.
+MODELS = ("mlx_lm", "mlx_vlm")
+# The package of models of each distribution.
+MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MODELS}
+# What an audit always names, hosts aside.
+CORE = ("mlx", *MODEL_PACKAGES.values())

@@ -1,0 +1,83 @@
+"""All patches by id.
+
+Modules are imported when their patch is asked for: start-up pays for what it uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from .errors import MlxPatchesError
+from .patch import Patch
+
+
+class Entry(NamedTuple):
+    """Where a patch is declared, ``module`` or ``module:NAME``, and its one distribution."""
+
+    place: str
+    distribution: str = ""
+
+
+class Registry:
+    """Patches by id. ``get`` imports the patch's module on first use."""
+
+    def __init__(self, entries: Mapping[str, Entry] | None = None):
+        self._entries = dict(entries or {})
+        self._patches: dict[str, Patch] = {}
+        self._origins: dict[str, str] = {}
+
+    def add(self, patch: Patch, origin: str = "") -> None:
+        """Add a patch.
+
+        Raises:
+            ValueError: the id is taken.
+        """
+        if patch.id in self:
+            raise ValueError(f"patch {patch.id!r} is registered already")
+        self._patches[patch.id] = patch
+        self._origins[patch.id] = origin
+
+    def get(self, patch_id: str) -> Patch:
+        """Return a patch.
+
+        Raises:
+            MlxPatchesError: there is none of this id.
+        """
+        if patch_id not in self:
+            raise MlxPatchesError(
+                f"no patch {patch_id!r}{self.hint(patch_id)} (mlx-patches list shows them all)"
+            )
+        if patch_id not in self._patches:
+            module, _, name = self._entries[patch_id].place.partition(":")
+            patch = getattr(importlib.import_module(module), name or "PATCH")
+            assert patch.id == patch_id, (patch.id, patch_id)
+            self._patches[patch_id] = patch
+        return self._patches[patch_id]
+
+    def ids(self) -> tuple[str, ...]:
+        """Every id, in order of application."""
+        return tuple(dict.fromkeys((*self._entries, *self._patches)))
+
+    def hint(self, name: str) -> str:
+        """The id that a mistyped one is close to, as the end of a sentence; empty for none."""
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, self.ids(), n=1)
+        return f"; did you mean {close[0]!r}?" if close else ""
+
+    def distribution(self, patch_id: str) -> str | None:
+        """The distribution whose code alone one of our patches is about; None for several."""
+        entry = self._entries.get(patch_id)
+        return entry.distribution or None if entry else None
+
+    def origin(self, patch_id: str) -> str:
+        """The distribution that contributed a patch; empty for our own."""
+        return self._origins.get(patch_id, "")
+
+    def __contains__(self, patch_id: object) -> bool:
+        return patch_id in self._entries or patch_id in self._patches
+
+    def __iter__(self) -> Iterator[Patch]:
+        return map(self.get, self.ids())

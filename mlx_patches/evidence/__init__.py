@@ -1,0 +1,1 @@
+"""What the lab measured, as the package carries it."""

@@ -1,0 +1,66 @@
+"""The lab's evidence: one file a release set, a letter a cell.
+
+g green, r red, n not applicable, i insensitive, x not built; once without and, where it was
+measured, once with every patch that the release admits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..auditing.recommend import GREEN, NOT_BUILT, RED, REPAIRED
+from ..core.errors import MlxPatchesError
+
+INSENSITIVE = "insensitive"
+_HERE = Path(__file__).parent
+
+
+def folder() -> Path:
+    """Where the evidence is: beside the code in a wheel, among the tools in a checkout."""
+    inside = _HERE / "lab"
+    return inside if inside.exists() else _HERE.parents[1] / "tools" / "evidence" / "lab"
+
+
+def load(place: Path | None = None) -> list[dict[str, Any]]:
+    """All evidence, releases oldest first.
+
+    Raises:
+        MlxPatchesError: a file is broken, or there is none.
+    """
+    from packaging.version import Version
+
+    place = place or folder()
+    try:
+        found = [json.loads(file.read_bytes()) for file in place.glob("*.json")]
+        found.sort(key=lambda one: (one["set"].split()[0], Version(one["set"].split()[1])))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise MlxPatchesError(f"{place}: no evidence ({error}); reinstall mlx-patches") from None
+    if not found:
+        raise MlxPatchesError(f"{place}: no evidence; reinstall mlx-patches")
+    return found
+
+
+def cell_pairs(evidence: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Family to scenario to its letter without and, where it was measured, with the patches."""
+    with_ = evidence.get("with", {})
+    return {
+        family: {
+            name: letter + with_.get(family, {}).get(name, "") for name, letter in named.items()
+        }
+        for family, named in evidence["without"].items()
+    }
+
+
+def fate(cells: Mapping[str, str]) -> str:
+    """A family's fate: green, repaired, red, insensitive or not-built."""
+    pairs = cells.values()
+    if any(pair[0] == "x" for pair in pairs):
+        return NOT_BUILT
+    if any(pair in ("r", "rr", "gr", "nr") for pair in pairs):
+        return RED
+    if any(pair[0] == "r" for pair in pairs):
+        return REPAIRED
+    return INSENSITIVE if any(pair[0] == "i" for pair in pairs) else GREEN

@@ -1,0 +1,1 @@
+"""The compat matrix: load it, check it, decide by it."""

@@ -1,0 +1,94 @@
+"""Every patch of ours, in the order in which they stack at a shared site: the first is innermost.
+
+One line a patch: its id, where it is declared below this package (``module`` or
+``module:NAME``), and the one distribution that it is about, empty for several. A patch of a
+distribution that is not installed is never imported.
+"""
+
+from __future__ import annotations
+
+from ..core.registry import Entry, Registry
+
+_CATALOGUE = (
+    ("offset-alias", "caches.offset_alias", ""),
+    ("left-padding-alias", "caches.left_padding_alias", ""),
+    ("frozen-state", "caches.frozen_state", ""),
+    ("rotating-max-size", "caches.rotating_max_size", ""),
+    ("batch-rotating-extract", "caches.batch_rotating_extract", "mlx-lm"),
+    ("rotating-merge", "caches.rotating_merge", ""),
+    ("cachelist-state", "caches.cachelist_state", ""),
+    ("arrays-restored", "caches.arrays_restored", "mlx-lm"),
+    ("recurrent-extract", "caches.recurrent_extract", "mlx-lm"),
+    ("mamba-rows", "caches.mamba_rows", "mlx-lm"),
+    ("rotating-restored", "caches.rotating_restored", ""),
+    ("never-written", "caches.never_written", ""),
+    ("gemma2-masks", "masks.gemma2_masks", ""),
+    ("learned-positions", "positions.learned_positions", ""),
+    ("dynamic-rope", "positions.dynamic_rope", ""),
+    ("long-rope", "positions.long_rope", "mlx-lm"),
+    ("arrays-mask", "caches.arrays_mask", ""),
+    ("arrays-extend", "caches.arrays_extend", "mlx-lm"),
+    ("arrays-chunks", "caches.arrays_chunks", "mlx-lm"),
+    ("gated-delta-mask", "masks.gated_delta_mask", "mlx-lm"),
+    ("arrays-rows", "caches.arrays_rows", ""),
+    ("recurrent-padding", "models.recurrent_padding", ""),
+    ("row-by-row", "models.row_by_row", ""),
+    ("rope-deltas", "positions.rope_deltas", ""),
+    ("batch-quantized", "caches.batch_quantized", "mlx-vlm"),
+    ("batch-turbo-quant", "caches.batch_turbo_quant", "mlx-vlm"),
+    ("quantized-merge", "caches.quantized_merge", ""),
+    ("window-mask", "masks.window_mask", "mlx-lm"),
+    ("chunked-front", "caches.chunked_front", "mlx-lm"),
+    ("plamo3-window", "masks.plamo3_window", "mlx-lm"),
+    ("speculative-window", "generation.speculative_window", "mlx-lm"),
+    ("speculative-split", "generation.speculative_split", "mlx-lm"),
+    ("processors-prompt", "generation.processors_prompt", "mlx-lm"),
+    ("quantized-masks", "masks.quantized_masks", ""),
+    ("quantized-decode-mask", "masks.quantized_decode_mask", "mlx-vlm"),
+    ("quantize-rotating", "generation.quantize_rotating", ""),
+    ("kv-bits-refused", "generation.kv_bits_refused", "mlx-lm"),
+    ("vlm-quantize-last-layer", "generation.quantize_last_layer", "mlx-vlm"),
+    ("xtc-rows", "generation.xtc_rows", "mlx-lm"),
+    ("extra-eos", "loading.extra_eos", ""),
+    ("mask-list", "masks.mask_list", ""),
+    ("mask-after-update", "masks.mask_after_update", "mlx-vlm"),
+    ("mask-by-offset", "masks.mask_by_offset", "mlx-vlm"),
+    ("padding-nan", "caches.padding_nan", ""),
+    ("unknown-kwargs", "models.unknown_kwargs", "mlx-vlm"),
+    ("mistral-row-scale", "positions.mistral_row_scale", "mlx-vlm"),
+    ("shared-layer-offset", "positions.shared_layer_offset", ""),
+    ("altup-batch", "models.altup_batch", "mlx-vlm"),
+    ("single-joins", "caches.single_joins", "mlx-vlm"),
+    ("deepstack-rows", "positions.deepstack_rows", "mlx-vlm"),
+    ("aya-masks", "masks.aya_masks", "mlx-vlm"),
+    ("ring-rows", "models.ring_rows", "mlx-vlm"),
+    ("aya-blur", "models.aya_blur", "mlx-vlm"),
+    ("phi4-siglip-code", "loading.phi4_siglip_code", "mlx-vlm"),
+    ("sinks-warning", "generation.sinks_warning", "mlx-lm"),
+    ("server-prefix-hit", "server.server_prefix_hit", "mlx-lm"),
+    ("server-chunked-hit", "server.server_chunked_hit", "mlx-lm"),
+    ("server-empty-prompt", "server.server_empty_prompt", "mlx-lm"),
+    ("mllama-text", "models.mllama_text", "mlx-vlm"),
+    ("falcon-text", "models.falcon_text", "mlx-vlm"),
+    ("prefix-hit", "vllm_mlx.prefix_hit", "vllm-mlx"),
+    ("legacy-prefix-hit", "vllm_mlx.legacy_prefix_hit", "vllm-mlx"),
+    ("paged-prefix", "vllm_mlx.paged_prefix", "vllm-mlx"),
+    ("vllm-gemma4-attention", "vllm_mlx.gemma4_attention", "vllm-mlx"),
+    ("vllm-sliding-vlm", "vllm_mlx.sliding_vlm", "vllm-mlx"),
+    ("vllm-sliding-offset", "vllm_mlx.sliding_offset", "vllm-mlx"),
+    ("vllm-stop-tokens", "vllm_mlx.stop_tokens", "vllm-mlx"),
+    ("vllm-loaded-model", "vllm_mlx.loaded_model", "vllm-mlx"),
+    ("vllm-json-escapes", "vllm_mlx.json_escapes", "vllm-mlx"),
+    ("vllm-billing-header", "vllm_mlx.billing_header", "vllm-mlx"),
+    ("vllm-gemma4-reasoning", "vllm_mlx.gemma4_reasoning", "vllm-mlx"),
+)
+
+
+def builtin() -> Registry:
+    """A registry of our own patches."""
+    return Registry(
+        {
+            id_: Entry(f"{__package__}.{place}", distribution)
+            for id_, place, distribution in _CATALOGUE
+        }
+    )

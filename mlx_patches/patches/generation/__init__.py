@@ -1,0 +1,1 @@
+"""Repairs of generators, samplers and quantization on the way."""

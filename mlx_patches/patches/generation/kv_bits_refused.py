@@ -1,0 +1,92 @@
+"""Generation with ``kv_bits`` dies mid-text on a model whose attention reads floats alone.
+
+Why
+    ``kv_bits`` quantizes the caches once a text is long enough, whatever the model. Gemma 2 and
+    4, Phi, DeepSeek V3 and others compute with keys and values themselves, which are then lists
+    of parts; gpt-oss attends with sinks, which the quantized attention refuses.
+How
+    The model is asked first: two tokens are fed around a quantization. MLX is lazy, so nothing
+    is computed; what cannot be done raises at once. Then the text goes on in floats, with one
+    warning a model class.
+Upstream
+    Not fixed in mlx-lm 0.32.2.
+Retire when
+    The release refuses ``kv_bits`` before it generates, or every family reads quantized caches.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+logger = logging.getLogger("mlx_patches")
+
+
+def generated(
+    generate: Callable[..., Any],
+    prompt: Any,
+    model: Any,
+    *args: Any,
+    kv_bits: int | None = None,
+    kv_group_size: int = 64,
+    **kwargs: Any,
+) -> Any:
+    """The tokens of an answer, one by one."""
+    if kv_bits is not None:
+        draft = kwargs.get("draft_model", args[0] if args else None)
+        for one in (model, draft):
+            if one is not None and not reads_quantized(one, kv_bits, kv_group_size):
+                warn(f"{type(one).__module__}.{type(one).__qualname__}")
+                kv_bits = None
+                break
+    return generate(prompt, model, *args, kv_bits=kv_bits, kv_group_size=kv_group_size, **kwargs)
+
+
+def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
+    """Whether a model goes on after its caches were quantized; True where that fails before."""
+    import mlx.core as mx
+
+    release: Any = sys.modules["mlx_lm.generate"]
+    token = mx.zeros((1, 1), mx.int32)
+    try:
+        caches = sys.modules["mlx_lm.models.cache"].make_prompt_cache(model)
+        model(token, cache=caches)
+        release.maybe_quantize_kv_cache(
+            caches, quantized_kv_start=0, kv_group_size=group_size, kv_bits=bits
+        )
+    except Exception:
+        return True  # the release says what is wrong
+    try:
+        model(token, cache=caches)
+    except Exception:
+        return False
+    return True
+
+
+@cache
+def warn(model: str) -> None:
+    """Say it once a process."""
+    logger.warning("mlx_patches: %s does not read quantized caches: kv_bits is left out", model)
+
+
+PATCH = Patch(
+    id="kv-bits-refused",
+    summary="kv_bits dies mid-text on a model whose attention reads floats alone",
+    targets=tuple(
+        Target(
+            "mlx-lm",
+            "mlx_lm.generate",
+            name,
+            around(generated),
+            body=(name, "maybe_quantize_kv_cache"),
+        )
+        for name in ("generate_step", "speculative_generate_step")
+    ),
+    probe="mlx_patches.probes.kv_bits_refused:probe",
+    module=__name__,
+)

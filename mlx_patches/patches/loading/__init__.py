@@ -1,0 +1,1 @@
+"""Repairs of loading: stop tokens, processors, code of a model's folder."""

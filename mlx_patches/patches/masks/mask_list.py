@@ -1,0 +1,56 @@
+"""A mask asked for with a list of caches ignores the batch's left padding.
+
+Why
+    ``create_attention_mask(h, cache)`` asks one layer's cache for its mask. Many models pass
+    the whole list, or a slice of it: a list has no ``make_mask``, so the answer is "causal"
+    for a prompt and no mask at all for a decode step, and every row attends to its padding.
+    A solo cache gives the same answer, which is why it goes unseen.
+How
+    A list or a tuple becomes its first cache. The name is rebound wherever it was imported.
+Upstream
+    mlx-vlm 0.7.9 does the same. mlx-vlm took the function from mlx-lm up to 0.6.3; mlx-lm
+    itself passes lists in minicpm3 and phixtral up to 0.31.3.
+Retire when
+    No supported release is older than mlx-vlm 0.7.9 and mlx-lm 0.32.0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.patch import Patch, Target
+
+
+def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
+    """The release's function, which takes a list of caches for the first of them."""
+
+    # Written out, and not by ``around``: it is called in every step.
+    @functools.wraps(create)
+    def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(cache, (list, tuple)):
+            cache = first(cache)
+        return create(h, cache, *args, **kwargs)
+
+    return create_attention_mask
+
+
+def first(caches: Sequence[Any]) -> Any:
+    """The first of the caches; None where there is none."""
+    return caches[0] if caches else None
+
+
+PATCH = Patch(
+    id="mask-list",
+    summary="a mask made from a list of caches ignores left padding",
+    targets=tuple(
+        Target(distribution, module, "create_attention_mask", taking_lists)
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.base"),
+            ("mlx-vlm", "mlx_vlm.models.base"),
+        )
+    ),
+    probe="mlx_patches.probes.mask_list:probe",
+    module=__name__,
+)

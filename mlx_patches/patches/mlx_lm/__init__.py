@@ -1,1 +1,0 @@
-"""Defects of mlx-lm."""

@@ -1,0 +1,59 @@
+"""Aya Vision's blur multiplies an image by its whole kernel at once, and dies.
+
+Why
+    ``gaussian_blur_axis`` adds shifted images up, each times one weight of the kernel. It takes
+    the whole kernel each time, which fits no image that is not as long as the kernel, and blurs
+    that one wrongly.
+How
+    The same sum, with one weight each.
+Upstream
+    Not repaired in mlx-vlm 0.7.10, where nothing calls it.
+Retire when
+    mlx-vlm takes one weight at a time, or drops the function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target
+
+
+def blurring(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A Gaussian blur along an axis; the edges go on outside."""
+
+    @functools.wraps(original)
+    def blurred(image: Any, sigma: float, axis: int) -> Any:
+        radius = int(3 * sigma)
+        if radius < 1:
+            return original(image, sigma, axis)
+        import mlx.core as mx
+
+        last = image.shape[axis] - 1
+        places = mx.arange(last + 1)
+        return sum(
+            weight * mx.take(image, mx.clip(places + shift, 0, last), axis=axis)
+            for shift, weight in enumerate(kernel(radius, sigma), -radius)
+        )
+
+    return blurred
+
+
+def kernel(radius: int, sigma: float) -> Any:
+    """The weights of a pixel and its neighbours; their sum is 1."""
+    import mlx.core as mx
+
+    return mx.softmax(-(mx.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
+
+
+PATCH = Patch(
+    id="aya-blur",
+    summary="Aya Vision's blur dies of every image that is not as long as its kernel",
+    targets=(
+        Target("mlx-vlm", "mlx_vlm.models.aya_vision.vision", "gaussian_blur_axis", blurring),
+    ),
+    probe="mlx_patches.probes.aya_blur:probe",
+    module=__name__,
+)

@@ -1,0 +1,155 @@
+"""A batch of Unlimited-OCR forgets nothing: its rows read text that the same row alone has dropped.
+
+Why
+    The model attends to the whole prompt and to its newest tokens, which go round in a ring that
+    its own cache keeps. A batch has a plain cache, and so has a row that leaves one: there,
+    every token that was ever generated is attended to.
+How
+    A decode step over a plain cache gets a mask through the model's own argument: the row's
+    prompt, and as many of its newest tokens as the ring holds. How long a row's prompt was rides
+    on the first cache; where an engine feeds its last token by itself, that one is the prompt's.
+    A ring that joins a batch is laid out in order.
+Upstream
+    Not repaired in mlx-vlm 0.7.10.
+Retire when
+    mlx-vlm batches ``RingSlidingKVCache``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.patch import Patch, Target
+from ..caches import row_record
+from ..caches.row_record import LENGTHS
+
+MODULE = "mlx_vlm.models.unlimited_ocr.language"
+# Stands for the length of a prompt whose last token has not been fed.
+_ONE_TO_COME = -1
+
+
+def language_model(original: Any) -> Callable[..., Any]:
+    """The model's call, which it inherits, with the mask of a ring."""
+
+    def __call__(
+        model: Any,
+        inputs: Any,
+        inputs_embeds: Any = None,
+        mask: Any = None,
+        cache: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        window = window_of(model.config)
+        if cache and window is not None and not hasattr(cache[0], "prefill_length"):
+            if inputs.shape[1] > 1:
+                note_end(cache[0], kwargs)
+            elif mask is None:
+                mask = ring_mask(cache[0], window)
+        inherited = importlib.import_module(MODULE).DeepseekLanguageModel
+        return inherited.__call__(model, inputs, inputs_embeds, mask, cache, **kwargs)
+
+    return __call__
+
+
+def window_of(config: Any) -> int | None:
+    """How many generated tokens the model attends to; None for all."""
+    window: int | None = config.sliding_window_size or config.sliding_window
+    return window
+
+
+def note_end(cache: Any, arguments: dict[str, Any]) -> None:
+    """Have a cache carry that the last token of its rows' prompts is still to come.
+
+    So it is where the engine names the tokens of a piece, and where the prompts are padded on
+    the right: their last tokens are fed together.
+    """
+    padded = getattr(cache, "_right_padding", None) is not None
+    if padded or arguments.get("n_to_process") is not None:
+        import mlx.core as mx
+
+        lengths = row_record.deltas_of(cache, row_record.rows_of(cache), LENGTHS)
+        row_record.keep(cache, mx.where(lengths > 0, lengths, _ONE_TO_COME), LENGTHS)
+
+
+def ring_mask(cache: Any, window: int) -> Any:
+    """The mask (rows, 1, 1, keys) of a decode step over a plain cache.
+
+    None where the cache is quantized: a row alone has no ring then either.
+    """
+    if hasattr(cache, "bits"):
+        return None
+    import mlx.core as mx
+
+    offsets = mx.array(cache.offset).reshape(-1, 1)
+    lengths = row_record.deltas_of(cache, offsets.shape[0], LENGTHS)
+    # As in a ring, the prompt ends where the first single token is fed.
+    lengths = mx.where(lengths > 0, lengths, offsets - lengths)
+    row_record.keep(cache, lengths, LENGTHS)
+    keys = getattr(cache, "_idx", cache.offset) + 1
+    padding = mx.array(getattr(cache, "left_padding", 0)).reshape(-1, 1)
+    place = mx.arange(keys)[None] - padding
+    seen = (place >= 0) & ((place < lengths) | (place > offsets - window))
+    return seen[:, None, None]
+
+
+def merge(original: Any) -> Any:
+    """``merge`` of rings: a batch of plain caches that knows the lengths of their prompts."""
+
+    def merged(cls: Any, caches: Sequence[Any]) -> Any:
+        return importlib.import_module("mlx_vlm.models.cache").BatchKVCache.merge(
+            [in_order(ring) for ring in caches]
+        )
+
+    return classmethod(merged)
+
+
+def in_order(ring: Any) -> Any:
+    """A ring as a plain cache: every token in its place, zeros for those that it dropped.
+
+    Raises:
+        ValueError: the ring was fed several tokens at once, as far as its position tells.
+    """
+    import mlx.core as mx
+
+    row = importlib.import_module("mlx_vlm.models.cache").KVCache()
+    row.keys, row.values, row.offset = ring.keys, ring.values, ring.offset
+    prompt, window = ring.prefill_length, ring.window_size
+    if prompt is None:
+        return row
+    row_record.keep(row, mx.array([[prompt]]), LENGTHS)
+    generated = ring.offset - prompt
+    if generated <= window:
+        return row
+    if ring._ring_pos != generated % window:
+        raise ValueError("a ring that was fed several tokens at once cannot join a batch")
+    newest = mx.arange(ring.offset - window, ring.offset)
+    slots = prompt + (newest - prompt) % window
+
+    def laid_out(held: Any) -> Any:
+        gap = mx.zeros_like(held[..., :1, :])
+        gap = mx.repeat(gap, generated - window, axis=2)
+        return mx.concatenate([held[..., :prompt, :], gap, held[..., slots, :]], axis=2)
+
+    row.keys, row.values = laid_out(ring.keys), laid_out(ring.values)
+    return row
+
+
+PATCH = Patch(
+    id="ring-rows",
+    summary="a batch of Unlimited-OCR reads text that the same row alone has dropped",
+    targets=(
+        Target(
+            "mlx-vlm", MODULE, "LanguageModel.__call__", language_model, ("LanguageModel",), True
+        ),
+        Target("mlx-vlm", MODULE, "RingSlidingKVCache.merge", merge, ("RingSlidingKVCache",), True),
+        *(
+            target
+            for target in row_record.TARGETS
+            if target.module == "mlx_vlm.models.cache" and target.name.startswith("BatchKVCache.")
+        ),
+    ),
+    probe="mlx_patches.probes.ring_rows:probe",
+    module=__name__,
+)

@@ -1,0 +1,1 @@
+"""Repairs of positions: rotary embeddings, offsets, rope deltas."""

@@ -1,0 +1,77 @@
+"""One row's attention scale is used for the whole batch: Ministral 3 and Mistral 4 text.
+
+Why
+    Queries are scaled by their position (Llama 4's temperature). The models take the position
+    from row 0 alone: ``cache[0].offset[0].item()``. Every other row gets row 0's scale, and
+    where row 0 is padded its positions begin below zero, whose logarithm is minus infinity or
+    NaN: then all rows say NaN.
+How
+    While the model runs, the function that makes the scale knows each row's offset and makes
+    one for each row, of shape (rows, 1, tokens, 1), with padding counted as position 0.
+    Where the offset is a number, nothing changes.
+Upstream
+    Live from mlx-vlm 0.4.3 to 0.7.10. mlx-vlm's ministral3 for text alone has it by row.
+Retire when
+    Both models take every row's offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+# Each row's offset and the number of tokens, while a model runs a batch.
+_batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_batch", default=None)
+
+
+def modelled(
+    call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, inputs_embeds: Any = None
+) -> Any:
+    """The model's states, with the rows' offsets known to whoever makes the scale."""
+    offsets = offsets_of(cache)
+    if offsets is None:
+        return call(model, inputs, cache, inputs_embeds)
+    tokens = inputs if inputs_embeds is None else inputs_embeds
+    token = _batch.set((offsets, tokens.shape[1]))
+    try:
+        return call(model, inputs, cache, inputs_embeds)
+    finally:
+        _batch.reset(token)
+
+
+def offsets_of(cache: Any) -> Any:
+    """The rows' offsets (rows,); None where there is one for all."""
+    offset = getattr(cache[0], "offset", None) if cache else None
+    return offset if getattr(offset, "ndim", 0) else None
+
+
+def scaled(make: Callable[..., Any], start: Any, stop: Any, beta: float, positions: int) -> Any:
+    """The scale (rows, 1, tokens, 1) of each row's positions, or the release's (tokens, 1)."""
+    batch = _batch.get()
+    if batch is None:
+        return make(start, stop, beta, positions)
+    import mlx.core as mx
+
+    offsets, tokens = batch
+    places = mx.maximum(offsets[:, None] + mx.arange(tokens), 0)
+    return (1 + beta * mx.log(1 + mx.floor(places / positions)))[:, None, :, None]
+
+
+_MISTRAL4 = "mlx_vlm.models.mistral4.language"
+
+PATCH = Patch(
+    id="mistral-row-scale",
+    summary="all rows of a Ministral 3 or Mistral 4 batch get row 0's attention scale, or NaN",
+    targets=(
+        Target("mlx-vlm", _MISTRAL4, "_get_llama_4_attn_scale", around(scaled)),
+        Target("mlx-vlm", _MISTRAL4, "Mistral4Model.__call__", around(modelled)),
+        Target(
+            "mlx-vlm", "mlx_vlm.models.mistral3.language", "Ministral3.__call__", around(modelled)
+        ),
+    ),
+    probe="mlx_patches.probes.mistral_row_scale:probe",
+    module=__name__,
+)

@@ -1,0 +1,1 @@
+"""Repairs of the servers of mlx-lm and mlx-vlm."""

@@ -1,0 +1,51 @@
+"""``mlx_lm.server`` answers a Llama 4 prompt from the cache of a longer one that lost its front.
+
+Why
+    A cached prompt that is longer than the one that is asked is cut back to what they share.
+    ``ChunkedKVCache`` drops what is before the chunk that it reads, and says that it can be cut
+    back all the same. Cut to an earlier chunk it lacks the tokens of that chunk.
+How
+    Such a hit is a miss: the prompt is fed from its beginning.
+Upstream
+    Not fixed in mlx-lm 0.32.2.
+Retire when
+    ``ChunkedKVCache`` is trimmable only as far as it has tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+
+def fetched(
+    fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
+) -> tuple[Any, Any]:
+    """The caches of a prefix, None where there is none, and the tokens that are left to feed."""
+    found, rest = fetch(prompts, model, tokens)
+    held = len(tokens) - len(rest)
+    if found is not None and any(lacks(cache, held) for cache in found):
+        return None, tokens
+    return found, rest
+
+
+def lacks(cache: Any, held: int) -> bool:
+    """Whether a cache of so many tokens lacks some of the chunk that the next one reads."""
+    if not hasattr(cache, "start_position"):
+        return False
+    begin = held // cache.chunk_size * cache.chunk_size
+    return bool(cache.offset != held or cache.start_position > begin)
+
+
+PATCH = Patch(
+    id="server-chunked-hit",
+    summary="mlx_lm.server answers a Llama 4 prompt from a cache that lost the chunk's beginning",
+    targets=tuple(
+        Target("mlx-lm", module, "LRUPromptCache.fetch_nearest_cache", around(fetched))
+        for module in ("mlx_lm.server", "mlx_lm.models.cache")
+    ),
+    probe="mlx_patches.probes.server_chunked_hit:probe",
+    module=__name__,
+)

@@ -1,0 +1,46 @@
+"""An empty prompt stops ``mlx_lm.server`` for good.
+
+Why
+    A tokenizer that adds nothing makes no token of an empty text. There is nothing to feed, the
+    generation thread dies of it, and no later request is answered.
+How
+    A text without tokens begins as every text does: with the token that begins one, or, where
+    the tokenizer has none, with the one that ends the text before.
+Upstream
+    Not fixed in mlx-lm 0.32.2.
+Retire when
+    The server answers an empty prompt, or refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+
+def tokenized(
+    tokenize: Callable[..., Any], server: Any, tokenizer: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The tokens of a request's prompt; later releases add what they know of them."""
+    out = tokenize(server, tokenizer, *args, **kwargs)
+    prompt = out[0] if isinstance(out, tuple) else out
+    if not prompt:
+        prompt += beginning(tokenizer)  # in place: the prompt's segments are the same list
+    return out
+
+
+def beginning(tokenizer: Any) -> list[int]:
+    """The token before a text's first, if the tokenizer has one."""
+    ids = (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    return [token for token in ids if token is not None][:1]
+
+
+PATCH = Patch(
+    id="server-empty-prompt",
+    summary="an empty prompt stops mlx_lm.server for good",
+    targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._tokenize", around(tokenized)),),
+    probe="mlx_patches.probes.server_empty_prompt:probe",
+    module=__name__,
+)

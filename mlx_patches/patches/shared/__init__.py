@@ -1,1 +1,0 @@
-"""Defects that mlx-lm and mlx-vlm share."""
