@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -80,7 +79,7 @@ def explain(patch: str) -> None:
     current = session()
     found = current.registry.get(patch)
     click.echo(f"{found.id}: {found.summary}\n")
-    click.echo(inspect.cleandoc(sys.modules[found.module].__doc__ or ""))
+    click.echo(found.documentation)
     click.echo("\nTargets")
     for target in found.targets:
         click.echo(f"    {target.path}")

@@ -2,7 +2,7 @@
 
 ``Conformance`` is a set of tests over a fixture ``case``: a patch, a matrix under which it
 applies, and how to import what it targets. tests/unit runs it over fake patches, tests/releases
-over the real ones. As a program, ``python -m tests.conformance MODULE STEPS`` takes the steps in
+over the real ones. As a program, ``python -m tests.conformance MODULE ID STEPS`` takes the steps in
 a process of its own and prints what came of them.
 """
 
@@ -53,7 +53,7 @@ class Case:
         """Take steps in a new process; see ``main``."""
         path = os.pathsep.join(filter(None, (str(ROOT), self.path)))
         done = subprocess.run(
-            [sys.executable, "-m", "tests.conformance", self.patch.module, *steps],
+            [sys.executable, "-m", "tests.conformance", self.patch.module, self.patch.id, *steps],
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
             text=True,
@@ -429,9 +429,10 @@ def forked(check: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def main(module: str, *steps: str) -> None:
+def main(module: str, patch_id: str, *steps: str) -> None:
     """Take steps (``import``, ``apply``, ``restore``), print what each ``status`` step finds."""
-    patch: Patch = importlib.import_module(module).PATCH
+    declared = vars(importlib.import_module(module)).values()
+    patch = next(one for one in declared if isinstance(one, Patch) and one.id == patch_id)
     registry = Registry()
     registry.add(patch)
     session = Session(registry, anything_goes(patch))

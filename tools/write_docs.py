@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from pathlib import Path
@@ -84,7 +83,7 @@ def entry(patch: Patch, matrix: CompatMatrix) -> str:
         asked = "always"
     else:
         asked = "by the rows of models"
-    lines = [f"## {patch.id}", "", *prose(importlib.import_module(patch.module).__doc__ or "")]
+    lines = [f"## {patch.id}", "", *prose(patch.documentation)]
     lines += [f"Asked for: {asked}.", "", "| | affected | fixed | targets |", "|---|---|---|---|"]
     for distribution in dict.fromkeys(target.distribution for target in patch.targets):
         rule = matrix.rule(patch.id, distribution)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
 from mlx_patches import MlxPatchesError
@@ -50,7 +48,7 @@ def test_every_patch_of_ours_is_well_formed():
         assert patch.targets
         assert patch.summary
         assert len({target.path for target in patch.targets}) == len(patch.targets)
-        doc = importlib.import_module(patch.module).__doc__
+        doc = patch.documentation
         for part in ("Why", "How", "Upstream", "Retire when"):
             assert f"\n{part}\n" in doc, (patch.id, part)
         module, _, name = patch.probe.partition(":")
