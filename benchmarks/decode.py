@@ -14,8 +14,9 @@ import importlib.util
 import statistics
 import time
 
-from mlx_patches.activation.session import MODEL_PACKAGES
 from mlx_patches.core.manager import Manager
+from mlx_patches.core.packages import MODEL_PACKAGES
+from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import tiny
@@ -51,7 +52,7 @@ def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool
     """One pair. Every patch that the release needs is on, whatever the model's row names."""
     seconds = {}
     for patched in (patched_first, not patched_first):
-        manager = Manager(CompatMatrix.builtin())
+        manager = Manager(Gate(CompatMatrix.builtin()))
         if patched:
             for patch in catalogue.builtin():
                 manager.apply(patch)

@@ -24,6 +24,7 @@ from mlx_lm.models import cache as caches
 from mlx_lm.models import llama
 
 from mlx_patches.core.manager import Manager
+from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
@@ -120,7 +121,7 @@ def rounds(
 
 def patches() -> Callable[[], None]:
     """Every patch that the release needs."""
-    manager = Manager(CompatMatrix.builtin())
+    manager = Manager(Gate(CompatMatrix.builtin()))
     for patch in catalogue.builtin():
         manager.apply(patch)
     return manager.restore

@@ -21,13 +21,14 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from mlx_patches.activation.session import MODEL_PACKAGES
 from mlx_patches.core import guard
 from mlx_patches.core.manager import Manager
+from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
@@ -99,7 +100,7 @@ def measure(family: Family, clocks: dict[tuple[str, str], Clock]) -> None:
         model = build(family)
     except NotBuilt:
         return
-    manager = Manager(CompatMatrix.builtin())
+    manager = Manager(Gate(CompatMatrix.builtin()))
     for patch in catalogue.builtin():
         manager.apply(timed(patch, clocks))
     for scenario in SCENARIOS.values():

@@ -26,11 +26,11 @@ import wrapt
 import mlx_patches
 from mlx_patches import MlxPatchesError
 from mlx_patches.activation.session import Session
-from mlx_patches.core import effect
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import Status
 from mlx_patches.core.patch import MISSING, Patch, Target
 from mlx_patches.core.registry import Registry
+from mlx_patches.core.site import Composed, Site
 from mlx_patches.probes.child import anything_goes
 
 ROOT = Path(__file__).parents[1]
@@ -135,10 +135,14 @@ class Conformance:
         assert applied(manager.apply(case.patch)) == paths
         restored = {outcome.target: outcome for outcome in manager.restore()}
         live = snapshot(case.patch)
-        for path in paths:
-            assert live[path] is theirs[path]
-            kept = any(link is function_of(ours[path]) for link in links(live[path]))
-            assert (restored[path].status is Status.APPLIED) == kept, restored[path]
+        for target in present:
+            assert live[target.path] is theirs[target.path]
+            # Of what a patch adds there is no original that could stay below.
+            kept = Status.APPLIED if target.adds else Status.DISABLED
+            assert restored[target.path].status is kept, restored[target.path]
+            assert not target.adds or any(
+                link is function_of(ours[target.path]) for link in links(live[target.path])
+            )
         for target in present:  # they leave
             write(*place(target), before[target.path])
 
@@ -193,7 +197,7 @@ class Conformance:
         for target in present:
             manager = case.manager()
             with monkeypatch.context() as patched:
-                patched.setattr(effect, "put_in", raising_after(target, error, effect.put_in))
+                patched.setattr(Site, "write", raising_after(target, error, Site.write))
                 if error is KeyboardInterrupt:
                     with pytest.raises(KeyboardInterrupt):
                         manager.apply(case.patch)
@@ -208,7 +212,7 @@ class Conformance:
         for target in present:
             manager = case.manager()
             with monkeypatch.context() as patched:
-                patched.setattr(effect, "put_in", skipping(target, effect.put_in))
+                patched.setattr(Site, "write", skipping(target, Site.write))
                 outcomes = manager.apply(case.patch)
             assert [o.target for o in outcomes if o.status is Status.FAILED] == paths
             assert_same(snapshot(case.patch), before)
@@ -388,24 +392,24 @@ def raising(error: BaseException) -> Callable[[Any], Any]:
     return factory
 
 
-def skipping(target: Target, put_in: Callable[..., None]) -> Callable[..., None]:
-    """``put_in`` that loses the write to one target."""
+def skipping(target: Target, write: Callable[..., None]) -> Callable[..., None]:
+    """``Site.write`` that loses the write to one target."""
 
-    def lossy(site: Any, *more: Any) -> None:
-        if site.target is not target:
-            put_in(site, *more)
+    def lossy(site: Site, composed: Composed) -> None:
+        if site.path != target.path:
+            write(site, composed)
 
     return lossy
 
 
 def raising_after(
-    target: Target, error: type[BaseException], put_in: Callable[..., None]
+    target: Target, error: type[BaseException], write: Callable[..., None]
 ) -> Callable[..., None]:
-    """``put_in`` that raises once it has written one target."""
+    """``Site.write`` that raises once it has written one target's layer."""
 
-    def interrupted(site: Any, *more: Any) -> None:
-        put_in(site, *more)
-        if site.target is target:
+    def interrupted(site: Site, composed: Composed) -> None:
+        write(site, composed)
+        if site.path == target.path and composed.layers:
             raise error("on purpose")
 
     return interrupted
@@ -435,7 +439,7 @@ def main(module: str, patch_id: str, *steps: str) -> None:
     patch = next(one for one in declared if isinstance(one, Patch) and one.id == patch_id)
     registry = Registry()
     registry.add(patch)
-    session = Session(registry, anything_goes(patch))
+    session = Session(registry, anything_goes(patch).matrix)
     found = []
     for step in steps:
         if step == "import":

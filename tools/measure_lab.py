@@ -32,8 +32,8 @@ from release_sets import ReleaseSet
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mlx_patches.activation.session import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.auditing import recommend  # noqa: E402
+from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.evidence import store  # noqa: E402
 from mlx_patches.evidence.store import cell_pairs, fate  # noqa: E402
 from mlx_patches.patches import catalogue  # noqa: E402

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from mlx_patches.activation.session import MODEL_PACKAGES
+from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch
 from mlx_patches.patches import catalogue
 

@@ -83,6 +83,12 @@ def limited_to() -> str:
     return _host
 
 
+def stop() -> None:
+    """Wait for no package any longer."""
+    if _watcher is not None:
+        _watcher.uninstall()
+
+
 def _first_import(module: ModuleType) -> None:
     _apply()
 

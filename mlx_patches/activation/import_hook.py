@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 
+from ..core.imports import complete, ended
+
 TYPE_CHECKING = False  # as typing has it; this module is imported in every enabled process
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +84,7 @@ class Watcher:
             _warn(f"mlx_patches cannot follow the import of {spec.name}")
 
     def _notify(self, module: ModuleType) -> None:
-        _ended.add(id(module))
+        ended.add(id(module))
         try:
             self.callback(module)
         except Exception:
@@ -91,23 +93,13 @@ class Watcher:
                 raise
             _warn(f"mlx_patches failed after the import of {module.__name__}")
         finally:
-            _ended.discard(id(module))
+            ended.discard(id(module))
 
 
 def _warn(message: str) -> None:
     import logging  # only once there is something to say: it costs 8 ms at start-up
 
     logging.getLogger("mlx_patches").warning(message, exc_info=True)
-
-
-# Modules whose code has run, while their callback does: the import system says so only later.
-_ended: set[int] = set()
-
-
-def complete(module: ModuleType) -> bool:
-    """False while the module's code is still running."""
-    initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
-    return not initializing or id(module) in _ended
 
 
 class _AwaitedSpec(ModuleSpec):

@@ -1,61 +1,106 @@
-"""Which patches this process asks for, and when: the session behind ``mlx_patches.apply``."""
+"""Which patches this process asks for, and when: the session behind ``mlx_patches.apply``.
+
+No lock of ours is held while entry points load, hooks run or factories compose: each of them may
+import, and an import may wait for another thread that wants the lock.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import NamedTuple
 
+from .. import __version__
+from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
+from ..core.imports import complete
 from ..core.manager import Manager
 from ..core.outcome import Outcome, Report, Status
+from ..core.packages import MODEL_PACKAGES, MODELS
 from ..core.patch import Patch
 from ..core.registry import Registry
+from ..matrix.gate import Gate
 from ..matrix.matrix import CompatMatrix, declared_rules
 from ..patches import catalogue
-from . import contributions, git_hosts, settings
-from .import_hook import Watcher, complete
+from . import boot, contributions, git_hosts, settings
+from .import_hook import Watcher
 
 logger = logging.getLogger("mlx_patches")
 
-# The package of models of each distribution.
-MODEL_PACKAGES = {"mlx_lm.models": "mlx-lm", "mlx_vlm.models": "mlx-vlm"}
-PACKAGES = ("mlx_lm", "mlx_vlm")
+
+class _State(NamedTuple):
+    """What a session was asked for at one moment."""
+
+    asked: frozenset[str]
+    entries: frozenset[tuple[str, str]]
+    taken_out: frozenset[str]
+    by_model: bool
+    active: bool
 
 
 class Session:
-    """One process's requests. Patches are asked for once; asking again changes nothing."""
+    """One process's requests. Patches are asked for once; asking again changes nothing.
+
+    ``contribute`` adds the patches of other packages.
+    """
 
     def __init__(self, registry: Registry, matrix: CompatMatrix):
         self.registry = registry
         self.matrix = matrix
         self.disabled = settings.disabled()
         self.strict = settings.strict()
-        self.manager = Manager(matrix, strict=self.strict)
+        self.gate = Gate(matrix)
+        self.installed = self.gate.installed
+        self.manager = Manager(self.gate, registry.rank, strict=self.strict)
         self.by_model = False
-        self._contribute()
-        self.unknown = self._unknown()
-        for problem in self.unknown:
-            logger.warning("mlx_patches: %s", problem)
-        self.enabled = self._known(settings.enabled())
+        self.unknown: tuple[str, ...] = ()
+        self._contributed = False
+        self._lock = threading.RLock()
         self._asked: dict[str, Patch] = {}
-        self._rows: set[tuple[str, str]] = set()
-        # Taken out by the user: not asked for again by a model's row.
-        self._out: set[str] = set()
+        # The (distribution, model) whose entries were activated.
+        self._entries: set[tuple[str, str]] = set()
+        # Taken out by the user: not asked for again by a model's entry.
+        self._taken_out: set[str] = set()
         self._watcher: Watcher | None = None
+        self._told: set[str] = set()
 
     @property
     def active(self) -> bool:
         """True where modules are watched as they get imported."""
         return self._watcher is not None and self._watcher in sys.meta_path
 
-    def _contribute(self) -> None:
-        """Add the patches that the matrix has no word on; one that cannot be added is left out."""
-        ours = [("", one) for one in git_hosts.contributions(self.manager.installed)]
+    @functools.cached_property
+    def enabled(self) -> tuple[str, ...]:
+        """The optional patches that ``MLX_PATCHES_ENABLE`` names.
+
+        Unknown ids are logged and skipped: a typing error must not take a host down.
+        """
+        known = []
+        for id_ in settings.enabled():
+            try:
+                known.append(self.registry.get(id_).id)
+            except MlxPatchesError as error:
+                logger.warning("mlx_patches: %s: %s", settings.ENABLE, error)
+        return tuple(known)
+
+    def contribute(self) -> None:
+        """Add the patches that the matrix has no rule for, once; one that fails is left out.
+
+        Loads entry points, which may import anything: a call that comes while it runs, from the
+        same thread or another, goes on without them.
+        """
+        with self._lock:
+            if self._contributed:
+                return
+            self._contributed = True
+        known = set(self.registry.ids())
+        ours = [("", one) for one in git_hosts.contributions(self.installed)]
         for origin, one in [*ours, *contributions.contributions(self.disabled)]:
             note = "; ".join(filter(None, (origin and f"declared by {origin}", one.note)))
             try:
@@ -64,9 +109,16 @@ class Session:
                 self.matrix.contribute(one.patch.id, rules, one.patch.optional)
             except Exception as error:
                 logger.warning("mlx_patches: a patch of %s is left out: %s", origin, error)
+        self.unknown = self._unknown()
+        for problem in self.unknown:
+            logger.warning("mlx_patches: %s", problem)
+        if self.by_model:  # somebody applied meanwhile
+            late = [id_ for id_ in self.matrix.always if id_ not in known]
+            for patch in map(self.registry.get, filter(self.relevant, late)):
+                self._ask(patch, self.strict, dry_run=False)
 
     def _unknown(self) -> tuple[str, ...]:
-        """What ``MLX_PATCHES_DISABLE`` names and nobody has, a sentence each."""
+        """The unknown names in ``MLX_PATCHES_DISABLE``, a sentence each."""
         strange = self.disabled - {*self.registry.ids(), settings.ALL}
         return tuple(
             f"{settings.DISABLE} names {name!r}, which is no patch and no distribution that"
@@ -75,62 +127,140 @@ class Session:
             if not contributions.is_known(name)
         )
 
-    def _known(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """The ids that there are; another one is a warning, for no host may die of it."""
-        known = []
-        for id_ in ids:
-            try:
-                known.append(self.registry.get(id_).id)
-            except MlxPatchesError as error:
-                logger.warning("mlx_patches: %s: %s", settings.ENABLE, error)
-        return tuple(known)
-
     def apply(
         self,
-        patches: Iterable[str] | None,
-        models: Iterable[str] | None,
-        strict: bool,
-        dry_run: bool,
+        patches: Iterable[str] | None = None,
+        models: Iterable[str] | None = None,
+        strict: bool = False,
+        dry_run: bool = False,
     ) -> Report:
         """See ``mlx_patches.apply``."""
-        ids = None if patches is None else [self.registry.get(name).id for name in patches]
-        rows = None if models is None else list(models)
-        for model in rows or ():
-            if model != "default" and model not in self.matrix.models:
-                logger.info("mlx_patches: no row for model %r; the default row holds", model)
-        wanted = self._wanted(ids, rows)
+        ids = self._ids(patches)
+        names = self._models(models)
+        wanted = self._wanted(ids, names)
         strict = strict or (self.strict and not dry_run)
-        with self.manager.lock:
-            by_model = ids is None and rows is None
-            if not dry_run:
-                self._out -= self._out if by_model else {patch.id for patch in wanted}
-                self._watch({t.module.partition(".")[0] for p in wanted for t in p.targets})
+        by_model = ids is None and names is None
+        before = self._state()
+        if not dry_run:
+            with self._lock:
+                self._taken_out -= (
+                    self._taken_out.copy() if by_model else {patch.id for patch in wanted}
+                )
                 self.by_model |= by_model
-            outcomes = []
+            self._watch({t.module.partition(".")[0] for p in wanted for t in p.targets})
+        outcomes = []
+        try:
             for patch in wanted:
                 outcomes += self._ask(patch, strict, dry_run)
-            for row in _models_imported() if by_model else ():
-                outcomes += self._activate(row, strict, dry_run)
-        return Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
+            for entry in _models_imported() if by_model else ():
+                outcomes += self._activate(entry, strict, dry_run)
+        except MlxPatchesError:
+            if not dry_run:
+                self._undo(before)
+            raise
+        report = Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
+        self._tell()
+        return report
 
-    def restore(self, patches: Iterable[str] | None) -> Report:
+    def restore(self, patches: Iterable[str] | None = None) -> Report:
         """See ``mlx_patches.restore``."""
-        ids = None if patches is None else [self.registry.get(name).id for name in patches]
-        with self.manager.lock:
+        ids = self._ids(patches)
+        if ids is None:
+            boot.stop()
+            if self._watcher is not None:
+                self._watcher.uninstall()
+        with self._lock:
             if ids is None:
                 self.by_model = False
-                self._rows.clear()
-                self._out.clear()
-                if self._watcher is not None:
-                    self._watcher.uninstall()
-            self._out |= set(ids or ())
+                self._entries.clear()
+                self._taken_out.clear()
+            self._taken_out |= set(ids or ())
             for patch_id in self._asked.copy() if ids is None else ids:
                 self._asked.pop(patch_id, None)
-            return Report(tuple(self.manager.restore(ids)))
+        return Report(tuple(self.manager.restore(ids)))
 
-    def status(self) -> Report:
-        """See ``mlx_patches.status``."""
-        return Report(tuple(self.manager.status()))
+    @contextlib.contextmanager
+    def patched(
+        self, patches: Iterable[str] | None = None, models: Iterable[str] | None = None
+    ) -> Iterator[Report]:
+        """See ``mlx_patches.patched``."""
+        before = self._state()
+        report = self.apply(patches, models)
+        try:
+            yield report
+        finally:
+            self._undo(before)
+
+    def status(self, held_elsewhere: bool = False) -> Report:
+        """See ``mlx_patches.status``; ``held_elsewhere`` as in ``Manager.status``."""
+        return Report(tuple(self.manager.status(held_elsewhere)))
+
+    def _state(self) -> _State:
+        with self._lock:
+            return _State(
+                frozenset(self._asked),
+                frozenset(self._entries),
+                frozenset(self._taken_out),
+                self.by_model,
+                self.active,
+            )
+
+    def _undo(self, before: _State) -> None:
+        """Take out what was asked for since, and what it had activated by imports."""
+        with self._lock:
+            since = [id_ for id_ in self._asked if id_ not in before.asked]
+            for id_ in since:
+                del self._asked[id_]
+            self._entries = set(before.entries)
+            self._taken_out = set(before.taken_out)
+            self.by_model = before.by_model
+        if self._watcher is not None and not before.active:
+            self._watcher.uninstall()
+        self.manager.restore(since)
+
+    def _ids(self, patches: Iterable[str] | None) -> list[str] | None:
+        """The ids that a caller named.
+
+        Raises:
+            MlxPatchesError: one is unknown, or they are one text.
+        """
+        if isinstance(patches, str):
+            raise MlxPatchesError(f"patches takes a list of ids: write [{patches!r}]")
+        return None if patches is None else [self.registry.get(name).id for name in patches]
+
+    def _models(self, models: Iterable[str] | None) -> list[str] | None:
+        """The models that a caller named.
+
+        Raises:
+            MlxPatchesError: one is unknown to the matrix and to the installed packages.
+        """
+        if isinstance(models, str):
+            raise MlxPatchesError(f"models takes a list of model types: write [{models!r}]")
+        names = None if models is None else list(models)
+        for name in names or ():
+            if name == "default" or name in self.matrix.models:
+                continue
+            places = [f"{package}.{name}" for package in MODEL_PACKAGES]
+            if not (name.isidentifier() and any(map(source_file, places))):
+                from difflib import get_close_matches
+
+                close = get_close_matches(name, self.matrix.models, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise MlxPatchesError(
+                    f"no model type {name!r} in the matrix or the installed packages{hint}"
+                )
+        return names
+
+    def _tell(self) -> None:
+        """Log once for each release that patches are in effect for it."""
+        sites = self.manager.sites()
+        ids = {layer.patch for site in sites for layer in site.layers}
+        used = {layer.target.distribution for site in sites for layer in site.layers}
+        if used <= self._told:
+            return
+        self._told |= used
+        releases = ", ".join(str(self.installed(name)) for name in sorted(used))
+        logger.info("mlx_patches %s: %d patches in effect for %s", __version__, len(ids), releases)
 
     def switched_off(self, patch_id: str) -> bool:
         """True where ``MLX_PATCHES_DISABLE`` names the patch, or all."""
@@ -146,44 +276,38 @@ class Session:
         if self.registry.distribution(patch_id) not in (None, *core):
             return self.has_code(patch_id)
         patch = self.registry.get(patch_id)
-        return any(
-            t.distribution in core or self.manager.installed(t.distribution) for t in patch.targets
-        )
+        return any(t.distribution in core or self.installed(t.distribution) for t in patch.targets)
 
     def has_code(self, patch_id: str) -> bool:
         """False for one of our patches whose only distribution is not installed."""
         package = self.registry.distribution(patch_id)
-        return package is None or self.manager.installed(package) is not None
+        return package is None or self.installed(package) is not None
 
     def _wanted(self, ids: list[str] | None, models: list[str] | None) -> list[Patch]:
+        named = [
+            id_
+            for model in models or ()
+            for distribution in MODEL_PACKAGES.values()
+            for id_ in self.matrix.patches_for(model, distribution)
+        ]
         if ids is None:
-            rows = [
-                id_
-                for model in models or ()
-                for distribution in MODEL_PACKAGES.values()
-                for id_ in self.matrix.patches_for(model, distribution)
-            ]
             always = filter(self.has_code, (*self.matrix.always, *self.enabled))
-            ids = [*filter(self.relevant, always), *rows]
+            ids = [*filter(self.relevant, always), *named]
         elif models is not None:
-            rows = [
-                id_
-                for model in models
-                for distribution in MODEL_PACKAGES.values()
-                for id_ in self.matrix.patches_for(model, distribution)
-            ]
-            ids = [id_ for id_ in ids if id_ in rows or id_ in self.matrix.always]
-        order = self.registry.ids()
-        return sorted(map(self.registry.get, set(ids)), key=lambda patch: order.index(patch.id))
+            ids = [id_ for id_ in ids if id_ in named or id_ in self.matrix.always]
+        return sorted(map(self.registry.get, set(ids)), key=lambda p: self.registry.rank(p.id))
 
     def _watch(self, packages: set[str]) -> None:
-        wanted = packages | set(PACKAGES)
+        wanted = packages | set(MODELS)
         if self._watcher is None:
             self._watcher = Watcher(wanted, self._imported, self.strict)
         self._watcher.packages |= wanted
         self._watcher.install()
 
-    def _ask(self, patch: Patch, strict: bool, dry_run: bool) -> list[Outcome]:
+    def _ask(
+        self, patch: Patch, strict: bool, dry_run: bool, by_model: bool = False
+    ) -> list[Outcome]:
+        """Ask for a patch; ``by_model`` only while models' entries are what is asked for."""
         if self.switched_off(patch.id):
             reason = f"switched off by {settings.DISABLE}"
             return [
@@ -192,28 +316,35 @@ class Session:
             ]
         if dry_run:
             return self.manager.apply(patch, dry_run=True)
-        self._asked[patch.id] = patch
-        return self.manager.apply(patch, strict=strict)
+        with self._lock:
+            if by_model and (not self.by_model or patch.id in self._taken_out):
+                return []  # another thread has restored meanwhile
+            self._asked[patch.id] = patch
+        return self._apply(patch, strict)
+
+    def _apply(self, patch: Patch, strict: bool) -> list[Outcome]:
+        return self.manager.apply(patch, strict=strict, wanted=lambda: self.asked(patch.id))
 
     def _imported(self, module: ModuleType) -> None:
         name = module.__name__
-        with self.manager.lock:
-            for patch in list(self._asked.values()):
-                if any(target.module == name for target in patch.targets):
-                    self.manager.apply(patch, strict=self.strict)
-            row = model_of(name) if self.by_model else None
-            if row is not None and row not in self._rows:
-                self._activate(row, self.strict, dry_run=False)
+        for patch in list(self._asked.values()):
+            if any(target.module == name for target in patch.targets):
+                self._apply(patch, self.strict)
+        entry = model_of(name) if self.by_model else None
+        if entry is not None and entry not in self._entries:
+            self._activate(entry, self.strict, dry_run=False)
+        self._tell()
 
-    def _activate(self, row: tuple[str, str], strict: bool, dry_run: bool) -> list[Outcome]:
-        """Ask for what a model's row names."""
+    def _activate(self, entry: tuple[str, str], strict: bool, dry_run: bool) -> list[Outcome]:
+        """Ask for what a model's entry names."""
         if not dry_run:
-            self._rows.add(row)
-        distribution, model = row
+            self._entries.add(entry)
+        distribution, model = entry
         outcomes = []
         for patch_id in self.matrix.patches_for(model, distribution):
-            if patch_id not in self._out:
-                outcomes += self._ask(self.registry.get(patch_id), strict, dry_run)
+            if patch_id not in self._taken_out:
+                patch = self.registry.get(patch_id)
+                outcomes += self._ask(patch, strict, dry_run, by_model=True)
         return outcomes
 
 
@@ -225,7 +356,7 @@ def _models_imported() -> list[tuple[str, str]]:
         for name, module in list(sys.modules.items())
         if name.startswith(inside) and isinstance(module, ModuleType) and complete(module)
     ]
-    return list(dict.fromkeys(row for row in map(model_of, names) if row is not None))
+    return list(dict.fromkeys(entry for entry in map(model_of, names) if entry is not None))
 
 
 def model_of(module: str) -> tuple[str, str] | None:
@@ -256,7 +387,9 @@ def session() -> Session:
     with _making:
         if _session is None:
             _session = Session(catalogue.builtin(), CompatMatrix.builtin())
-        return _session
+        made = _session
+    made.contribute()  # outside of the lock: it imports
+    return made
 
 
 def _before_fork() -> None:

@@ -14,14 +14,14 @@ from typing import Any
 
 from .. import __version__
 from ..activation import boot, contributions, settings
-from ..activation.session import MODEL_PACKAGES, Session, session
-from ..core import fingerprint, known_files
-from ..core.distributions import Installed, source_file
+from ..activation.session import Session, session
+from ..core.distributions import Installed
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
-from ..core.outcome import Outcome, Status
+from ..core.outcome import Outcome, Status, Verdict
+from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
-from ..matrix import decide
+from ..core.resolve import in_file
 from ..matrix.matrix import BrokenSet
 from . import conflicts, hosts
 from .models import ModelFolder, implementations, read_folder
@@ -118,7 +118,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     report = _model_report(current, model) if model is not None else None
     declared = contributions.hosts(current.disabled)
     names = dict.fromkeys((*CORE, *hosts.KNOWN, *declared, *([host] if host else ())))
-    installed = [current.manager.installed(name) for name in names]
+    installed = [current.installed(name) for name in names]
     distributions = tuple(one for one in installed if one is not None)
     versions = {one.name: one.version for one in distributions}
     ids = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
@@ -126,7 +126,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
         ids = tuple(id_ for id_ in ids if id_ in named)
     active = _active(current, host)
-    live = {(o.patch, o.target): o for o in current.status()}
+    live = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
     outcomes = tuple(
         live.get((patch.id, target.path)) or _unasked(current, patch, target, active)
         for patch in map(current.registry.get, ids)
@@ -136,7 +136,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     broken = tuple(b for b in current.matrix.broken_sets if b.matches(versions))
     host_report = None
     if host is not None:
-        found = current.manager.installed(host)
+        found = current.installed(host)
         other = "" if active else boot.limited_to()
         host_report = hosts.report(found, host, distributions, broken, outcomes, other)
     return Audit(
@@ -187,46 +187,21 @@ def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Ou
     return Outcome(patch.id, target.distribution, target.path, status, reason, by_choice)
 
 
-def judge_file(current: Session, patch: Patch, target: Target) -> decide.Verdict:
+def judge_file(current: Session, patch: Patch, target: Target) -> Verdict:
     """The gate's verdict on a target, from its source file."""
-    rule = current.matrix.rule(patch.id, target.distribution)
-    installed = current.manager.installed(target.distribution)
-    if installed is None or rule is None:
-        return decide.judge(rule, installed, target.name, None)
-    path = source_file(target.module)
-    if path is None:
-        verdict = decide.judge(rule, installed, target.name, None)
-        reason = f"{target.module} does not exist in this release"
-        return decide.Verdict(False, reason, Status.ABSENT) if verdict.ok else verdict
-    prints = _prints(path)
-    found = {name: prints[name] for name in target.bodies if name in prints}
-    owner = target.name.partition(".")[0]
-    present = target.name in prints or (
-        target.adds and any(name.partition(".")[0] == owner for name in prints)
-    )
-    if not found or not present:
-        verdict = decide.judge(rule, installed, target.name, None)
-        reason = f"{target.module} does not define {owner}"
-        return decide.Verdict(False, reason, Status.ABSENT) if verdict.ok else verdict
-    return decide.judge(rule, installed, target.name, fingerprint.combined(found))
+    if current.installed(target.distribution) is None:
+        return current.gate.decide(patch.id, target, None)
+    return current.gate.decide(patch.id, target, in_file(target, _declared(target.module)))
 
 
 @cache
-def _prints(path: Path) -> dict[str, str]:
-    if entry := known_files.entry_of(str(path)):
-        return {name: found[0] for name, found in entry.items() if found}
-    try:
-        return fingerprint.of_file(path, _declared(path.name))
-    except (OSError, SyntaxError):
-        return {}
-
-
-def _declared(file: str) -> tuple[str, ...]:
+def _declared(module: str) -> tuple[str, ...]:
     """Every name that a patch declares in a file of this name, for one parse of the file."""
+    file = module.rpartition(".")[2]
     names: dict[str, None] = {}
     for patch in session().registry:
         for target in patch.targets:
-            if target.module.rpartition(".")[2] == file.removesuffix(".py"):
+            if target.module.rpartition(".")[2] == file:
                 names.update(dict.fromkeys(target.mentions))
     return tuple(names)
 
@@ -264,7 +239,7 @@ def _model_report(current: Session, model: str) -> ModelReport:
         folder = read_folder(Path(model))
         model = folder.model_type
     found = implementations(model)
-    installed = [d for d in MODEL_PACKAGES.values() if current.manager.installed(d)]
+    installed = [d for d in MODEL_PACKAGES.values() if current.installed(d)]
     if not found and installed:
         from difflib import get_close_matches
 

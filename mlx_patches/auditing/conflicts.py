@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..core.effect import describe
 from ..core.fingerprint import functions_of
+from ..core.foreign import describe
 
 PACKAGES = ("mlx_lm", "mlx_vlm")
 # How the attributes begin that hosts leave on what they have changed, in lower case.

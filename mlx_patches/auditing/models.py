@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..activation.session import MODEL_PACKAGES
 from ..core import files
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
+from ..core.packages import MODEL_PACKAGES
 
 MAX_CONFIG_BYTES = 10_000_000
 MAX_NAME = 100

@@ -1,206 +1,308 @@
-"""What happens where a replacement raises while the host runs.
+"""Runs the layers of one function of a site, and goes on where one of them fails.
 
-The release's own code takes over, the patch is taken out, and the log says so once. Told apart
-by whether the original was entered in this call:
+A layer that raises is skipped for that call. What the call answers then depends on what the
+release's own function did in this call, in this thread:
 
-- It was not: the original runs with the same arguments, as if there were no patch. Where it
-  raises too, that is what the host would have had, and no fault of the patch.
-- It was, and the error came through it: the error is the release's own and goes to the host.
-- It was, and the replacement failed besides: the error goes to the host. The original is not
-  run again, since a cache would take the same tokens twice; nor is what it returned used, which
-  may be one row's of many. One request fails; the next call finds the release's own code.
+- It was not entered: the other layers and the original run with the same arguments.
+- It was entered once, with what the call was given, and returned: its result is the call's.
+- Anything else touched state: the call fails, since running the original again would feed a cache
+  the same tokens twice.
 
-The release's own code has its defect, alone as before us: that is what the warning, ``status``
-and the audit say from then on. A replacement must leave what it is given usable until it calls
-the original. Where the release has nothing of its own there is nothing to fall back to: what a
-patch adds may raise. What a generator raises once it runs is not seen here.
+``None`` where the original gives a value is a failure too, and so are SystemExit and
+MemoryError. An error that came through the original, or that a layer raised because of one, is
+the release's own and goes to the host; so does a ``refusal``. What a patch adds where the release
+has nothing has no original to fall back to. What a generator raises while it runs is not seen.
 
-The price is two calls through ``*args``, a fraction of a microsecond, where a patch stands in
-for a function; attributes that it adds, which are read in every layer, pay nothing.
+A call pays two frames, the installed function and the one that notes the original's entry, and
+one for each layer that is made by ``around``.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
+import threading
 from collections.abc import Callable, Sequence
-from types import FunctionType
+from itertools import pairwise
+from types import CodeType
 from typing import Any, NamedTuple
 
-from .patch import Factory
+from .errors import MlxPatchesError, is_refusal
 
 Function = Callable[..., Any]
-_ACCESSORS = ("fget", "fset", "fdel")
+# What an entry holds until the original returns.
+_PENDING = object()
+
+
+class Failure(NamedTuple):
+    """A layer's failure in one call.
+
+    Args:
+        patch: whose layer it was.
+        error: what it raised; None where it answered None.
+        touched: state may have changed, so the call failed as well.
+    """
+
+    patch: str
+    error: BaseException | None
+    touched: bool
 
 
 class Policy(NamedTuple):
-    """What to do with a replacement's own errors.
+    """What to do with a layer's failure.
 
     Args:
-        report: ``report(error, entered)`` is told of an error, and whether the original had
-            been entered.
-        strict: raise every error, and report none.
-        name: of patch and target, for a note on errors that are raised.
+        report: is told of each failure.
+        strict: raise each failure to the host, and report none.
+        name: of the site, for messages.
     """
 
-    report: Callable[[Exception, bool], None]
+    report: Callable[[Failure], None]
     strict: bool = False
     name: str = ""
 
 
-class Guarded(NamedTuple):
-    """A replacement, and what turns it into the original for whoever holds it still."""
+class Step(NamedTuple):
+    """One layer's function as it stands in a chain, and whose it is."""
 
-    replacement: Any
-    switch_off: Callable[[], None]
+    patch: str
+    function: Function
 
 
-def build(factory: Factory, original: Any, owner: Any, policy: Policy) -> Guarded:
-    """Return what a factory makes of an attribute, guarded.
+class Composition(NamedTuple):
+    """What a chain runs.
 
     Args:
-        factory: as in ``Target``; it gets the original's functions with a count in front.
-            What is no function, method or property it gets as it is, and unguarded.
-        original: the live attribute.
-        owner: the class or module that has it.
-        policy: for the replacement's own errors.
+        body: the outermost layer's function; the original where there is no layer, None where
+            there is neither.
+        steps: the layers' functions, the outermost first.
+        without: gives the body without some patches' layers.
     """
-    kind = _kind(original)
-    if kind is None:
-        return Guarded(factory(original), lambda: None)
-    binds = isinstance(owner, type) and kind is not staticmethod
-    originals = [_bindable(f) if binds else f for f in _functions(original)]
-    pairs = [_pair(function, policy) if function else None for function in originals]
-    made = factory(_like(original, [pair and pair.entered for pair in pairs]))
-    if type(made) is not kind:
-        return Guarded(made, lambda: None)
-    functions = [
-        pair.over(function) if pair else function
-        for pair, function in zip(pairs, _functions(made), strict=True)
-    ]
-    if all(map(operator.is_, functions, originals)):
-        return Guarded(original, lambda: None)
 
-    def switch_off() -> None:
-        for pair in filter(None, pairs):
-            pair.switch_off()
-
-    return Guarded(_like(made, functions), switch_off)
+    body: Function | None
+    steps: tuple[Step, ...] = ()
+    without: Callable[[frozenset[str]], Function | None] = lambda left_out: None
 
 
-class _Pair(NamedTuple):
-    """One function: what its factory gets, and what stands in its place and runs another."""
+class _Calls(threading.local):
+    """The entries of the original in the innermost call of a chain, in this thread."""
 
-    original: Function
-    entered: Function
-    guarded: Function
-    run: Callable[[Function], None]
-
-    def over(self, made: Function | None) -> Function | None:
-        """What a factory made of it, guarded; the original where it made nothing of it."""
-        if made is None:
-            return None
-        if made is self.entered or made is self.original:
-            return self.original
-        self.run(made)
-        return self.guarded
-
-    def switch_off(self) -> None:
-        """Have whoever holds the guarded function run the original."""
-        self.run(self.original)
+    entries: list[list[Any]] | None = None
 
 
-def _pair(original: Function, policy: Policy) -> _Pair:
-    entries = 0
-    body = original
+class Chain:
+    """One function of a site: ``installed`` is what the host calls; it runs ``composition``.
 
-    def count(*args: Any, **kwargs: Any) -> Any:
-        nonlocal entries
-        entries += 1  # of all threads: one more than this call's own only loses the fallback
-        return original(*args, **kwargs)
+    Args:
+        original: the release's own function; None where the release has none.
+        like: whose name and signature ``installed`` shows.
+        policy: for the failures of layers.
+    """
 
-    # Factories look at the module of what they get.
-    scope = getattr(original, "__globals__", {})
-    entered = functools.wraps(original)(
-        FunctionType(count.__code__, scope, closure=count.__closure__)
-    )
+    __slots__ = ("_calls", "composition", "entered", "installed", "original", "policy")
+
+    def __init__(self, original: Function | None, like: Function, policy: Policy):
+        self.original = original
+        self.policy = policy
+        self._calls = _Calls()
+        self.entered = _recorder(original, self._calls) if original else None
+        # Exchanged whole: a call runs one composition, whatever other threads take out.
+        self.composition = Composition(original)
+        self.installed = self._make(like)
+
+    def _make(self, like: Function) -> Function:
+        calls, original = self._calls, self.original
+
+        @functools.wraps(like)
+        def installed(*args: Any, **kwargs: Any) -> Any:
+            composition = self.composition
+            body: Any = composition.body
+            if original is not None and body is original:
+                return original(*args, **kwargs)
+            outer = calls.entries
+            entries: list[list[Any]] = []
+            calls.entries = entries
+            failure: BaseException | None = None
+            try:
+                result = body(*args, **kwargs)
+            except (Exception, SystemExit) as error:
+                failure = error
+            finally:
+                calls.entries = outer
+            if failure is None and (result is not None or not self._owes_a_value(entries)):
+                return result
+            try:
+                return self._recover(failure, composition, entries, args, kwargs)
+            finally:
+                failure = None  # its traceback holds this frame
+
+        return installed
+
+    def _owes_a_value(self, entries: list[list[Any]]) -> bool:
+        """Whether the release's own function gives a value where the call answered None."""
+        if entries:
+            _, _, result = entries[-1]
+            return result is not None and result is not _PENDING
+        return self.original is not None and always_returns(self.original)
+
+    def _recover(
+        self,
+        error: BaseException | None,
+        composition: Composition,
+        entries: list[list[Any]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Answer a call in which a layer failed, or raise what is not a layer's failure."""
+        site = self.policy.name
+        left_out: frozenset[str] = frozenset()
+        try:
+            while True:
+                if error is not None and (is_refusal(error) or self._is_of_the_release(error)):
+                    raise error
+                patch = _culprit(error, composition.steps, left_out)
+                if self.policy.strict:
+                    raise _named(error, patch, site)
+                kept = _kept(entries, args, kwargs)
+                touched = bool(entries) and not kept
+                self.policy.report(Failure(patch, error, touched))
+                if kept:
+                    return entries[0][2]
+                left_out |= {patch}
+                body = None if touched else composition.without(left_out)
+                if body is None:
+                    raise _fit_for_the_host(error, patch, site)
+                if body is self.original:  # what it raises is the release's own
+                    return body(*args, **kwargs)
+                entries.clear()
+                error, result = self._try(body, entries, args, kwargs)
+                if error is None and (result is not None or not self._owes_a_value(entries)):
+                    return result
+        finally:
+            error = None  # its traceback holds this frame
+
+    def _try(
+        self, body: Function, entries: list[list[Any]], args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[BaseException | None, Any]:
+        """One more attempt; ``entries`` then holds what it entered."""
+        calls = self._calls
+        outer, calls.entries = calls.entries, entries
+        try:
+            return None, body(*args, **kwargs)
+        except (Exception, SystemExit) as error:
+            return error, None
+        finally:
+            calls.entries = outer
+
+    def _is_of_the_release(self, error: BaseException) -> bool:
+        """Whether an error, or what it was raised for, came through the original in this chain."""
+        seen: set[int] = set()
+        cause: BaseException | None = error
+        while cause is not None and id(cause) not in seen:
+            seen.add(id(cause))
+            trace = cause.__traceback__
+            while trace is not None:
+                frame = trace.tb_frame
+                if frame.f_code is _ENTERED and frame.f_locals.get("calls") is self._calls:
+                    return True
+                trace = trace.tb_next
+            cause = cause.__cause__ or cause.__context__
+        return False
+
+
+def _culprit(error: BaseException | None, steps: Sequence[Step], left_out: frozenset[str]) -> str:
+    """The patch whose layer raised: the innermost one that the traceback went through.
+
+    Of an error without a frame of ours, and of an answer of None, the outermost.
+    """
+    left = [step for step in steps if step.patch not in left_out]
+    found = 0
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        # From where we are on: two patches may bring the same function.
+        inner = (i for i in range(found, len(left)) if _code_of(left[i].function) is code)
+        found = next(inner, found)
+        trace = trace.tb_next
+    return left[found].patch
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """The code of a layer's function; of a partial, that of what it calls."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    code = getattr(inner, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _recorder(original: Function, calls: _Calls) -> Function:
+    """The original, with each of its entries noted in the call that it belongs to."""
 
     @functools.wraps(original)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        before, used = entries, body
-        try:
-            return used(*args, **kwargs)
-        except Exception as error:
-            ran = entries != before
-            if used is original or (ran and _came_through(error, original)):
-                raise
-            if policy.strict:
-                error.add_note(f"raised by {policy.name}")
-                raise
-            if ran:
-                policy.report(error, True)
-                raise
-            failure = error
-        try:
-            result = original(*args, **kwargs)
-            policy.report(failure, False)
-            return result
-        finally:
-            del failure  # its traceback holds this frame
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        entries = calls.entries
+        if entries is None:  # a layer kept it beyond its call
+            return original(*args, **kwargs)
+        entry = [args, kwargs, _PENDING]
+        entries.append(entry)
+        result = entry[2] = original(*args, **kwargs)
+        return result
 
-    def run(made: Function) -> None:
-        nonlocal body
-        body = made
-
-    return _Pair(original, entered, guarded, run)
+    return entered
 
 
-def _came_through(error: Exception, original: Function) -> bool:
-    """Whether an error was raised while the original ran."""
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        if frame.f_code in _ENTERED and frame.f_locals.get("original") is original:
-            return True
-        trace = trace.tb_next
-    return False
+def _kept(entries: list[list[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the original was entered once, with what the call was given, and has returned."""
+    if len(entries) != 1:
+        return False
+    given, named, result = entries[0]
+    return (
+        result is not _PENDING
+        and len(given) == len(args)
+        and all(a is b for a, b in zip(given, args, strict=True))
+        and named.keys() == kwargs.keys()
+        and all(named[name] is kwargs[name] for name in named)
+    )
 
 
-_ENTERED = {_pair(len, Policy(lambda error, entered: None)).entered.__code__}
+_ENTERED: CodeType = _recorder(len, _Calls()).__code__
 
 
-def _kind(obj: Any) -> type | None:
-    """What an attribute is: property, class method, static method, function; else None."""
-    if type(obj) in (property, classmethod, staticmethod):
-        return type(obj)
-    return FunctionType if isinstance(obj, FunctionType) else None
+def always_returns(function: Function) -> bool:
+    """Whether a function never gives None, as far as its own code says."""
+    code = getattr(function, "__code__", None)
+    return isinstance(code, CodeType) and _never_returns_none(code)
 
 
-def _functions(obj: Any) -> Sequence[Any]:
-    """The functions of an attribute; of a property its getter, setter and deleter."""
-    if isinstance(obj, property):
-        return [getattr(obj, name) for name in _ACCESSORS]
-    return [obj.__func__ if isinstance(obj, (classmethod, staticmethod)) else obj]
+@functools.cache
+def _never_returns_none(code: CodeType) -> bool:
+    """Whether no return gives the constant None, or what another function gave."""
+    import dis  # not at start-up: it costs 3 ms
+    import inspect
+
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return True
+    steps = list(dis.get_instructions(code))
+    for before, step in pairwise(steps):
+        if step.opname == "RETURN_CONST" and step.argval is None:
+            return False
+        if step.opname == "RETURN_VALUE" and (
+            "CALL" in before.opname or (before.opname == "LOAD_CONST" and before.argval is None)
+        ):
+            return False
+    return True
 
 
-def _like(obj: Any, functions: Sequence[Any]) -> Any:
-    """An attribute of the same kind, of other functions."""
-    if isinstance(obj, property):
-        get, put, drop = functions
-        return property(get, put, drop, obj.__doc__)
-    return type(obj)(*functions) if isinstance(obj, (classmethod, staticmethod)) else functions[0]
+def _named(error: BaseException | None, patch: str, site: str) -> BaseException:
+    """A failure as strict mode raises it."""
+    if error is None:
+        return MlxPatchesError(f"the patch {patch} of mlx_patches answered None in {site}")
+    error.add_note(f"raised by the patch {patch} of mlx_patches in {site}")
+    return error
 
 
-def _bindable(function: Any) -> Any:
-    """A method that somebody wrapped in an object of their own, as a plain function.
-
-    Such an object learns its instance when it is bound.
-    """
-    if function is None or type(function) is FunctionType:
-        return function
-
-    @functools.wraps(function)
-    def bound(instance: Any, *args: Any, **kwargs: Any) -> Any:
-        return function.__get__(instance, type(instance))(*args, **kwargs)
-
-    return bound
+def _fit_for_the_host(error: BaseException | None, patch: str, site: str) -> BaseException:
+    """What the host gets where the call cannot be answered: never an exit of the process."""
+    if isinstance(error, Exception):
+        return error
+    made = MlxPatchesError(f"the patch {patch} of mlx_patches failed in {site}: {error!r}")
+    made.__cause__ = error
+    return made

@@ -1,4 +1,9 @@
-"""Puts patches in effect and takes them out: plan, verify, commit, post-check, roll back."""
+"""Puts patches in effect and takes them out: plan, compose, write, check, roll back.
+
+Factories, which are other people's code, run outside the lock: they may import, and an import
+may wait for another thread that wants the lock. What they compose is written under it, if no other
+thread has changed the site since; else it is composed again.
+"""
 
 from __future__ import annotations
 
@@ -7,112 +12,111 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from ..activation.import_hook import complete
-from ..matrix import decide
-from ..matrix.matrix import CompatMatrix
-from . import distributions, effect, files, fingerprint, guard
-from .distributions import Installed, source_file
+from . import files
 from .errors import MlxPatchesError
-from .outcome import Outcome, Status
-from .patch import MISSING, Patch, Target
+from .foreign import other_holders
+from .guard import Failure, Policy
+from .imports import loaded
+from .outcome import Outcome, Status, Verdict
+from .patch import Patch, Target
+from .resolve import Found, in_process
+from .site import Composed, Layer, Site
 
 logger = logging.getLogger("mlx_patches")
 
-# How long a fork waits for another thread that is applying or restoring.
+# How long a fork waits for another thread that is writing.
 FORK_SECONDS = 5.0
+# How often a patch may fail in calls before it is taken out.
+FAILURES = 3
 # A sibling in one of these states leaves the release's code in doubt.
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
 
-class Site(NamedTuple):
-    """One replaced attribute: all that is needed to look at it and to put it back."""
+class Gate(Protocol):
+    """Decides whether a target needs its patch; ``matrix.gate.Gate`` does, by the matrix."""
+
+    def decide(self, patch: str, target: Target, found: Found | None) -> Verdict:
+        """The verdict on a target; ``found`` is None where its module is not imported."""
+
+
+class _Ready(NamedTuple):
+    """A target that gets its patch."""
 
     target: Target
-    owner: Any
-    attribute: str
-    original: Any
-    replacement: Any
+    found: Found
     reason: str
-    switch_off: Callable[[], None] = lambda: None
 
 
-class _Found(NamedTuple):
-    """A target as it stands in the running process."""
+class _Change(NamedTuple):
+    """A site, what is about to be written to it, and what was in effect when that was composed."""
 
-    owner: Any
-    attribute: str
-    original: Any
-    body: str | None
+    site: Site
+    composed: Composed
+    before: Composed
 
 
 class Manager:
-    """The patches in effect in this process.
+    """The patches in effect in this process, and the sites that they share.
 
     Thread-safe. Never imports a target's module: what is not imported yet stays ``pending``
     until ``apply`` is called again for it.
+
+    Args:
+        gate: decides each target.
+        rank: a patch's place among the layers of a site, by its id; the lowest is innermost. By
+            default patches stack in the order in which they are applied.
+        strict: a layer that fails raises to the host.
     """
 
-    def __init__(
-        self,
-        matrix: CompatMatrix,
-        find: Callable[[str], Installed | None] = distributions.find,
-        strict: bool = False,
-    ):
-        self.matrix = matrix
+    def __init__(self, gate: Gate, rank: Callable[[str], int] | None = None, strict: bool = False):
+        self.gate = gate
         self.strict = strict
         self.lock = threading.RLock()
-        self.installed = functools.cache(find)
-        self._sites: dict[tuple[str, str], Site] = {}
+        self._rank = rank or self._by_arrival
+        self._arrivals: dict[str, int] = {}
+        self._sites: dict[str, Site] = {}
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
-        # Patches that raised in a call, with the reason: out until they are restored.
+        # The module that a settled outcome was judged with.
+        self._judged: dict[tuple[str, str], ModuleType | None] = {}
+        # What each patch failed with in calls, and why a patch is out until it is restored.
+        self.failures: dict[str, list[str]] = {}
         self.withdrawn: dict[str, str] = {}
 
-    def apply(self, patch: Patch, *, strict: bool = False, dry_run: bool = False) -> list[Outcome]:
+    def apply(
+        self,
+        patch: Patch,
+        *,
+        strict: bool = False,
+        dry_run: bool = False,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> list[Outcome]:
         """Put a patch in effect wherever its modules are imported.
 
         Args:
+            patch: the patch; applied again, it goes where modules were imported since.
             strict: raise where a target that may need the patch did not get it.
             dry_run: decide everything, change nothing.
+            wanted: asked when all is ready to be written: another thread may have restored the
+                patch meanwhile.
 
         Raises:
             MlxPatchesError: with ``strict`` only.
         """
         order = {target.path: index for index, target in enumerate(patch.targets)}
-        with self.lock:
-            outcomes: list[Outcome] = []
-            ready: list[tuple[Target, _Found, str]] = []
-            for distribution in dict.fromkeys(t.distribution for t in patch.targets):
-                targets = [t for t in patch.targets if t.distribution == distribution]
-                group, group_ready = self._plan(patch, targets)
-                outcomes += group
-                ready += group_ready
-            if withdrawn := self.withdrawn.get(patch.id):
-                outcomes = [o for o in outcomes if o.status is not Status.PENDING]
-                decided = {o.target for o in outcomes}
-                out = [t for t in patch.targets if t.path not in decided]
-                outcomes += [_outcome(patch, t, Status.FAILED, withdrawn) for t in out]
-                ready = []
-            ready.sort(key=lambda item: order[item[0].path])
-            if dry_run:
-                outcomes += [
-                    _outcome(patch, t, Status.PENDING, f"would be applied: {reason}")
-                    for t, _, reason in ready
-                ]
-            else:
-                self._patches[patch.id] = patch
-                outcomes += self._commit(patch, ready)
-                if any(outcome.status is Status.FAILED for outcome in outcomes):
-                    outcomes = [
-                        o if o.status is not Status.APPLIED else self._ledger[o.patch, o.target]
-                        for o in outcomes
-                    ]
-                for outcome in sorted(outcomes, key=lambda o: order[o.target]):
-                    self._ledger[outcome.patch, outcome.target] = outcome
+        outcomes, ready = self._plan(patch)
+        ready.sort(key=lambda one: order[one.target.path])
+        if dry_run:
+            outcomes += [
+                _outcome(patch, one.target, Status.PENDING, f"would be applied: {one.reason}")
+                for one in ready
+            ]
+        else:
+            outcomes = self._commit(patch, outcomes, ready, wanted)
         outcomes.sort(key=lambda outcome: order[outcome.target])
         if strict:
             for outcome in outcomes:
@@ -124,58 +128,57 @@ class Manager:
         return outcomes
 
     def restore(self, patches: Iterable[str] | None = None) -> list[Outcome]:
-        """Give back the original objects, in reverse order.
+        """Take patches out, all by default, the outermost first.
 
-        A wrapper that somebody put on top of ours stays. Where that wrapper is a plain
-        closure, ours cannot be taken out from under it: the outcome says so.
+        With its last layer a site gives back the original object. A wrapper that somebody put
+        on top of ours stays.
         """
         with self.lock:
             wanted = set(self._patches if patches is None else patches)
-            for patch_id in wanted & self.withdrawn.keys():
-                del self.withdrawn[patch_id]
-            outcomes = []
-            for key, site in reversed(list(self._sites.items())):
-                patch_id, path = key
-                if patch_id not in wanted:
-                    continue
-                same = {i: s for (i, at), s in self._sites.items() if at == path and i != patch_id}
-                problem = effect.take_out(site, same)
-                if problem:
-                    outcome = _outcome(
-                        self._patches[patch_id], site.target, Status.APPLIED, problem
-                    )
-                else:
-                    del self._sites[key]
-                    outcome = _outcome(
-                        self._patches[patch_id], site.target, Status.DISABLED, "restored"
-                    )._replace(by_choice=True)
-                self._ledger[patch_id, path] = outcome
-                outcomes.append(outcome)
+            for patch_id in wanted:
+                self.withdrawn.pop(patch_id, None)
+                self.failures.pop(patch_id, None)
+            held = [
+                (layer, site)
+                for site in reversed(list(self._sites.values()))
+                for layer in reversed(site.layers)
+                if layer.patch in wanted
+            ]
+        held.sort(key=lambda one: self._place(one[0]), reverse=True)
+        outcomes = []
+        for layer, site in held:
+            problem = self._remove(site, layer.patch)
+            status = Status.APPLIED if problem else Status.DISABLED
+            outcome = _outcome(
+                self._patches[layer.patch], layer.target, status, problem or "restored"
+            )._replace(by_choice=not problem)
+            outcomes.append(outcome)
+            with self.lock:
+                self._ledger[layer.patch, site.path] = outcome
+        with self.lock:
             for key, outcome in list(self._ledger.items()):
                 if key[0] in wanted and outcome.status is Status.PENDING:
                     del self._ledger[key]
-            return outcomes
+            for key in [key for key in self._judged if key[0] in wanted]:
+                del self._judged[key]
+        return outcomes
 
-    def status(self) -> list[Outcome]:
-        """The ledger as the live objects bear it out."""
+    def status(self, held_elsewhere: bool = False) -> list[Outcome]:
+        """The state of each target, by what the live attributes say.
+
+        Args:
+            held_elsewhere: look through the heap for originals that others still hold, and call
+                those targets ``late``. Takes up to a second in a large process.
+        """
         with self.lock:
-            checked = []
-            held = effect.other_holders(self._sites.values())
-            for key, outcome in self._ledger.items():
-                site = self._sites.get(key)
-                if site is None:
-                    checked.append(outcome)
-                    continue
-                patch = self._patches[key[0]]
-                problem = effect.problem(site)
-                if problem:
-                    checked.append(_outcome(patch, site.target, Status.LOST, problem))
-                elif key[1] in held:
-                    reason = f"the original is still held by {held[key[1]]}; apply earlier"
-                    checked.append(_outcome(patch, site.target, Status.LATE, reason))
-                else:
-                    checked.append(_outcome(patch, site.target, Status.APPLIED, site.reason))
-            return checked
+            ledger, sites = dict(self._ledger), dict(self._sites)
+        held = other_holders(*_originals_of(sites.values())) if held_elsewhere else {}
+        return [self._checked(outcome, sites, held) for outcome in ledger.values()]
+
+    def sites(self) -> list[Site]:
+        """The sites that have a layer, in the order in which they were made."""
+        with self.lock:
+            return [site for site in self._sites.values() if site.layers]
 
     def before_fork(self) -> None:
         """Wait until no thread is in the middle of a patch: a child would inherit that."""
@@ -189,170 +192,276 @@ class Manager:
             with contextlib.suppress(RuntimeError):  # it was not to be had in time
                 self.lock.release()
 
-    # -- plan and verify ---------------------------------------------------------------
+    def _checked(self, outcome: Outcome, sites: dict[str, Site], held: dict[str, str]) -> Outcome:
+        """An outcome, as the live attribute bears it out."""
+        site = sites.get(outcome.target)
+        layer = site.layer_of(outcome.patch) if site else None
+        if site is None or layer is None:
+            if outcome.status is Status.APPLIED:
+                reason = f"{outcome.target} is the release's own again"
+                return outcome._replace(status=Status.LOST, reason=reason)
+            return outcome
+        problem = site.problem()
+        if problem:
+            return outcome._replace(status=Status.LOST, reason=problem, by_choice=False)
+        if outcome.target in held:
+            reason = f"the original is still held by {held[outcome.target]}; apply earlier"
+            return outcome._replace(status=Status.LATE, reason=reason)
+        return outcome._replace(status=Status.APPLIED, reason=layer.reason)
 
-    def _plan(
-        self, patch: Patch, targets: list[Target]
-    ) -> tuple[list[Outcome], list[tuple[Target, _Found, str]]]:
-        """Decide the targets of one distribution; all that need the patch are ready, or none."""
+    def _by_arrival(self, patch: str) -> int:
+        return self._arrivals.setdefault(patch, len(self._arrivals))
+
+    def _place(self, layer: Layer) -> tuple[int, int]:
+        """A layer's place in the order of application."""
+        paths = [target.path for target in self._patches[layer.patch].targets]
+        return layer.rank, paths.index(layer.target.path)
+
+    # -- plan ------------------------------------------------------------------------------
+
+    def _plan(self, patch: Patch) -> tuple[list[Outcome], list[_Ready]]:
+        """Decide every target; of one distribution all that need the patch are ready, or none."""
         outcomes: list[Outcome] = []
-        ready: list[tuple[Target, _Found, str]] = []
-        for target in targets:
-            site = self._sites.get((patch.id, target.path))
-            if site is not None and not effect.problem(site):
-                outcomes.append(_outcome(patch, target, Status.APPLIED, site.reason))
-                continue
-            decided = self._decide(patch, target)
-            if isinstance(decided, Outcome):
-                outcomes.append(decided)
-            else:
-                ready.append((target, *decided))
-        blocker = next((o for o in outcomes if o.status in _BLOCKING), None)
-        if blocker and ready:
-            reason = f"held back: {blocker.target} is {blocker.status}"
-            outcomes += [_outcome(patch, t, Status.DRIFTED, reason) for t, _, _ in ready]
-            ready = []
+        ready: list[_Ready] = []
+        for distribution in dict.fromkeys(t.distribution for t in patch.targets):
+            group: list[Outcome] = []
+            group_ready: list[_Ready] = []
+            for target in patch.targets:
+                if target.distribution == distribution:
+                    decided = self._decide(patch, target)
+                    if isinstance(decided, _Ready):
+                        group_ready.append(decided)
+                    else:
+                        group.append(decided)
+            blocker = next((o for o in group if o.status in _BLOCKING), None)
+            if blocker and group_ready:
+                reason = f"held back: {blocker.target} is {blocker.status}"
+                group += [_outcome(patch, r.target, Status.DRIFTED, reason) for r in group_ready]
+                group_ready = []
+            outcomes += group
+            ready += group_ready
         return outcomes, ready
 
-    def _decide(self, patch: Patch, target: Target) -> Outcome | tuple[_Found, str]:
-        rule = self.matrix.rule(patch.id, target.distribution)
-        installed = self.installed(target.distribution)
-        module = sys.modules.get(target.module)
-        module = module if isinstance(module, ModuleType) else None
-        if installed is None or rule is None or module is None or not complete(module):
-            verdict = decide.judge(rule, installed, target.name, None)
+    def _decide(self, patch: Patch, target: Target) -> Outcome | _Ready:
+        key = (patch.id, target.path)
+        module = loaded(target.module)
+        known = self._ledger.get(key)
+        site = self._sites.get(target.path)
+        layer = site.layer_of(patch.id) if site else None
+        if site is not None and layer is not None and not site.problem():
+            return _outcome(patch, target, Status.APPLIED, layer.reason)
+        if (
+            known
+            and layer is None
+            and known.status in _SETTLED
+            and self._judged.get(key, self) is module
+        ):
+            return known  # nothing to judge again until the module is another one
+        if module is None:
+            verdict = self.gate.decide(patch.id, target, None)
             if verdict.ok:
-                state = "not imported yet" if module is None else "being imported"
-                return _outcome(patch, target, Status.PENDING, f"{target.module} is {state}")
-            return _outcome(patch, target, verdict.status, verdict.reason)
-        found = _resolve(module, target)
-        stranger = "" if isinstance(found, str) else effect.stranger(found.original, module)
-        if stranger and not target.adds and not _defined(target):
-            found, stranger = f"{target.name} comes from {stranger}", ""
-        if not isinstance(found, str) and target.adds and found.original is not MISSING:
-            found = f"{stranger or 'the release'} defines {target.path} itself"
-        if isinstance(found, str):
-            verdict = decide.judge(rule, installed, target.name, None)
-            status = Status.CONFLICT if stranger else Status.ABSENT
-            status = status if verdict.ok else verdict.status
-            return _outcome(patch, target, status, found if verdict.ok else verdict.reason)
-        verdict = decide.judge(rule, installed, target.name, found.body)
-        if stranger and (verdict.ok or verdict.status is Status.DRIFTED):
-            reason = (
-                f"{target.name} was replaced by {stranger}, whose repair is unknown to us: activate"
-                " mlx_patches before it, or leave it out"
-            )
-            return _outcome(patch, target, Status.CONFLICT, reason)
-        if verdict.ok:
-            return found, verdict.reason
+                state = "being imported" if _is_importing(target) else "not imported yet"
+                reason = f"{target.module} is {state}"
+                return _outcome(patch, target, Status.PENDING, reason)
+        else:
+            found = in_process(module, target, self._originals(target.path))
+            verdict = self.gate.decide(patch.id, target, found)
+            if verdict.ok:
+                return _Ready(target, found, verdict.reason)
+        self._judged[key] = module
         return _outcome(patch, target, verdict.status, verdict.reason)
 
-    # -- commit, post-check, roll back -------------------------------------------------
+    def _originals(self, path: str) -> dict[str, Any]:
+        """What a site of ours holds the original of, while it is in effect there."""
+        site = self._sites.get(path)
+        if site is None or (site.problem() and not site.is_covered()):
+            return {}
+        return {path: site.original}
 
-    def _commit(self, patch: Patch, ready: list[tuple[Target, _Found, str]]) -> list[Outcome]:
+    # -- write, check, roll back -----------------------------------------------------------
+
+    def _commit(
+        self,
+        patch: Patch,
+        outcomes: list[Outcome],
+        ready: list[_Ready],
+        wanted: Callable[[], bool],
+    ) -> list[Outcome]:
         """Write all, check all, and only then say so; on any error nothing stays, old or new."""
-        written: list[Site] = []
         try:
-            built = [self._site(patch, target, found, reason) for target, found, reason in ready]
-            for site in built:
-                written.append(site)
-                effect.put_in(site, self._sites.pop((patch.id, site.target.path), None))
-            for site in built:
-                problem = effect.problem(site)
-                if problem:
-                    raise MlxPatchesError(problem)
-            for site in built:
-                self._sites[patch.id, site.target.path] = site
+            while True:
+                changes = [self._compose(patch, one) for one in ready]
+                with self.lock:
+                    if not wanted():
+                        return outcomes
+                    self._patches[patch.id] = patch
+                    if withdrawn := self.withdrawn.get(patch.id):
+                        return self._note(_all_failed(patch, outcomes, withdrawn))
+                    if all(change.site.composed is change.before for change in changes):
+                        self._write(changes)
+                        done = [
+                            _outcome(patch, one.target, Status.APPLIED, one.reason) for one in ready
+                        ]
+                        return self._note([*outcomes, *done])
         except BaseException as error:
-            for site in reversed(written):
-                effect.take_out(site)
-            for key in [key for key in self._sites if key[0] == patch.id]:
-                effect.take_out(self._sites.pop(key))
+            for site in self.sites():
+                if site.layer_of(patch.id):
+                    self._remove(site, patch.id)
             reason = f"rolled back: {type(error).__name__}: {error}"
-            for target in patch.targets:
-                old = self._ledger.get((patch.id, target.path))
-                if old and old.status is Status.APPLIED:
-                    failed = _outcome(patch, target, Status.FAILED, reason)
-                    self._ledger[patch.id, target.path] = failed
-            if not isinstance(error, Exception):
+            settled = [o for o in outcomes if o.status is not Status.APPLIED]
+            out = {o.target for o in settled}
+            failed = [
+                _outcome(patch, target, Status.FAILED, reason)
+                for target in patch.targets
+                if target.path not in out
+            ]
+            with self.lock:
+                self._patches[patch.id] = patch
+                self._note([*settled, *failed])
+            if not isinstance(error, (Exception, SystemExit)):
                 raise
             logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
-            return [_outcome(patch, t, Status.FAILED, reason) for t, _, _ in ready]
-        return [_outcome(patch, s.target, Status.APPLIED, s.reason) for s in built]
+            return [*settled, *failed]
 
-    def _site(self, patch: Patch, target: Target, found: _Found, reason: str) -> Site:
-        policy = guard.Policy(
-            functools.partial(self._failed_in_a_call, patch, target),
-            self.strict,
-            f"the patch {patch.id} of mlx_patches in {target.path}",
-        )
-        made = guard.build(target.factory, found.original, found.owner, policy)
-        return Site(
-            target,
-            found.owner,
-            found.attribute,
-            found.original,
-            made.replacement,
-            reason,
-            made.switch_off,
-        )
+    def _note(self, outcomes: list[Outcome]) -> list[Outcome]:
+        for outcome in outcomes:
+            self._ledger[outcome.patch, outcome.target] = outcome
+        return outcomes
 
-    def _failed_in_a_call(
-        self, patch: Patch, target: Target, error: Exception, entered: bool
-    ) -> None:
-        """Take a patch out that raised in a call, and say so once."""
+    def _compose(self, patch: Patch, ready: _Ready) -> _Change:
+        """A target's site with the patch's layer, not written yet."""
+        target, found, reason = ready
+        site = self._site(target, found)
+        before = site.composed
+        layer = Layer(patch.id, target, self._rank(patch.id), reason)
+        return _Change(site, site.compose_with(layer), before)
+
+    def _site(self, target: Target, found: Found) -> Site:
+        """The site of a target: the one that there is, unless its attribute was exchanged."""
         with self.lock:
-            if patch.id in self.withdrawn:
+            site = self._sites.get(target.path)
+            fits = site is not None and site.owner is found.owner
+            if site is not None and fits and site.original is found.original:
+                return site
+            report = functools.partial(self._failed, target.path)
+            policy = Policy(report, self.strict, target.path)
+            return Site(target.path, found.owner, found.original, policy, lost=site)
+
+    def _write(self, changes: list[_Change]) -> None:
+        """Write all changes and see that they are in effect; else none of them."""
+        replaced = {change.site.path: self._sites.get(change.site.path) for change in changes}
+        written: list[_Change] = []
+        try:
+            for change in changes:
+                written.append(change)
+                self._sites[change.site.path] = change.site
+                change.site.write(change.composed)
+            for change in changes:
+                problem = change.site.problem()
+                if problem:
+                    raise MlxPatchesError(problem)
+        except BaseException:
+            for change in reversed(written):
+                change.site.write(change.before)
+                old = replaced[change.site.path]
+                if old is None:
+                    self._sites.pop(change.site.path, None)
+                else:
+                    self._sites[change.site.path] = old
+            raise
+
+    def _remove(self, site: Site, patch: str) -> str:
+        """Take a patch's layer out of a site; returns what stands in the way."""
+        while True:
+            before = site.composed
+            composed = site.compose_without(patch)
+            with self.lock:
+                if site.composed is not before:
+                    continue
+                if composed.parts:
+                    if site.problem():  # whoever replaced it keeps what they put there
+                        site.composed = composed
+                    else:
+                        site.write(composed)
+                    return ""
+                problem = site.take_out()
+                mine = self._sites.get(site.path) is site
+                if mine and not problem and not site.is_covered():
+                    del self._sites[site.path]
+                return problem
+
+    # -- failures in calls -------------------------------------------------------------------
+
+    def _failed(self, path: str, failure: Failure) -> None:
+        """Count a layer's failure in a call, and take the patch out where that was one too many."""
+        said = _quoted(failure.error)
+        with self.lock:
+            seen = self.failures.setdefault(failure.patch, [])
+            seen.append(f"raised in {path}: {said}")
+            count = len(seen)
+            if failure.patch in self.withdrawn:
                 return
-            said = f"{type(error).__name__}: {files.quoted(error)}"
-            reason = f"taken out: raised in {target.path}: {said}"
-            self.withdrawn[patch.id] = reason
-            for key, site in reversed(list(self._sites.items())):
-                if key[0] == patch.id:
-                    site.switch_off()
-                    with contextlib.suppress(Exception):  # the host must not see it: it is off
-                        effect.take_out(site)
-                    del self._sites[key]
-                    self._ledger[key] = _outcome(patch, site.target, Status.FAILED, reason)
-        goes_on = "this call fails, later ones run" if entered else "the host goes on with"
-        message = "mlx_patches: %s was %s; %s the release's own code"
-        logger.warning(message, patch.id, reason, goes_on, exc_info=error)
+            out = failure.touched or count >= FAILURES
+            if out:
+                reason = f"taken out: {seen[-1]}"
+                self.withdrawn[failure.patch] = reason
+        patch = self._patches[failure.patch]
+        if not out:
+            logger.warning(
+                "mlx_patches: %s was skipped in this call of %s (%d of %d): %s",
+                *(failure.patch, path, count, FAILURES, said),
+                exc_info=failure.error,
+            )
+            return
+        for site in self.sites():
+            layer = site.layer_of(failure.patch)
+            if layer is not None:
+                with contextlib.suppress(Exception):  # the host must not see it
+                    self._remove(site, failure.patch)
+                failed = _outcome(patch, layer.target, Status.FAILED, reason)
+                with self.lock:
+                    self._ledger[failure.patch, site.path] = failed
+        logger.warning(
+            "mlx_patches: %s was %s; %s the release's own code. From now on: %s",
+            failure.patch,
+            reason,
+            "this call fails, later ones run" if failure.touched else "the host goes on with",
+            patch.summary,
+            exc_info=failure.error,
+        )
 
 
-def _resolve(module: ModuleType, target: Target) -> _Found | str:
-    """Find a target in its module, or say why it is not there."""
-    owner: Any = module
-    *parents, attribute = target.name.split(".")
-    for name in parents:
-        owner = vars(owner).get(name, MISSING)
-        if not isinstance(owner, type):
-            return f"{target.module} has no class {name}"
-        if owner.__module__ != module.__name__:
-            return f"{name} comes from {owner.__module__} and is patched there"
-    original = vars(owner).get(attribute, MISSING)
-    if original is MISSING and not target.adds:
-        return f"{target.path} does not exist in this release"
-    bodies = {name: _lookup(module, name) for name in target.bodies}
-    prints = {n: fingerprint.of_object(b) for n, b in bodies.items() if b is not MISSING}
-    if not prints:
-        return f"{target.module} has none of {', '.join(target.bodies)}"
-    return _Found(owner, attribute, original, fingerprint.combined(prints))
+# States that stay as they are while the module is the same object.
+_SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
 
 
-def _defined(target: Target) -> bool:
-    """Whether the release's file defines a target, and does not take it from another module."""
-    path = source_file(target.module)
-    try:
-        return path is None or bool(fingerprint.of_file(path, [target.name]))
-    except (OSError, SyntaxError):
-        return True
+def _is_importing(target: Target) -> bool:
+    return isinstance(sys.modules.get(target.module), ModuleType)
 
 
-def _lookup(module: ModuleType, name: str) -> Any:
-    scope: Any = module
-    for part in name.split("."):
-        scope = vars(scope).get(part, MISSING) if hasattr(scope, "__dict__") else MISSING
-    return scope
+def _originals_of(sites: Iterable[Site]) -> tuple[dict[str, Any], Iterator[Any]]:
+    """The original functions of modules, and the objects of ours that hold them."""
+    mine = [site for site in sites if site.layers and isinstance(site.owner, ModuleType)]
+    held = {site.path: site.original for site in mine if callable(site.original)}
+    return held, (cell for site in mine for cell in site.cells())
+
+
+def _all_failed(patch: Patch, outcomes: list[Outcome], reason: str) -> list[Outcome]:
+    """The outcomes of a patch that was taken out: failed wherever it would be in effect."""
+    settled = [o for o in outcomes if o.status not in (Status.PENDING, Status.APPLIED)]
+    decided = {outcome.target for outcome in settled}
+    failed = [
+        _outcome(patch, target, Status.FAILED, reason)
+        for target in patch.targets
+        if target.path not in decided
+    ]
+    return [*settled, *failed]
+
+
+def _quoted(error: BaseException | None) -> str:
+    if error is None:
+        return "it answered None where the release gives a value"
+    return f"{type(error).__name__}: {files.quoted(error)}"
 
 
 def _outcome(patch: Patch, target: Target, status: Status, reason: str) -> Outcome:

@@ -28,6 +28,14 @@ IN_EFFECT = frozenset({Status.APPLIED, Status.PENDING})
 NOT_NEEDED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
 
 
+class Verdict(NamedTuple):
+    """Whether to apply; where not, the status to report. ``reason`` is one sentence."""
+
+    ok: bool
+    reason: str
+    status: Status = Status.PENDING
+
+
 class Outcome(NamedTuple):
     """One target of one patch: its status and the reason, in a sentence.
 

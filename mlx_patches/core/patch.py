@@ -85,29 +85,25 @@ class Patch(NamedTuple):
 def around(wrapper: Callable[..., Any]) -> Factory:
     """Return a factory that calls ``wrapper(original, *args, **kwargs)`` in the original's place.
 
-    Takes functions, class methods, static methods and properties (the getter is wrapped). A
-    plain closure, not a wrapt proxy: most targets run once a layer a step, where a proxy's
-    0.5 us would be measurable.
+    Takes functions, class methods, static methods and properties (the getter is wrapped). No
+    wrapt proxy: most targets run once a layer a step, where a proxy's 0.5 us would be measurable.
     """
 
     def factory(original: Any) -> Any:
         if isinstance(original, property):
             return property(
-                _closure(original.fget, wrapper), original.fset, original.fdel, original.__doc__
+                _bound(original.fget, wrapper), original.fset, original.fdel, original.__doc__
             )
         if isinstance(original, (classmethod, staticmethod)):
-            return type(original)(_closure(original.__func__, wrapper))
-        return _closure(original, wrapper)
+            return type(original)(_bound(original.__func__, wrapper))
+        return _bound(original, wrapper)
 
     return factory
 
 
-def _closure(original: Any, wrapper: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        return wrapper(original, *args, **kwargs)
-
-    return replacement
+def _bound(original: Any, wrapper: Callable[..., Any]) -> Any:
+    """The wrapper with its original given: a partial, which costs a call no frame."""
+    return functools.update_wrapper(functools.partial(wrapper, original), original)
 
 
 class Attribute(property):

@@ -27,6 +27,7 @@ class Registry:
         self._entries = dict(entries or {})
         self._patches: dict[str, Patch] = {}
         self._origins: dict[str, str] = {}
+        self._ranks: dict[str, int] = {}
 
     def add(self, patch: Patch, origin: str = "") -> None:
         """Add a patch.
@@ -59,6 +60,12 @@ class Registry:
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""
         return tuple(dict.fromkeys((*self._entries, *self._patches)))
+
+    def rank(self, patch_id: str) -> int:
+        """A patch's place in the order of application; the last for one that is not here."""
+        if patch_id not in self._ranks:
+            self._ranks = {id_: index for index, id_ in enumerate(self.ids())}
+        return self._ranks.get(patch_id, len(self._ranks))
 
     def hint(self, name: str) -> str:
         """The id that a mistyped one is close to, as the end of a sentence; empty for none."""

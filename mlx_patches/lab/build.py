@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..activation.session import MODEL_PACKAGES
+from ..core.packages import MODEL_PACKAGES
 from ..probes import NotApplicable
 from . import EXACT, Family, LabModel, NotBuilt, Tolerance
 from .shrink import LAYERS, VOCABULARY, WINDOW, instance, shrink_config, small_config

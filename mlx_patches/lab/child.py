@@ -60,10 +60,10 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
 
 
 def raised() -> str:
-    """Why a patch was taken out in the middle of a run; empty where none was."""
+    """What a patch failed with in the middle of a run; empty where none did."""
     from ..activation.session import session
 
-    return next(iter(session().manager.withdrawn.values()), "")
+    return next((f"{id_} {seen[0]}" for id_, seen in session().manager.failures.items()), "")
 
 
 def every_patch() -> list[str]:

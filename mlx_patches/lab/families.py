@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from ..activation.session import MODEL_PACKAGES
 from ..core.distributions import source_file
+from ..core.packages import MODEL_PACKAGES
 from . import Family
 
 # What a module or package has to bind to be a language model.

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..activation import settings
-from ..activation.session import MODEL_PACKAGES
 from ..auditing.models import implementations, read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
+from ..core.packages import MODEL_PACKAGES
 from . import Family
 from .child import BUILD
 

@@ -18,6 +18,7 @@ from ..activation import session as activation
 from ..core import fingerprint
 from ..core.manager import Manager
 from ..core.patch import Patch, Target
+from ..matrix.gate import Gate
 from ..matrix.matrix import CompatMatrix
 from . import NotApplicable
 
@@ -73,8 +74,8 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
         # Kernels that mlx-vlm 0.6.0 to 0.6.3 make as they are imported.
         verdict = "n/a" if "No Metal back-end" in str(error) else "red"
         row.update(verdict=verdict, detail=_where(error), figure=None)
-    if manager is not None and patch.id in manager.withdrawn:  # what was seen is the release's own
-        row.update(verdict="red", detail=manager.withdrawn[patch.id], figure=None)
+    if manager is not None and patch.id in manager.failures:  # what was seen is the release's own
+        row.update(verdict="red", detail=manager.failures[patch.id][0], figure=None)
     return row
 
 
@@ -106,8 +107,8 @@ def _apply(patch: Patch, target: Target, manager: Manager) -> list[str]:
     return [str(o.status) for o in outcomes]
 
 
-def anything_goes(patch: Patch) -> CompatMatrix:
-    """A matrix in which every release needs the patch."""
+def anything_goes(patch: Patch) -> Gate:
+    """A gate for which every release needs the patch."""
     rules = {t.distribution: {"affected": ">=0"} for t in patch.targets}
     document = {
         "schema": 1,
@@ -117,7 +118,7 @@ def anything_goes(patch: Patch) -> CompatMatrix:
         "models": {"default": {}},
         "broken_sets": [],
     }
-    return CompatMatrix(document, "(no gate)")
+    return Gate(CompatMatrix(document, "(no gate)"))
 
 
 def _body(target: Target) -> str | None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..activation.session import MODEL_PACKAGES, session
+from ..activation.session import session
 from ..auditing.recommend import RED, REPAIRED
 from ..core.errors import MlxPatchesError
+from ..core.packages import MODEL_PACKAGES
 from ..evidence.store import cell_pairs, fate
 
 HERE = Path(__file__).parent

@@ -21,7 +21,7 @@ from pathlib import Path
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing.models import read_folder
 from mlx_patches.core.distributions import Installed
-from mlx_patches.matrix.decide import judge
+from mlx_patches.matrix.gate import judge
 from mlx_patches.matrix.matrix import CompatMatrix, builtin_path
 
 # Seconds of CPU for one input.

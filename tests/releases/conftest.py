@@ -15,9 +15,9 @@ from mlx_patches.activation.session import Session
 from mlx_patches.auditing.audit import judge_file
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.manager import Manager
+from mlx_patches.core.outcome import Verdict
 from mlx_patches.core.patch import Patch, Target
 from mlx_patches.lab.runner import environment
-from mlx_patches.matrix import decide
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable, Result
@@ -80,7 +80,7 @@ def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
         return Result(True, f"{type(error).__name__}: {error}")
 
 
-def verdict(patch: Patch, target: Target) -> decide.Verdict:
+def verdict(patch: Patch, target: Target) -> Verdict:
     """The gate's word on a target, by the committed matrix."""
     return judge_file(Session(catalogue.builtin(), CompatMatrix.builtin()), patch, target)
 

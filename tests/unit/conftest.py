@@ -19,6 +19,7 @@ from mlx_patches.activation.session import Session
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.core.registry import Registry
+from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 
 settings.register_profile("unit", derandomize=True, deadline=None, database=None)
@@ -177,7 +178,7 @@ def registry_of(*patches: Patch) -> Registry:
 
 def manager_for(*patches: Patch, rule: dict[str, Any] | None = None) -> Manager:
     """A manager of its own, that takes every release for affected unless told otherwise."""
-    return Manager(matrix_for(*patches, rule=rule))
+    return Manager(Gate(matrix_for(*patches, rule=rule)))
 
 
 def session_for(*patches: Patch, **changes: Any) -> Session:

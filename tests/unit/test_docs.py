@@ -19,7 +19,7 @@ from mlx_patches import cli
 from mlx_patches.activation import boot, enable, run, settings
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Outcome, Status
-from mlx_patches.matrix import decide, matrix
+from mlx_patches.matrix import gate, matrix
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -176,7 +176,7 @@ def new_release_rows() -> list[list[str]]:
 def test_a_new_release_is_judged_as_the_table_says(rule, code, status):
     bodies = {"affected_bodies": {"f": {"red"}}, "sound_bodies": {"f": {"sound"}}}
     given = RULES[rule] and matrix.Rule(**RULES[rule], **bodies, releases=("1", "2"))
-    verdict = decide.judge(given, Installed("toy-lm", "3"), "f", CODE[code])
+    verdict = gate.judge(given, Installed("toy-lm", "3"), "f", CODE[code])
     assert ("applied" if verdict.ok else str(verdict.status)) == status, verdict.reason
 
 

@@ -13,8 +13,8 @@ import zipfile
 import pytest
 import wrapt
 
-from mlx_patches.activation import import_hook
 from mlx_patches.activation.import_hook import Watcher, complete
+from mlx_patches.core import imports
 
 from .conftest import load
 
@@ -51,7 +51,7 @@ def test_calls_once_a_module_is_complete(site, seen, watcher):
     site.write("pk.py", "first = 1\nlast = 2\n")
     load("pk")
     assert seen.calls == [("pk", True, {"first", "last"})]
-    assert not import_hook._ended
+    assert not imports.ended
 
 
 def test_calls_for_each_module_in_the_order_of_completion(site, seen, watcher):
@@ -107,7 +107,7 @@ def test_a_raising_callback_does_not_reach_the_import(site, caplog):
     assert sys.modules["pk"] is module
     assert "after the import of pk" in caplog.text
     assert "angry callback" in caplog.text
-    assert not import_hook._ended
+    assert not imports.ended
 
 
 def test_a_failing_import_fails_as_without_us(site, seen, watcher):

@@ -15,9 +15,20 @@ from mlx_patches.core import fingerprint
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import Status
 from mlx_patches.core.patch import MISSING, Attribute, around
+from mlx_patches.matrix.gate import Gate
 from tests.conformance import Case, Conformance
 
-from .conftest import load, manager_for, marked, matrix_for, patch_of, session_for, statuses, target
+from .conftest import (
+    load,
+    manager_for,
+    marked,
+    matrix_for,
+    patch_of,
+    registry_of,
+    session_for,
+    statuses,
+    target,
+)
 
 # A patch a kind of target, as a module that another process can import too.
 FAKE_PATCHES = """
@@ -123,14 +134,14 @@ def test_pending_while_being_imported(fake, monkeypatch):
 def test_not_affected(cache):
     patch = patch_of("Cache.update")
     matrix = matrix_for(patch, rule={"affected": ">=2"}, releases={"fake-lm": ["1.0"]})
-    outcome = one(Manager(matrix).apply(patch))
+    outcome = one(Manager(Gate(matrix)).apply(patch))
     assert (outcome.status, outcome.reason) == (Status.NOT_AFFECTED, "1.0 is outside >=2")
     assert cache.Cache().update(2) == 2
 
 
 def test_not_affected_without_a_rule(cache):
     patch = patch_of("Cache.update")
-    outcome = one(Manager(matrix_for()).apply(patch))
+    outcome = one(Manager(Gate(matrix_for())).apply(patch))
     assert outcome.status is Status.NOT_AFFECTED
 
 
@@ -333,7 +344,8 @@ def test_late_where_the_original_is_still_held(fake, cache, holder, named):
     load("fake_lm.holder")
     manager = manager_for(patch := patch_of("attend"))
     manager.apply(patch)
-    outcome = one(manager.status())
+    assert one(manager.status()).status is Status.APPLIED  # it does not look through the heap
+    outcome = one(manager.status(held_elsewhere=True))
     assert outcome.status is Status.LATE
     assert named in outcome.reason
     assert outcome.finding
@@ -344,7 +356,8 @@ def test_late_where_it_was_imported_under_another_name_elsewhere(fake, cache):
     load("other_pk")
     manager = manager_for(patch := patch_of("attend"))
     manager.apply(patch)
-    outcome = one(manager.status())
+    assert one(manager.status()).status is Status.APPLIED  # it does not look through the heap
+    outcome = one(manager.status(held_elsewhere=True))
     assert outcome.status is Status.LATE
     assert "the module other_pk" in outcome.reason
 
@@ -354,7 +367,7 @@ def test_not_late_once_it_was_imported_after_the_patch(fake, cache):
     manager.apply(patch)
     fake.write("other_pk.py", "from fake_lm.cache import attend as look\n")
     assert load("other_pk").look(1) == ("patched", 2)
-    assert statuses(manager.status()) == ["applied"]
+    assert statuses(manager.status(held_elsewhere=True)) == ["applied"]
 
 
 @pytest.mark.parametrize("name", ["Cache.update", "attend", "Cache.state"])
@@ -503,22 +516,30 @@ def test_two_patches_are_undone_in_reverse(cache, two):
     assert cache.attend(1) == 2
 
 
-def test_the_lower_of_two_cannot_be_taken_out_alone_and_says_so(cache, two):
-    outcome = one(two.restore(["first"]))
-    assert outcome.status is Status.APPLIED
-    assert outcome.reason == "cannot be taken out: the patch second is on top of it"
-    assert statuses(two.status()) == ["applied", "applied"]
+@pytest.mark.parametrize("word", ["first", "second"])
+def test_either_of_two_is_taken_out_alone_and_put_back(cache, two, word):
+    other = {"first": "second", "second": "first"}[word]
+    live, original = cache.attend, cache.attend.__wrapped__
+    assert statuses(two.restore([word])) == ["disabled"]
+    assert cache.attend is live
+    assert cache.attend(1) == (other, 2)
+    assert {o.patch: str(o.status) for o in two.status()} == {word: "disabled", other: "applied"}
+    two.apply(patch_of(target("attend", factory=named(word)), id=word))
+    assert cache.attend is live
+    assert cache.attend(1) == ("second", ("first", 2))
     two.restore()
-    assert cache.attend(1) == 2
+    assert cache.attend is original
 
 
-def test_order_is_that_of_the_last_application(cache, two):
-    original = cache.attend.__wrapped__.__wrapped__
-    cache.attend = original
-    for word in ("second", "first"):
-        two.apply(patch_of(target("attend", factory=named(word)), id=word))
-    assert cache.attend(1) == ("first", ("second", 2))
-    two.restore()
+def test_order_is_that_of_the_registry(cache):
+    original = cache.attend
+    patches = [patch_of(target("attend", factory=named(w)), id=w) for w in ("first", "second")]
+    registry = registry_of(*patches)
+    manager = Manager(Gate(matrix_for(*patches)), registry.rank)
+    for patch in reversed(patches):
+        manager.apply(patch)
+    assert cache.attend(1) == ("second", ("first", 2))
+    manager.restore()
     assert cache.attend is original
 
 
@@ -546,21 +567,33 @@ def test_a_wrapt_wrapper_on_top_is_left_around_the_original(cache):
 
 
 @pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "attend"])
-def test_under_a_closure_ours_stays_in_effect_and_says_so(cache, name):
+def test_under_a_closure_ours_stays_and_runs_the_original_alone(cache, name):
     manager = manager_for(patch := patch_of(name))
     manager.apply(patch)
     owner, attribute = (cache, name) if "." not in name else (cache.Cache, name.partition(".")[2])
     live = vars(owner)[attribute]
     theirs = closure_around(live)
     setattr(owner, attribute, theirs)
-    outcome = one(manager.restore())
-    assert outcome.status is Status.APPLIED
-    assert outcome.reason == (
-        "cannot be taken out: tests.unit.test_manager:closure_around.<locals>.inner is on top of it"
-    )
-    assert statuses(manager.status()) == ["applied"]
-    setattr(owner, attribute, live)
+    before = called(cache, name)
     assert statuses(manager.restore()) == ["disabled"]
+    assert vars(owner)[attribute] is theirs
+    assert called(cache, name) != before
+    assert statuses(manager.apply(patch)) == ["applied"]
+    assert vars(owner)[attribute] is theirs
+    assert called(cache, name) == before
+    manager.restore()
+
+
+def called(cache, name):
+    """What comes of a target; the wrapped one's result is a pair."""
+    made = cache.Cache()
+    calls = {
+        "Cache.update": lambda: made.update(1),
+        "Cache.state": lambda: made.state,
+        "Cache.make": lambda: type(cache.Cache.make()),
+        "attend": lambda: cache.attend(1),
+    }
+    return calls[name]()
 
 
 def closure_around(obj):
@@ -576,12 +609,13 @@ def closure_around(obj):
     return inner
 
 
-def test_of_several_the_one_that_holds_ours_is_named(cache):
+def test_under_two_wrappers_ours_runs_the_original_alone(cache):
     manager = manager_for(patch := patch_of("attend"))
     manager.apply(patch)
     cache.attend = wrapt.FunctionWrapper(closure_around(cache.attend), lambda f, _, a, k: f(*a))
     assert cache.attend(1) == ("patched", 2)
-    assert "closure_around.<locals>.inner is on top" in one(manager.restore()).reason
+    assert statuses(manager.restore()) == ["disabled"]
+    assert cache.attend(1) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from packaging.version import Version
 from mlx_patches import MlxPatchesError
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
-from mlx_patches.matrix.decide import judge
+from mlx_patches.matrix.gate import judge
 from mlx_patches.matrix.matrix import BrokenSet, CompatMatrix, Rule, builtin_path
 
 from .conftest import document

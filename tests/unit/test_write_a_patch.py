@@ -17,6 +17,7 @@ from mlx_patches import patches, probes
 from mlx_patches.activation.session import session
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.registry import Entry, Registry
+from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import caches
 from mlx_patches.probes.child import anything_goes, probe_target
@@ -139,12 +140,12 @@ def test_the_rule_on_the_page_gates_the_patch(ours, toy, tmp_path):
     path = tmp_path / "matrix.yaml"
     path.write_text(f"{head}models: {{default: {{}}}}\nbroken_sets: []\npatches:\n{rule}")
     load("toy_lm.cache")
-    manager = Manager(CompatMatrix.load(path))
+    manager = Manager(Gate(CompatMatrix.load(path)))
     assert statuses(manager.apply(ours)) == ["applied"]
     manager.restore()
     upgrade(toy)
     load("toy_lm.cache")
-    assert statuses(Manager(CompatMatrix.load(path)).apply(ours)) == ["fixed-upstream"]
+    assert statuses(Manager(Gate(CompatMatrix.load(path))).apply(ours)) == ["fixed-upstream"]
 
 
 # -- in a package of its own -----------------------------------------------------------------

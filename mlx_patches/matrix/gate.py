@@ -1,30 +1,61 @@
-"""(matrix, installed version, fingerprint) to a verdict with a reason."""
+"""The gate: (matrix, installed version, fingerprint) to a verdict with a reason."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
 
+from ..core import distributions
 from ..core.distributions import Installed
-from ..core.outcome import Status
-from .matrix import Rule
+from ..core.outcome import Status, Verdict
+from ..core.patch import Target
+from ..core.resolve import Found
+from .matrix import CompatMatrix, Rule
 
 
-class Verdict(NamedTuple):
-    """Whether to apply; where not, the status to report. ``reason`` is one sentence."""
+class Gate:
+    """Decides targets by a matrix and by what is installed, which it looks up once."""
 
-    ok: bool
-    reason: str
-    status: Status = Status.PENDING
+    def __init__(
+        self, matrix: CompatMatrix, find: Callable[[str], Installed | None] = distributions.find
+    ):
+        self.matrix = matrix
+        self.installed = functools.cache(find)
+
+    def decide(self, patch: str, target: Target, found: Found | None) -> Verdict:
+        """Whether a target needs its patch, and may have it.
+
+        Args:
+            patch: its id.
+            target: of the patch.
+            found: the target in this process or in its file; None where it is not known yet.
+        """
+        rule = self.matrix.rule(patch, target.distribution)
+        installed = self.installed(target.distribution)
+        body = found.body if found and not found.missing else None
+        verdict = judge(rule, installed, target.name, body)
+        if found is None:
+            return verdict
+        if found.missing:
+            status = Status.CONFLICT if found.foreign else Status.ABSENT
+            return Verdict(False, found.missing, status) if verdict.ok else verdict
+        if found.foreign and (verdict.ok or verdict.status is Status.DRIFTED):
+            reason = (
+                f"{target.name} was replaced by {found.foreign}, whose repair is unknown to us:"
+                " activate mlx_patches before it, or leave it out"
+            )
+            return Verdict(False, reason, Status.CONFLICT)
+        return verdict
 
 
 def judge(rule: Rule | None, installed: Installed | None, name: str, body: str | None) -> Verdict:
-    """Decide one target.
+    """Decide by version and fingerprint.
 
     A known fingerprint outranks the version string: edited builds and git installs carry a
     release's number with other code.
 
     Args:
-        rule: the matrix's word on the patch in this distribution.
+        rule: what the matrix says of the patch in this distribution.
         installed: the distribution, None where it is missing.
         name: the target's qualified name, as in the rule's ``bodies``.
         body: the target's fingerprint, None where there is no source to read.

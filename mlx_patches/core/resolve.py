@@ -1,0 +1,122 @@
+"""Finds a target: as it stands in this process, or in its source file.
+
+The gate judges both the same way, so that the audit of files and the patches of a process agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from . import fingerprint, known_files
+from .distributions import source_file
+from .foreign import replaced_by
+from .patch import MISSING, Target
+
+
+class Found(NamedTuple):
+    """What there is of a target.
+
+    Args:
+        body: the fingerprint of the code that carries the defect; None where it has no source.
+        missing: why there is nothing to patch, in a sentence; empty where there is.
+        foreign: who replaced the target with a function of their own; empty where nobody did.
+        owner: the live module or class; None in a file.
+        original: the live attribute without our layers, ``MISSING`` where there is none.
+    """
+
+    body: str | None = None
+    missing: str = ""
+    foreign: str = ""
+    owner: Any = None
+    original: Any = MISSING
+
+
+def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any]) -> Found:
+    """Find a target in its module.
+
+    Args:
+        module: the target's, complete.
+        target: what to find.
+        originals: path to what a site of ours holds the original of.
+    """
+    owner: Any = module
+    *parents, attribute = target.name.split(".")
+    for name in parents:
+        owner = vars(owner).get(name, MISSING)
+        if not isinstance(owner, type):
+            return Found(missing=f"{target.module} has no class {name}")
+        if owner.__module__ != module.__name__:
+            return Found(missing=f"{name} comes from {owner.__module__} and is patched there")
+    live = vars(owner).get(attribute, MISSING)
+    original = originals.get(target.path, live)
+    if live is MISSING and original is MISSING and not target.adds:
+        return Found(missing=f"{target.path} does not exist in this release")
+    bodies = [_lookup(module, name) for name in target.bodies]
+    prints = {
+        name: fingerprint.of_object(body)
+        for name, body in zip(target.bodies, bodies, strict=True)
+        if body is not MISSING
+    }
+    if not prints:
+        return Found(missing=f"{target.module} has none of {', '.join(target.bodies)}")
+    foreign = replaced_by(original, module)
+    if target.adds and original is not MISSING:
+        missing = f"{foreign or 'the release'} defines {target.path} itself"
+        return Found(missing=missing, foreign=foreign)
+    if foreign and not target.adds and not _is_defined_in_file(target):
+        return Found(missing=f"{target.name} comes from {foreign}")
+    return Found(fingerprint.combined(prints), "", foreign, owner, original)
+
+
+def in_file(target: Target, names: Iterable[str] = ()) -> Found:
+    """Find a target in its module's source file, without importing it.
+
+    Args:
+        target: what to find.
+        names: what else will be looked for in files of this name, for one parse of each.
+    """
+    path = source_file(target.module)
+    if path is None:
+        return Found(missing=f"{target.module} does not exist in this release")
+    prints = _prints(path, frozenset([*names, *target.mentions]))
+    if prints is None:
+        return Found(missing=f"{path} cannot be read as Python")
+    found = {name: prints[name] for name in target.bodies if name in prints}
+    owner = target.name.partition(".")[0]
+    present = target.name in prints or (
+        target.adds and any(name.partition(".")[0] == owner for name in prints)
+    )
+    if not found or not present:
+        return Found(missing=f"{target.module} does not define {owner}")
+    return Found(fingerprint.combined(found))
+
+
+@cache
+def _prints(path: Path, names: frozenset[str]) -> dict[str, str] | None:
+    """Qualified name to fingerprint, of a file; None where it cannot be read or parsed."""
+    if entry := known_files.entry_of(str(path)):
+        return {name: found[0] for name, found in entry.items() if found}
+    try:
+        return fingerprint.of_file(path, sorted(names))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _is_defined_in_file(target: Target) -> bool:
+    """Whether the release's file defines a target, and does not take it from another module."""
+    path = source_file(target.module)
+    try:
+        return path is None or bool(fingerprint.of_file(path, [target.name]))
+    except (OSError, SyntaxError):
+        return True
+
+
+def _lookup(module: ModuleType, name: str) -> Any:
+    scope: Any = module
+    for part in name.split("."):
+        scope = vars(scope).get(part, MISSING) if hasattr(scope, "__dict__") else MISSING
+    return scope

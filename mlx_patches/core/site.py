@@ -1,0 +1,325 @@
+"""A site: one attribute of a release that patches change, and the only code that writes to it.
+
+A site holds the release's own object and the ordered layers of all patches there. What it
+installs stays in place while layers come and go: adding or taking out a layer composes the chain
+anew. With the last layer the original object goes back, the very same one.
+
+A site of a function, method, class method, static method or property installs functions that
+run a ``Chain``. What a patch adds where the release has nothing, or puts in place of something
+that is none of these, is installed as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from .errors import MlxPatchesError
+from .foreign import covers, describe, function_of, relink, wrapper_above
+from .guard import Chain, Composition, Function, Policy, Step
+from .patch import MISSING, Target
+
+_ACCESSORS = ("fget", "fset", "fdel")
+
+
+class Layer(NamedTuple):
+    """What one patch adds at a site. ``rank`` is its place in the registry: the lowest is
+    innermost. ``reason`` says why it is needed."""
+
+    patch: str
+    target: Target
+    rank: int
+    reason: str
+
+
+class Composed(NamedTuple):
+    """What a site's layers make of its original: the value, and each layer's part of it."""
+
+    layers: tuple[Layer, ...]
+    value: Any
+    parts: tuple[tuple[str, Any], ...]  # (patch, what its factory made), the innermost first
+
+
+class Site:
+    """One attribute of a module or a class.
+
+    Args:
+        path: ``module:Qualified.name``.
+        owner: the module or class that has it.
+        original: what it holds without us; ``MISSING`` where it holds nothing.
+        policy: for the failures of layers.
+        lost: the site of an owner that is no longer there, whose function others may still hold.
+    """
+
+    def __init__(
+        self, path: str, owner: Any, original: Any, policy: Policy, lost: Site | None = None
+    ):
+        self.path = path
+        self.owner = owner
+        self.attribute = path.rpartition(":")[2].rpartition(".")[2]
+        self.original = original
+        self.live: Any = original
+        self._lost = lost.live if lost else original
+        self._policy = policy
+        self._kind = _kind(original)
+        functions = _functions(original) if self._kind else ()
+        if isinstance(owner, type) and self._kind is not staticmethod:
+            functions = [_bindable(function) for function in functions]
+        self._chains = [self._chain(function, function) for function in functions]
+        entered = [chain and chain.entered for chain in self._chains]
+        # What the innermost layer gets: the original, with its entries noted.
+        self._bottom = _like(original, entered) if self._kind else original
+        self.composed = Composed((), self._bottom, ())
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers in effect here, the innermost first."""
+        return self.composed.layers
+
+    def _chain(self, original: Any, like: Any) -> Chain | None:
+        return Chain(original, like, self._policy) if like else None
+
+    # -- composing, which writes nothing --------------------------------------------------
+
+    def compose(self, layers: Sequence[Layer]) -> Composed:
+        """What these layers make of the original. Runs their factories.
+
+        Raises:
+            MlxPatchesError: a factory gives back what it got.
+        """
+        ordered = tuple(sorted(layers, key=lambda layer: layer.rank))
+        value, parts = self._bottom, []
+        for layer in ordered:
+            if value is MISSING and not layer.target.adds:
+                continue  # it wraps what another patch adds, and that one is out
+            made = layer.target.factory(value)
+            if _is_same(made, value):
+                raise MlxPatchesError(f"the replacement of {self.path} is the original")
+            value = made
+            parts.append((layer.patch, made))
+        return Composed(ordered, value, tuple(parts))
+
+    def compose_with(self, layer: Layer) -> Composed:
+        """Composed with one more layer; a patch has one at a site."""
+        return self.compose([*(one for one in self.layers if one.patch != layer.patch), layer])
+
+    def compose_without(self, patch: str) -> Composed:
+        """Composed without a patch's layer."""
+        return self.compose([one for one in self.layers if one.patch != patch])
+
+    def layer_of(self, patch: str) -> Layer | None:
+        """A patch's layer."""
+        return next((one for one in self.layers if one.patch == patch), None)
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def write(self, composed: Composed) -> None:
+        """Put a composition in effect; one without layers puts the original back."""
+        covered = self.is_covered()
+        self.composed = composed
+        if not composed.parts:
+            self._stop()
+            if not covered:
+                self._put(self.original)
+        elif _runs_in_chains(composed.value, self._kind):
+            self._run(composed)
+            installed = self._installed(composed.value)
+            if not (covered and installed is self.live):  # whoever is on top stays there
+                self._put(installed)
+        else:
+            self._put(composed.value)
+
+    def take_out(self) -> str:
+        """Put the original back, with no layer left; returns what stands in the way.
+
+        Where a wrapper of somebody else's is on top, what is installed stays below it and runs
+        the original alone.
+        """
+        live = self._current()
+        covered = self.is_covered()
+        if covered and self.original is not MISSING and relink(live, self.live, self.original):
+            covered = False
+        if covered and not any(chain and chain.original for chain in self._chains):
+            above = describe(wrapper_above(live, self.live))
+            return f"cannot be taken out: {above} is on top of it"
+        self.composed = Composed((), self._bottom, ())
+        self._stop()
+        if live is self.live:
+            self._put(self.original)
+        else:
+            self._rebind(self.original)
+            self.live = self.live if covered else self.original
+        return ""
+
+    def _stop(self) -> None:
+        """Have every chain run its original alone."""
+        for chain in filter(None, self._chains):
+            chain.composition = Composition(chain.original)
+
+    def _run(self, composed: Composed) -> None:
+        values = _functions(composed.value)
+        if not self._chains:
+            self._chains = [None] * len(values)
+        for index, function in enumerate(values):
+            # Of what a patch adds there is no original.
+            chain = self._chains[index] or self._chain(None, function)
+            self._chains[index] = chain
+            if chain is None:
+                continue
+            steps: list[Step] = []
+            below = chain.entered
+            for patch, part in composed.parts:
+                step = _functions(part)[index]
+                if step is not None and step is not below:
+                    steps.insert(0, Step(patch, step))
+                    below = step
+            body = function if steps else chain.original
+            rest = functools.partial(self._body_without, composed.layers, index)
+            chain.composition = Composition(body, tuple(steps), rest)
+
+    def _body_without(
+        self, layers: Sequence[Layer], index: int, left_out: frozenset[str]
+    ) -> Function | None:
+        """The body of one accessor without some patches' layers."""
+        chain = self._chains[index]
+        assert chain is not None
+        try:
+            value = self.compose([one for one in layers if one.patch not in left_out]).value
+        except Exception:  # a factory's own failure: the release's function answers
+            return chain.original
+        function = None if value is MISSING else _functions(value)[index]
+        return chain.original if function is chain.entered else function
+
+    def _installed(self, value: Any) -> Any:
+        """The object that runs the chains; the same one while it has the same accessors."""
+        functions = [chain and chain.installed for chain in self._chains]
+        made = self.live is not self.original and self.live is not MISSING
+        if made and [*_functions(self.live)] == functions:
+            return self.live
+        return _like(value, functions)
+
+    def _put(self, value: Any) -> None:
+        """Write the attribute, and a function wherever it was imported by name."""
+        if value is MISSING:
+            if self.attribute in vars(self.owner):
+                delattr(self.owner, self.attribute)
+        elif self._current() is not value:
+            setattr(self.owner, self.attribute, value)
+        self._rebind(value)
+        self.live = value
+
+    def _rebind(self, value: Any) -> None:
+        if isinstance(self.owner, ModuleType) and value is not MISSING:
+            for old in {id(one): one for one in (self._lost, self.original, self.live)}.values():
+                if old is not value and old is not MISSING:
+                    rebind(self.attribute, old, value, besides=self.owner)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def problem(self) -> str:
+        """Why what is installed is not in effect; empty where it is."""
+        if self.owner is not current_owner(self.path):
+            return f"{self.path.partition(':')[0]} was reloaded"
+        live = self._current()
+        if live is self.live and live is not self.original:
+            return ""
+        if live is self.original or live is MISSING:
+            return f"{self.path} is the release's own again"
+        if covers(live, self.live):
+            return ""
+        return f"{self.path} was replaced by {describe(live)}"
+
+    def is_covered(self) -> bool:
+        """Whether a wrapper of somebody else's stands on top of what is installed."""
+        live = self._current()
+        return live is not self.live and live is not self.original and covers(live, self.live)
+
+    def cells(self) -> Iterator[Any]:
+        """What holds the original for us: the closures of the chains."""
+        for chain in filter(None, self._chains):
+            for function in (chain.installed, chain.entered):
+                yield from getattr(function, "__closure__", None) or ()
+
+    def _current(self) -> Any:
+        return vars(self.owner).get(self.attribute, MISSING)
+
+
+def current_owner(path: str) -> Any:
+    """The module or class that has a target now; None where there is none."""
+    module, _, name = path.partition(":")
+    scope: Any = sys.modules.get(module)
+    for part in name.split(".")[:-1]:
+        scope = getattr(scope, "__dict__", {}).get(part)
+    return scope
+
+
+def rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
+    """Replace ``old`` wherever it was imported by name: under any name in its own package."""
+    package = besides.__name__.partition(".")[0]
+    inside = f"{package}."
+    for name, module in list(sys.modules.items()):
+        held = getattr(module, "__dict__", None)
+        if module is besides or type(held) is not dict:
+            continue
+        if name.startswith(inside) or name == package:
+            for candidate in [key for key, value in list(held.items()) if value is old]:
+                setattr(module, candidate, new)
+        elif held.get(attribute) is old:
+            setattr(module, attribute, new)
+
+
+def _kind(obj: Any) -> type | None:
+    """What an attribute is: property, class method, static method, function; else None."""
+    if type(obj) in (property, classmethod, staticmethod):
+        return type(obj)
+    return FunctionType if isinstance(obj, FunctionType) else None
+
+
+def _runs_in_chains(value: Any, kind: type | None) -> bool:
+    """Whether a composition is of the kind that chains run: the original's, where there is one."""
+    if kind is None:  # what a patch adds; an ``Attribute`` is read in C
+        return isinstance(value, (FunctionType, functools.partial, classmethod, staticmethod))
+    if kind is FunctionType:
+        return callable(value) and not isinstance(value, (type, classmethod, staticmethod))
+    return isinstance(value, kind)
+
+
+def _functions(obj: Any) -> Sequence[Any]:
+    """The functions of an attribute; of a property its getter, setter and deleter."""
+    if isinstance(obj, property):
+        return [getattr(obj, name) for name in _ACCESSORS]
+    return [function_of(obj)]
+
+
+def _is_same(made: Any, value: Any) -> bool:
+    """Whether a factory made nothing of what it got."""
+    if made is value or type(made) is not type(value) or _kind(value) is None:
+        return made is value
+    pairs = zip(_functions(made), _functions(value), strict=True)
+    return all(one is other for one, other in pairs)
+
+
+def _like(obj: Any, functions: Sequence[Any]) -> Any:
+    """An attribute of the same kind, of other functions."""
+    if isinstance(obj, property):
+        get, put, drop = functions
+        return property(get, put, drop, obj.__doc__)
+    return type(obj)(*functions) if isinstance(obj, (classmethod, staticmethod)) else functions[0]
+
+
+def _bindable(function: Any) -> Any:
+    """A method that somebody wrapped in an object of their own, as a plain function.
+
+    Such an object learns its instance when it is bound.
+    """
+    if function is None or type(function) is FunctionType:
+        return function
+
+    @functools.wraps(function)
+    def bound(instance: Any, *args: Any, **kwargs: Any) -> Any:
+        return function.__get__(instance, type(instance))(*args, **kwargs)
+
+    return bound
