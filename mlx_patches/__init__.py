@@ -7,44 +7,84 @@ MLX nor any release.
 
 from __future__ import annotations
 
-from .core.errors import MlxPatchesError
+import mlx_patches
+
+from .core.errors import MlxPatchesError, MlxPatchesWarning
 
 TYPE_CHECKING = False  # as typing has it; importing typing costs 5 ms in every enabled process
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from contextlib import AbstractContextManager as AbstractContextManager
 
     from .auditing.audit import Audit
-    from .core.outcome import Report
+    from .auditing.needs import Need
+    from .core.outcome import Names as Names
+    from .core.outcome import Outcome, Report, Status
 
 __version__ = "0.1.0"
-__all__ = ["MlxPatchesError", "__version__", "apply", "audit", "restore", "status"]
+__all__ = [
+    "Audit",
+    "MlxPatchesError",
+    "MlxPatchesWarning",
+    "Need",
+    "Outcome",
+    "Report",
+    "Status",
+    "__version__",
+    "apply",
+    "audit",
+    "needs",
+    "patched",
+    "restore",
+    "status",
+]
+
+# Imported when somebody asks for them: most processes of an enabled environment never do.
+_LAZY = {
+    "AbstractContextManager": "contextlib",
+    "Audit": "mlx_patches.auditing.audit",
+    "Names": "mlx_patches.core.outcome",
+    "Need": "mlx_patches.auditing.needs",
+    "Outcome": "mlx_patches.core.outcome",
+    "Report": "mlx_patches.core.outcome",
+    "Status": "mlx_patches.core.outcome",
+}
 
 
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)
+
+
+# The annotations go through the module, so that typing.get_type_hints finds what is lazy.
 def apply(
-    patches: Iterable[str] | None = None,
-    models: Iterable[str] | None = None,
+    patches: mlx_patches.Names | None = None,
+    models: mlx_patches.Names | None = None,
     strict: bool = False,
     dry_run: bool = False,
-) -> Report:
+) -> mlx_patches.Report:
     """Activate patches in this process, now and as further modules are imported.
 
     Call it before or after mlx_lm and mlx_vlm are imported, any number of times, in each
     process.
 
     Args:
-        patches: ids to activate for every model. By default importing a model activates what
-            its row in the compat matrix names.
-        models: model types whose rows to activate, whatever is imported later.
-        strict: raise where an imported target needs a patch and cannot have it. Where the
-            environment has ``MLX_PATCHES_STRICT=1``, so do later imports and calls.
+        patches: a list of ids to activate for every model. By default importing a model
+            activates what its entry in the compat matrix names.
+        models: a list of model types whose entries to activate, whatever is imported later.
+        strict: raise if a needed patch cannot be applied; nothing that this call activated
+            stays in effect then. Where the environment has ``MLX_PATCHES_STRICT=1``, later
+            imports and calls raise too.
         dry_run: decide and report, change nothing.
 
     Returns:
         One outcome for each target of each patch that was asked for.
 
     Raises:
-        MlxPatchesError: an unknown patch id, a broken matrix, or (``strict``) a patch that is
-            not in effect.
+        MlxPatchesError: an unknown patch id or model type, a broken matrix, or (``strict``) a
+            patch that is not in effect.
     """
     import gc
 
@@ -60,11 +100,31 @@ def apply(
             gc.enable()
 
 
-def restore(patches: Iterable[str] | None = None) -> Report:
-    """Give back the very objects that ``apply`` replaced, and stop watching imports.
+def patched(
+    patches: mlx_patches.Names | None = None, models: mlx_patches.Names | None = None
+) -> mlx_patches.AbstractContextManager[mlx_patches.Report]:
+    """Activate patches for a ``with`` block; what it activated is undone at its end.
+
+    Patches that were active before stay. Other threads see the patches as well.
 
     Args:
-        patches: ids to take out; all by default.
+        patches: as for ``apply``.
+        models: as for ``apply``.
+
+    Raises:
+        MlxPatchesError: as ``apply`` does.
+    """
+    from .activation.session import session
+
+    return session().patched(patches, models)
+
+
+def restore(patches: mlx_patches.Names | None = None) -> mlx_patches.Report:
+    """Take patches out of this process.
+
+    Args:
+        patches: a list of ids. By default all; then imports are watched no longer, and each
+            attribute holds the release's own object again.
 
     Raises:
         MlxPatchesError: an unknown patch id.
@@ -74,14 +134,31 @@ def restore(patches: Iterable[str] | None = None) -> Report:
     return session().restore(patches)
 
 
-def status() -> Report:
-    """Say of each patch that was asked for what is in effect, by looking at the live objects."""
+def status() -> mlx_patches.Report:
+    """Say of each patch that was asked for what is in effect, by looking at the live attributes.
+
+    Cheap enough for a health endpoint.
+    """
     from .activation.session import session
 
     return session().status()
 
 
-def audit(model: str | None = None, host: str | None = None) -> Audit:
+def needs(model: str) -> tuple[mlx_patches.Need, ...]:
+    """Name the patches that a model needs on the installed releases, with their effects.
+
+    Args:
+        model: a model type, as ``config.json`` names it.
+
+    Raises:
+        MlxPatchesError: no installed package has this model.
+    """
+    from .auditing.needs import needs
+
+    return needs(model)
+
+
+def audit(model: str | None = None, host: str | None = None) -> mlx_patches.Audit:
     """Report what is installed, what each patch finds there, and what is in effect.
 
     Args:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
+
+# Of patches or of models, as callers give them.
+Names = Iterable[str]
 
 
 class Status(StrEnum):
@@ -96,6 +100,40 @@ class Report(tuple[Outcome, ...]):
     def ok(self) -> bool:
         """True where there are no findings."""
         return not self.findings
+
+    def as_dict(self) -> dict[str, object]:
+        """The JSON form: whether all is well, how many outcomes have each status, and they."""
+        return {
+            "ok": self.ok,
+            "counts": self.counts,
+            "outcomes": [outcome.as_dict() for outcome in self],
+        }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many outcomes have each status, in the statuses' order."""
+        found = [outcome.status for outcome in self]
+        return {str(status): found.count(status) for status in Status if status in found}
+
+    def __repr__(self) -> str:
+        patches = len({outcome.patch for outcome in self.applied})
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
+        state = "ok" if self.ok else f"{len(self.findings)} findings"
+        return f"<Report: {patches} patches in effect; {state}; targets: {counts or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: the outcomes that are in effect, or that should be."""
+        from html import escape
+
+        shown = [o for o in self if o.status not in NOT_NEEDED]
+        rows = "".join(
+            "<tr>"
+            + "".join(f"<td>{escape(str(cell))}</td>" for cell in (*o[:1], *o[2:5]))
+            + "</tr>"
+            for o in shown
+        )
+        head = "".join(f"<th>{name}</th>" for name in ("patch", "target", "status", "reason"))
+        return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{rows}</table>"
 
     def __str__(self) -> str:
         return "\n".join(

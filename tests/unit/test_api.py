@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import typing
 from textwrap import dedent
 
 import pytest
@@ -16,7 +19,7 @@ import mlx_patches
 from mlx_patches import MlxPatchesError
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import model_of
-from mlx_patches.core import manager
+from mlx_patches.core import foreign, manager
 from mlx_patches.core.outcome import Report, Status
 from tests.conformance import forked
 
@@ -346,8 +349,22 @@ def test_models_alone_does_not_follow_imports(session):
     assert in_effect() == {("mlx-vlm", "always")}
 
 
-def test_an_unknown_model_has_the_default_row(session):
-    mlx_patches.apply(models=["of-tomorrow"])
+@pytest.mark.parametrize("name", ["of-tomorrow", "toy_modl", ""])
+def test_an_unknown_model_is_an_error(session, name):
+    with pytest.raises(MlxPatchesError, match=f"no model type '{name}' in the matrix or"):
+        mlx_patches.apply(models=[name])
+    assert in_effect() == set()
+
+
+@pytest.mark.parametrize("argument", ["patches", "models"])
+def test_one_text_is_an_error_with_a_hint(session, argument):
+    with pytest.raises(MlxPatchesError, match=r"takes a list of .*: write \['method'\]"):
+        mlx_patches.apply(**{argument: "method"})
+
+
+def test_a_model_that_the_matrix_does_not_know_has_the_default_entry(session, site):
+    site.write("mlx_vlm/models/newest.py", "class Model: pass")
+    mlx_patches.apply(models=["newest"])
     load("mlx_vlm.models.cache")
     assert in_effect() == {("mlx-vlm", "function"), ("mlx-vlm", "always")}
 
@@ -648,3 +665,104 @@ except mlx_patches.MlxPatchesError:
 print(gc.isenabled())
 """
     assert run(code)[0] == [str(on)]
+
+
+# -- the result, and what undoes itself ----------------------------------------------------------
+
+
+def test_the_annotations_can_be_read():
+    for function in (mlx_patches.apply, mlx_patches.restore, mlx_patches.status, mlx_patches.needs):
+        assert "return" in typing.get_type_hints(function)
+    for name in mlx_patches.__all__:
+        assert getattr(mlx_patches, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        mlx_patches.nothing  # noqa: B018
+
+
+def test_a_report_is_summed_up(session):
+    load("mlx_vlm.models.gemma4")
+    report = mlx_patches.apply()
+    assert repr(report).startswith("<Report: 3 patches in effect; ok; targets: 3 applied, ")
+    assert len(repr(report)) < 200
+    said = report.as_dict()
+    assert said["ok"] is True
+    assert len(said["outcomes"]) == sum(said["counts"].values()) == len(report)
+    json.dumps(said)
+    assert "<td>method</td>" in report._repr_html_()
+
+
+def test_patched_is_undone_at_the_end(session):
+    cache = load("mlx_vlm.models.cache")
+    before = dict(vars(cache.Cache))
+    with mlx_patches.patched(["method"]) as report:
+        assert report.applied
+        assert cache.Cache().update(1) == ("patched", 1)
+    assert cache.Cache().update(1) == 1
+    assert dict(vars(cache.Cache)) == before
+    assert in_effect() == set()
+    assert not session.active
+
+
+def test_patched_leaves_what_was_there_before(session):
+    cache = load("mlx_vlm.models.cache")
+    mlx_patches.apply(["method"])
+    with pytest.raises(ZeroDivisionError), mlx_patches.patched(["method", "function"]):
+        assert cache.attend(1) == ("patched", 2)
+        raise ZeroDivisionError
+    assert in_effect() == {("mlx-vlm", "method")}
+    assert session.active
+
+
+def test_patched_takes_out_what_imports_activated(session):
+    with mlx_patches.patched():
+        load("mlx_vlm.models.gemma4")
+        assert in_effect()
+    assert in_effect() == set()
+    load("mlx_lm.models.gemma4")
+    assert in_effect() == set()
+
+
+def test_strict_leaves_nothing_in_effect_where_it_raises(session, releases):
+    cache = load("mlx_vlm.models.cache")
+    before = dict(vars(cache.Cache)), cache.attend
+
+    def broken(original):
+        raise ValueError("on purpose")
+
+    late = patch_of(vlm("attend", factory=broken), id="zzz")
+    session.registry.add(late)
+    session.matrix._document["patches"]["zzz"] = {"mlx-vlm": {"affected": ">=0"}}
+    with pytest.raises(MlxPatchesError, match="zzz is not in effect"):
+        mlx_patches.apply(["method", "zzz"], strict=True)
+    assert (dict(vars(cache.Cache)), cache.attend) == before
+    assert not session.active
+    load("mlx_lm.models.gemma4")
+    assert in_effect() == set()
+
+
+def test_one_line_says_that_patches_are_on(session, caplog):
+    with caplog.at_level(logging.INFO, "mlx_patches"):
+        mlx_patches.apply()
+        assert caplog.records == []
+        load("mlx_vlm.models.cache")
+        load("mlx_vlm.models.gemma4")
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    version = mlx_patches.__version__
+    assert f"mlx_patches {version}: 1 patches in effect for mlx-vlm" in record.getMessage()
+
+
+def test_needs_names_patches_and_effects(session):
+    found = {need.patch: need for need in mlx_patches.needs("gemma4")}
+    assert set(found) == {"always", "method", "function"}
+    assert found["method"].effect == "goes wrong"
+    assert found["method"].as_dict()["distribution"] in ("mlx-lm", "mlx-vlm")
+    with pytest.raises(MlxPatchesError, match=r"no model type 'gema4' in .*'gemma4'"):
+        mlx_patches.needs("gema4")
+
+
+def test_status_looks_through_no_heap(session, monkeypatch):
+    mlx_patches.apply()
+    load("mlx_vlm.models.gemma4")
+    monkeypatch.setattr(foreign.gc, "get_referrers", lambda *objects: pytest.fail("a heap scan"))
+    assert in_effect()
