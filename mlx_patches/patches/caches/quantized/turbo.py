@@ -8,6 +8,7 @@ one batch, and a cache that is saved says which channels its codecs keep at more
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -133,13 +134,19 @@ def name_states(cache: Any, tree: Any) -> Any:
 
 def restore_named_states(original: property) -> property:
     """``state``, that takes lists as well as named tuples."""
+    get: Any = original.fget
     put: Any = original.fset
 
+    @functools.wraps(get)  # below another package's wrapper, ours is known by its getter
+    def save(cache: Any) -> Any:
+        return get(cache)
+
+    @functools.wraps(put)
     def restore(cache: Any, state: Any) -> None:
         keys, values, *rest = state
         put(cache, (name_states(cache, keys), name_states(cache, values), *rest))
 
-    return property(original.fget, restore, original.fdel, original.__doc__)
+    return property(save, restore, original.fdel, original.__doc__)
 
 
 def save_codecs(original: property) -> property:
@@ -147,11 +154,13 @@ def save_codecs(original: property) -> property:
     get: Any = original.fget
     put: Any = original.fset
 
+    @functools.wraps(get)
     def save(cache: Any) -> Any:
         codecs = [getattr(cache, name, None) for name in _CODECS]
         texts = () if None in codecs else (_MARK + json.dumps([*map(read_channels, codecs)]),)
         return (*get(cache), *texts)
 
+    @functools.wraps(put)
     def restore(cache: Any, meta: Any) -> None:
         texts = [text for text in meta if str(text).startswith(_MARK)]
         put(cache, [entry for entry in meta if entry not in texts])
