@@ -27,9 +27,10 @@ What its methods do
     ``state`` and ``meta_state`` say all that ``from_state`` needs to make the same cache again,
     in arrays and in text. ``make_mask(n)`` gives the mask of the next ``n`` tokens, that
     broadcasts to (R, 1, n, _idx + n) and leaves the padding out.
-    ``size()`` is ``_idx``; ``nbytes`` the memory of keys and values; ``empty()`` is whether
-    the cache was never written. A row that holds no token, or a batch that was never written,
-    goes through all of these like any other: it is all padding.
+    ``size()`` is ``_idx``; ``nbytes`` the memory of keys and values, with unused room (affine)
+    or without (TurboQuant); ``empty()`` is whether the cache was never written. A row that
+    holds no token, or a batch that was never written, goes through all of these like any
+    other: it is all padding.
 
 None of them runs in a decode step but ``make_mask``, which reads nothing from the device.
 """
