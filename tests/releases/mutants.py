@@ -14,7 +14,6 @@ from mlx_patches.patches.caches import (
     arrays_restored,
     arrays_rows,
     batch_rotating_extract,
-    batch_turbo_quant,
     cachelist_state,
     chunked_front,
     frozen_state,
@@ -22,8 +21,6 @@ from mlx_patches.patches.caches import (
     mamba_rows,
     never_written,
     padding_nan,
-    quantized_merge,
-    quantized_rows,
     recurrent_extract,
     rotating_max_size,
     rotating_merge,
@@ -31,6 +28,7 @@ from mlx_patches.patches.caches import (
     row_record,
     single_joins,
 )
+from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.generation import (
     kv_bits_refused,
     processors_prompt,
@@ -121,31 +119,43 @@ def padding_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays_rows, "joined", lambda parts, rows: parts[0])
 
 
-def rows_that_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rolls all rows alike, pads on the other side, forgets offsets, and counts one half."""
+    pad_left, copy_row, roll_rows = contract.pad_left, contract.copy_row, contract.roll_rows
+
+    def add_left_padding(cache, padding):
+        cache.left_padding = cache.left_padding + padding
+
+    def pad_right(part, left):
+        return pad_left(part[:, :, ::-1], left)[:, :, ::-1]
+
     broken = {
-        "prepare": lambda cache, **padding: None,
-        "finalize": lambda cache: cache.__dict__["_right_padding"],
-        "extract": lambda cache, idx, solo: solo,
-        "merge": lambda empty, rows: empty([0] * len(rows)),
-        "size": lambda cache: 0,
-        "nbytes": lambda cache: 1,
-        "right_padding": lambda cache: cache.__dict__["_right_padding"],
-        "_blank": lambda part, rows: part[:0, :, :0],
+        "add_left_padding": add_left_padding,
+        "roll_rows": lambda part, shifts: roll_rows(part, shifts * 0 + shifts.max()),
+        "copy_row": lambda tree, row, start, end: copy_row(tree, row, 0, end - start),
+        "pad_left": pad_right,
+        "make_blank_rows": lambda part, rows: part[:0, :, :0],
+        "size": lambda cache: int(cache._idx) + 1,
+        "nbytes": lambda cache: sum(part.nbytes for part in cache.keys or ()),
+        "read_right_padding": lambda cache: cache.__dict__["_right_padding"],
     }
     for name, function in broken.items():
-        monkeypatch.setattr(quantized_rows, name, function)
+        monkeypatch.setattr(contract, name, function)
 
 
 def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows_that_stay_where_they_are(monkeypatch)
-    monkeypatch.setattr(batch_turbo_quant, "named", lambda cache, tree: tree)
-    monkeypatch.setattr(batch_turbo_quant, "_with_codecs", lambda cache, other: cache)
+    rows_beside_their_places(monkeypatch)
+    monkeypatch.setattr(turbo, "name_states", lambda cache, tree: tree)
+    monkeypatch.setattr(turbo, "restore_codecs", lambda cache, text: None)
 
 
-def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized_masks, "fitted", quantized_masks.unfitted)
-    monkeypatch.setattr(quantized_masks, "padded_mask", quantized_masks.unfitted)
-    monkeypatch.setattr(quantized_masks, "shaped", quantized_masks.unfitted)
+def masks_of_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_shape = quantized_masks.add_shape
+    monkeypatch.setattr(quantized_masks, "add_group_axis", lambda mask, groups: mask[:1, None])
+    monkeypatch.setattr(quantized_masks, "make_padded_mask", quantized_masks.attend_as_before)
+    monkeypatch.setattr(
+        quantized_masks, "add_shape", lambda parts, width: add_shape(parts, width // 8)
+    )
 
 
 def a_kernel_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,10 +175,18 @@ def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_record, "keep", lambda cache, *carried: None)
 
 
-def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized_merge, "plain", lambda row: row)
-    monkeypatch.setattr(quantized_merge, "merge", lambda cls, caches: None)
-    monkeypatch.setattr(quantized_merge, "length", lambda cache: 0)
+def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_beside_their_places(monkeypatch)
+    dequantize = affine.dequantize_row
+
+    def exchange(row):
+        out = dequantize(row)
+        if out is not row:
+            out.keys, out.values = out.values, out.keys
+        return out
+
+    monkeypatch.setattr(affine, "dequantize_row", exchange)
+    monkeypatch.setattr(affine, "count_tokens", lambda cache: int(cache.offset) + 1)
 
 
 def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,11 +430,11 @@ MUTANTS: dict[str, Mutant] = {
     "rotating-restored": lengths_of_no_row,
     "arrays-mask": masks_by_left_padding_alone,
     "arrays-rows": padding_that_stays,
-    "batch-quantized": rows_that_stay_where_they_are,
+    "batch-quantized": rows_beside_their_places,
     "batch-turbo-quant": states_without_codecs,
-    "quantized-masks": masks_as_they_come,
+    "quantized-masks": masks_of_the_first_row,
     "quantized-decode-mask": masks_in_a_word,
-    "quantized-merge": rows_that_stay_quantized,
+    "quantized-merge": values_for_keys,
     "deepstack-rows": features_in_lists,
     "ring-rows": rings_without_an_end,
     "aya-blur": a_kernel_of_one,

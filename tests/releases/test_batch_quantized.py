@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.batch_quantized import merge
+from mlx_patches.patches.caches.quantized.affine import merge
 from mlx_patches.probes.batch_quantized import Kind, feed
 
 from .conftest import installed

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.quantized_merge import plain
+from mlx_patches.patches.caches.quantized.affine import dequantize_row
 from mlx_patches.probes.batch_quantized import feed
 
 from .conftest import installed
@@ -20,16 +20,16 @@ CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache
 def test_plain_rows_stay_the_same_object():
     caches = importlib.import_module(CACHES)
     row = caches.KVCache()
-    assert plain(row) is row
+    assert dequantize_row(row) is row
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_plain_row_has_the_type_and_the_room_of_its_tokens(dtype):
     caches = importlib.import_module(CACHES)
     row = caches.QuantizedKVCache(group_size=32, bits=8)
-    assert plain(row).keys is None
+    assert dequantize_row(row).keys is None
     row.update_and_fetch(*[mx.ones((1, 2, 5, 64), getattr(mx, dtype))] * 2)
-    out = plain(row)
+    out = dequantize_row(row)
     assert (out.offset, out.keys.shape) == (5, (1, 2, 5, 64))
     assert out.keys.dtype == getattr(mx, dtype)
     assert row.offset == 5
@@ -49,7 +49,7 @@ def test_quantized_prompts_speak_as_alone_in_floats(ungated):
         cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
         model(mx.array([history]), cache=cache)
         rows.append(cache)
-        alone.append(_greedy(model, prompt, [plain(layer) for layer in cache]))
+        alone.append(_greedy(model, prompt, [dequantize_row(layer) for layer in cache]))
     generator = generate.BatchGenerator(model, max_tokens=5)
     uids = generator.insert(prompts, caches=rows)
     assert _spoken(generator, uids) == alone

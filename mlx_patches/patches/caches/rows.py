@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from . import batch_quantized
+from .quantized import affine as batch_quantized
 
 
 def row_of(layer: Any, row: int, fresh: Any) -> Any:

@@ -5,7 +5,8 @@ Why
     and attention then cuts the padding off each row's keys. Quantized keys cannot be cut so:
     attention falls back to the release's own, with no mask at all.
 How
-    The decoder asks a quantized cache for its mask, as it does for a prompt.
+    Where a row has padding, the layers get the mask that the quantized cache makes, as for a
+    prompt. Where none has, they get what the release gives them.
 Upstream
     Live in mlx-vlm 0.7.10.
 Retire when
@@ -18,18 +19,21 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.patch import Patch, Target, around
+from ..caches.quantized.contract import is_quantized
+
+# What the decoder hands its layers in place of a mask where a row of the batch has padding.
+CUT_PADDING = "left_padded_decode"
 
 
-def masked(create: Callable[[Any, Any], Any], h: Any, cache: Any) -> Any:
-    """The mask for ``h`` (rows, length, width) over the keys of a cache."""
-    if not is_quantized(cache):
-        return create(h, cache)
-    return cache.make_mask(h.shape[1], return_array=False, window_size=None)
+def create_mask(create: Callable[[Any, Any], Any], h: Any, cache: Any) -> Any:
+    """The mask for ``h`` (rows, length, width) over the keys of a cache.
 
-
-def is_quantized(cache: Any) -> bool:
-    """Whether attention over the cache is the release's own, for quantized keys."""
-    return hasattr(cache, "bits")
+    The release decides whether there is padding: a batch without any pays for no mask.
+    """
+    mask = create(h, cache)
+    if isinstance(mask, str) and mask == CUT_PADDING and is_quantized(cache):
+        return cache.make_mask(h.shape[1], return_array=False, window_size=None)
+    return mask
 
 
 PATCH = Patch(
@@ -40,7 +44,7 @@ PATCH = Patch(
             "mlx-vlm",
             "mlx_vlm.models.qwen3_5.language",
             "_create_qwen3_5_attention_mask",
-            around(masked),
+            around(create_mask),
         ),
     ),
     probe="mlx_patches.probes.quantized_decode_mask:probe",

@@ -26,7 +26,7 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 
 
-def padded_mask(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
+def make_padded_mask(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
     """The mask that a batch in floats with the same padding would have."""
     batch = importlib.import_module("mlx_vlm.models.cache").BatchKVCache
     return batch.make_mask(cache, *args, **kwargs)
@@ -38,16 +38,15 @@ class Packed(tuple[Any, ...]):
     shape: tuple[int, ...]
 
 
-def shaped(original: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+def return_shapes(original: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
     """What a cache holds, with the shapes that models ask for."""
     held = original(cache, keys, values)
     return tuple(
-        with_shape(part, floats.shape[-1])
-        for part, floats in zip(held, (keys, values), strict=True)
+        add_shape(part, floats.shape[-1]) for part, floats in zip(held, (keys, values), strict=True)
     )
 
 
-def with_shape(parts: Any, width: int) -> Any:
+def add_shape(parts: Any, width: int) -> Any:
     """Packed keys or values of heads that are this wide; anything else as it is."""
     if type(parts) is not tuple:
         return parts
@@ -56,12 +55,12 @@ def with_shape(parts: Any, width: int) -> Any:
     return packed
 
 
-def unfitted(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def attend_as_before(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The release's own attention."""
     return original(*args, **kwargs)
 
 
-def fitted(
+def attend(
     original: Callable[..., Any],
     queries: Any,
     q_keys: Any,
@@ -74,23 +73,32 @@ def fitted(
     """Attention with an axis for the heads of a group in the mask."""
     groups = q_keys[0].shape[-3]
     if getattr(mask, "ndim", 0) == 4 and queries.shape[1] != groups:
-        rows, heads, *rest = mask.shape
-        shape = (rows, 1, 1, *rest) if heads == 1 else (rows, groups, -1, *rest)
-        mask = mask.reshape(shape)
+        mask = add_group_axis(mask, groups)
     return original(queries, q_keys, q_values, scale, mask, *args, **kwargs)
 
 
+def add_group_axis(mask: Any, groups: int) -> Any:
+    """A mask (rows, heads or 1, queries, keys) for scores (rows, groups, heads in one, ...).
+
+    One that serves every row and head broadcasts as it is.
+    """
+    rows, heads, *rest = mask.shape
+    if rows == heads == 1:
+        return mask
+    return mask.reshape((rows, 1, 1, *rest) if heads == 1 else (rows, groups, -1, *rest))
+
+
 def _make_mask(original: Any) -> Any:
-    return around(padded_mask)(original)
+    return around(make_padded_mask)(original)
 
 
 def _shapes(original: Any) -> Any:
-    return around(shaped)(original)
+    return around(return_shapes)(original)
 
 
 def _attention(original: Any) -> Any:
     fits_itself = "ndim" in inspect.unwrap(original).__code__.co_names
-    return around(unfitted if fits_itself else fitted)(original)
+    return around(attend_as_before if fits_itself else attend)(original)
 
 
 PATCH = Patch(

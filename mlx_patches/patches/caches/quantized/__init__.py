@@ -1,0 +1,1 @@
+"""Quantized batch caches: their contract, and the patches that make releases keep it."""

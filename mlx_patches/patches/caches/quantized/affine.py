@@ -1,0 +1,203 @@
+"""Caches of packed values with scales and biases: ``QuantizedKVCache`` and a batch of them.
+
+See ``contract`` for what they hold and what their methods do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Attribute, Patch, Target, around
+from . import contract
+
+CLASS = "BatchQuantizedKVCache"
+
+
+# -- a batch of quantized rows ---------------------------------------------------------------
+
+
+def merge(cls: Any, caches: Sequence[Any]) -> Any:
+    """A ``cls``, a quantized batch cache, of these rows. Rows in floats are quantized too.
+
+    Raises:
+        ValueError: rows of different bits or groups, or none that is quantized.
+    """
+    settings, rows = contract.quantize_alike(
+        caches, read_settings, lambda row, settings: row.to_quantized(**settings)
+    )
+    return contract.merge(lambda padding: cls(padding, **settings), rows)
+
+
+def extract(cache: Any, idx: int) -> Any:
+    """One row as a ``QuantizedKVCache``."""
+    solo = sys.modules[type(cache).__module__].QuantizedKVCache(
+        group_size=cache.group_size, bits=cache.bits
+    )
+    return contract.extract(cache, idx, solo)
+
+
+def read_settings(cache: Any) -> dict[str, Any] | None:
+    """The arguments that make another cache of the same kind; None for a TurboQuant cache."""
+    if hasattr(cache, "seed"):
+        return None
+    return {"group_size": cache.group_size, "bits": cache.bits}
+
+
+_BATCH = contract.BatchClass("mlx_vlm.models.cache", CLASS)
+
+BATCH_QUANTIZED = Patch(
+    id="batch-quantized",
+    summary="a quantized batch cannot take in right-padded prompts or give back a row",
+    targets=(
+        _BATCH.added("prepare", lambda original: contract.prepare),
+        _BATCH.added("finalize", lambda original: contract.finalize),
+        _BATCH.added("extract", lambda original: extract),
+        _BATCH.added("size", lambda original: contract.size),
+        _BATCH.added("nbytes", lambda original: property(contract.nbytes)),
+        _BATCH.target("extend", around(contract.extend), ["extend"]),
+        _BATCH.target(
+            "_right_padding",
+            lambda original: Attribute("_right_padding", contract.read_right_padding),
+            ["__init__", "state", "meta_state", "finalize"],
+            adds=True,
+        ),
+    ),
+    probe="mlx_patches.probes.batch_quantized:probe",
+    module=__name__,
+    doc="""A quantized batch cache lacks what engines and hosts ask of every other batch cache.
+
+    Why
+        ``BatchQuantizedKVCache`` has no ``prepare``, ``finalize`` and ``extract`` in its first
+        releases, and no ``size`` and ``nbytes`` of its own in any: right-padded prompts stay
+        where they are, a row cannot leave, ``size()`` is 0 whatever it holds. One made by
+        ``from_state`` forgets that it has no right padding, and its ``finalize`` raises
+        ``AttributeError``. ``extend`` keeps only one side's rows where the other is empty, and
+        fails on buffers of different sizes.
+    How
+        What is missing is added, with the contract of ``BatchKVCache``; ``finalize`` moves rows
+        inside the buffer and leaves its end alone. ``extend`` gets sides of which neither is
+        empty. ``merge`` belongs to the rows (see ``quantized-merge``): where a batch class has
+        it, Qwen3.5 runs padded rows one by one and merges them without saying how they were
+        quantized.
+    Upstream
+        mlx-vlm 0.6.0 repairs ``extend``, 0.6.5 adds ``prepare``, ``finalize`` and ``extract``.
+        Forks that add ``finalize`` cut ``_idx`` to the longest row (seen in omlx).
+    Retire when
+        The class has them all.
+    """,
+)
+
+
+# -- rows that join a batch ------------------------------------------------------------------
+
+
+def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
+    """One batch cache of rows of which the first is quantized.
+
+    mlx-vlm's prefix cache passes ``prefix_lens`` after it has asked the rows, and they have
+    said that they do not go together; the answer is the same again, None.
+    """
+    module = sys.modules[cls.__module__]
+    batch = getattr(module, CLASS, None)
+    if batch is None:
+        return module.BatchKVCache.merge([dequantize_row(row) for row in caches])
+    return merge(batch, caches) if prefix_lens is None else None
+
+
+def merge_from_floats(
+    original: Callable[..., Any], cls: Any, caches: Sequence[Any], *rest: Any
+) -> Any:
+    """One batch cache of rows of which the first is in floats."""
+    return original(cls, [dequantize_row(row) for row in caches], *rest)
+
+
+def merge_prompts(original: Callable[..., Any], prompts: Sequence[Sequence[Any]]) -> Any:
+    """One batch cache for each layer of several prompts."""
+    return original([[dequantize_row(layer) for layer in prompt] for prompt in prompts])
+
+
+def count_tokens(cache: Any) -> int:
+    """How many tokens a quantized row holds."""
+    return int(cache.offset)
+
+
+def dequantize_row(row: Any) -> Any:
+    """A ``QuantizedKVCache`` as a ``KVCache`` in floats; any other cache as it is."""
+    import mlx.core as mx
+
+    kinds = [kind for kind in type(row).__mro__ if kind.__name__ == "QuantizedKVCache"]
+    if not kinds:
+        return row
+    out = sys.modules[kinds[0].__module__].KVCache()
+    if row.keys is not None and row.offset:
+        out.keys, out.values = (
+            mx.dequantize(*parts, group_size=row.group_size, bits=row.bits)
+            for parts in contract.slice_tokens((row.keys, row.values), row.offset)
+        )
+        out.offset = row.offset
+    return out
+
+
+def _merge_targets() -> tuple[Target, ...]:
+    classes = [("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache")]
+    return (
+        *(
+            Target(
+                distribution,
+                module,
+                "QuantizedKVCache.merge",
+                lambda original: classmethod(merge_from_quantized),
+                body=(
+                    "QuantizedKVCache.merge",
+                    "QuantizedKVCache.update_and_fetch",
+                    "BatchKVCache.merge",
+                ),
+                adds=True,
+            )
+            for distribution, module in classes
+        ),
+        *(
+            Target(distribution, module, "KVCache.merge", around(merge_from_floats))
+            for distribution, module in classes
+        ),
+        Target("mlx-lm", "mlx_lm.generate", "_merge_caches", around(merge_prompts)),
+        Target(
+            "mlx-lm",
+            "mlx_lm.models.cache",
+            "QuantizedKVCache.__len__",
+            lambda original: count_tokens,
+            body=("_BaseCache.__len__", "QuantizedKVCache.__len__"),
+            adds=True,
+        ),
+    )
+
+
+QUANTIZED_MERGE = Patch(
+    id="quantized-merge",
+    summary="a prompt with a quantized cache cannot join a batch",
+    targets=_merge_targets(),
+    probe="mlx_patches.probes.quantized_merge:probe",
+    module=__name__,
+    doc="""A prompt with a quantized cache cannot join a batch.
+
+    Why
+        ``QuantizedKVCache`` has no ``merge``. A batch generator that gets one, from a prompt
+        cache in a file or from a run with ``kv_bits``, raises "does not yet support batching
+        with history"; beside rows in floats it fails on the tuples that it finds as keys. Up to
+        mlx-lm 0.30.2 its ``len()`` is 0 besides: the generator takes the prompt for a new one,
+        and the history is silently lost.
+    How
+        ``merge`` is added, and ``len()`` where caches have one. mlx-vlm has a quantized batch
+        cache: rows that are quantized alike stay as they are. mlx-lm batches floats alone, and
+        what is merged there has to go on with every other batch of the generator: rows are
+        dequantized as they join, their next tokens are kept in floats. That is what the row
+        would be alone in floats after the same prompt; its prompt takes the memory of floats
+        from then on. In a mix, the kind of the first row decides.
+    Upstream
+        Live in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when
+        The release merges quantized rows itself.
+    """,
+)

@@ -1,0 +1,217 @@
+"""Caches of TurboQuant, whose codecs sort the channels of a head by how loud they are.
+
+See ``contract`` for what they hold and what their methods do. Packed values mean something only
+to a codec with the same channels: rows of different codecs are packed anew before they go into
+one batch, and a cache that is saved says which channels its codecs keep at more bits.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from . import contract
+
+CLASS = "BatchTurboQuantKVCache"
+_CODECS = ("key_codec", "value_codec")
+_SETTINGS = ("bits", "seed", "key_bits", "value_bits")
+_MARK = "codecs="
+
+
+def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
+    """A batch of ``TurboQuantKVCache`` rows. Rows in floats are quantized like the others.
+
+    mlx-vlm's prefix cache passes ``prefix_lens`` after it has asked the rows, and they have
+    said that they do not go together; the answer is the same again, None.
+
+    Raises:
+        ValueError: rows of different settings, or none that is quantized.
+    """
+    if prefix_lens is not None:
+        return None
+    settings, rows = contract.quantize_alike(
+        caches, read_settings, lambda row, settings: cls.from_cache(row, **settings)
+    )
+    first = next((row for row in rows if row.keys is not None), None)
+    batch = getattr(sys.modules[cls.__module__], CLASS)
+    return contract.merge(
+        lambda padding: copy_codecs(batch(padding, **settings), first),
+        [use_codecs(row, first) for row in rows],
+    )
+
+
+def extract(cache: Any, idx: int) -> Any:
+    """One row as a ``TurboQuantKVCache``."""
+    return contract.extract(cache, idx, copy_codecs(make_solo(cache), cache))
+
+
+def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
+    """The release's ``extend`` over sides with the same codecs, of which none is empty."""
+    if cache.keys is None and other.keys is not None:
+        copy_codecs(cache, other)
+    return contract.extend(original, cache, use_codecs(other, cache))
+
+
+def read_settings(cache: Any) -> dict[str, Any] | None:
+    """The arguments that make another cache of the same kind; None for an affine cache."""
+    if not hasattr(cache, "seed"):
+        return None
+    return {name: getattr(cache, name) for name in _SETTINGS if hasattr(cache, name)}
+
+
+def make_solo(cache: Any) -> Any:
+    """An empty ``TurboQuantKVCache`` of the same settings."""
+    kind: Any = sys.modules[type(cache).__module__].TurboQuantKVCache
+    return kind(**read_settings(cache) or {})
+
+
+# -- codecs ----------------------------------------------------------------------------------
+
+
+def copy_codecs(cache: Any, other: Any) -> Any:
+    """The cache, with the other's codecs; None where the other is None or has none."""
+    for name in _CODECS:
+        setattr(cache, name, getattr(other, name, None))
+    return cache
+
+
+def use_codecs(cache: Any, other: Any) -> Any:
+    """The cache, its tokens packed with the other's codecs; itself where they are the same."""
+    if cache.keys is None or other is None or other.keys is None or have_same_codecs(cache, other):
+        return cache
+    view = copy.copy(cache)
+    view.keys = other.key_codec.quantize(cache.key_codec.dequantize(cache.keys))
+    view.values = other.value_codec.quantize(cache.value_codec.dequantize(cache.values))
+    return copy_codecs(view, other)
+
+
+def have_same_codecs(cache: Any, other: Any) -> bool:
+    """Whether two caches with tokens keep the same channels at more bits."""
+    pairs = [(getattr(cache, name), getattr(other, name)) for name in _CODECS]
+    return all(one is two or read_channels(one) == read_channels(two) for one, two in pairs)
+
+
+def read_channels(codec: Any) -> tuple[int, list[int]]:
+    """How wide a codec's heads are, and the channels that it keeps at more bits."""
+    high = getattr(codec, "high_idx", None)
+    return int(codec.dim), [] if high is None else high.tolist()
+
+
+def restore_codecs(cache: Any, text: str) -> None:
+    """Give a cache the codecs that ``meta_state`` says.
+
+    The release chooses channels by how loud they are, so it gets heads where these are loud.
+    """
+    import mlx.core as mx
+
+    heads = []
+    for width, high in json.loads(text):
+        gains = mx.ones((width,))
+        gains[mx.array(high, mx.int32)] = 2.0
+        heads.append(gains.reshape(1, 1, 1, width))
+    solo = make_solo(cache)
+    solo._ensure_codecs(*heads)
+    copy_codecs(cache, solo)
+
+
+# -- state -----------------------------------------------------------------------------------
+
+
+def name_states(cache: Any, tree: Any) -> Any:
+    """Keys or values as the named tuples that they were before they were in a file."""
+    module = sys.modules[type(cache).__module__]
+    if type(tree) not in (list, tuple):
+        return tree
+    if hasattr(tree[0], "dtype"):
+        return module.TurboQuantMSEState(*tree)
+    return module.TurboQuantSplitState(*(name_states(cache, part) for part in tree))
+
+
+def restore_named_states(original: property) -> property:
+    """``state``, that takes lists as well as named tuples."""
+    get: Any = original.fget
+    put: Any = original.fset
+
+    @functools.wraps(get)  # below another package's wrapper, ours is known by its getter
+    def save(cache: Any) -> Any:
+        return get(cache)
+
+    @functools.wraps(put)
+    def restore(cache: Any, state: Any) -> None:
+        keys, values, *rest = state
+        put(cache, (name_states(cache, keys), name_states(cache, values), *rest))
+
+    return property(save, restore, original.fdel, original.__doc__)
+
+
+def save_codecs(original: property) -> property:
+    """``meta_state``, with one entry more where the cache has codecs."""
+    get: Any = original.fget
+    put: Any = original.fset
+
+    @functools.wraps(get)
+    def save(cache: Any) -> Any:
+        codecs = [getattr(cache, name, None) for name in _CODECS]
+        texts = () if None in codecs else (_MARK + json.dumps([*map(read_channels, codecs)]),)
+        return (*get(cache), *texts)
+
+    @functools.wraps(put)
+    def restore(cache: Any, meta: Any) -> None:
+        texts = [text for text in meta if str(text).startswith(_MARK)]
+        put(cache, [entry for entry in meta if entry not in texts])
+        copy_codecs(cache, None)
+        for text in texts:
+            restore_codecs(cache, text.removeprefix(_MARK))
+
+    return property(save, restore, original.fdel, original.__doc__)
+
+
+_BATCH = contract.BatchClass("mlx_vlm.turboquant", CLASS)
+
+BATCH_TURBO_QUANT = Patch(
+    id="batch-turbo-quant",
+    summary="a TurboQuant batch cannot take in right-padded prompts, merge, or be restored",
+    targets=(
+        _BATCH.added("prepare", lambda original: contract.prepare),
+        _BATCH.added("finalize", lambda original: contract.finalize),
+        _BATCH.added("extract", lambda original: extract),
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.turboquant",
+            "TurboQuantKVCache.merge",
+            lambda original: classmethod(merge),
+            body=("TurboQuantKVCache.merge", f"{CLASS}.update_and_fetch"),
+            adds=True,
+        ),
+        _BATCH.added("size", lambda original: contract.size),
+        _BATCH.target("extend", around(extend), ["extend"]),
+        _BATCH.target("state", restore_named_states, ["state", "meta_state"]),
+        _BATCH.target("meta_state", save_codecs, ["state", "meta_state"]),
+    ),
+    probe="mlx_patches.probes.batch_quantized:probe",
+    module=__name__,
+    doc="""A TurboQuant batch cache lacks what engines and hosts ask of every other batch cache.
+
+    Why
+        ``BatchTurboQuantKVCache`` has no ``prepare`` and ``finalize``, no ``size`` of its own,
+        and its rows no ``merge``: right-padded prompts stay where they are, ``size()`` is 0
+        whatever it holds. Its first releases have no ``extract``. ``extend`` keeps only one
+        side's rows where the other is empty, and joins packed values whose codecs sort channels
+        differently. ``from_state`` makes a cache without codecs, whose next update raises, and
+        takes no state from a file, where named tuples have become lists.
+    How
+        What is missing is added, with the contract of ``BatchKVCache``. ``extend`` gets two
+        sides that hold tokens, packed by the same codecs. ``meta_state`` has one entry more:
+        the channels that each codec keeps at more bits, from which the release makes the same
+        codec again.
+    Upstream
+        mlx-vlm 0.6.5 adds ``extract``; the rest is live in 0.7.10.
+    Retire when
+        The class has them all.
+    """,
+)
