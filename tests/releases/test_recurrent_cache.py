@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.recurrent import contract, masks, rows
+from mlx_patches.patches.caches.recurrent import contract, extract, masks, rows
 
 from .conftest import installed
 
@@ -118,16 +118,60 @@ def test_an_extend_that_raises_leaves_the_slots_of_both():
     assert other[0][:, 0].tolist() == [0, 1, 2]
 
 
-def test_extend_does_not_touch_the_other_side():
-    cache, other = padded_batch(), ArraysCache(1)
-    contract.remember_rows(other, 2)
+def extend_as_mlx_lm_0_31_2(cache, other):
+    """The states of the side that has some, where the other has none."""
+    pairs = zip(cache.cache, other.cache, strict=True)
+    cache.cache = [
+        one if two is None else two if one is None else mx.concatenate([one, two])
+        for one, two in pairs
+    ]
 
-    def extend(mine, theirs):
-        mine.cache = [mx.concatenate([mine[0], theirs[0]])]
 
-    rows.extend_unwritten(extend, cache, other)
-    assert cache[0][:, 0].tolist() == [0, 1, 2, 0, 0]
-    assert other.cache == [None]
+@pytest.mark.parametrize(
+    ("unwritten_first", "numbers"), [(True, [0, 0, 0, 1, 2]), (False, [0, 1, 2, 0, 0])]
+)
+def test_rows_without_a_state_get_zeros_and_the_other_side_stays(unwritten_first, numbers):
+    unwritten = ArraysCache(1)
+    contract.remember_rows(unwritten, 2)
+    cache, other = [unwritten, padded_batch()][:: 1 if unwritten_first else -1]
+    before = list(other.cache)
+    rows.extend_unwritten(extend_as_mlx_lm_0_31_2, cache, other)
+    assert cache[0][:, 0].tolist() == numbers
+    assert contract.count_rows(cache) == 5
+    assert all(now is then for now, then in zip(other.cache, before, strict=True))
+
+
+def test_two_sides_without_a_state_are_counted():
+    sides = [ArraysCache(1), ArraysCache(1)]
+    contract.remember_rows(sides[0], 2)
+    rows.extend_unwritten(extend_as_mlx_lm_0_31_2, *sides)
+    assert contract.count_rows(sides[0]) == 3
+    rows.filter_counted(lambda cache, indices: None, sides[0], mx.array([2]))
+    assert contract.count_rows(sides[0]) == 1
+
+
+# -- mamba-rows ------------------------------------------------------------------------------
+
+
+class MambaCache(ArraysCache):
+    """The one that mlx-lm had up to 0.30.5."""
+
+    def __init__(self, left_padding=None):
+        super().__init__(size=2, left_padding=left_padding)
+
+
+@pytest.mark.skipif(not hasattr(ArraysCache, "merge"), reason="rows are not merged")
+def test_mamba_s_rows_merge_without_padding_and_keep_their_class():
+    alone = [MambaCache(), MambaCache()]
+    for number, row in enumerate(alone):
+        row[0] = row[1] = mx.full((1, 2), number)
+    merge, take = ArraysCache.merge.__func__, ArraysCache.extract
+    assert merge(MambaCache, alone).left_padding.ndim == 0  # the defect
+    batch = extract.merge_without_padding(merge, MambaCache, alone)
+    assert batch.left_padding is None
+    row = extract.extract_as_batch(take, batch, 1)
+    assert type(row) is MambaCache
+    assert [state.tolist() for state in row.cache] == [[[1, 1]]] * 2
 
 
 # -- rows ------------------------------------------------------------------------------------
