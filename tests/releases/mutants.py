@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from mlx_patches.core.patch import Attribute
 from mlx_patches.patches.caches import (
-    arrays_chunks,
-    arrays_extend,
-    arrays_mask,
-    arrays_restored,
-    arrays_rows,
     batch_rotating_extract,
     cachelist_state,
     chunked_front,
     frozen_state,
     handles,
-    mamba_rows,
     never_written,
     padding_nan,
-    recurrent_extract,
     rotating_max_size,
     rotating_merge,
     rotating_restored,
@@ -29,6 +24,7 @@ from mlx_patches.patches.caches import (
     single_joins,
 )
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
+from mlx_patches.patches.caches.recurrent import extract, masks, rows, state
 from mlx_patches.patches.generation import (
     kv_bits_refused,
     processors_prompt,
@@ -110,13 +106,21 @@ def lengths_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_restored, "truth", lambda saved, read: read)
 
 
-def masks_by_left_padding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays_mask, "within", lambda lengths, N: True)
+def lengths_that_are_one_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask_right = masks.mask_right
+    monkeypatch.setattr(masks, "mask_right", lambda lengths, N: mask_right(lengths + 1, N))
 
 
-def padding_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays_rows, "of_rows", lambda padding, rows: padding)
-    monkeypatch.setattr(arrays_rows, "joined", lambda parts, rows: parts[0])
+def padding_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "take_padding", take_first_padding)
+    concatenate = rows.concatenate_padding
+    monkeypatch.setattr(
+        rows, "concatenate_padding", lambda parts, counts: concatenate(parts[::-1], counts[::-1])
+    )
+
+
+def take_first_padding(padding: dict[str, Any], kept: Any) -> dict[str, Any]:
+    return {name: values[: len(kept)] for name, values in padding.items()}
 
 
 def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,8 +311,8 @@ def rows_at_one_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xtc_rows, "several", lambda logits: False)
 
 
-def slots_that_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays_extend, "start", lambda cache, like: None)
+def batches_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "remember_rows", lambda cache, number: None)
 
 
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,21 +374,23 @@ def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
 
 
-def states_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays_restored, "complete", lambda cache: None)
+def states_without_left_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "PADDING", {"lengths": None})
 
 
-def rows_that_stay_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrent_extract, "row_of", lambda cache, idx: cache)
+def rows_that_are_all_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    extract_row = extract.extract_row
+    monkeypatch.setattr(extract, "extract_row", lambda cache, idx: extract_row(cache, 0))
 
 
-def padding_of_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays_chunks, "remaining", lambda left, N: None)
+def pieces_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    subtract_fed = masks.subtract_fed
+    monkeypatch.setattr(masks, "subtract_fed", lambda left, N: subtract_fed(left, 0))
 
 
-def paddings_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mamba_rows, "of_rows", lambda padding: True)
-    monkeypatch.setattr(mamba_rows, "of_kind", lambda row, cache: row)
+def rows_that_are_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract, "is_per_row", lambda padding: padding is not None)
+    monkeypatch.setattr(extract, "copy_as_row", lambda batch, states: copy.copy(batch))
 
 
 def windows_that_nothing_outgrows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,8 +434,8 @@ MUTANTS: dict[str, Mutant] = {
     "rotating-max-size": sizes_as_they_come,
     "batch-rotating-extract": padding_below_zero,
     "rotating-restored": lengths_of_no_row,
-    "arrays-mask": masks_by_left_padding_alone,
-    "arrays-rows": padding_that_stays,
+    "arrays-mask": lengths_that_are_one_longer,
+    "arrays-rows": padding_of_other_rows,
     "batch-quantized": rows_beside_their_places,
     "batch-turbo-quant": states_without_codecs,
     "quantized-masks": masks_of_the_first_row,
@@ -451,19 +457,19 @@ MUTANTS: dict[str, Mutant] = {
     "speculative-split": as_many_caches_as_layers,
     "kv-bits-refused": models_that_read_all,
     "xtc-rows": rows_at_one_threshold,
-    "arrays-extend": slots_that_stay_empty,
+    "arrays-extend": batches_of_one_row,
     "dynamic-rope": offsets_that_do_not_count,
     "rope-deltas": deltas_that_stay,
-    "arrays-restored": states_without_padding,
-    "arrays-chunks": padding_of_one_piece,
-    "mamba-rows": paddings_of_no_row,
+    "arrays-restored": states_without_left_padding,
+    "arrays-chunks": pieces_that_do_not_count,
+    "mamba-rows": rows_that_are_the_batch,
     "window-mask": windows_that_nothing_outgrows,
     "plamo3-window": caches_of_the_window,
     "server-prefix-hit": hits_that_leave_nothing,
     "server-empty-prompt": texts_without_beginning,
     "speculative-window": windows_with_nothing_to_spare,
     "processors-prompt": prompts_of_one_token,
-    "recurrent-extract": rows_that_stay_in_the_batch,
+    "recurrent-extract": rows_that_are_all_the_first,
     "cachelist-state": states_of_no_cache,
     "rotating-merge": windows_as_they_are,
     "row-by-row": caches_of_no_rows,

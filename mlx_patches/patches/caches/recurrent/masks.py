@@ -1,0 +1,109 @@
+"""``make_mask`` of recurrent caches: which of the next positions are padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from .contract import LM, PADDING, VLM, read_padding
+
+# -- make_mask: arrays-mask ----------------------------------------------------------------------
+
+
+def mask_both_sides(make_mask: Callable[[Any, int], Any], cache: Any, N: int) -> Any:
+    """Which of the next ``N`` positions hold a token: (rows, N) of bool, None for all."""
+    mask = make_mask(cache, N)
+    if mask is None or len(padding := read_padding(cache)) < len(PADDING):
+        return mask
+    return mask & mask_right(padding["lengths"], N)
+
+
+def mask_right(lengths: Any, N: int) -> Any:
+    """Which of the next ``N`` positions are before the end of their row: (rows, N) of bool."""
+    import mlx.core as mx
+
+    return mx.arange(N) < lengths[:, None]
+
+
+ARRAYS_MASK = Patch(
+    id="arrays-mask",
+    summary="recurrent layers read the right padding of a batch's shorter prompts",
+    targets=tuple(
+        Target(
+            *where,
+            "ArraysCache.make_mask",
+            around(mask_both_sides),
+            body=("ArraysCache.make_mask", "ArraysCache.merge"),
+        )
+        for where in (LM, VLM)
+    ),
+    probe="mlx_patches.probes.arrays_mask:probe",
+    module=__name__,
+    doc="""Recurrent layers read the right padding of a batch's shorter prompts.
+
+    Why
+        Merging empty recurrent caches gives them a left padding of zeros. ``make_mask`` then
+        masks by left padding and ignores ``lengths``, so a shorter prompt's padding goes into
+        its state. Every hybrid model is wrong in a batch of mixed lengths.
+    How
+        Where a cache has both, the mask has both. With one of them nothing changes, nor does a
+        decode step, where neither is left.
+    Upstream
+        mlx-lm 0.32.0 does the same; 0.31.2 does not merge to zeros.
+    Retire when
+        mlx-lm 0.31.3 is no longer supported.
+    """,
+)
+
+
+# -- make_mask where the release has no advance: arrays-chunks -----------------------------------
+
+
+def mask_each_piece(make_mask: Callable[[Any, int], Any], cache: Any, N: int) -> Any:
+    """Which of the next ``N`` positions hold a token: (rows, N) of bool, None for all.
+
+    They count as fed from then on: each model asks one cache, once for what it feeds.
+    """
+    left = cache.left_padding
+    if left is None or hasattr(cache, "advance"):  # the model counts
+        return make_mask(cache, N)
+    # The engine makes the array from a list, and so do we: nothing to wait for. It is gone
+    # before the first decode step, which comes after the longest prompt.
+    numbers = left.tolist()
+    cache.left_padding = subtract_fed(numbers, N)
+    if max(numbers) <= 0:
+        return make_mask(cache, N)
+    import mlx.core as mx
+
+    return mx.arange(N) >= left[:, None]
+
+
+def subtract_fed(left: list[int], N: int) -> Any:
+    """The left padding (rows,) after ``N`` more positions; None where no row has any."""
+    import mlx.core as mx
+
+    return mx.array([number - N for number in left]) if max(left) > N else None
+
+
+ARRAYS_CHUNKS = Patch(
+    id="arrays-chunks",
+    summary="recurrent layers read left padding that is longer than a prompt's first piece",
+    targets=(Target(*LM, "ArraysCache.make_mask", around(mask_each_piece)),),
+    probe="mlx_patches.probes.arrays_chunks:probe",
+    module=__name__,
+    doc="""Recurrent layers read left padding that is longer than the first piece of a prompt.
+
+    Why
+        ``make_mask`` masks left padding while the cache is empty, and never again. A prompt that
+        is fed in pieces (``prefill_step_size``) beside a much longer one is still being padded
+        in the second: that padding goes into its state.
+    How
+        The cache that is asked for a mask counts the positions that it was asked for, and masks
+        what is left of the padding. Each model asks one cache, once for what it feeds.
+    Upstream
+        mlx-lm 0.30.4 counts with ``advance``.
+    Retire when
+        No supported release is older than mlx-lm 0.30.4.
+    """,
+)

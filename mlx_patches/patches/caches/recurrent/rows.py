@@ -1,0 +1,136 @@
+"""``merge``, ``extend`` and ``filter`` of recurrent caches: rows that join a batch and leave it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from .contract import (
+    LM,
+    VLM,
+    concatenate_padding,
+    count_rows,
+    read_padding,
+    remember_rows,
+    take_padding,
+    write_padding,
+)
+
+# -- merge, filter and extend before the first token: arrays-extend ------------------------------
+
+
+def merge_counted(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
+    """A batch of these rows, that knows how many it has."""
+    batch = merge(cls, caches)
+    remember_rows(batch, len(caches))
+    return batch
+
+
+def filter_counted(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
+    """Keep these rows alone."""
+    keep(cache, batch_indices)
+    remember_rows(cache, len(batch_indices))
+
+
+def extend_unwritten(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
+    """Add another batch's rows, with zeros for the states that one side has not written yet."""
+    rows = count_rows(cache) + count_rows(other)
+    joining, before = copy.copy(other), cache.cache
+    joining.cache, cache.cache = fill_slots(other, cache), fill_slots(cache, other)
+    try:
+        extend(cache, joining)
+    except BaseException:
+        cache.cache = before
+        raise
+    remember_rows(cache, rows)
+
+
+def fill_slots(cache: Any, like: Any) -> list[Any]:
+    """A cache's states, zeros (rows, ...) in the slots that only another's rows use yet."""
+    import mlx.core as mx
+
+    rows = count_rows(cache)
+    return [
+        mx.zeros((rows, *theirs.shape[1:]), theirs.dtype)
+        if mine is None and theirs is not None
+        else mine
+        for mine, theirs in zip(cache.cache, like.cache, strict=True)
+    ]
+
+
+ARRAYS_EXTEND = Patch(
+    id="arrays-extend",
+    summary="a prompt that joins others while they are being fed breaks a hybrid model's batch",
+    targets=tuple(
+        Target(*LM, path, around(wrapper), body=(path, "ArraysCache.extend"))
+        for path, wrapper in (
+            ("ArraysCache.merge", merge_counted),
+            ("ArraysCache.filter", filter_counted),
+            ("ArraysCache.extend", extend_unwritten),
+        )
+    ),
+    probe="mlx_patches.probes.arrays_extend:probe",
+    module=__name__,
+    doc="""A prompt that joins others while they are being fed breaks a hybrid model's batch.
+
+    Why
+        The engine puts new prompts beside those that it is still feeding. A recurrent cache that
+        was not written yet does not know how many rows it has, and ``extend`` takes the other
+        side's states for all: rows are missing, or states go to the wrong ones.
+    How
+        A merged cache remembers its number of rows. Where one side has no state yet, its rows
+        get zeros before the other's are added.
+    Upstream
+        mlx-lm 0.31.3 does the same.
+    Retire when
+        No supported release is older than mlx-lm 0.31.3.
+    """,
+)
+
+
+# -- filter and extend with padding: arrays-rows -------------------------------------------------
+
+
+def filter_padding(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
+    """``filter`` that takes the rows' padding along."""
+    padding = read_padding(cache)
+    keep(cache, batch_indices)
+    # Written last, from what was read first: a release may have kept, filtered or dropped it,
+    # and one that raises has still what it had.
+    write_padding(cache, take_padding(padding, batch_indices))
+
+
+def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
+    """``extend`` that takes both sides' padding along."""
+    sides = (cache, other)
+    padding, rows = [read_padding(side) for side in sides], [count_rows(side) for side in sides]
+    extend(cache, other)
+    write_padding(cache, concatenate_padding(padding, rows))
+
+
+ARRAYS_ROWS = Patch(
+    id="arrays-rows",
+    summary="a recurrent batch masks with the padding of rows that have left it",
+    targets=tuple(
+        Target(*where, f"ArraysCache.{name}", around(wrapper))
+        for where in (LM, VLM)
+        for name, wrapper in (("filter", filter_padding), ("extend", extend_padding))
+    ),
+    probe="mlx_patches.probes.arrays_rows:probe",
+    module=__name__,
+    doc="""A recurrent batch keeps the padding of rows that left it, and none of those that joined.
+
+    Why
+        ``ArraysCache.filter`` and ``extend`` change the states of a batch, and leave its padding
+        as it was. The next mask has as many rows as the batch once had: the model raises, or
+        masks a row as another one.
+    How
+        The padding goes through ``filter`` with its row. Rows that join bring theirs, or none.
+    Upstream
+        mlx-lm 0.30.4 stopped dropping the padding there, and 0.31.3 has it follow the rows.
+    Retire when
+        No supported release is older than mlx-lm 0.31.3.
+    """,
+)

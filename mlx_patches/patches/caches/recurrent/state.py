@@ -1,0 +1,60 @@
+"""``state`` of recurrent caches: what is saved, and restored again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Patch, Target
+from .contract import LM, PADDING
+
+
+def complete_restored(original: property) -> property:
+    """``state`` whose setter leaves nothing unset."""
+    assert original.fget is not None and original.fset is not None
+    get, put = original.fget, original.fset
+
+    def save(cache: Any) -> Any:
+        return get(cache)
+
+    def restore(cache: Any, saved: Any) -> None:
+        put(cache, saved)
+        set_missing_padding(cache)
+
+    return property(save, restore, original.fdel, original.__doc__)
+
+
+def set_missing_padding(cache: Any) -> None:
+    """Say that no row has padding, where nothing is said of it."""
+    for name in PADDING:
+        vars(cache).setdefault(name, None)
+
+
+ARRAYS_RESTORED = Patch(
+    id="arrays-restored",
+    summary="a recurrent cache restored from its saved state raises at the next mask",
+    targets=(
+        Target(
+            *LM,
+            "ArraysCache.state",
+            complete_restored,
+            body=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
+        ),
+    ),
+    probe="mlx_patches.probes.arrays_restored:probe",
+    module=__name__,
+    doc="""A recurrent cache that was restored from its saved state raises at the next mask.
+
+    Why
+        ``from_state`` makes the cache without ``__init__``, and the state of a recurrent cache
+        is its slots alone: ``left_padding`` and ``lengths`` are not set. ``make_mask`` and
+        ``advance`` raise AttributeError, after a prompt cache was loaded from a file as after a
+        batch was restored.
+    How
+        Setting the state sets both to None where they are not set. What was saved has been fed,
+        padding and all.
+    Upstream
+        mlx-lm 0.30.5 sets both before ``__init__``; 0.32.0 saves them with the state.
+    Retire when
+        No supported release is older than mlx-lm 0.30.5.
+    """,
+)
