@@ -173,3 +173,28 @@ def test_read_only_environment_is_one_clear_line(monkeypatch, tmp_path):
     monkeypatch.setattr(enable, "_path", lambda: Path(tmp_path))
     with pytest.raises(MlxPatchesError, match="cannot be removed"):
         enable.disable()
+
+
+def test_restore_stops_the_wait(package):
+    done = run(
+        BOOT + "import mlx_patches; mlx_patches.restore(); import mlx_lm.models.cache;"
+        "from mlx_patches.activation.session import session; print(session().active)",
+        path=package,
+    )
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_plugin_that_imports_a_release_at_its_top_does_not_hang(package):
+    """Entry points load outside of every lock: the import that they cause applies patches."""
+    info = package / "their_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mlx_patches.patches]\nx = their_plugin:NOTHING\n")
+    (package / "their_plugin.py").write_text("import mlx_lm.models.cache\nNOTHING = None\n")
+    done = run(
+        BOOT + "import faulthandler; faulthandler.dump_traceback_later(20, exit=True);"
+        "import mlx_patches; mlx_patches.status(); import mlx_lm.models.cache;"
+        "from mlx_patches.activation.session import session; print(session().active)",
+        path=package,
+    )
+    assert done.stdout.strip() == "True", done.stderr

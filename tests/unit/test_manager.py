@@ -12,6 +12,7 @@ import wrapt
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.core import fingerprint
+from mlx_patches.core import manager as managers
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import Status
 from mlx_patches.core.patch import MISSING, Attribute, around
@@ -425,6 +426,30 @@ def test_every_status_has_a_test():
     for status in Status:
         name = status.name.lower()
         assert any(test.removeprefix("test_").startswith(name) for test in tested), status
+
+
+def test_a_settled_target_is_not_judged_again_until_its_module_is_another(fake, monkeypatch):
+    load("fake_lm.cache")
+    looked = []
+    real = managers.in_process
+
+    def counted(module, target, originals):
+        looked.append(target.name)
+        return real(module, target, originals)
+
+    monkeypatch.setattr(managers, "in_process", counted)
+    gone, call = target("Cache.gone"), target("Model.__call__", "fake_lm.model")
+    manager = manager_for(patch := patch_of(gone, call))
+    assert statuses(manager.apply(patch)) == ["absent", "pending"]
+    load("fake_lm.model")
+    assert statuses(manager.apply(patch)) == ["absent", "applied"]
+    assert statuses(manager.apply(patch)) == ["absent", "applied"]
+    assert looked == ["Cache.gone", "Model.__call__"]
+    fake.forget()
+    load("fake_lm.cache")
+    manager.apply(patch)
+    assert looked == ["Cache.gone", "Model.__call__", "Cache.gone"]
+    manager.restore()
 
 
 # -- aliases ---------------------------------------------------------------------------------

@@ -1,0 +1,99 @@
+"""Two patches at one attribute: each is taken out alone, in either order, and put back."""
+
+from __future__ import annotations
+
+import sys
+from itertools import permutations
+
+import pytest
+
+from mlx_patches.core.manager import Manager
+from mlx_patches.patches import catalogue
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.child import anything_goes
+from tests.conformance import assert_same, import_modules, snapshot
+
+from .conftest import every_patch, run_probe
+
+PATCHES = [parameter.values[0] for parameter in every_patch()]
+
+
+def shared_attributes():
+    """(path, patch, other) for each two patches that this environment puts at one attribute."""
+    for patch in PATCHES:
+        import_modules(patch)
+    manager = Manager(anything_goes(*PATCHES), catalogue.builtin().rank)
+    try:
+        for patch in PATCHES:
+            manager.apply(patch)
+        held = {site.path: [layer.patch for layer in site.layers] for site in manager.sites()}
+    finally:
+        manager.restore()
+    by_id = {patch.id: patch for patch in PATCHES}
+    # The probes of a pair are the same at each of its attributes: once is enough.
+    pairs: dict[tuple[str, str], str] = {}
+    for path, ids in held.items():
+        for pair in permutations(ids, 2):
+            pairs.setdefault(pair, path)
+    return [
+        pytest.param(path, by_id[one], by_id[other], id=f"{path}-{one}-{other}")
+        for (one, other), path in pairs.items()
+    ]
+
+
+def seen(path, *patches):
+    """What the patches' probes say of an attribute."""
+    found = []
+    for patch in patches:
+        for target in patch.targets:
+            if target.path == path:
+                answer = run_probe(patch, target)
+                found.append(answer.red if not isinstance(answer, NotApplicable) else str(answer))
+    return found
+
+
+@pytest.fixture
+def manager():
+    made = Manager(anything_goes(*PATCHES), catalogue.builtin().rank)
+    yield made
+    made.restore()
+
+
+@pytest.mark.parametrize(("path", "patch", "other"), shared_attributes())
+def test_each_of_two_is_taken_out_alone_and_put_back(path, patch, other, manager):
+    pair = (patch, other)
+    before = [snapshot(one) for one in pair]
+    manager.apply(other)
+    alone = seen(path, *pair)
+    manager.restore()
+
+    for one in pair:
+        manager.apply(one)
+    live, both = live_object(path), seen(path, *pair)
+    manager.restore([patch.id])
+    assert [layer.patch for layer in site_of(manager, path).layers] == [other.id]
+    assert seen(path, *pair) == alone
+    manager.apply(patch)
+    assert live_object(path) is live or is_added(patch, other, path)
+    assert seen(path, *pair) == both
+    manager.restore([patch.id])
+    manager.restore([other.id])
+    for one, objects in zip(pair, before, strict=True):
+        assert_same(snapshot(one), objects)
+
+
+def site_of(manager, path):
+    return next(site for site in manager.sites() if site.path == path)
+
+
+def live_object(path):
+    module, _, name = path.partition(":")
+    scope = sys.modules[module]
+    for part in name.split("."):
+        scope = vars(scope).get(part)
+    return scope
+
+
+def is_added(patch, other, path):
+    """Whether one of them adds the attribute: it goes with that patch."""
+    return any(t.adds for one in (patch, other) for t in one.targets if t.path == path)
