@@ -46,17 +46,18 @@ def find_next_column(cache: Any) -> int:
 
 
 def find_padding_end(cache: Any) -> int:
-    """A column from which on no row has padding: 0 where no row has any.
-
-    Read from ``left_padding`` at a batch's first piece, where it was just made from a list of
-    numbers, and again only where the cache holds another array since: its rows changed.
-    """
-    array = vars(cache)["left_padding"]
+    """A column from which on no row has padding; 0 where no row has any."""
     noted, end = vars(cache).get(_NOTE, (None, 0))
-    if noted is not array:
-        end = max(array.tolist(), default=0)
-        note_padding_end(cache, end)
-    return int(end)
+    return end if noted is vars(cache)["left_padding"] else read_padding_end(cache)
+
+
+def read_padding_end(cache: Any) -> int:
+    """Read it from the array.
+
+    It costs nothing at a batch's first piece, where the array was made from a list of numbers.
+    Later it is read only where the cache holds another array since: its rows changed.
+    """
+    return max(vars(cache)["left_padding"].tolist(), default=0)
 
 
 def note_padding_end(cache: Any, end: int) -> None:
