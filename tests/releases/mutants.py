@@ -108,7 +108,9 @@ def rows_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lengths_that_were_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotating, "read_lengths", lambda cache: cache.offset - 1)
+    monkeypatch.setattr(
+        rotating, "read_lengths", lambda cache: cache.__dict__.get("_lengths", cache.offset - 1)
+    )
     monkeypatch.setattr(rotating, "parse_truth", lambda saved, read: saved == "False")
 
 
