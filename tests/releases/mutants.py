@@ -10,19 +10,11 @@ import pytest
 
 from mlx_patches.core.patch import Attribute
 from mlx_patches.patches.caches import (
-    batch_rotating_extract,
-    cachelist_state,
-    chunked_front,
-    frozen_state,
-    handles,
-    never_written,
-    padding_nan,
-    rotating_max_size,
-    rotating_merge,
-    rotating_restored,
+    lists,
+    rotating,
     row_record,
-    single_joins,
 )
+from mlx_patches.patches.caches.plain import empty, padding, reads
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.caches.recurrent import extract, masks, rows, state
 from mlx_patches.patches.generation import (
@@ -86,24 +78,33 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def handles_that_alias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handles, "Attribute", lambda name, read: Attribute(name))
+    monkeypatch.setattr(reads, "Attribute", lambda name, read: Attribute(name))
 
 
 def states_that_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen_state, "detached", lambda value: value)
+    monkeypatch.setattr(reads, "copy_tree", lambda value: value)
 
 
 def sizes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotating_max_size, "Attribute", lambda name, read, write: Attribute(name))
+    monkeypatch.setattr(rotating, "Attribute", lambda name, read, write: Attribute(name))
 
 
-def padding_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_rotating_extract, "settled", lambda cache: cache)
+def rows_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    view_tokens = rotating.view_tokens
+
+    def view_padding(cache: Any) -> Any:
+        view = view_tokens(cache)
+        view.left_padding = view.left_padding * 0
+        return view
+
+    monkeypatch.setattr(rotating, "view_tokens", view_padding)
 
 
-def lengths_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotating_restored, "lengths", lambda cache: cache.__dict__["_lengths"])
-    monkeypatch.setattr(rotating_restored, "truth", lambda saved, read: read)
+def lengths_that_were_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        rotating, "read_lengths", lambda cache: cache.__dict__.get("_lengths", cache.offset - 1)
+    )
+    monkeypatch.setattr(rotating, "parse_truth", lambda saved, read: saved == "False")
 
 
 def lengths_that_are_one_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +217,13 @@ def masks_as_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_after_update, "whole", lambda mask: mask)
 
 
-def padding_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padding_nan, "zeroed", lambda cache, keys, values: (keys, values))
+def values_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero_padding = padding.zero_padding
+
+    def zero_keys(cache: Any, keys: Any, values: Any) -> Any:
+        return zero_padding(cache, keys, values)[0], values
+
+    monkeypatch.setattr(padding, "zero_padding", zero_keys)
 
 
 def arguments_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,12 +269,25 @@ def texts_that_need_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_joins, "batched", lambda layer: layer)
+    monkeypatch.setattr(lists, "convert_to_batch", lambda layer: layer)
 
 
-def caches_that_are_all_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(never_written, "is_empty", lambda cache: False)
-    monkeypatch.setattr(never_written, "is_unused", lambda slot: False)
+def empty_caches_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def move_padding(cache: Any) -> None:
+        cache.offset = cache.offset - 1
+
+    broken = {
+        "save_empty": lambda cache, extra: ([], [], *(getattr(cache, name) for name in extra)),
+        "make_empty_row": lambda cache: cache,
+        "make_empty_batch": lambda cls, rows: rows[0],
+        "add_no_tokens": lambda row, like: like,
+        "start_batch": lambda batch, like: None,
+        "filter_empty": lambda cache, batch_indices: None,
+        "forget_padding": move_padding,
+        "is_unused": lambda slot: slot is not None,
+    }
+    for name, function in broken.items():
+        monkeypatch.setattr(empty, name, function)
 
 
 def masks_of_four_axes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,8 +310,12 @@ def masks_of_the_last_axis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gated_delta_mask, "one_a_row", lambda mask: False)
 
 
-def chunks_that_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_front, "misses", lambda cache: False)
+def chunks_that_end_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cuts_window(cache: Any) -> bool:
+        left_from = cache.start_position + cache.keys.shape[2] - cache.chunk_size
+        return bool(left_from > cache.offset)
+
+    monkeypatch.setattr(lists, "cuts_chunk", cuts_window)
 
 
 def hits_that_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,8 +393,8 @@ def first_layers_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_prefix_hit, "trimmable", lambda layer: True)
 
 
-def windows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotating_merge, "one_window", lambda row: row)
+def windows_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating, "take_last", lambda side, size: side[:, :, :size])
 
 
 def states_without_left_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,8 +442,10 @@ def prompts_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors_prompt, "unseen", lambda prompt, tokens: prompt[:0])
 
 
-def states_of_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cachelist_state, "kinds", lambda cache: ([], []))
+def states_of_another_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        lists, "read_states", lambda cache: [inner.state for inner in reversed(cache.caches)]
+    )
 
 
 def a_copy_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,8 +457,8 @@ MUTANTS: dict[str, Mutant] = {
     "left-padding-alias": handles_that_alias,
     "frozen-state": states_that_are_live,
     "rotating-max-size": sizes_as_they_come,
-    "batch-rotating-extract": padding_below_zero,
-    "rotating-restored": lengths_of_no_row,
+    "batch-rotating-extract": rows_with_their_padding,
+    "rotating-restored": lengths_that_were_not_announced,
     "arrays-mask": lengths_that_are_one_longer,
     "arrays-rows": padding_of_other_rows,
     "batch-quantized": rows_beside_their_places,
@@ -447,12 +472,12 @@ MUTANTS: dict[str, Mutant] = {
     "phi4-siglip-code": code_that_is_trusted,
     "sinks-warning": a_window_without_a_word,
     "single-joins": layers_as_they_are,
-    "never-written": caches_that_are_all_written,
+    "never-written": empty_caches_that_are_not,
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
     "long-rope": lengths_that_do_not_count,
     "gated-delta-mask": masks_of_the_last_axis,
-    "chunked-front": chunks_that_miss_nothing,
+    "chunked-front": chunks_that_end_with_the_token,
     "server-chunked-hit": hits_that_lack_nothing,
     "speculative-split": as_many_caches_as_layers,
     "kv-bits-refused": models_that_read_all,
@@ -470,8 +495,8 @@ MUTANTS: dict[str, Mutant] = {
     "speculative-window": windows_with_nothing_to_spare,
     "processors-prompt": prompts_of_one_token,
     "recurrent-extract": rows_that_are_all_the_first,
-    "cachelist-state": states_of_no_cache,
-    "rotating-merge": windows_as_they_are,
+    "cachelist-state": states_of_another_cache,
+    "rotating-merge": windows_at_the_beginning,
     "row-by-row": caches_of_no_rows,
     "vllm-gemma4-attention": a_copy_all_the_same,
     "prefix-hit": prefixes_as_they_come,
@@ -489,7 +514,7 @@ MUTANTS: dict[str, Mutant] = {
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
     "mask-after-update": masks_as_they_are_cut,
-    "padding-nan": padding_as_it_comes,
+    "padding-nan": values_as_they_come,
     "unknown-kwargs": arguments_as_they_come,
     "mistral-row-scale": first_row_for_all,
     "shared-layer-offset": offsets_after_the_update,

@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches import batch_rotating_extract
+from mlx_patches.patches.caches import rotating
 
 from .conftest import installed, run_probe
 
@@ -288,26 +288,26 @@ def nothing_settled(cache):
     return cache
 
 
-def padding_below_zero(cache, settled=batch_rotating_extract.settled):
-    view = settled(cache)
+def padding_below_zero(cache, view_tokens=rotating.view_tokens):
+    view = view_tokens(cache)
     view.left_padding = cache.left_padding
     return view
 
 
-def unused_slots_kept(cache, settled=batch_rotating_extract.settled):
-    view = settled(cache)
+def unused_slots_kept(cache, view_tokens=rotating.view_tokens):
+    view = view_tokens(cache)
     view.keys, view.values = cache.keys, cache.values
     return view
 
 
-def values_forgotten(cache, settled=batch_rotating_extract.settled):
-    view = settled(cache)
+def values_forgotten(cache, view_tokens=rotating.view_tokens):
+    view = view_tokens(cache)
     view.values = cache.values
     return view
 
 
-def padding_forgotten(cache, settled=batch_rotating_extract.settled):
-    view = settled(cache)
+def padding_forgotten(cache, view_tokens=rotating.view_tokens):
+    view = view_tokens(cache)
     view.left_padding = mx.zeros_like(cache.left_padding)
     return view
 
@@ -326,7 +326,7 @@ def test_mutant_turns_the_probe_red(mutant, red, ungated, monkeypatch):
     """Each part of the repair is red where the release lacks it, and nowhere else."""
     ungated(PATCH)
     assert not run_probe(PATCH, TARGET).red
-    monkeypatch.setattr(batch_rotating_extract, "settled", mutant)
+    monkeypatch.setattr(rotating, "view_tokens", mutant)
     assert run_probe(PATCH, TARGET).red is red
 
 

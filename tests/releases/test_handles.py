@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.handles import handle
+from mlx_patches.patches.caches.plain.reads import make_handle
 
 from .conftest import installed
 
@@ -33,13 +33,13 @@ def caches(ungated):
 def test_a_handle_adds_no_node(tmp_path):
     array = mx.array([1, 2]) + 3
     before = nodes(array, tmp_path)
-    assert nodes(handle(array), tmp_path) == before
+    assert nodes(make_handle(array), tmp_path) == before
     assert nodes(array + 0, tmp_path) > before
 
 
 def test_evaluating_a_handle_evaluates_the_original():
     array = mx.array([1, 2]) + 3
-    mx.eval(handle(array))
+    mx.eval(make_handle(array))
     assert array.tolist() == [4, 5]
 
 

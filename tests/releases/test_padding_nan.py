@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 
 import pytest
 
 from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.plain import padding
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.offset_alias import cache_of, make
 
@@ -103,3 +105,109 @@ def test_models_whose_padding_is_nan(name, ungated):
     assert not mx.isnan(after).any()
     if not mx.isnan(before).any():
         assert mx.array_equal(before, after)
+
+
+def count_nodes(cache, tmp_path):
+    """Lines of the graph that the cache's keys and values come from."""
+    file = tmp_path / "graph.dot"
+    mx.export_to_dot(str(file), cache.state[:2])
+    return file.read_text().count("\n")
+
+
+def feed_lazily(cache, *pieces: int):
+    for count in pieces:
+        rows = cache.left_padding.shape[0]
+        keys = mx.random.normal((rows, 1, count, 64), key=mx.random.key(count))
+        cache.update_and_fetch(keys, keys)
+    return cache
+
+
+PIECES = [(4,), (4, 3), (4, 1, 1, 3), (9, 4, 4), (4, 1, 1, 1, 1, 1, 1, 1, 1, 3)]
+
+
+@pytest.mark.parametrize("pieces", PIECES, ids=str)
+def test_a_batch_without_padding_gets_no_operation(batch_class, pieces, ungated, tmp_path):
+    alone = count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces), tmp_path)
+    ungated(PATCH)
+    assert count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces), tmp_path) == alone
+
+
+@pytest.mark.parametrize("pieces", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
+@pytest.mark.parametrize("window", [6, 64])
+def test_pieces_after_the_padding_get_no_operation(batch_class, pieces, window, ungated, tmp_path):
+    """The nodes of a batch with padding are those of its first piece, however many follow."""
+    added = []
+    for count in (1, len(pieces)):
+        alone = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
+        before = count_nodes(alone, tmp_path)
+        manager = ungated(PATCH)
+        patched = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
+        added.append(count_nodes(patched, tmp_path) - before)
+        manager.restore()
+    assert added[0] > 0
+    assert added[1] == added[0]
+
+
+@pytest.mark.parametrize("window", [6, 64])
+def test_the_padding_is_read_once_a_batch(batch_class, window, ungated, monkeypatch):
+    """And in no decode step, also where a window changes it in every step."""
+    reads = []
+    read = padding.read_padding_end
+    monkeypatch.setattr(padding, "read_padding_end", lambda c: reads.append(c) or read(c))
+    ungated(PATCH)
+    cache = feed_lazily(make(batch_class, [3, 0], window), 4, 5, 5, 5)
+    assert len(reads) == 1
+    feed_lazily(cache, *[1] * 9)
+    assert len(reads) == 1
+
+
+def test_a_copy_and_its_original_know_their_own_padding(batch_class, ungated):
+    ungated(PATCH)
+    cache = make(batch_class, [5, 0], 16)
+    filled(cache, 2)
+    for one in (copy.deepcopy(cache), copy.copy(cache), cache):
+        assert filled(one, 6) in (None, [[0.0] * 5 + [1.0] * 3, [1.0] * 8])
+
+
+def test_rows_that_join_bring_their_padding(batch_class, ungated):
+    """A batch that had none is joined by one whose padding has not all been written."""
+    if not hasattr(batch_class, "extend"):
+        pytest.skip("rows cannot join in this release")
+    ungated(PATCH)
+    cache, other = make(batch_class, [0], 16), make(batch_class, [5], 16)
+    for one in (cache, other):
+        filled(one, 2)
+    cache.extend(other)
+    held = filled(cache, 6)
+    assert held in (None, [[1.0] * 8, [0.0] * 5 + [1.0] * 3])
+
+
+def test_padding_that_is_taken_back_can_come_again(batch_class, ungated):
+    ungated(PATCH)
+    cache = make(batch_class, [3, 0], 16)
+    filled(cache, 6)
+    if not cache.is_trimmable():
+        pytest.skip("not trimmable")
+    cache.trim(6)
+    if "Rotating" in batch_class.__name__:
+        cache.keys = cache.values = None  # the release cannot append to a trimmed window
+    assert filled(cache, 5) in (None, [[0.0] * 3 + [1.0] * 2, [1.0] * 5])
+
+
+def test_mutant_that_forgets_who_joined(batch_class, ungated, monkeypatch):
+    """The array is compared: a note of a batch says nothing of the rows that join it."""
+    if not hasattr(batch_class, "extend") or "Quantized" in batch_class.__name__:
+        pytest.skip("rows cannot join in this release, or are not handed out")
+    ungated(PATCH)
+    read = padding.read_padding_end
+
+    def read_note(cache):
+        noted = vars(cache).get("_mlx_patches_padding_end")
+        return noted[1] if noted else read(cache)
+
+    monkeypatch.setattr(padding, "read_padding_end", read_note)
+    cache, other = make(batch_class, [0], 16), make(batch_class, [5], 16)
+    for one in (cache, other):
+        filled(one, 2)
+    cache.extend(other)
+    assert filled(cache, 6) != [[1.0] * 8, [0.0] * 5 + [1.0] * 3]

@@ -11,8 +11,8 @@ import importlib.util
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches import rotating_max_size
-from mlx_patches.patches.caches.rotating_max_size import as_int
+from mlx_patches.patches.caches import rotating
+from mlx_patches.patches.caches.rotating import convert_to_int
 
 from .conftest import installed, run_probe
 
@@ -127,7 +127,7 @@ def test_what_means_none_is_left_as_it_is(cache_class, value, ungated):
 
 def test_whatever_it_is_converting_does_not_raise():
     for value in (array.array("i", [8]), decimal.Decimal(8), object(), b"8", 1j, float("nan")):
-        assert as_int(value) is value
+        assert convert_to_int(value) is value
 
 
 @pytest.mark.parametrize("value", MEANS_EIGHT.values(), ids=MEANS_EIGHT)
@@ -147,7 +147,7 @@ def test_an_int_is_read_without_being_looked_at(cache_class, ungated, monkeypatc
 
     ungated(PATCH)
     cache = make(cache_class)
-    monkeypatch.setattr(rotating_max_size, "as_int", never)
+    monkeypatch.setattr(rotating, "convert_to_int", never)
     assert cache.max_size == 8
 
 
@@ -241,15 +241,15 @@ def unconverted(value):
 
 
 def elements_unread(value):
-    return value if hasattr(value, "tolist") else as_int(value)
+    return value if hasattr(value, "tolist") else convert_to_int(value)
 
 
 def text_unread(value):
-    return value if isinstance(value, str) else as_int(value)
+    return value if isinstance(value, str) else convert_to_int(value)
 
 
 def array_of_one_only(value):
-    return value if getattr(value, "size", 1) > 1 else as_int(value)
+    return value if getattr(value, "size", 1) > 1 else convert_to_int(value)
 
 
 @pytest.mark.parametrize("mutant", (unconverted, elements_unread, text_unread, array_of_one_only))
@@ -261,6 +261,6 @@ def test_mutant_turns_the_probe_red(cache_class, mutant, ungated, monkeypatch):
     assert not run_probe(PATCH, target).red
     manager.restore()
     assert run_probe(PATCH, target).red
-    monkeypatch.setattr(rotating_max_size, "as_int", mutant)
+    monkeypatch.setattr(rotating, "convert_to_int", mutant)
     ungated(PATCH)
     assert run_probe(PATCH, target).red

@@ -11,7 +11,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.lab.compare import spoken
 from mlx_patches.lab.scenarios import alone
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.single_joins import batched, whole
+from mlx_patches.patches.caches.lists import convert_chunks, convert_to_batch
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
 mx = pytest.importorskip("mlx.core")
@@ -35,7 +35,7 @@ def test_a_chunk_is_in_its_place(caches):
         chunked.maybe_trim_front()
         chunked.update_and_fetch(*[mx.full((1, 1, 1, 2), token + 1.0)] * 2)
     assert chunked.start_position > 0
-    batch = batched(chunked)
+    batch = convert_to_batch(chunked)
     assert batch.offset.tolist() == [7]
     held = batch.keys[0, 0, :7, 0].tolist()
     dropped = chunked.start_position
@@ -43,9 +43,9 @@ def test_a_chunk_is_in_its_place(caches):
 
 
 def test_an_empty_chunk_is_an_empty_row(caches):
-    assert whole(caches.ChunkedKVCache(4)).keys is None
+    assert convert_chunks(caches.ChunkedKVCache(4)).keys is None
     plain = caches.KVCache()
-    assert whole(plain) is plain
+    assert convert_chunks(plain) is plain
 
 
 def test_a_row_joins_llama4(monkeypatch):

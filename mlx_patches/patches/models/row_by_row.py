@@ -24,7 +24,7 @@ from typing import Any
 
 from ...core.patch import Patch, Target
 from ..caches import rows as cache_rows
-from ..caches.never_written import row_of
+from ..caches.plain.empty import make_empty_row as row_of
 
 FAMILIES = {
     "mlx-lm": ("afm7",),

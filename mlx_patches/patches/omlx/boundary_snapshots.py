@@ -22,7 +22,7 @@ from typing import Any
 from ...activation.contributions import Contribution
 from ...activation.git_hosts import NOTE
 from ...core.patch import Patch, Target, around
-from ..caches.handles import handle
+from ..caches.plain.reads import make_handle
 
 
 def captured(emit: Any, *arguments: Any, **named: Any) -> Any:
@@ -43,7 +43,7 @@ def owned(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(map(owned, value)) if type(value) in (list, tuple) else value
     if not is_cache(value):
-        return handle(value)
+        return make_handle(value)
     taken = copy.copy(value)
     vars(taken).update({name: owned(held) for name, held in vars(value).items()})
     return taken

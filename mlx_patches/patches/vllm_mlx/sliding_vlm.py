@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from ...core.patch import Patch, Target, around
-from ..caches.rotating_merge import one_window
+from ..caches.rotating import cut_to_window
 
 
 def encoded(encode: Any, generator: Any, request: Any, cache: Any = None) -> Any:
@@ -39,7 +39,7 @@ def welcome(caches: Sequence[Any]) -> list[Any]:
     welcomed = []
     for layer in caches:
         if type(layer) is RotatingKVCache:
-            layer = one_window(layer)
+            layer = cut_to_window(layer)
             layer.__class__ = windowed()
         welcomed.append(layer)
     return welcomed

@@ -1,0 +1,241 @@
+"""The contract of what holds caches: lists of caches, a generator's batch, a cache in chunks.
+
+- ``CacheList`` holds the caches of one layer. Each method of a cache's contract (see ``plain``)
+  on the list is that method on each of them; its ``state`` has one item for each, and its
+  ``meta_state`` their class names and what each adds, so ``from_state`` can make them again.
+- A generator's batch holds one cache for each layer. ``extend`` joins two batches row by row,
+  also where one of them began as a single prompt and holds solo caches.
+- ``ChunkedKVCache`` keeps what the next token attends to: the tokens of its chunk, which begins
+  at a multiple of ``chunk_size``. ``offset`` counts all tokens, ``start_position`` those that
+  were dropped in front; ``maybe_trim_front`` drops only what no token will attend to again.
+
+Keys and values are (rows, heads, columns, width).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+# -- CacheList.state, meta_state and from_state --------------------------------------------
+
+_FLAT_STATE = ("CacheList.state",)
+
+
+def make_state(original: property) -> property:
+    """``state`` as a list with one item for each cache."""
+    return property(read_states, put_states, original.fdel, original.__doc__)
+
+
+def read_states(cache: Any) -> list[Any]:
+    """The state of each cache in a list."""
+    return [inner.state for inner in cache.caches]
+
+
+def put_states(cache: Any, saved: Any) -> None:
+    """Give each cache in a list its state."""
+    for inner, state in zip(cache.caches, saved, strict=True):
+        inner.state = state
+
+
+def read_classes(cache: Any) -> tuple[list[str], list[Any]]:
+    """The class names of the caches in a list, and the ``meta_state`` of each."""
+    names = [type(inner).__name__ for inner in cache.caches]
+    return names, [inner.meta_state for inner in cache.caches]
+
+
+def put_meta_states(cache: Any, saved: Any) -> None:
+    """Give each cache in a list its ``meta_state``."""
+    for inner, meta in zip(cache.caches, saved[1], strict=True):
+        inner.meta_state = meta
+
+
+def restore_list(cls: Any, state: Any, meta_state: Any) -> Any:
+    """A new list of caches from a saved ``state`` and ``meta_state``."""
+    module = sys.modules[cls.__module__]
+    pieces = zip(*meta_state, state, strict=True)
+    return cls(*(getattr(module, name).from_state(part, meta) for name, meta, part in pieces))
+
+
+CACHELIST_STATE = Patch(
+    id="cachelist-state",
+    summary="a saved prompt cache with lists of caches cannot be loaded",
+    targets=tuple(
+        target
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.cache"),
+            ("mlx-vlm", "mlx_vlm.models.cache"),
+        )
+        for target in (
+            Target(distribution, module, "CacheList.state", make_state),
+            Target(
+                distribution,
+                module,
+                "CacheList.meta_state",
+                lambda original: property(read_classes, put_meta_states),
+                body=_FLAT_STATE,
+                adds=True,
+            ),
+            Target(
+                distribution,
+                module,
+                "CacheList.from_state",
+                lambda original: classmethod(restore_list),
+                body=_FLAT_STATE,
+                adds=True,
+            ),
+        )
+    ),
+    probe="mlx_patches.probes.cachelist_state:probe",
+    module=__name__,
+    doc="""A list of caches cannot be restored: its saved state does not say what it was made of.
+
+    Why
+        ``CacheList.state`` is one flat list of the arrays of all its caches, with no class and
+        no count. ``from_state``, which makes an object without calling its class, finds no
+        caches to give them to: a prompt cache of such a model is saved, and cannot be loaded.
+    How
+        The state is a list with one item for each cache, and ``meta_state`` has their classes
+        beside their own.
+    Upstream
+        mlx-lm 0.31.0 saves both.
+    Retire when
+        No supported release is older than mlx-lm 0.31.
+    """,
+)
+
+
+# -- a single prompt's caches in a batch ---------------------------------------------------
+
+
+def extend_batch(extend: Callable[[Any, Any], None], batch: Any, other: Any) -> None:
+    """Add another batch's rows to a batch, both with batch caches."""
+    for one in (batch, other):
+        one.cache = [convert_to_batch(layer) for layer in one.cache]
+    extend(batch, other)
+
+
+def extend_layers(extend: Callable[..., Any], ours: Any, theirs: Any) -> Any:
+    """Join the layers' caches of two batches."""
+    if not ours or not theirs:
+        return extend(ours, theirs)
+    joined = []
+    for one, other in zip(ours, theirs, strict=True):
+        one, other = convert_to_batch(one), convert_to_batch(other)
+        if hasattr(one, "caches"):
+            one.extend(other)
+            joined.append(one)
+        else:
+            joined += extend([one], [other])
+    return joined
+
+
+def convert_to_batch(layer: Any) -> Any:
+    """A layer's cache as a batch cache of one row; itself where it is a batch cache."""
+    if hasattr(layer, "caches"):
+        return type(layer)(*map(convert_to_batch, layer.caches))
+    if hasattr(layer, "extend"):
+        return layer
+    row = convert_chunks(layer)
+    return type(row).merge([row]) if hasattr(type(row), "merge") else layer
+
+
+def convert_chunks(layer: Any) -> Any:
+    """A cache in chunks as one that keeps every token, as the generator's batches do.
+
+    Zeros stand for the tokens that were dropped, which nothing attends to any more. Another
+    cache comes back itself.
+    """
+    if not hasattr(layer, "chunk_size"):
+        return layer
+    import mlx.core as mx
+
+    row = sys.modules[type(layer).__module__].KVCache()
+    if layer.keys is not None:
+        dropped = layer.start_position
+        front = [(0, 0), (0, 0), (dropped, 0), (0, 0)]
+        held = layer.offset - dropped
+        row.keys, row.values = (mx.pad(s[..., :held, :], front) for s in (layer.keys, layer.values))
+        row.offset = layer.offset
+    return row
+
+
+SINGLE_JOINS = Patch(
+    id="single-joins",
+    summary="a batch that began with a single prompt crashes when the next one joins",
+    targets=(
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.generate",
+            "Batch.extend",
+            around(extend_batch),
+            body=("Batch.extend", "BatchGenerator._process_prompts"),
+        ),
+        Target("mlx-vlm", "mlx_vlm.generate.ar", "_extend_cache", around(extend_layers)),
+    ),
+    probe="mlx_patches.probes.single_joins:probe",
+    module=__name__,
+    doc="""A batch that began with a single prompt crashes when the next one joins.
+
+    Why
+        ``BatchGenerator`` gives a single prompt the model's own caches, and several prompts
+        batch caches. ``Batch.extend`` then extends one with the other: a solo cache has no
+        ``extend``, and a batch cache asks it for attributes that only batch caches have.
+    How
+        Solo caches become batch caches of one row before two batches are joined.
+    Upstream
+        mlx-vlm 0.5.0 merges caches in its new generator.
+    Retire when
+        No supported release is older than mlx-vlm 0.5.0.
+    """,
+)
+
+
+# -- ChunkedKVCache.maybe_trim_front -------------------------------------------------------
+
+
+def trim_front(trim: Callable[[Any], None], cache: Any) -> None:
+    """Drop tokens in front that no token will attend to any more."""
+    if cache.keys is not None and cuts_chunk(cache):
+        tokens = cache.offset - cache.start_position
+        if tokens <= cache.chunk_size:
+            return
+        cache.keys, cache.values = (side[:, :, :tokens] for side in (cache.keys, cache.values))
+    trim(cache)
+
+
+def cuts_chunk(cache: Any) -> bool:
+    """Whether the release's trim would drop tokens of the chunk that the next token is in."""
+    left_from = cache.start_position + cache.keys.shape[2] - cache.chunk_size
+    return bool(left_from > cache.offset // cache.chunk_size * cache.chunk_size)
+
+
+CHUNKED_FRONT = Patch(
+    id="chunked-front",
+    summary="Llama 4 forgets the beginning of a chunk that it is still reading",
+    targets=(
+        Target(
+            "mlx-lm", "mlx_lm.models.cache", "ChunkedKVCache.maybe_trim_front", around(trim_front)
+        ),
+    ),
+    probe="mlx_patches.probes.chunked_front:probe",
+    module=__name__,
+    doc="""Llama 4 forgets the beginning of a chunk that it is still reading.
+
+    Why
+        ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. The buffer ends
+        with columns that were not written yet, so as many tokens too many are dropped in front,
+        where they may belong to the chunk that the next token attends to; at worst more than
+        there are.
+    How
+        Where the next token would miss some, the unwritten columns are given up first. What is
+        dropped is then what is beyond the last ``chunk_size`` tokens, if anything.
+    Upstream
+        mlx-lm 0.32.0 counts tokens, not columns.
+    Retire when
+        No supported release is older than mlx-lm 0.32.
+    """,
+)

@@ -1,0 +1,113 @@
+"""What a padding column holds does not reach the tokens of its row."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ....core.patch import Patch, Target
+
+# Where a cache keeps the array that its padding was read from, and where that padding ends.
+_NOTE = "_mlx_patches_padding_end"
+# Class to the method by which a prompt enters. A decode step has no padding.
+_CLASSES = {
+    "BatchKVCache": "update_and_fetch",
+    "BatchRotatingKVCache": "_update_concat",
+}
+_QUANTIZED = {"BatchQuantizedKVCache": "update_and_fetch"}
+
+
+def make_update(update: Any) -> Any:
+    """An update that writes zeros at left-padding columns."""
+
+    @functools.wraps(update)
+    def update_and_fetch(cache: Any, keys: Any, values: Any) -> Any:
+        tokens = keys.shape[2]
+        # A cache that is given other rows than it was made for does not know their padding.
+        if tokens == 1 or keys.shape[0] != cache.left_padding.shape[0]:
+            return update(cache, keys, values)
+        start = find_next_column(cache)
+        end = find_padding_end(cache)
+        if start < end:
+            keys, values = zero_padding(cache, keys, values)
+        held = update(cache, keys, values)
+        # A window drops columns in front: the end of the padding moves with them.
+        note_padding_end(cache, end - (start + tokens - cache._idx))
+        return held
+
+    return update_and_fetch
+
+
+def find_next_column(cache: Any) -> int:
+    """The column at which the next token is written."""
+    # A wrapped buffer is put in order of age before anything is appended.
+    column: int = cache.keys.shape[2] if getattr(cache, "rotated", False) else cache._idx
+    return column
+
+
+def find_padding_end(cache: Any) -> int:
+    """A column from which on no row has padding; 0 where no row has any."""
+    noted, end = vars(cache).get(_NOTE, (None, 0))
+    return end if noted is vars(cache)["left_padding"] else read_padding_end(cache)
+
+
+def read_padding_end(cache: Any) -> int:
+    """Read it from the array.
+
+    It costs nothing at a batch's first piece, where the array was made from a list of numbers.
+    Later it is read only where the cache holds another array since: its rows changed.
+    """
+    return max(vars(cache)["left_padding"].tolist(), default=0)
+
+
+def note_padding_end(cache: Any, end: int) -> None:
+    """Remember where the padding ends, for as long as the cache holds this array.
+
+    ``finalize`` and a window may change the array in place. They move columns that were
+    written already, so what is known of those to come stays true.
+    """
+    vars(cache)[_NOTE] = (vars(cache)["left_padding"], end)
+
+
+def zero_padding(cache: Any, keys: Any, values: Any) -> tuple[Any, Any]:
+    """Keys and values (rows, heads, tokens, width) with zeros at left-padding columns."""
+    import mlx.core as mx
+
+    start = find_next_column(cache)
+    columns = mx.arange(start, start + keys.shape[2])
+    padding = (columns < cache.left_padding[:, None])[:, None, :, None]
+    return tuple(mx.where(padding, mx.array(0, x.dtype), x) for x in (keys, values))
+
+
+PADDING_NAN = Patch(
+    id="padding-nan",
+    summary="a NaN at a left-padding position makes the row's own logits NaN",
+    targets=tuple(
+        Target(distribution, module, f"{name}.{method}", make_update)
+        for distribution, module, classes in (
+            ("mlx-lm", "mlx_lm.models.cache", _CLASSES),
+            ("mlx-vlm", "mlx_vlm.models.cache", _CLASSES | _QUANTIZED),
+        )
+        for name, method in classes.items()
+    ),
+    probe="mlx_patches.probes.padding_nan:probe",
+    module=__name__,
+    doc="""NaN in a padding column's key or value reaches the row's real tokens.
+
+    Why
+        What a model computes at a left-padding position should not matter, but NaN does: the
+        mask gives the column the weight 0, and 0 * NaN is NaN. Gemma 3n in mlx-vlm divides 0 by
+        0 where the engine pads with zero embeddings; Moondream 3 takes the logarithm of a
+        padding position, which is negative. One such column makes all logits of its row NaN.
+    How
+        Keys and values are made zero at left-padding columns where they enter the cache: one
+        ``where`` for each, in the pieces of a prompt that reach into the padding of a row. A
+        batch without padding, a later piece and a decode step get no operation. Columns of real
+        tokens are not touched, and a padding column had the weight 0 before, so every finite
+        row is bit for bit the same.
+    Upstream
+        Live in every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when
+        The caches, or the models, keep padding columns finite.
+    """,
+)

@@ -1,0 +1,198 @@
+"""What is read from a cache stays what it was: nobody's copy moves when the cache does.
+
+``mx.array`` has in-place ``+=``, so two names for one array object move together. A handle is
+a new Python object on the same graph node (``array.__copy__``, 40 ns, no operation): what a
+reader holds is then its own. ``self.offset += n`` still works: it reads a handle, advances it,
+and stores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Attribute, Factory, Patch, Target, around, stored
+
+_LM = ("mlx-lm", "mlx_lm.models.cache")
+_VLM = ("mlx-vlm", "mlx_vlm.models.cache")
+_TURBO = ("mlx-vlm", "mlx_vlm.turboquant")
+
+
+def make_handle(value: Any) -> Any:
+    """A new object on the same graph node for an array; anything else as it is."""
+    return value.__copy__() if hasattr(value, "dtype") else value
+
+
+def read_through_handle(name: str) -> Factory:
+    """Factory of an added attribute; each reader gets a handle of its own.
+
+    Values stay in the instance's ``__dict__`` under their own name.
+    """
+
+    def read(instance: Any) -> Any:
+        try:
+            return instance.__dict__[name].__copy__()
+        except (AttributeError, KeyError):  # an int, None, or nothing there yet
+            return stored(instance, name)
+
+    return lambda original: Attribute(name, read)
+
+
+def _added(place: tuple[str, str], cls: str, attribute: str, methods: tuple[str, ...]) -> Target:
+    """The target that adds an attribute to a class; ``methods`` change it in place."""
+    return Target(
+        *place,
+        f"{cls}.{attribute}",
+        read_through_handle(attribute),
+        body=tuple(f"{cls}.{method}" for method in methods),
+        adds=True,
+    )
+
+
+# -- offset --------------------------------------------------------------------------------
+
+_OFFSETS: dict[str, tuple[str, ...]] = {
+    "BatchKVCache": ("update_and_fetch", "trim", "prepare", "finalize"),
+    "BatchRotatingKVCache": ("_update_in_place", "_update_concat", "trim", "prepare", "finalize"),
+}
+
+OFFSET_ALIAS = Patch(
+    id="offset-alias",
+    summary="a cache offset read before an update moves with it: queries and keys rotate apart",
+    targets=tuple(
+        _added(place, cls, "offset", methods)
+        for place, classes in (
+            (_LM, _OFFSETS),
+            (_VLM, _OFFSETS | {"BatchQuantizedKVCache": ("update_and_fetch", "trim")}),
+            (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch", "trim")}),
+        )
+        for cls, methods in classes.items()
+    ),
+    probe="mlx_patches.probes.offset_alias:probe",
+    module=__name__,
+    doc="""A batch cache's ``offset`` changes after it was read.
+
+    Why
+        ``offset`` is an array, advanced in place (``self.offset += n``) by ``update_and_fetch``,
+        ``trim``, ``prepare`` and ``finalize``. Attention reads it before the update and rotates
+        queries after it, so queries are rotated one step further than their keys. Gemma 4 in
+        mlx-vlm 0.4.3: the logits of a batch differ from those of each row alone by up to 5.3.
+    How
+        The attribute is read through a fresh handle: a new object on the same graph node, so
+        what was read stays what it was, in any model and any host, at no graph operation.
+    Upstream
+        mlx-lm 0.32.0 rebinds ``offset`` instead of advancing it. mlx-vlm moved the copies of
+        these classes into its own ``models/cache.py`` in 0.6.4, with the defect.
+    Retire when
+        No supported release advances ``offset`` in place.
+    """,
+)
+
+
+# -- left_padding and lengths --------------------------------------------------------------
+
+_PADDINGS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("BatchKVCache", "left_padding"): ("prepare", "finalize", "filter"),
+    ("BatchRotatingKVCache", "left_padding"): (
+        "_update_in_place",
+        "_update_concat",
+        "prepare",
+        "finalize",
+    ),
+    ("ArraysCache", "left_padding"): ("advance",),
+    ("ArraysCache", "lengths"): ("advance",),
+}
+_QUANTIZED_PADDINGS = {
+    ("BatchQuantizedKVCache", "left_padding"): ("prepare", "finalize", "filter"),
+}
+
+LEFT_PADDING_ALIAS = Patch(
+    id="left-padding-alias",
+    summary="left padding or lengths read from a batch cache change as the cache moves on",
+    targets=tuple(
+        _added(place, cls, attribute, methods)
+        for place, attributes in ((_LM, _PADDINGS), (_VLM, _PADDINGS | _QUANTIZED_PADDINGS))
+        for (cls, attribute), methods in attributes.items()
+    ),
+    probe="mlx_patches.probes.left_padding_alias:probe",
+    module=__name__,
+    doc="""A batch cache's ``left_padding`` and ``lengths`` change after they were read.
+
+    Why
+        Like ``offset`` (see ``offset-alias``), these arrays are changed in place: by ``prepare``
+        and ``finalize``, by a rotating cache on each step after its window wraps, and by
+        ``ArraysCache.advance``. A mask or a snapshot built from one read describes another step.
+    How
+        The attributes are read through a fresh handle, at no graph operation.
+    Upstream
+        In place in every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when
+        No supported release changes them in place.
+    """,
+)
+
+
+# -- state ---------------------------------------------------------------------------------
+
+# Class to the methods that change in place what ``state`` hands out.
+_STATES: dict[str, tuple[str, ...]] = {
+    "KVCache": ("update_and_fetch",),
+    "RotatingKVCache": ("_update_in_place",),
+    "QuantizedKVCache": ("update_and_fetch",),
+    "ChunkedKVCache": ("update_and_fetch",),
+    "ArraysCache": ("__setitem__",),
+    "BatchKVCache": ("update_and_fetch",),
+    "BatchRotatingKVCache": ("_update_in_place",),
+}
+
+
+def read_state(getter: Callable[[Any], Any], cache: Any) -> Any:
+    """The cache's state, with nothing in it that the cache will change."""
+    return copy_tree(getter(cache))
+
+
+def copy_tree(value: Any) -> Any:
+    """A tree of arrays as a new tree of handles; its shape and container types stay."""
+    if type(value) is tuple or type(value) is list:
+        return type(value)(map(copy_tree, value))
+    if hasattr(value, "_fields"):
+        return type(value)(*map(copy_tree, value))
+    return make_handle(value)
+
+
+FROZEN_STATE = Patch(
+    id="frozen-state",
+    summary="a state snapshot taken from a cache changes as the cache moves on",
+    targets=tuple(
+        Target(
+            *place,
+            f"{cls}.state",
+            around(read_state),
+            body=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
+        )
+        for place, classes in (
+            (_LM, _STATES),
+            (_VLM, _STATES | {"BatchQuantizedKVCache": ("update_and_fetch",)}),
+            (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch",)}),
+        )
+        for cls, methods in classes.items()
+    ),
+    probe="mlx_patches.probes.frozen_state:probe",
+    module=__name__,
+    doc="""A cache's ``state`` changes after it was read.
+
+    Why
+        ``state`` hands out the live ``keys``, ``values``, ``offset`` and ``left_padding``. A
+        rotating cache overwrites its buffer in place, others do after a trim, so a snapshot kept
+        for a prefix cache, a rewind or a save describes a later step than the one it was taken
+        at.
+    How
+        The getter's arrays are handed out as fresh handles, and its lists as new lists: same
+        graph nodes, no copy, no graph operation, and nothing that the cache does later reaches
+        them.
+    Upstream
+        Live in every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10, class by class.
+    Retire when
+        No supported release hands out an object that it goes on changing.
+    """,
+)
