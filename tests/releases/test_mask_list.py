@@ -11,7 +11,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.mask_list import asked, own_function, same
 
-from .conftest import installed
+from .conftest import installed, run_probe
 
 mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("mask-list")
@@ -82,6 +82,8 @@ def recurrent(caches):
 def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
     """It has a mask of another kind, and takes other arguments."""
     state = recurrent(caches)
+    if not run_probe(PATCH, target).red:
+        pytest.skip("the release takes the first of a list itself, of whatever kind")
     ungated(PATCH)
     create = own_function(target)
     batch = caches.BatchKVCache([2, 0])

@@ -8,9 +8,8 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.probes.dynamic_rope import made
-from mlx_patches.probes.long_rope import probe as long_probe
 
-from .conftest import installed
+from .conftest import installed, run_probe
 
 mx = pytest.importorskip("mlx.core")
 DYNAMIC, LONG = (catalogue.builtin().get(id_) for id_ in ("dynamic-rope", "long-rope"))
@@ -80,9 +79,10 @@ def test_dynamic_scaling_reads_nothing_from_the_device(dynamic):
 @pytest.fixture
 def long(ungated):
     """A LongRoPE of two sets of frequencies and scales, that rotates a part of its states."""
-    if not long_probe(LONG.targets[0]).red:
+    found = kind(LONG.targets[0])
+    if not run_probe(LONG, LONG.targets[0]).red:
         pytest.skip("this release has one set of frequencies")
-    rope = kind(LONG.targets[0])(
+    rope = found(
         WIDTH - 2,
         max_position_embeddings=4 * LIMIT,
         original_max_position_embeddings=LIMIT,
