@@ -210,11 +210,11 @@ def masks_in_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_list, "first", lambda cache: cache)
+    monkeypatch.setattr(mask_list, "padded_cache", lambda caches: None)
 
 
-def masks_as_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_after_update, "whole", lambda mask: mask)
+def keys_for_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_after_update, "asking_queries", lambda attention: attention)
 
 
 def values_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,15 +295,22 @@ def masks_of_four_axes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def positions_of_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learned_positions, "numbered", lambda cache: cache)
+    rows = learned_positions.RowPositions
+    monkeypatch.setattr(
+        learned_positions, "RowPositions", lambda wpe, offset: rows(wpe, offset[:1] + 0 * offset)
+    )
 
 
-def offsets_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic_rope, "counted", lambda offset, largest: offset)
+def bases_that_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        dynamic_rope, "grown_bases", lambda ends, base, *rest: base * (ends == ends)
+    )
 
 
-def lengths_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_rope, "counted", lambda offset, largest: offset)
+def rows_that_are_long_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        long_rope, "is_long", lambda ends, limit: (ends > limit) | (ends.max() > limit)
+    )
 
 
 def masks_of_the_last_axis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,8 +351,8 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rope_deltas, "of_prompts", lambda *_: None)
 
 
-def masks_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_by_offset, "uncut", lambda mask: mask)
+def masks_cut_to_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_by_offset, "columns", lambda mask: int(mask[0].sum().item()) - 2)
 
 
 def caches_of_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +482,7 @@ MUTANTS: dict[str, Mutant] = {
     "never-written": empty_caches_that_are_not,
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
-    "long-rope": lengths_that_do_not_count,
+    "long-rope": rows_that_are_long_together,
     "gated-delta-mask": masks_of_the_last_axis,
     "chunked-front": chunks_that_end_with_the_token,
     "server-chunked-hit": hits_that_lack_nothing,
@@ -483,7 +490,7 @@ MUTANTS: dict[str, Mutant] = {
     "kv-bits-refused": models_that_read_all,
     "xtc-rows": rows_at_one_threshold,
     "arrays-extend": batches_of_one_row,
-    "dynamic-rope": offsets_that_do_not_count,
+    "dynamic-rope": bases_that_do_not_grow,
     "rope-deltas": deltas_that_stay,
     "arrays-restored": states_without_left_padding,
     "arrays-chunks": pieces_that_do_not_count,
@@ -509,11 +516,11 @@ MUTANTS: dict[str, Mutant] = {
     "vllm-billing-header": lines_that_stay,
     "vllm-gemma4-reasoning": thoughts_that_are_content,
     "vllm-loaded-model": models_that_are_lost,
-    "mask-by-offset": masks_that_are_cut,
+    "mask-by-offset": masks_cut_to_the_rows,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
-    "mask-after-update": masks_as_they_are_cut,
+    "mask-after-update": keys_for_queries,
     "padding-nan": values_as_they_come,
     "unknown-kwargs": arguments_as_they_come,
     "mistral-row-scale": first_row_for_all,

@@ -1,30 +1,18 @@
-"""Masks that outlive a cut: which cuts, and that a row alone goes as before."""
+"""Masks of every key: a row alone goes as before, and releases that cut rightly lose no bit."""
 
 from __future__ import annotations
 
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.masks.mask_after_update import whole
 from mlx_patches.probes.mask_after_update import batch_caches, decoder, run
 
-from .conftest import installed
+from .conftest import installed, run_probe
 
 mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("mask-after-update")
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
 ROW = [list(range(1, 12))]
-
-
-def test_only_a_cut_from_the_start_leaves_it_whole():
-    mask = mx.arange(24).reshape(2, 1, 3, 4) % 2 == 0
-    kept = whole(mask)
-    assert kept.dtype == mask.dtype
-    assert kept[..., :1].shape == kept[..., :9].shape == mask.shape
-    for index in (0, (..., slice(1, 3)), (slice(None), 0), (..., slice(None, 2), slice(None))):
-        assert mx.array_equal(kept[index], mask[index])
-    assert whole("causal") == "causal"
-    assert whole(None) is None
 
 
 @needs_vlm
@@ -49,6 +37,32 @@ def test_a_mask_that_is_given_is_used_as_it_is(target, ungated):
     causal = model(mx.array(ROW), cache=solo_caches(), **places(model))
     seen = model(mx.array(ROW), None, open_mask, solo_caches(), **places(model))
     assert not mx.allclose(seen[0, 0], causal[0, 0], atol=1e-3)
+
+
+@needs_vlm
+@pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+def test_where_the_release_cuts_after_the_update_the_bits_are_its_own(target, ungated):
+    model, solo_caches = decoder(target)
+    if run_probe(PATCH, target).red:
+        pytest.skip("this release cuts before the update")
+    rows, padding = [ROW[0], [0, 0, *ROW[0][:-2]]], (0, 2)
+    before = run(model, rows, padding, batch_caches(solo_caches(), padding))
+    ungated(PATCH)
+    after = run(model, rows, padding, batch_caches(solo_caches(), padding))
+    assert mx.array_equal(after[0], before[0])
+    assert mx.array_equal(after[1, 2:], before[1, 2:])
+
+
+@needs_vlm
+@pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+def test_the_model_itself_is_left_as_it_was(target, ungated):
+    ungated(PATCH)
+    model, solo_caches = decoder(target)
+    layers = list(model.layers)
+    parts = [type(part) for part in model.modules()]
+    run(model, [ROW[0], ROW[0]], (0, 0), batch_caches(solo_caches(), (0, 0)))
+    assert all(one is other for one, other in zip(model.layers, layers, strict=True))
+    assert [type(part) for part in model.modules()] == parts
 
 
 def places(model) -> dict:

@@ -11,7 +11,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.mask_list import asked, own_function, same
 
-from .conftest import installed
+from .conftest import installed, run_probe
 
 mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("mask-list")
@@ -67,3 +67,57 @@ def test_models_that_imported_the_name_use_it(name, ungated):
     layers = [batch([2, 0]), batch([2, 0])]
     mask = asked(model.create_attention_mask, 5, layers)
     assert same(mask, layers[0].make_mask(5))
+
+
+def recurrent(caches):
+    """A batch's recurrent state, where the release has one, that knows its left padding."""
+    if not hasattr(caches, "ArraysCache"):
+        pytest.skip("this release has no recurrent states")
+    state = caches.ArraysCache(2)
+    state.left_padding = mx.array([2, 0])
+    return state
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
+    """It has a mask of another kind, and takes other arguments."""
+    state = recurrent(caches)
+    if not run_probe(PATCH, target).red:
+        pytest.skip("the release takes the first of a list itself, of whatever kind")
+    ungated(PATCH)
+    create = own_function(target)
+    batch = caches.BatchKVCache([2, 0])
+    assert same(asked(create, tokens, [state, batch]), batch.make_mask(tokens))
+    solo = [recurrent(caches), caches.KVCache()]
+    assert asked(create, tokens, solo) == asked(create, tokens, None)
+
+
+@pytest.mark.parametrize("window_first", [True, False])
+def test_the_mask_has_a_column_for_every_key(window_first, target, caches, ungated):
+    if not hasattr(caches, "BatchRotatingKVCache"):
+        pytest.skip("this release has no batches with windows")
+    ungated(PATCH)
+    create = own_function(target)
+    layers = [caches.BatchKVCache([2, 0]), caches.BatchRotatingKVCache(4, [2, 0])]
+    keys = mx.zeros((2, 1, 9, 4))
+    for layer in layers:
+        layer.update_and_fetch(keys, keys)
+    mask = asked(create, 1, layers[::-1] if window_first else layers)
+    assert mask.shape[-1] == 10
+
+
+def test_a_row_alone_gets_the_release_s_own_mask(target, caches, ungated):
+    def masks(create):
+        found = []
+        for held in (0, 9):
+            for tokens in (1, 3):
+                layers = [caches.RotatingKVCache(4), caches.KVCache()]
+                for layer in layers if held else ():
+                    layer.update_and_fetch(mx.zeros((1, 1, held, 4)), mx.zeros((1, 1, held, 4)))
+                found += [asked(create, tokens, layers), asked(create, tokens, tuple(layers))]
+        return found
+
+    before = masks(own_function(target))
+    ungated(PATCH)
+    for one, other in zip(masks(own_function(target)), before, strict=True):
+        assert same(one, other)

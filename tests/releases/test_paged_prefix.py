@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
+from mlx_patches.patches.vllm_mlx.paged_prefix import INDEX, Index
 from mlx_patches.probes.paged_prefix import BLOCK, PREFIX, given_back, paged_server, prefix_cache
 from mlx_patches.probes.vllm_scheduler import Server, family, llama, sliding_llama
 
@@ -167,3 +168,29 @@ def test_a_block_that_another_sequence_took_is_not_found():
         cache.store_cache(f"other {len(other)}", other, [{"state": kv(1, 2, len(other), 4)[:2]}])
         other = [*other, 1]
     assert cache.fetch_cache("third", [*PREFIX, 91])[0] is None
+
+
+def test_the_index_is_no_larger_than_the_pool_of_blocks():
+    cache = prefix_cache()
+    pool = len(cache.paged_cache.blocks)
+    states = [{"state": kv(1, 2, len(PREFIX), 4)}]
+    for request in range(10 * pool):
+        tokens = [100 + request, *PREFIX[1:]]
+        assert cache.store_cache(f"{request}", tokens, states) is not None
+        assert cache.fetch_cache(f"{request} again", [*tokens, 91])[0].num_tokens == len(PREFIX)
+        cache.paged_cache.delete_block_table(f"{request} again")
+        cache.paged_cache.delete_block_table(f"{request}")
+    assert 0 < len(vars(cache)[INDEX]) <= pool
+
+
+def test_the_index_knows_one_prefix_a_block_and_one_block_a_prefix():
+    index = Index()
+    index.add(1, 16, b"a")
+    index.add(2, 32, b"b")
+    index.add(1, 32, b"c")  # the block was given to another sequence
+    assert (index.ends(), index.find(32, b"b"), index.find(32, b"c")) == ([32], 2, 1)
+    index.add(3, 32, b"b")  # another block was stored for the same prefix
+    assert (len(index), index.find(32, b"b")) == (2, 3)
+    index.forget(2)
+    index.forget(3)
+    assert (len(index), index.find(32, b"b")) == (1, None)

@@ -1,13 +1,13 @@
-"""Generation with ``kv_bits`` dies mid-text on a model whose attention reads floats alone.
+"""Generation with ``kv_bits`` fails mid-text on a model whose attention reads floats alone.
 
 Why
     ``kv_bits`` quantizes the caches once a text is long enough, whatever the model. Gemma 2 and
     4, Phi, DeepSeek V3 and others compute with keys and values themselves, which are then lists
     of parts; gpt-oss attends with sinks, which the quantized attention refuses.
 How
-    The model is asked first: two tokens are fed around a quantization. MLX is lazy, so nothing
-    is computed; what cannot be done raises at once. Then the text goes on in floats, with one
-    warning a model class.
+    The model is asked first, once: two tokens are fed around a quantization. MLX is lazy, so
+    nothing is computed; what cannot be done raises at once. Then the text goes on in floats,
+    with one warning a model class.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -25,6 +26,9 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 
 logger = logging.getLogger("mlx_patches")
+
+# A model and its answers, by its id.
+_ANSWERS: dict[int, tuple[weakref.ref[Any], dict[tuple[int, int], bool]]] = {}
 
 
 def generated(
@@ -48,7 +52,25 @@ def generated(
 
 
 def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
-    """Whether a model goes on after its caches were quantized; True where that fails before."""
+    """Whether a model goes on after its caches were quantized; it is asked once."""
+    answers = answers_of(model)
+    if (bits, group_size) not in answers:
+        answers[bits, group_size] = goes_on(model, bits, group_size)
+    return answers[bits, group_size]
+
+
+def answers_of(model: Any) -> dict[tuple[int, int], bool]:
+    """A model's answers by bits and group size, kept for as long as the model."""
+    key = id(model)  # a model is a dict, which has no hash
+    known = _ANSWERS.get(key)
+    if known is None or known[0]() is not model:
+        known = weakref.ref(model, lambda _: _ANSWERS.pop(key, None)), {}
+        _ANSWERS[key] = known
+    return known[1]
+
+
+def goes_on(model: Any, bits: int, group_size: int) -> bool:
+    """Feed two tokens around a quantization; True where that fails before the second."""
     import mlx.core as mx
 
     release: Any = sys.modules["mlx_lm.generate"]
@@ -76,7 +98,7 @@ def warn(model: str) -> None:
 
 PATCH = Patch(
     id="kv-bits-refused",
-    summary="kv_bits dies mid-text on a model whose attention reads floats alone",
+    summary="kv_bits fails mid-text on a model whose attention reads floats alone",
     targets=tuple(
         Target(
             "mlx-lm",

@@ -7,9 +7,10 @@ Why
     column that stands for all, and a second chunk of a prompt cannot be broadcast. A row alone
     has no mask array, so it goes unseen.
 How
-    The model makes its mask only where it is given none, so it is given one: the first cache's
-    own, as an array that a cut from its start leaves whole. Where the cache makes no array,
-    nothing changes.
+    Where the first cache's mask has more columns than there are new keys, the layers' attention
+    is asked for its rotated queries, keys and values alone, and the release's own
+    ``scaled_dot_product_attention`` gets them after the update, with the whole mask. What else
+    the attention computes is never evaluated: MLX is lazy. Everywhere else nothing changes.
 Upstream
     internvl_chat cuts after the update from mlx-vlm 0.5.0, qwen2_vl and qwen2_5_vl from 0.7.9.
 Retire when
@@ -18,7 +19,8 @@ Retire when
 
 from __future__ import annotations
 
-import functools
+import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -37,31 +39,74 @@ def modelled(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """The decoder's output, with a mask that stays whole until the cache is updated."""
+    """The decoder's output, with a mask of which its attention uses every column."""
     if mask is None and cache and hasattr(cache[0], "make_mask"):
-        tokens = inputs if inputs_embeds is None else inputs_embeds
-        mask = whole(cache[0].make_mask(tokens.shape[1], return_array=False, window_size=None))
+        length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
+        mask = cache[0].make_mask(length, return_array=False, window_size=None)
+        if hasattr(mask, "dtype") and mask.shape[-1] > length:
+            model = with_whole_masks(model)
     return call(model, inputs, inputs_embeds, mask, cache, *args, **kwargs)
 
 
-def whole(mask: Any) -> Any:
-    """A mask array (..., queries, keys) that ``mask[..., :n]`` does not cut; others as they are."""
-    return _whole_mask()(mask) if hasattr(mask, "dtype") else mask
+def with_whole_masks(model: Any) -> Any:
+    """The decoder, of the same weights, with attention that does not cut its mask."""
+    placed = copy.copy(model)
+    placed.layers = [copy.copy(layer) for layer in model.layers]
+    for layer in placed.layers:
+        layer.self_attn = WholeMask(layer.self_attn)
+    return placed
 
 
-@functools.cache
-def _whole_mask() -> Any:
-    import mlx.core as mx
+class WholeMask:
+    """A layer's attention, whose scores are masked after the cache's update."""
 
-    class WholeMask(mx.array):  # type: ignore[misc]
-        def __getitem__(self, index: Any) -> Any:
-            if isinstance(index, tuple) and len(index) == 2 and index[0] is Ellipsis:
-                columns = index[1]
-                if isinstance(columns, slice) and columns.start is columns.step is None:
-                    return self
-            return super().__getitem__(index)
+    def __init__(self, attention: Any):
+        self.attention = attention
 
-    return WholeMask
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.attention, name)
+
+    def __call__(self, x: Any, mask: Any, cache: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the output (rows, length, width) for ``x`` (rows, length, width)."""
+        attention = self.attention
+        queries = handed_on(asking_queries(attention), x, cache, *args, **kwargs).keys
+        new = handed_on(attention, x, cache, *args, **kwargs)
+        keys, values = cache.update_and_fetch(new.keys, new.values)
+        attend = sys.modules[type(attention).__module__].scaled_dot_product_attention
+        output = attend(queries, keys, values, cache, scale=attention.scale, mask=mask)
+        return attention.o_proj(output.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1))
+
+
+def asking_queries(attention: Any) -> Any:
+    """The attention with its queries in the place of its keys, which are rotated alike."""
+    asked = copy.copy(attention)
+    asked.k_proj = asked.v_proj = attention.q_proj
+    asked.n_kv_heads = attention.n_heads
+    if hasattr(attention, "q_norm"):
+        asked.k_norm = attention.q_norm
+    return asked
+
+
+class HandedOn:
+    """What an attention hands its cache: keys and values (rows, heads, length, width)."""
+
+    keys: Any
+    values: Any
+
+    def __init__(self, offset: Any):
+        self.offset = offset
+
+    def update_and_fetch(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Keep the keys and values, and give back these alone."""
+        self.keys, self.values = keys, values
+        return keys, values
+
+
+def handed_on(attention: Any, x: Any, cache: Any, *args: Any, **kwargs: Any) -> HandedOn:
+    """What the attention would hand the cache for ``x``; the cache is not changed."""
+    handed = HandedOn(cache.offset)
+    attention(x, None, handed, *args, **kwargs)
+    return handed
 
 
 PATCH = Patch(

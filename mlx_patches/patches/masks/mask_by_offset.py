@@ -5,7 +5,9 @@ Why
     rows were joined or right-padded holds columns that no row's offset counts, so the mask
     loses its newest columns: it cannot be broadcast, or hides a row's last tokens.
 How
-    The attention gets a batch's mask as one that a cut from its start leaves whole.
+    Where the positions are given, the offset serves that cut alone, so the attention sees the
+    cache with a number for its offset: the mask's columns. It then reads nothing from the
+    device to find the longest row.
 Upstream
     mlx-vlm 0.7.x for qwen3_vl; not fixed in 0.7.10 for the others.
 Retire when
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.patch import Patch, Target, around
-from .mask_after_update import whole
+from ..caches.offset_view import with_offset
 
 _ATTENTION = {
     "qwen3_5": "Qwen3_5Attention",
@@ -34,19 +36,21 @@ def attended(
     x: Any,
     mask: Any = None,
     cache: Any = None,
+    position_ids: Any = None,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     """The attention's output for ``x`` (rows, length, width)."""
-    offset = getattr(cache, "offset", None)
-    if mask is not None and hasattr(offset, "ndim"):
-        mask = uncut(mask)
-    return call(attention, x, mask, cache, *args, **kwargs)
+    is_batch = hasattr(mask, "dtype") and hasattr(getattr(cache, "offset", None), "ndim")
+    # Without positions the offset is where they come from.
+    if is_batch and position_ids is not None:
+        cache = with_offset(cache, columns(mask))
+    return call(attention, x, mask, cache, position_ids, *args, **kwargs)
 
 
-def uncut(mask: Any) -> Any:
-    """A mask that stays whole."""
-    return whole(mask)
+def columns(mask: Any) -> int:
+    """The number of keys that a mask (..., queries, keys) is for."""
+    return int(mask.shape[-1])
 
 
 PATCH = Patch(

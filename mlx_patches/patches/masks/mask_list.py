@@ -6,10 +6,12 @@ Why
     for a prompt and no mask at all for a decode step, and every row attends to its padding.
     A solo cache gives the same answer, which is why it goes unseen.
 How
-    A list or a tuple becomes its first cache. The name is rebound wherever it was imported.
+    A list or a tuple becomes its first attention cache of a batch. One without a window goes
+    first: a sliding layer's mask has its window's columns alone. A list that has none, as of a
+    row alone, goes to the release as it is. The name is rebound wherever it was imported.
 Upstream
-    mlx-vlm 0.7.9 does the same. mlx-vlm took the function from mlx-lm up to 0.6.3; mlx-lm
-    itself passes lists in minicpm3 and phixtral up to 0.31.3.
+    mlx-vlm 0.7.9 takes the first cache of a list. mlx-vlm took the function from mlx-lm up to
+    0.6.3; mlx-lm itself passes lists in minicpm3 and phixtral up to 0.31.3.
 Retire when
     No supported release is older than mlx-vlm 0.7.9 and mlx-lm 0.32.0.
 """
@@ -24,21 +26,39 @@ from ...core.patch import Patch, Target
 
 
 def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
-    """The release's function, which takes a list of caches for the first of them."""
+    """The release's function, which takes a list of caches for the one that knows the padding."""
 
     # Written out, and not by ``around``: it is called in every step.
     @functools.wraps(create)
     def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(cache, (list, tuple)):
-            cache = first(cache)
+            padded = padded_cache(cache)
+            cache = cache if padded is None else padded
         return create(h, cache, *args, **kwargs)
 
     return create_attention_mask
 
 
-def first(caches: Sequence[Any]) -> Any:
-    """The first of the caches; None where there is none."""
-    return caches[0] if caches else None
+def padded_cache(caches: Sequence[Any]) -> Any:
+    """The first attention cache of a batch, one without a window where there is one; or None."""
+    windowed = None
+    for cache in caches:
+        if not has_padded_keys(cache):
+            continue
+        if not hasattr(cache, "max_size"):
+            return cache
+        if windowed is None:
+            windowed = cache
+    return windowed
+
+
+def has_padded_keys(cache: Any) -> bool:
+    """Whether a cache holds keys with left padding; a recurrent state may be padded, too."""
+    return (
+        getattr(cache, "left_padding", None) is not None
+        and hasattr(cache, "update_and_fetch")
+        and hasattr(cache, "make_mask")
+    )
 
 
 PATCH = Patch(

@@ -1,74 +1,120 @@
-"""InternLM dies in every batch: its rope asks whether one position is past a limit.
+"""Dynamic NTK scaling fails in every batch: the rope asks whether one position is past a limit.
 
 Why
     Dynamic NTK scaling changes the base of the rotation once a text is longer than the model
-    was trained for: ``if offset + ... > max_position_embeddings``. The offsets of a batch are
-    an array, which has no truth value.
+    was trained for: ``if length + offset > max_position_embeddings``, or ``max()`` of the two.
+    The offsets of a batch are an array, which has no truth value.
 How
-    While every row is below the limit, the comparison sees the largest of them. Where one is
-    above, rows are rotated one by one, each with its own base, as they would be alone.
+    Every row is rotated twice, by the usual base and by the base of its own length, and keeps
+    the rotation that it has alone. Nothing is read from the device. A scalar offset goes to the
+    release's own code.
 Upstream
-    mlx-lm 0.32.0 uses another rope unless the config asks for this one; not fixed there.
+    mlx-lm 0.32.0 moves InternLM 2 to ``rope_utils``, whose rope has the same defect; not fixed
+    in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The rope takes offsets by row.
+    The ropes take an array of offsets.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from ...core.patch import Patch, Target, around
 
-_PLACES = (
-    ("mlx-lm", "mlx_lm.models.internlm2"),
-    ("mlx-lm", "mlx_lm.models.internlm3"),
-    ("mlx-vlm", "mlx_vlm.models.internlm2.language"),
-    ("mlx-vlm", "mlx_vlm.models.internlm3.language"),
-)
+
+def rotated_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+    """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
+    if not getattr(offset, "ndim", 0):
+        return call(rope, x, offset)
+    # InternLM takes the number of heads for the length; a row alone is rotated so too.
+    return rotate_rows(rope, x, offset, offset + x.shape[1], rope.original_base, rope.scale)
 
 
 def rotated(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
     """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
+    return rotate_rows(rope, x, offset, offset + x.shape[-2], rope.base, 1.0, rope.factor)
+
+
+def rotate_rows(
+    rope: Any,
+    x: Any,
+    offset: Any,
+    ends: Any,
+    base: float,
+    scale: float,
+    factor: float | None = None,
+) -> Any:
+    """``x`` (rows, heads, length, width), each row rotated by the base of its own length.
+
+    A row within the limit gets the bits of MLX's own rotation, as it would alone.
+
+    Args:
+        offset: each row's position of its first token (rows,).
+        ends: each row's number of tokens, as the rope counts them (rows,).
+        base: of the rotation of a row within the limit.
+        scale: of the positions.
+        factor: of the base's growth past the limit; ``scale`` by default.
+    """
     import mlx.core as mx
 
-    rows = offset.tolist()
-    if x.shape[1] + max(rows) <= rope.max_position_embeddings:
-        return call(rope, x, counted(offset, max(rows)))
-    return mx.concatenate([call(rope, x[i : i + 1], row) for i, row in enumerate(rows)])
+    limit = rope.max_position_embeddings
+    usual = mx.fast.rope(
+        x, rope.dims, traditional=rope.traditional, base=base, scale=scale, offset=offset
+    )
+    bases = grown_bases(ends, base, scale if factor is None else factor, limit, rope.dims)
+    half = rope.dims // 2
+    speeds = mx.exp(mx.log(bases)[:, None] * (mx.arange(half) / -half))  # (rows, half)
+    positions = scale * (offset[:, None] + mx.arange(x.shape[-2]))  # (rows, length)
+    own = rotate(x, positions[..., None] * speeds[:, None], rope.traditional)
+    return mx.where((ends > limit)[:, None, None, None], own, usual)
 
 
-def counted(offset: Any, largest: int) -> Any:
-    """Offsets by row, of which the sum with a number is that with the largest."""
-    found = _counted()(offset)
-    found.largest = largest
-    return found
-
-
-@functools.cache
-def _counted() -> Any:
+def grown_bases(ends: Any, base: float, factor: float, limit: int, dims: int) -> Any:
+    """The bases (rows,) of rows past the limit; those of others are not looked at."""
     import mlx.core as mx
 
-    class Counted(mx.array):  # type: ignore[misc]
-        largest: int
+    growth = factor * mx.maximum(ends, limit) / limit - (factor - 1)
+    return base * growth ** (dims / (dims - 2))
 
-        def __add__(self, other: Any) -> Any:
-            return self.largest + other
 
-        __radd__ = __add__
+def rotate(x: Any, angles: Any, traditional: bool) -> Any:
+    """``x`` (rows, heads, length, width), rotated by ``angles`` (rows, length, dims / 2).
 
-    return Counted
+    ``traditional`` pairs neighbours, and not the two halves of the first ``dims`` dimensions.
+    """
+    import mlx.core as mx
 
+    dims = 2 * angles.shape[-1]
+    cos, sin = mx.cos(angles)[:, None], mx.sin(angles)[:, None]
+    first, second = (
+        (x[..., :dims:2], x[..., 1:dims:2])
+        if traditional
+        else (x[..., : dims // 2], x[..., dims // 2 : dims])
+    )
+    pair = [first * cos - second * sin, first * sin + second * cos]
+    turned = mx.stack(pair, -1).flatten(-2) if traditional else mx.concatenate(pair, -1)
+    return mx.concatenate([turned.astype(x.dtype), x[..., dims:]], -1)
+
+
+_CALL = "DynamicNTKScalingRoPE.__call__"
 
 PATCH = Patch(
     id="dynamic-rope",
-    summary="InternLM dies in every batch: its rope takes the rows' offsets for one number",
-    targets=tuple(
-        Target(distribution, module, "DynamicNTKScalingRoPE.__call__", around(rotated))
-        for distribution, module in _PLACES
+    summary="models with dynamic NTK scaling, InternLM among them, fail in every batch",
+    targets=(
+        *(
+            Target(distribution, module, _CALL, around(rotated_internlm))
+            for distribution, module in (
+                ("mlx-lm", "mlx_lm.models.internlm2"),
+                ("mlx-lm", "mlx_lm.models.internlm3"),
+                ("mlx-vlm", "mlx_vlm.models.internlm2.language"),
+                ("mlx-vlm", "mlx_vlm.models.internlm3.language"),
+            )
+        ),
+        Target("mlx-lm", "mlx_lm.models.rope_utils", _CALL, around(rotated)),
     ),
     probe="mlx_patches.probes.dynamic_rope:probe",
     module=__name__,

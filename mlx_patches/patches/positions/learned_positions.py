@@ -1,11 +1,10 @@
-"""GPT-BigCode dies in every batch: it makes its positions from one number.
+"""GPT-BigCode fails in every batch: it makes its positions from one number.
 
 Why
     The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch's
     cache has an offset for each row, which NumPy cannot take for a number.
 How
-    For such a cache the model is called with an embedding that already knows each row's own
-    positions, and with a first cache whose offset is a number that goes unused.
+    For such a cache the model counts from 0, and its position embedding adds each row's offset.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
@@ -19,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target, around
+from ..caches.offset_view import with_offset
 
 
 def modelled(
@@ -29,49 +29,32 @@ def modelled(
     if not getattr(offset, "ndim", 0):
         return call(model, inputs, cache, *args, **kwargs)
     placed = copy.copy(model)
-    placed.wpe = Placed(model.wpe, positions(offset, inputs.shape[1]))
+    placed.wpe = RowPositions(model.wpe, offset)
     return call(placed, inputs, numbered(cache), *args, **kwargs)
 
 
-def positions(offset: Any, length: int) -> Any:
-    """The positions (rows, length) of the next tokens."""
-    import mlx.core as mx
+class RowPositions:
+    """Position embeddings that count each row's positions from its own offset (rows,)."""
 
-    # A row's padding has no position; its embedding is not looked at.
-    return mx.maximum(offset[:, None] + mx.arange(length), 0)
+    def __init__(self, embedding: Callable[[Any], Any], offset: Any):
+        self.embedding, self.offset = embedding, offset
 
+    def __call__(self, positions: Any) -> Any:
+        """Return the embeddings (rows, length, width) of ``positions`` (length,)."""
+        import mlx.core as mx
 
-class Placed:
-    """Position embeddings of known positions, whatever is asked for."""
-
-    def __init__(self, embedding: Callable[[Any], Any], positions: Any):
-        self.embedding, self.positions = embedding, positions
-
-    def __call__(self, _: Any) -> Any:
-        """Return the embeddings (rows, length, width)."""
-        return self.embedding(self.positions)
-
-
-class Numbered:
-    """A cache, but for its offset."""
-
-    offset = 0
-
-    def __init__(self, cache: Any):
-        self._cache = cache
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
+        # A row's padding has no position; its embedding is not looked at.
+        return self.embedding(mx.maximum(self.offset[:, None] + positions, 0))
 
 
 def numbered(cache: Sequence[Any]) -> list[Any]:
-    """The caches, the first with a number for its offset."""
-    return [Numbered(cache[0]), *cache[1:]]
+    """The caches, the first with 0 for its offset: the model counts from there."""
+    return [with_offset(cache[0], 0), *cache[1:]]
 
 
 PATCH = Patch(
     id="learned-positions",
-    summary="GPT-BigCode dies in every batch: it takes the rows' offsets for one number",
+    summary="GPT-BigCode fails in every batch: it treats cache.offset as a scalar",
     targets=(
         Target("mlx-lm", "mlx_lm.models.gpt_bigcode", "GPTBigCodeModel.__call__", around(modelled)),
         Target(

@@ -1,14 +1,15 @@
-"""LongRoPE models die in every batch: the rope asks whether one text is long.
+"""LongRoPE models fail in every batch: the rope asks whether one text is long.
 
 Why
     The rope takes other frequencies once a text is longer than the model was first trained for:
     ``if offset + length > original_max_position_embeddings``. The offsets of a batch are an
     array, which has no truth value.
 How
-    While all rows agree, the comparison sees the largest of them. Where they do not, rows are
-    rotated one by one, each with its own frequencies, as they would be alone.
+    Every row is rotated twice, by the frequencies of short and of long texts, and keeps the
+    rotation of its own length: the bits that it gets alone. Nothing is read from the device. A
+    scalar offset goes to the release's own code.
 Upstream
-    mlx-lm 0.30.2 asks no more: it has one set of frequencies.
+    mlx-lm 0.30.2 has one set of frequencies.
 Retire when
     No supported release is older than mlx-lm 0.30.2.
 """
@@ -19,25 +20,40 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.patch import Patch, Target, around
-from .dynamic_rope import counted
 
 
 def rotated(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
     """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
-    if not getattr(offset, "ndim", 0):
+    if not getattr(offset, "ndim", 0) or not hasattr(rope, "_short_freqs"):
         return call(rope, x, offset)
     import mlx.core as mx
 
-    rows = offset.tolist()
-    limit = rope.original_max_position_embeddings - x.shape[-2]
-    if len({row > limit for row in rows}) == 1:
-        return call(rope, x, counted(offset, max(rows)))
-    return mx.concatenate([call(rope, x[i : i + 1], row) for i, row in enumerate(rows)])
+    long = is_long(offset + x.shape[-2], rope.original_max_position_embeddings)
+    return mx.where(
+        long[:, None, None, None],
+        rotate(x, offset, rope.dim, rope._long_scale, rope._long_freqs),
+        rotate(x, offset, rope.dim, rope._short_scale, rope._short_freqs),
+    )
+
+
+def is_long(ends: Any, limit: int) -> Any:
+    """Whether each row (rows,) has more tokens than the limit."""
+    return ends > limit
+
+
+def rotate(x: Any, offset: Any, dims: int, scale: float, freqs: Any) -> Any:
+    """``x`` (rows, heads, length, width) with its first ``dims`` dimensions scaled and rotated."""
+    import mlx.core as mx
+
+    scaled = x.at[..., :dims].multiply(scale)
+    return mx.fast.rope(
+        scaled, dims, traditional=False, base=None, scale=1.0, offset=offset, freqs=freqs
+    )
 
 
 PATCH = Patch(
     id="long-rope",
-    summary="LongRoPE models die in every batch: the rope takes the rows' offsets for one number",
+    summary="LongRoPE models fail in every batch: the rope compares an array of offsets",
     targets=(
         Target("mlx-lm", "mlx_lm.models.rope_utils", "SuScaledRoPE.__call__", around(rotated)),
     ),

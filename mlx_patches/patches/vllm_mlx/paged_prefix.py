@@ -31,8 +31,46 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 from .prefix_hit import handles
 
-# The prefix cache's attribute with its blocks' ids by prefix key, by the prefix's length.
+# The prefix cache's attribute with the ``Index`` of its blocks.
 INDEX = "_mlx_patches_blocks"
+
+
+class Index:
+    """Which block ends which prefix: the last that each block was stored for, so it is no
+    larger than the host's pool of blocks."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, dict[bytes, int]] = {}  # by the prefix's length, then its key
+        self._prefixes: dict[int, tuple[int, bytes]] = {}  # by the block's id
+
+    def __len__(self) -> int:
+        return len(self._prefixes)
+
+    def add(self, block_id: int, end: int, key: bytes) -> None:
+        """Note the block of the prefix of ``end`` tokens; forget what it was of before."""
+        self.forget(block_id)
+        before = self._blocks.get(end, {}).get(key)
+        if before is not None:
+            self.forget(before)
+        self._blocks.setdefault(end, {})[key] = block_id
+        self._prefixes[block_id] = end, key
+
+    def forget(self, block_id: int) -> None:
+        """Drop a block, if it is known."""
+        prefix = self._prefixes.pop(block_id, None)
+        if prefix is not None:
+            end, key = prefix
+            del self._blocks[end][key]
+            if not self._blocks[end]:
+                del self._blocks[end]
+
+    def ends(self) -> list[int]:
+        """The lengths of the known prefixes, the shortest first."""
+        return sorted(self._blocks)
+
+    def find(self, end: int, key: bytes) -> int | None:
+        """The id of the block that ends a prefix."""
+        return self._blocks[end].get(key)
 
 
 class Layers(list[Any]):
@@ -117,12 +155,12 @@ def stored(
         return None
     known = list(tokens[:length])
     table = store(cache, request_id, known, Layers(cache_data, known))
-    index = vars(cache).setdefault(INDEX, {})
+    index: Index = vars(cache).setdefault(INDEX, Index())
     blocks = cache.paged_cache.allocated_blocks
     for id_ in table.block_ids if table else ():
         piece = piece_of(blocks.get(id_))
         if piece and (blocks[id_].token_count == cache.block_size or piece.has_whole):
-            index.setdefault(piece.end, {})[piece.key] = id_
+            index.add(id_, piece.end, piece.key)
     return table
 
 
@@ -198,10 +236,13 @@ def longest(cache: Any, tokens: Sequence[int]) -> list[Any]:
 
 def candidates(cache: Any, tokens: Sequence[int]) -> Iterator[Any]:
     """The blocks that end a prefix of the tokens, short of the whole, by its length."""
-    index, blocks, keys = vars(cache)[INDEX], cache.paged_cache.allocated_blocks, Keys(tokens)
-    for end in sorted(end for end in index if end < len(tokens)):
+    index: Index = vars(cache)[INDEX]
+    blocks, keys = cache.paged_cache.allocated_blocks, Keys(tokens)
+    for end in index.ends():
+        if end >= len(tokens):
+            break
         key = keys.upto(end)
-        block = blocks.get(index[end].get(key))
+        block = blocks.get(index.find(end, key))
         piece = piece_of(block)
         # A block may have been given to another sequence since.
         if piece and piece.key == key and piece.end - piece.start == block.token_count:

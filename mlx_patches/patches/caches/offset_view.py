@@ -1,0 +1,27 @@
+"""A cache that is seen with another offset than its own."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+
+def with_offset(cache: Any, offset: int) -> Any:
+    """A view of a cache: what it holds and does is the cache's own, but for ``offset``."""
+    return _view()(cache, offset)
+
+
+@functools.cache
+def _view() -> Any:
+    import wrapt  # not at start-up
+
+    class OffsetView(wrapt.ObjectProxy[Any]):
+        def __init__(self, cache: Any, offset: int):
+            super().__init__(cache)
+            self._self_offset = offset
+
+        @property
+        def offset(self) -> int:
+            return self._self_offset
+
+    return OffsetView
