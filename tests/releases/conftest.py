@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from zlib import crc32
 
@@ -102,3 +103,23 @@ def ungated() -> Iterator[Callable[[Patch], Manager]]:
     yield apply
     for manager in managers:
         manager.restore()
+
+
+@pytest.fixture
+def device_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where ``tolist`` and ``item`` of an array are called from, as the test runs."""
+    import mlx.core as mx
+
+    reads: list[str] = []
+
+    def counting(original: Callable[..., object]) -> Callable[..., object]:
+        def read(array: object) -> object:
+            frame = sys._getframe(1)
+            reads.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            return original(array)
+
+        return read
+
+    for name in ("tolist", "item"):
+        monkeypatch.setattr(mx.array, name, counting(getattr(mx.array, name)))
+    return reads

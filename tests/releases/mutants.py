@@ -48,6 +48,7 @@ from mlx_patches.patches.models import (
     recurrent_padding,
     ring_rows,
     row_by_row,
+    row_calls,
     unknown_kwargs,
 )
 from mlx_patches.patches.positions import (
@@ -196,7 +197,7 @@ def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        recurrent_padding, "tokens_of", lambda layer, rows, length: [(0, length)] * rows
+        recurrent_padding, "find_spans", lambda left, lengths, length: [(0, length)] * len(left)
     )
 
 
@@ -355,8 +356,11 @@ def masks_cut_to_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_by_offset, "columns", lambda mask: int(mask[0].sum().item()) - 2)
 
 
-def caches_of_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_by_row, "of_batch", lambda layer: False)
+def rows_fed_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_parts(layer: Any, shape: tuple[int, int]) -> list[row_calls.RowPart]:
+        return [row_calls.RowPart(row, shape, (0, shape[1])) for row in range(shape[0])]
+
+    monkeypatch.setattr(row_by_row, "find_parts", find_parts)
 
 
 def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,7 +508,7 @@ MUTANTS: dict[str, Mutant] = {
     "recurrent-extract": rows_that_are_all_the_first,
     "cachelist-state": states_of_another_cache,
     "rotating-merge": windows_at_the_beginning,
-    "row-by-row": caches_of_no_rows,
+    "row-by-row": rows_fed_with_their_padding,
     "vllm-gemma4-attention": a_copy_all_the_same,
     "prefix-hit": prefixes_as_they_come,
     "legacy-prefix-hit": first_layers_for_all,

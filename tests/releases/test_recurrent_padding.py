@@ -1,15 +1,24 @@
-"""Recurrent families with quantized keys and values in their attention layers."""
+"""Recurrent families beyond the probe: quantized batches, outputs, arguments and device reads."""
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.rows import recurrent
+from mlx_patches.patches.models import recurrent_padding
+from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
-pytest.importorskip("mlx_vlm")
+from .conftest import installed
+
+mx = pytest.importorskip("mlx.core")
+
 NEEDED = (
     "offset-alias",
     "mask-by-offset",
@@ -18,16 +27,208 @@ NEEDED = (
     "rope-deltas",
     "padding-nan",
 )
+PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
+PADDING = [0, 3]
+TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]
+TOLERANCE = 1e-3
 
 
 @pytest.mark.parametrize("family", ["bailing_moe_linear", "jamba", "qwen3_5"])
 def test_a_quantized_batch_stays_quantized(family):
-    try:
-        model = build(Family("mlx-vlm", family))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    pytest.importorskip("mlx_vlm")
+    model = built(f"mlx-vlm:{family}")
     with out_of_the_way((*NEEDED, "recurrent-padding", "quantized-decode-mask")):
         cell = SCENARIOS["quantized-8"](model)
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)
     assert cell.verdict == "green", cell.detail
+
+
+def built(name: str) -> LabModel:
+    """A family's tiny model; skips where the environment has none."""
+    distribution, family = name.split(":")
+    if not installed(distribution):
+        pytest.skip(f"{distribution} is not installed")
+    try:
+        return build(Family(distribution, family))
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def repaired(ungated):
+    """Build a family's tiny model, with the patch applied, and others that its batches need."""
+    managers = []
+
+    def prepare(name: str) -> LabModel:
+        model = built(name)
+        for patch in ("offset-alias", "mask-by-offset", "recurrent-padding"):
+            managers.append(ungated(catalogue.builtin().get(patch)))
+        return model
+
+    yield prepare
+    assert not any(manager.withdrawn for manager in managers)
+
+
+def padded_batch(model: LabModel) -> list[object]:
+    """The caches of a left-padded batch; skips where the release has none."""
+    try:
+        cache = engine.batch_cache(model, PADDING)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
+        pytest.skip("the release batches no recurrent caches")
+    return cache
+
+
+def compare(batch: object, model: LabModel) -> None:
+    """Each row of a left-padded batch's logits is what the row has alone."""
+    for row, prompt in enumerate(PROMPTS):
+        engine.forget(model)
+        alone = model.call([prompt], model.make_cache())[0]
+        assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
+
+
+LM = ("mlx-lm:nemotron_h", "mlx-lm:falcon_h1", "mlx-lm:plamo2", "mlx-lm:mamba")
+VLM = ("mlx-vlm:nemotron_h", "mlx-vlm:falcon_h1", "mlx-vlm:plamo2vl")
+
+
+@pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
+def test_the_hidden_state_of_every_row(name, repaired):
+    model = repaired(name)
+    if not model.module(mx.array([[1]]), return_hidden=True).hidden_states:
+        pytest.skip("the release gives no hidden states")
+    out = model.module(mx.array(TABLE), cache=padded_batch(model), return_hidden=True)
+    compare(out.logits, model)
+    hidden = out.hidden_states[-1]
+    assert hidden.shape[:2] == (2, 5)
+    for row, prompt in enumerate(PROMPTS):
+        engine.forget(model)
+        tokens, cache = mx.array([prompt]), model.make_cache()
+        alone = model.module(tokens, cache=cache, return_hidden=True).hidden_states[-1][0]
+        assert mx.abs(hidden[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
+def test_a_call_without_logits(name, repaired):
+    model = repaired(name)
+    given = {"return_hidden": True, "skip_logits": True, "return_shared_kv": True}
+    if model.module(mx.array([[1]]), **given).logits is not None:
+        pytest.skip("the release gives them all the same")
+    cache = padded_batch(model)
+    out = model.module(mx.array(TABLE), cache=cache, **given)
+    assert out.logits is None and out.shared_kv_states == {}
+    assert out.hidden_states[-1].shape[:2] == (2, 5)
+    # The states are those of the prompts, so what comes next is right too.
+    step = model.call([[1], [2]], cache)
+    for row, prompt in enumerate(PROMPTS):
+        engine.forget(model)
+        alone = model.call([[*prompt, row + 1]], model.make_cache())[0, -1]
+        assert mx.abs(step[row, -1] - alone).max().item() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_a_decode_step_reads_nothing_and_a_prompt_little(name, repaired, device_reads):
+    model = repaired(name)
+    cache = padded_batch(model)
+
+    def reads() -> int:
+        """How often our own code reads, or a cache on its behalf."""
+        found = [one for one in device_reads if "mlx_patches/patches" in one or "cache.py" in one]
+        device_reads.clear()
+        return len(found)
+
+    reads()
+    model.call(TABLE, cache)
+    assert reads() <= 2  # the marks; what the attention layers count
+    for layer in recurrent(cache):
+        assert layer.left_padding is None
+    for token in (1, 2):
+        model.call([[token], [token]], cache)
+        assert reads() == 0
+
+
+def test_equal_rows_read_the_device_once(repaired, device_reads):
+    model = repaired("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")
+    cache = padded_batch(model)
+    for layer in recurrent(cache):
+        layer.left_padding = mx.array([0, 0])
+    model.call([PROMPTS[0], PROMPTS[0]], cache)
+    assert sum("mlx_patches/patches" in one for one in device_reads) <= 1
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_arguments(name, repaired):
+    model = repaired(name)
+    parameters = inspect.signature(type(model.module).__call__).parameters
+    tokens = mx.array(TABLE)
+    before = [None] * (list(parameters).index("cache") - 2)
+    compare(logits_of(model.module(tokens, *before, padded_batch(model))), model)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        out = model.module(tokens, cache=padded_batch(model), unknown=object(), n=3)
+        compare(logits_of(out), model)
+    else:
+        with pytest.raises(TypeError):
+            model.module(tokens, cache=padded_batch(model), unknown=1)
+    assert logits_of(model.module(tokens, cache=None)).shape[:2] == (2, 5)
+
+
+@pytest.mark.parametrize("name", VLM)
+def test_embeddings_in_place_of_ids(name, repaired):
+    model = repaired(name)
+    inner = getattr(model.module, "backbone", None) or model.module.model
+    embed = inner["embeddings"] if "embeddings" in inner else inner["embed_tokens"]
+    embeddings = embed(mx.array(TABLE))
+    expected = model.module(mx.array(TABLE[:1]), inputs_embeds=embeddings[:1]).logits
+    out = model.module(mx.array(TABLE), inputs_embeds=embeddings, cache=padded_batch(model))
+    assert mx.abs(out.logits[:1] - expected).max().item() <= TOLERANCE
+    short = model.module(mx.array(TABLE[1:])[:, 3:], inputs_embeds=embeddings[1:, 3:]).logits
+    assert mx.abs(out.logits[1:, 3:] - short).max().item() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_caches_that_a_host_subclasses(name, repaired):
+    model = repaired(name)
+    cache = padded_batch(model)
+    for layer in cache:
+        for one in (layer, *getattr(layer, "caches", ())):
+            one.__class__ = type("Host", (type(one),), {"__module__": __name__})
+    compare(model.call(TABLE, cache), model)
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_a_piece_without_tokens_of_any_row(name, repaired):
+    """Two rows that are all padding in the first piece, as where a longer row left the batch."""
+    model = repaired(name)
+    padded_batch(model)
+    cache = engine.batch_cache(model, [2, 5])
+    out = model.call([[0, 0], [0, 0]], cache)
+    assert out.shape[:2] == (2, 2)
+    compare(model.call(TABLE, cache), model)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_row_that_raises_leaves_the_batch_as_it_was(failing):
+    model = built("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")
+    cache = padded_batch(model)
+    release = inspect.unwrap(type(model.module).__call__)
+    fed = []
+
+    def call(self, inputs, cache=None):
+        fed.append(inputs.shape[0])
+        if len(fed) > failing:
+            raise RuntimeError("no memory")
+        return release(self, inputs, cache=cache)
+
+    before = [(dict(vars(one)), list(getattr(one, "cache", ()))) for one in cache]
+    with pytest.raises(RuntimeError, match="no memory"):
+        recurrent_padding.call_padded_rows_apart(call)(model.module, mx.array(TABLE), cache=cache)
+    assert fed == [1] * (failing + 1)
+    after = [(dict(vars(one)), list(getattr(one, "cache", ()))) for one in cache]
+    for (old, states), (new, held) in zip(before, after, strict=True):
+        assert all(new[key] is value for key, value in old.items())
+        assert [id(one) for one in states] == [id(one) for one in held]
+
+
+def logits_of(out: object) -> object:
+    return getattr(out, "logits", out)

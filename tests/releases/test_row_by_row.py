@@ -1,25 +1,76 @@
-"""Row by row beyond the probe: rows that are all padding, and what is no row's own."""
+"""Row by row beyond the probe: memory, device reads, outputs, and every kind of argument."""
 
 from __future__ import annotations
 
+import gc
+import inspect
+from collections.abc import Callable, Iterator
+
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.core.patch import Patch
+from mlx_patches.lab import Family, LabModel, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.models import row_by_row
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
+from .conftest import installed
+
 mx = pytest.importorskip("mlx.core")
+
+SOME = ("mlx-vlm:mllama", "mlx-vlm:moondream3", "mlx-vlm:afm7", "mlx-lm:afm7")
+PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
+PADDING = [0, 3]
+TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]
+TOLERANCE = 1e-3
+
+
+def built(name: str) -> LabModel:
+    """A family's tiny model; skips where the environment has none."""
+    distribution, family = name.split(":")
+    if not installed(distribution):
+        pytest.skip(f"{distribution} is not installed")
+    try:
+        return build(Family(distribution, family))
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(params=SOME)
+def model(request, ungated: Callable[[Patch], object]) -> Iterator[LabModel]:
+    """A tiny model, with the patch applied."""
+    model = built(request.param)
+    manager = ungated(catalogue.builtin().get("row-by-row"))
+    # Repairs of these models' batches that have nothing to do with rows.
+    with out_of_the_way(("offset-alias", "mllama-text")):
+        yield model
+    assert not manager.withdrawn
+
+
+def logits_of(out: object) -> object:
+    return getattr(out, "logits", out)
+
+
+def compare(batch: object, model: LabModel) -> None:
+    """Each row of a left-padded batch's logits is what the row has alone."""
+    for row, prompt in enumerate(PROMPTS):
+        alone = model.call([prompt], model.make_cache())[0]
+        assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
+
+
+def compare_step(batch: object, model: LabModel) -> None:
+    """The same of a step behind the prompts, that feeds the tokens 1 and 2."""
+    for row, (prompt, token) in enumerate(zip(PROMPTS, (1, 2), strict=True)):
+        alone = model.call([[*prompt, token]], model.make_cache())[0, -1]
+        assert mx.abs(batch[row, -1] - alone).max().item() <= TOLERANCE
 
 
 @pytest.mark.parametrize("family", ["cohere_compass", "ernie4_5_moe_vl"])
 def test_a_piece_that_is_all_padding(family):
     pytest.importorskip("mlx_vlm")
-    try:
-        model = build(Family("mlx-vlm", family))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    model = built(f"mlx-vlm:{family}")
     with out_of_the_way(("row-by-row", "offset-alias", "rotating-max-size", "mask-list")):
         cell = SCENARIOS["chunked-batch"](model)
     if cell.verdict == "n/a":
@@ -37,8 +88,126 @@ def test_features_of_the_whole_batch_are_left_to_the_release():
         seen.append(inputs.shape)
         return "whole"
 
-    whole = row_by_row.one_at_a_time(call)
+    whole = row_by_row.call_per_row(call)
     tokens = mx.zeros((2, 3), mx.int32)
     given = {row_by_row.FEATURES: [mx.zeros((4, 8))]}
     assert whole(None, tokens, cache=[Layer()], **given) == "whole"
     assert seen == [(2, 3)]
+
+
+def test_memory_stays_flat_without_the_cyclic_collector(model):
+    cache = model.make_batch_cache(PADDING)
+    mx.eval(model.call(TABLE, cache))
+    live = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            mx.eval(model.call([[1], [2]], cache), [layer.state for layer in cache])
+            live.append(mx.get_active_memory())
+    finally:
+        gc.enable()
+    # The batch's own buffers grow by 256 tokens at a time, so not at all here.
+    assert live[-1] - live[1] <= 1024
+
+
+def test_no_cache_waits_for_the_cyclic_collector(model):
+    rows = type(model.make_cache()[0])
+    cache = model.make_batch_cache(PADDING)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(one, rows) for one in gc.get_objects())
+        for _ in range(3):
+            mx.eval(model.call([[1], [2]], cache))
+        assert sum(isinstance(one, rows) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()
+
+
+def test_a_decode_step_reads_the_device_once(model, device_reads):
+    cache = model.make_batch_cache(PADDING)
+    model.call(TABLE, cache)
+    device_reads.clear()
+    model.call([[1], [2]], cache)
+    assert len(device_reads) <= 1, device_reads
+
+
+def test_rows_are_as_alone(model):
+    compare(model.call(TABLE, model.make_batch_cache(PADDING)), model)
+
+
+def test_a_cache_by_position(model):
+    names = list(inspect.signature(type(model.module).__call__).parameters)
+    before = [None] * (names.index("cache") - 2)
+    out = model.module(mx.array(TABLE), *before, model.make_batch_cache(PADDING))
+    compare(logits_of(out), model)
+
+
+def test_without_a_cache(model):
+    tokens = mx.array(TABLE[:1])
+    expected = inspect.unwrap(type(model.module).__call__)(model.module, tokens)
+    for out in (model.module(tokens), model.module(tokens, cache=None)):
+        assert mx.array_equal(logits_of(out), logits_of(expected)).item()
+
+
+def test_an_unknown_argument(model):
+    parameters = inspect.signature(type(model.module).__call__).parameters.values()
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+        with pytest.raises(TypeError):
+            model.module(mx.array(TABLE), cache=model.make_batch_cache(PADDING), unknown=1)
+        return
+    compare(model.call(TABLE, model.make_batch_cache(PADDING), unknown=object(), n=3), model)
+
+
+def test_embeddings_in_place_of_ids(model):
+    if "inputs_embeds" not in inspect.signature(type(model.module).__call__).parameters:
+        pytest.skip("it takes none")
+    inner = model.module.model
+    embed = next(getattr(inner, n) for n in ("embed_tokens", "embedding", "wte") if n in inner)
+    embeddings = embed(mx.array(TABLE))
+    for ids in (mx.array(TABLE), None):
+        if ids is None and model.family.name == "moondream3":
+            continue  # it asks the ids for their shape
+        out = model.module(ids, inputs_embeds=embeddings, cache=model.make_batch_cache(PADDING))
+        compare(logits_of(out), model)
+
+
+def test_a_mask_of_the_batch(model):
+    if "mask" not in inspect.signature(type(model.module).__call__).parameters:
+        pytest.skip("it takes none")
+    cache = model.make_batch_cache(PADDING)
+    compare(model.call(TABLE, cache, mask=cache[0].make_mask(len(TABLE[0]))), model)
+    # A row's own mask, behind a history: the batch's has a column for each key of the batch.
+    compare_step(model.call([[1], [2]], cache, mask=cache[0].make_mask(1)), model)
+
+
+def test_no_tokens(model):
+    """These releases refuse it, with a batch's caches and without; the caches stay as they were."""
+    cache = model.make_batch_cache(PADDING)
+    model.call(TABLE, cache)
+    with pytest.raises(ValueError, match="empty array"):
+        mx.eval(model.call(mx.zeros((1, 0), mx.int32), model.make_cache()))
+    with pytest.raises(ValueError, match="empty array"):
+        mx.eval(model.call(mx.zeros((2, 0), mx.int32), cache))
+    compare_step(model.call([[1], [2]], cache), model)
+
+
+def test_caches_that_a_host_subclasses(model):
+    cache = model.make_batch_cache(PADDING)
+    for layer in cache:
+        layer.__class__ = type("HostCache", (type(layer),), {"__module__": __name__})
+    compare(model.call(TABLE, cache), model)
+    compare_step(model.call([[1], [2]], cache), model)
+
+
+def test_every_output_is_joined(ungated):
+    model = built("mlx-vlm:mllama")
+    manager = ungated(catalogue.builtin().get("row-by-row"))
+    width = model.module.config.hidden_size
+    states = mx.random.normal((2, 7, width), key=mx.random.key(1))
+    cache = model.make_batch_cache(PADDING)
+    out = model.module(mx.array(TABLE), cache=cache, cross_attention_states=states)
+    assert not manager.withdrawn
+    assert out.logits.shape[:2] == (2, 5)
+    assert mx.array_equal(out.cross_attention_states, states).item()

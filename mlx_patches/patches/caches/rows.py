@@ -1,4 +1,4 @@
-"""Takes the rows of a batch's caches apart, and puts them together again in place."""
+"""Takes the rows of a batch's caches out, and puts them back in place."""
 
 from __future__ import annotations
 
@@ -9,63 +9,180 @@ from typing import Any
 
 from .quantized import affine as batch_quantized
 
+# What a batch's attention cache counts, a number a row, as arrays (rows,).
+COUNTS = ("left_padding", "offset")
 
-def row_of(layer: Any, row: int, fresh: Any) -> Any:
-    """One row of a layer's batch cache, as the cache that it would have alone.
+
+def read_counts(arrays: Sequence[Any]) -> list[list[int] | None]:
+    """Arrays (rows,) as lists of numbers, None for anything else. One device read for all."""
+    import mlx.core as mx
+
+    known = [array for array in arrays if is_counts(array)]
+    if not known:
+        return [None] * len(arrays)
+    numbers = iter(mx.concatenate(known).tolist())
+    return [
+        [next(numbers) for _ in range(array.size)] if is_counts(array) else None for array in arrays
+    ]
+
+
+def is_counts(value: Any) -> bool:
+    """Whether a value is an array with a number for each row."""
+    return getattr(value, "ndim", 0) == 1
+
+
+def hold_counts(cache: Sequence[Any]) -> list[Any]:
+    """Shallow copies of a batch's caches, with the counts of attention caches in host memory.
+
+    ``extract`` reads a layer's counts for every row. Of a copy it reads them from numpy arrays,
+    not from the device, so that all layers and rows take one device read. The batch's own
+    caches are not touched. A cache without counts is given as it is.
+    """
+    import numpy as np
+
+    layers = list(flatten_caches(cache))
+    held = [getattr(layer, name, None) for layer in layers for name in COUNTS]
+    numbers = iter(read_counts(held))
+    copies = []
+    for layer in layers:
+        found = {name: next(numbers) for name in COUNTS}
+        known = {name: np.array(counts) for name, counts in found.items() if counts is not None}
+        held_layer = copy.copy(layer) if known else layer
+        if known:
+            # Not with setattr: a property of the class may convert what is set.
+            vars(held_layer).update(known)
+        copies.append(held_layer)
+    return nest_caches(cache, iter(copies))
+
+
+def flatten_caches(cache: Iterable[Any]) -> Iterator[Any]:
+    """The caches of all layers, those inside a list of caches one by one."""
+    for layer in cache:
+        if hasattr(layer, "caches"):
+            yield from flatten_caches(layer.caches)
+        else:
+            yield layer
+
+
+def nest_caches(cache: Iterable[Any], layers: Iterator[Any]) -> list[Any]:
+    """The inverse of ``flatten_caches``: other layers, nested like these."""
+    nested = []
+    for layer in cache:
+        if hasattr(layer, "caches"):
+            outer = copy.copy(layer)
+            outer.caches = tuple(nest_caches(layer.caches, layers))
+            nested.append(outer)
+        else:
+            nested.append(next(layers))
+    return nested
+
+
+def slice_row(layer: Any, row: int, empty: Any) -> Any:
+    """One row of a layer's batch cache, as the cache that the row would have alone.
+
+    Args:
+        layer: the batch's. It is not touched, nor is ``empty``.
+        row: which.
+        empty: an empty cache of the layer for one row, as the model makes it.
+    """
+    if layer is None:
+        return None
+    if hasattr(layer, "caches"):
+        return _pair_caches(slice_row, layer, empty, row)
+    if is_recurrent(layer):
+        alone = copy.copy(empty)
+        alone.cache = [None if state is None else state[row : row + 1] for state in layer.cache]
+        return alone
+    return copy_empty(layer, empty) if is_empty(layer) else layer.extract(row)
+
+
+def copy_empty(layer: Any, empty: Any) -> Any:
+    """An empty cache for one row of a batch's layer: a copy of ``empty``, quantized like ``layer``.
+
+    Args:
+        layer: the batch's.
+        empty: an empty cache of the layer for one row, as the model makes it.
+    """
+    if hasattr(layer, "caches"):
+        return _pair_caches(lambda part, _, new: copy_empty(part, new), layer, empty, 0)
+    if hasattr(layer, "bits") and not hasattr(empty, "bits"):
+        if hasattr(layer, "group_size"):
+            quantized = find_class(layer, "QuantizedKVCache")
+            return quantized(group_size=layer.group_size, bits=layer.bits)
+        turbo = find_class(layer, "TurboQuantKVCache")
+        return turbo(layer.bits, layer.seed, layer.key_bits, layer.value_bits)
+    alone = copy.copy(empty)
+    if is_recurrent(alone):
+        alone.cache = list(alone.cache)
+    return alone
+
+
+def _pair_caches(make: Any, layer: Any, empty: Any, row: int) -> Any:
+    alone = copy.copy(empty)
+    pairs = zip(layer.caches, empty.caches, strict=True)
+    alone.caches = tuple(make(part, row, new) for part, new in pairs)
+    return alone
+
+
+def make_empty_row(layer: Any) -> Any:
+    """An empty cache of the kind that one row of this batch cache has alone."""
+    if hasattr(layer, "max_size"):
+        return find_class(layer, "RotatingKVCache")(layer.max_size)
+    return copy_empty(layer, find_class(layer, "KVCache")())
+
+
+def find_class(layer: Any, name: str) -> Any:
+    """The cache class of this name beside the layer's class or, for a host's subclass, a base.
+
+    Raises:
+        LookupError: there is none.
+    """
+    for kind in type(layer).__mro__:
+        found = getattr(sys.modules.get(kind.__module__), name, None)
+        if found is not None:
+            return found
+    raise LookupError(f"no {name} beside {type(layer).__qualname__}")
+
+
+def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
+    """What a layer's batch cache has to hold for these rows, padded on the left.
 
     Args:
         layer: the batch's; it is not touched.
-        row: which.
-        fresh: an empty cache of the layer for one row; returned where the batch's is empty.
+        rows: a cache for each row.
+        waiting: how many more positions of padding come before each row's first token.
     """
     if hasattr(layer, "caches"):
-        alone = copy.copy(fresh)
-        parts = zip(layer.caches, fresh.caches, strict=True)
-        alone.caches = tuple(row_of(part, row, new) for part, new in parts)
-        return alone
+        return [
+            join_rows(part, [row.caches[index] for row in rows], waiting)
+            for index, part in enumerate(layer.caches)
+        ]
     if is_recurrent(layer):
-        for index, state in enumerate(layer.cache):
-            fresh.cache[index] = None if state is None else state[row : row + 1]
-        return fresh
-    return as_empty(layer, fresh) if is_empty(layer) else layer.extract(row)
+        return [join_states(states) for states in zip(*(row.cache for row in rows), strict=True)]
+    if layer is None or all(is_empty(row) for row in rows):
+        return None
+    batch = merge_rows(layer, list(rows))
+    if any(waiting):
+        import mlx.core as mx
+
+        batch.left_padding = batch.left_padding + mx.array(waiting)
+        batch.offset = batch.offset - mx.array(waiting)
+    return batch
 
 
-def as_empty(layer: Any, fresh: Any) -> Any:
-    """An empty cache for one row of a batch's layer: ``fresh``, quantized where that is."""
+def write_rows(layer: Any, joined: Any) -> None:
+    """Make a layer's batch cache hold what ``join_rows`` gave for it."""
     if hasattr(layer, "caches"):
-        alone = copy.copy(fresh)
-        parts = zip(layer.caches, fresh.caches, strict=True)
-        alone.caches = tuple(as_empty(part, new) for part, new in parts)
-        return alone
-    if not hasattr(layer, "bits") or hasattr(fresh, "bits"):
-        return fresh
-    caches = sys.modules[type(layer).__module__]
-    if hasattr(layer, "group_size"):
-        return caches.QuantizedKVCache(group_size=layer.group_size, bits=layer.bits)
-    return caches.TurboQuantKVCache(layer.bits, layer.seed, layer.key_bits, layer.value_bits)
-
-
-def put_together(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> None:
-    """Make a layer's batch cache hold these rows, padded on the left.
-
-    ``waiting`` is how many more positions of padding come before a row's first token.
-    """
-    if hasattr(layer, "caches"):
-        for index, part in enumerate(layer.caches):
-            put_together(part, [row.caches[index] for row in rows], waiting)
+        for part, inner in zip(layer.caches, joined, strict=True):
+            write_rows(part, inner)
     elif is_recurrent(layer):
-        for index, states in enumerate(zip(*(row.cache for row in rows), strict=True)):
-            layer.cache[index] = stacked(states)
-    elif not all(is_empty(row) for row in rows):
-        vars(layer).update(vars(merged(layer, list(rows))))
-        if any(waiting):
-            import mlx.core as mx
-
-            layer.left_padding = layer.left_padding + mx.array(waiting)
-            layer.offset = layer.offset - mx.array(waiting)
+        for index, state in enumerate(joined):
+            layer.cache[index] = state
+    elif joined is not None:
+        vars(layer).update(vars(joined))
 
 
-def merged(layer: Any, rows: list[Any]) -> Any:
+def merge_rows(layer: Any, rows: list[Any]) -> Any:
     """A batch cache of the layer's kind that holds these rows."""
     if is_quantized(layer):
         return batch_quantized.merge(type(layer), rows)
@@ -73,7 +190,7 @@ def merged(layer: Any, rows: list[Any]) -> Any:
     return kind.merge(rows)
 
 
-def stacked(states: Sequence[Any]) -> Any:
+def join_states(states: Sequence[Any]) -> Any:
     """The rows' states as one array, zeros for a row that has none; None where none has.
 
     A window of the last tokens may still be growing: it gets its zeros in front.
@@ -83,11 +200,13 @@ def stacked(states: Sequence[Any]) -> Any:
     known = max((s for s in states if s is not None), key=lambda s: s.size, default=None)
     if known is None:
         return None
-    return mx.concatenate([mx.zeros_like(known) if s is None else like(s, known) for s in states])
+    return mx.concatenate(
+        [mx.zeros_like(known) if s is None else pad_state(s, known) for s in states]
+    )
 
 
-def like(state: Any, longest: Any) -> Any:
-    """A state with as many entries on its second axis as the longest."""
+def pad_state(state: Any, longest: Any) -> Any:
+    """A state with as many entries on its second axis as the longest, zeros in front."""
     import mlx.core as mx
 
     missing = longest.shape[1] - state.shape[1] if state.ndim > 1 else 0
@@ -101,7 +220,7 @@ def is_empty(layer: Any) -> bool:
 
 def is_quantized(layer: Any) -> bool:
     """Whether a batch cache holds keys and values in few bits, with scales and biases."""
-    return type(layer).__name__ == batch_quantized.CLASS
+    return any(kind.__name__ == batch_quantized.CLASS for kind in type(layer).__mro__)
 
 
 def is_recurrent(layer: Any) -> bool:
@@ -111,8 +230,4 @@ def is_recurrent(layer: Any) -> bool:
 
 def recurrent(cache: Iterable[Any]) -> Iterator[Any]:
     """The recurrent caches among a model's, those inside of others too."""
-    for layer in cache:
-        if hasattr(layer, "caches"):
-            yield from recurrent(layer.caches)
-        elif is_recurrent(layer):
-            yield layer
+    return (layer for layer in flatten_caches(cache) if is_recurrent(layer))

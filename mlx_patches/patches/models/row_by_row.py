@@ -1,13 +1,17 @@
-"""A model that takes the rows' offsets for one number dies in a batch, or mixes their positions.
+"""A model that treats ``cache.offset`` as a scalar fails on a batch, or mixes its rows' positions.
 
 Why
     These models compute positions, masks or slices of a table from ``cache.offset`` as a
     number. A batch's cache has an array there, one offset a row: ``int()`` of it, ``.item()``,
-    ``arange`` and a reshape die, and what does not die uses one row's position for all.
+    ``arange`` and a reshape raise, and what does not raise uses one row's position for all.
 How
     The rows go through the model one at a time, each with its own cache taken from the batch;
-    the keys and values that are new then enter the batch's caches together. Slower than a
-    batch, and the only way that asks nothing of the model.
+    the keys and values that are new then enter the batch's caches together. Every output is
+    joined, and arguments that the patch does not know are passed on.
+
+    This is a debt: a step costs one call of the model and one copy of its keys and values a
+    row, and one device read a call for the rows' offsets, also in decode. The copies are gone
+    once the step is evaluated.
 Upstream
     mlx-vlm repairs them one by one: moondream3 and mllama in 0.5.0, hunyuan_vl in 0.6.5.
 Retire when
@@ -16,15 +20,22 @@ Retire when
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target
 from ..caches import rows as cache_rows
-from ..caches.plain.empty import make_empty_row as row_of
+from .row_calls import (
+    RowPart,
+    bind_call,
+    find_argument,
+    find_shape,
+    join_outputs,
+    slice_call,
+)
 
 FAMILIES = {
     "mlx-lm": ("afm7",),
@@ -42,111 +53,152 @@ FAMILIES = {
         "moondream3",
     ),
 }
-# Where some of them keep the positions of the prompt that they were last given.
+# Model attribute that caches the last prompt's position ids.
 POSITIONS = "_position_ids"
-# An argument of the whole batch, of which nobody knows whose row is where.
+# A batch-wide argument without boundaries between rows.
 FEATURES = "deepstack_visual_embeds"
 # Where the language model's call is the same in releases with the defect and without.
 BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
 
-def one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The model's call, a row at a time where the caches are a batch's."""
+def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The model's call, which feeds the rows one at a time where the caches are a batch's."""
     signature = inspect.signature(call)
 
     @functools.wraps(call)
-    def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(model, inputs, *args, **kwargs)
-        cache = bound.arguments.get("cache")
-        if not cache or not any(map(of_batch, flat(cache))):
-            return call(model, inputs, *args, **kwargs)
-        given = {
-            name: value
-            for name, value in {**bound.arguments, **bound.arguments.pop("kwargs", {})}.items()
-            if name not in list(signature.parameters)[:2]
-        }
-        if given.get(FEATURES) is not None:
-            return call(model, inputs, *args, **kwargs)
-        return in_turn(call, model, inputs, cache, given)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        bound = bind_call(signature, args, kwargs)
+        split = None if bound is None else split_batch(bound)
+        if bound is None or split is None:
+            return call(*args, **kwargs)
+        layers, parts = split
+        return forward_per_row(call, bound, layers, parts)
 
     return replacement
 
 
-def flat(caches: Sequence[Any]) -> list[Any]:
-    """The caches of every layer, those inside a list of caches too."""
-    return [layer for cache in caches for layer in getattr(cache, "caches", (cache,))]
+def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:
+    """A batch's caches, to take rows from, and each row's part of a call.
+
+    None for a call that the release has to take itself: without a batch's caches, with an
+    argument that cannot be divided, or with no token of any row. Reads the device once.
+    """
+    cache, shape = find_argument(bound, "cache"), find_shape(bound)
+    if not cache or shape is None or find_argument(bound, FEATURES) is not None:
+        return None
+    layers = list(cache_rows.flatten_caches(cache))
+    counting = next((layer for layer in layers if counts_rows(layer)), None)
+    # A layer without keys and values is of a model that this patch does not know.
+    if counting is None or not all(hasattr(layer, "update_and_fetch") for layer in layers):
+        return None
+    held = cache_rows.hold_counts(cache)
+    first = next(layer for layer in cache_rows.flatten_caches(held) if counts_rows(layer))
+    parts = find_parts(first, shape)
+    return (held, parts) if any(part.span[0] < part.span[1] for part in parts) else None
 
 
-def of_batch(layer: Any) -> bool:
+def counts_rows(layer: Any) -> bool:
     """Whether a cache counts each row's tokens."""
     return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
 
 
-def in_turn(
-    call: Callable[..., Any], model: Any, inputs: Any, cache: Sequence[Any], given: dict[str, Any]
+def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
+    """Each row's part of a call; none where the cache has other rows than the call.
+
+    Args:
+        layer: a batch's cache, with its counts in host memory.
+        shape: rows and positions of the call.
+    """
+    rows, length = shape
+    offsets = layer.offset.tolist()
+    if len(offsets) != rows:
+        return []
+    before = None if hasattr(layer, "max_size") else getattr(layer, "_idx", None)
+    parts = []
+    for row, offset in enumerate(offsets):
+        start = min(length, max(0, -offset))  # what is left of the row's padding comes first
+        keys = None
+        if before is not None:
+            keys = (before + length, before + start - max(0, offset))
+        parts.append(RowPart(row, shape, (start, length), keys))
+    return parts
+
+
+def forward_per_row(
+    call: Callable[..., Any],
+    bound: inspect.BoundArguments,
+    layers: Sequence[Any],
+    parts: Sequence[RowPart],
 ) -> Any:
-    """Every row's output, in the batch's layout."""
-    rows, length = inputs.shape[:2]
-    timed = next(layer for layer in flat(cache) if of_batch(layer))
-    kinds = model.make_cache() if hasattr(model, "make_cache") else cache
-    parked = getattr(model, POSITIONS, None)
-    outputs, given_by = [], []
+    """Feed each row by itself; what the batch's call would give.
+
+    Args:
+        call: the model's own.
+        bound: its arguments for the batch.
+        layers: the batch's caches, with their counts in host memory.
+        parts: each row's part of the call.
+    """
+    model, cache = bound.args[0], find_argument(bound, "cache")
+    kinds = model.make_cache() if hasattr(model, "make_cache") else layers
+    if len(kinds) != len(layers):
+        kinds = layers
+    saved = getattr(model, POSITIONS, None)
+    outputs: list[Any] = []
+    updates: list[list[list[Update]]] = []
     try:
-        for row, offset in enumerate(timed.offset.tolist()):
-            # What is left of the row's padding comes first.
-            skipped = min(length, max(0, -offset))
-            pairs = zip(cache, kinds, strict=True)
-            own = [in_chunks(solo(layer, row), like) for layer, like in pairs]
-            given_by.append([recording(layer) for layer in flat(own)])
+        for part in parts:
+            own = [
+                attend_in_chunks(take_row(layer, part.row), kind)
+                for layer, kind in zip(layers, kinds, strict=True)
+            ]
+            updates.append([record_updates(layer) for layer in cache_rows.flatten_caches(own)])
             if hasattr(model, POSITIONS):
-                setattr(model, POSITIONS, parked_of(parked, row, rows))
-            if skipped < length:
-                mine = {
-                    name: of_row(value, row, (rows, length), skipped)
-                    for name, value in given.items()
-                }
-                mine["cache"] = own
-                outputs.append(call(model, inputs[row : row + 1, skipped:], **mine))
-            else:
+                setattr(model, POSITIONS, slice_positions(saved, part))
+            if part.span[0] == part.span[1]:
                 outputs.append(None)
+                continue
+            one = slice_call(bound, part, own)
+            outputs.append(call(*one.args, **one.kwargs))
     finally:
         if hasattr(model, POSITIONS):
-            setattr(model, POSITIONS, parked)
-    for layer, updates in zip(flat(cache), zip(*given_by, strict=True), strict=True):
-        enter(layer, updates)
-    return together(outputs, length)
+            setattr(model, POSITIONS, saved)
+    batch = cache_rows.flatten_caches(cache)
+    for layer, new in zip(batch, zip(*updates, strict=True), strict=True):
+        enter_updates(layer, new)
+    return join_outputs(outputs, [part.span for part in parts], parts[0].shape)
 
 
-def parked_of(positions: Any, row: int, rows: int) -> Any:
+def slice_positions(positions: Any, part: RowPart) -> Any:
     """A row's share of the positions that the model holds for a prompt; None where they are
     not just these rows'."""
+    rows = part.shape[0]
     if rows == 1 or positions is None:
         return positions
-    return positions[row : row + 1] if positions.shape[0] == rows else None
+    return positions[part.row : part.row + 1] if positions.shape[0] == rows else None
 
 
-def solo(layer: Any, row: int) -> Any:
+def take_row(layer: Any, row: int) -> Any:
     """One row's cache out of a layer's; an empty one where the row had nothing but padding."""
     if hasattr(layer, "caches"):
-        return type(layer)(*(solo(inner, row) for inner in layer.caches))
-    if not of_batch(layer) or (layer.keys is not None and layer.offset[row].item() > 0):
-        return layer.extract(row) if hasattr(layer, "extract") else cut_out(layer, row)
-    return cache_rows.as_empty(layer, row_of(layer))
+        return type(layer)(*(take_row(inner, row) for inner in layer.caches))
+    if counts_rows(layer) and (cache_rows.is_empty(layer) or layer.offset[row] <= 0):
+        return cache_rows.make_empty_row(layer)
+    return layer.extract(row) if hasattr(layer, "extract") else cut_row(layer, row)
 
 
-def in_chunks(own: Any, like: Any) -> Any:
+def attend_in_chunks(own: Any, kind: Any) -> Any:
     """A row's cache as one that attends in chunks, where the model's own does."""
-    if not hasattr(like, "chunk_size") or hasattr(own, "chunk_size"):
+    if not hasattr(kind, "chunk_size") or hasattr(own, "chunk_size"):
         return own
-    chunked = type(like)(like.chunk_size)
+    chunked = type(kind)(kind.chunk_size)
     chunked.keys, chunked.values, chunked.offset = own.keys, own.values, own.offset
     return chunked
 
 
-def cut_out(layer: Any, row: int) -> Any:
+def cut_row(layer: Any, row: int) -> Any:
     """What ``BatchKVCache.extract`` gives from mlx-lm 0.28.4 on."""
-    own = row_of(layer)
-    tokens = slice(layer.left_padding[row].item(), layer._idx)
+    own = cache_rows.make_empty_row(layer)
+    tokens = slice(int(layer.left_padding[row]), layer._idx)
     own.keys, own.values = (side[row : row + 1, :, tokens] for side in (layer.keys, layer.values))
     own.offset = own.keys.shape[2]
     return own
@@ -155,42 +207,25 @@ def cut_out(layer: Any, row: int) -> Any:
 Update = tuple[Any, Any]
 
 
-def recording(layer: Any) -> list[Update]:
-    """The keys and values that a row's cache will be given."""
-    given: list[Update] = []
-    put = layer.update_and_fetch
+def record_updates(layer: Any) -> list[Update]:
+    """The keys and values that a row's cache is given from now on.
+
+    The recorder knows the cache by a weak reference: with a strong one the two would keep each
+    other, and the row's copy of the keys and values, until the cyclic collector runs.
+    """
+    updates: list[Update] = []
+    reference = weakref.ref(layer)
 
     def update_and_fetch(keys: Any, values: Any) -> Any:
-        given.append((keys, values))
-        return put(keys, values)
+        updates.append((keys, values))
+        own: Any = reference()
+        return type(own).update_and_fetch(own, keys, values)
 
     layer.update_and_fetch = update_and_fetch
-    return given
+    return updates
 
 
-def of_row(value: Any, row: int, shape: tuple[int, ...], skipped: int) -> Any:
-    """An argument of the batch as one row's, less the padding in front.
-
-    Args:
-        shape: rows and tokens of the batch. Arguments have rows first, but for positions of
-            three axes, and their tokens in the next axis of this size.
-    """
-    rows, length = shape
-    sizes: tuple[int, ...] = getattr(value, "shape", ())
-    if len(sizes) == 4:  # A batch's mask: the row makes its own.
-        return None
-    at = int(len(sizes) == 3 and sizes[:2] == (3, rows))
-    if len(sizes) <= at or sizes[at] != rows:
-        return value
-    index = [slice(None)] * len(sizes)
-    index[at] = slice(row, row + 1)
-    tokens = [axis for axis in range(at + 1, len(sizes)) if sizes[axis] == length]
-    if tokens:
-        index[tokens[0]] = slice(skipped, None)
-    return value[tuple(index)]
-
-
-def enter(layer: Any, rows: Sequence[list[Update]]) -> None:
+def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
     """Give a layer of the batch what its rows were given, padding in front of the shorter."""
     import mlx.core as mx
 
@@ -200,10 +235,10 @@ def enter(layer: Any, rows: Sequence[list[Update]]) -> None:
         [mx.concatenate([pair[side] for pair in row], axis=2) if row else None for row in rows]
         for side in (0, 1)
     ]
-    layer.update_and_fetch(*(mx.concatenate(in_line(side)) for side in sides))
+    layer.update_and_fetch(*(mx.concatenate(pad_front(side)) for side in sides))
 
 
-def in_line(rows: Sequence[Any]) -> list[Any]:
+def pad_front(rows: Sequence[Any]) -> list[Any]:
     """The rows' new keys or values with zeros in front, all as long as the longest."""
     import mlx.core as mx
 
@@ -217,24 +252,6 @@ def in_line(rows: Sequence[Any]) -> list[Any]:
     ]
 
 
-def together(outputs: Sequence[Any], length: int) -> Any:
-    """The rows' outputs as one."""
-    import mlx.core as mx
-
-    first = next(out for out in outputs if out is not None)
-    logits = [getattr(out, "logits", out) for out in outputs]
-    shape = getattr(first, "logits", first).shape
-    joined = mx.concatenate(
-        [
-            mx.zeros((1, length, *shape[2:]))
-            if one is None
-            else mx.pad(one, [(0, 0), (length - one.shape[1], 0), (0, 0)])
-            for one in logits
-        ]
-    )
-    return dataclasses.replace(first, logits=joined) if hasattr(first, "logits") else joined
-
-
 _NAMES = {
     "mlx-lm": ("mlx_lm.models.{}", "Model.__call__"),
     "mlx-vlm": ("mlx_vlm.models.{}.language", "LanguageModel.__call__"),
@@ -244,7 +261,7 @@ PATCH = Patch(
     id="row-by-row",
     summary="the model takes the rows' offsets for one number: it dies in a batch, or mixes rows",
     targets=tuple(
-        Target(distribution, module.format(family), name, one_at_a_time, BODIES.get(family, ()))
+        Target(distribution, module.format(family), name, call_per_row, BODIES.get(family, ()))
         for distribution, (module, name) in _NAMES.items()
         for family in FAMILIES[distribution]
     ),

@@ -1,0 +1,212 @@
+"""One row's part of a model's batched call: its arguments, and the rows' outputs as a batch's."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Where the tokens of a call are: ids (rows, tokens), or else embeddings (rows, tokens, width).
+TOKENS = ("inputs", "input_ids", "tokens", "inputs_embeds", "input_embeddings")
+# Of shape (rows, length), (3, rows, length) or (rows, axes, length).
+POSITIONS = "position_ids"
+# Their second axis counts the parts of an image, not tokens.
+NOT_OF_TOKENS = ("cross_attention_states", "rope_deltas")
+
+Span = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPart:
+    """Which part of a batched call belongs to one row.
+
+    ``shape`` is the batch's, (rows, length). ``span`` says where the row's tokens are among the
+    ``length`` positions: the first, and past the last. ``keys`` says how many keys the batch's
+    masks have, and which of them is the row's first; None where that is not known.
+    """
+
+    row: int
+    shape: tuple[int, int]
+    span: Span
+    keys: tuple[int, int] | None = None
+
+
+def bind_call(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments | None:
+    """A call's arguments by name; None where the function does not take them."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError:
+        return None
+
+
+def find_argument(bound: inspect.BoundArguments, name: str) -> Any:
+    """An argument of a call, also one among its ``**kwargs``; None where it was not given."""
+    extra = bound.arguments.get(_extra_name(bound.signature), {})
+    return bound.arguments.get(name, extra.get(name))
+
+
+def _extra_name(signature: inspect.Signature) -> str:
+    """The name of a function's ``**kwargs``; empty where it has none."""
+    parameters = signature.parameters.values()
+    return next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+
+
+def find_shape(bound: inspect.BoundArguments) -> tuple[int, int] | None:
+    """How many rows a call has, and how many positions; None where no argument tells."""
+    for name in TOKENS:
+        value = find_argument(bound, name)
+        if getattr(value, "ndim", 0) >= 2:
+            return int(value.shape[0]), int(value.shape[1])
+    return None
+
+
+def slice_call(
+    bound: inspect.BoundArguments, part: RowPart, cache: Sequence[Any]
+) -> inspect.BoundArguments:
+    """A batch's call as one row's, with the row's own caches."""
+    own = OrderedDict(
+        (name, slice_argument(name, value, part)) for name, value in bound.arguments.items()
+    )
+    extra = own.get(_extra_name(bound.signature), {})
+    (extra if "cache" in extra else own)["cache"] = cache
+    return inspect.BoundArguments(bound.signature, own)
+
+
+def slice_argument(name: str, value: Any, part: RowPart) -> Any:
+    """One row's part of an argument, for the row's tokens.
+
+    Arrays with an axis for rows lose the other rows, those with an axis for tokens what is no
+    token of the row's, and masks the keys that are not the row's. Dictionaries, lists and tuples
+    are searched for such arrays. Everything else belongs to all rows, and is passed on as it is.
+    """
+    if type(value) is dict:  # not a module, which is one too
+        return {key: slice_argument(str(key), one, part) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        sliced = [slice_argument(name, one, part) for one in value]
+        changed = any(one is not old for one, old in zip(sliced, value, strict=True))
+        return type(value)(sliced) if changed else value
+    sizes = getattr(value, "shape", None)
+    if not sizes:
+        return value
+    index = _find_index(name, tuple(sizes), part)
+    return value if all(one == slice(None) for one in index) else value[tuple(index)]
+
+
+def _find_index(name: str, sizes: tuple[int, ...], part: RowPart) -> list[slice]:
+    rows, length = part.shape
+    index = [slice(None)] * len(sizes)
+    at = _find_row_axis(name, sizes, rows)
+    if at is not None:
+        index[at] = slice(part.row, part.row + 1)
+    elif sizes[0] == 1:  # one row for all
+        at = 0
+    if name == POSITIONS:
+        at, tokens = 0, len(sizes) - 1
+    elif at is None or name in NOT_OF_TOKENS:
+        return index
+    else:
+        tokens = at + (2 if len(sizes) == 4 else 1)
+    if at < tokens < len(sizes) and sizes[tokens] == length:
+        index[tokens] = slice(*part.span)
+    if part.keys and "mask" in name and len(sizes) > 1 and sizes[-1] == part.keys[0]:
+        behind = length - part.span[1]
+        index[-1] = slice(part.keys[1], part.keys[0] - behind)
+    return index
+
+
+def _find_row_axis(name: str, sizes: tuple[int, ...], rows: int) -> int | None:
+    by_axis = len(sizes) == 3 and sizes[:2] == (3, rows)
+    if by_axis and (name == POSITIONS or sizes[0] != rows):
+        return 1
+    return 0 if sizes[0] == rows else None
+
+
+def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int, int]) -> Any:
+    """The outputs of the rows' own calls, as the output of the batch's call.
+
+    Dataclasses, other objects with ``logits``, dictionaries, lists and tuples are joined value
+    by value. Arrays (1, tokens of the row, ...) become one of (rows, length, ...), with zeros at
+    padding; other arrays (1, ...) of one shape become one of (rows, ...). What is the same for
+    all rows is given once. Of anything else no batch is known: it is given as a list with an
+    item for each row.
+
+    Args:
+        outputs: what each row's call gave; of no meaning for a row without tokens.
+        spans: where each row's tokens are. One of them has tokens at least.
+        shape: rows and positions of the batch's call.
+    """
+    known = [out for out, (start, stop) in zip(outputs, spans, strict=True) if start < stop]
+    first = known[0]
+    if all(out is first for out in known) and not hasattr(first, "shape"):
+        return first
+    if any(type(out) is not type(first) for out in known):
+        return list(outputs)
+    if hasattr(first, "shape"):
+        return join_arrays(outputs, spans, shape)
+
+    def join(pick: Any) -> Any:
+        some = zip(outputs, spans, strict=True)
+        picked = [pick(out) if start < stop else None for out, (start, stop) in some]
+        return join_outputs(picked, spans, shape)
+
+    names = _field_names(first)
+    if names is not None:
+        joined = copy.copy(first)
+        for name in names:
+            value = join(lambda out, name=name: getattr(out, name, None))
+            object.__setattr__(joined, name, value)  # also where the class is frozen
+        return joined
+    if isinstance(first, dict) and all(out.keys() == first.keys() for out in known):
+        return {key: join(lambda out, key=key: out[key]) for key in first}
+    if isinstance(first, (list, tuple)) and all(len(out) == len(first) for out in known):
+        items = [join(lambda out, at=at: out[at]) for at in range(len(first))]
+        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    if isinstance(first, (bool, int, float, str, bytes)) and all(out == first for out in known):
+        return first
+    return list(outputs)
+
+
+def _field_names(value: Any) -> list[str] | None:
+    """The values that an output object has; None for what is no such object."""
+    if dataclasses.is_dataclass(value):
+        return list(dict.fromkeys([f.name for f in dataclasses.fields(value)] + _own_names(value)))
+    return _own_names(value) if hasattr(value, "logits") else None
+
+
+def _own_names(value: Any) -> list[str]:
+    return list(getattr(value, "__dict__", ()))
+
+
+def join_arrays(arrays: Sequence[Any], spans: Sequence[Span], shape: tuple[int, int]) -> Any:
+    """Rows' arrays as one of the batch; a list of them where it is not known how."""
+    import mlx.core as mx
+
+    length = shape[1]
+    known = [
+        (array, stop - start)
+        for array, (start, stop) in zip(arrays, spans, strict=True)
+        if start < stop
+    ]
+    first = known[0][0]
+    if any(array.ndim < 1 or array.shape[0] != 1 for array, _ in known):
+        return first if all(array is first for array, _ in known) else list(arrays)
+    by_token = all(array.ndim > 1 and array.shape[1] == tokens for array, tokens in known)
+    rest = 2 if by_token else 1
+    if any(array.shape[rest:] != first.shape[rest:] for array, _ in known):
+        return list(arrays)
+    sizes = (1, length, *first.shape[2:]) if by_token else first.shape
+    whole = []
+    for array, (start, stop) in zip(arrays, spans, strict=True):
+        if start == stop:
+            whole.append(mx.zeros(sizes, first.dtype))
+        elif by_token and (start, stop) != (0, length):
+            sides = [(0, 0), (start, length - stop), *[(0, 0)] * (first.ndim - 2)]
+            whole.append(mx.pad(array, sides))
+        else:
+            whole.append(array)
+    return mx.concatenate(whole)

@@ -1,0 +1,182 @@
+"""One row's part of a batched call: what is cut of arguments, and how outputs are joined."""
+
+from __future__ import annotations
+
+import inspect
+from collections import namedtuple
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.models.row_calls import (
+    RowPart,
+    find_argument,
+    find_shape,
+    join_outputs,
+    slice_argument,
+    slice_call,
+)
+
+mx = pytest.importorskip("mlx.core")
+
+# Two rows of four positions; the second row's tokens are the last two.
+SHAPE = (2, 4)
+SPANS = [(0, 4), (2, 4)]
+
+
+def numbers(*shape: int) -> object:
+    return mx.arange(mx.zeros(shape).size).reshape(shape)
+
+
+def same(one: object, other: object) -> bool:
+    return one.shape == other.shape and mx.array_equal(one, other).item()
+
+
+PART = RowPart(1, SHAPE, (2, 4), keys=(9, 6))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "index"),
+    [
+        ("inputs", (2, 4), (slice(1, 2), slice(2, 4))),
+        ("inputs_embeds", (2, 4, 8), (slice(1, 2), slice(2, 4))),
+        ("position_ids", (2, 4), (slice(1, 2), slice(2, 4))),
+        ("position_ids", (3, 2, 4), (slice(None), slice(1, 2), slice(2, 4))),
+        ("position_ids", (1, 4), (slice(None), slice(2, 4))),
+        ("position_ids", (3, 1, 4), (..., slice(2, 4))),
+        ("position_ids", (3, 2, 20), (slice(None), slice(1, 2))),
+        ("rope_deltas", (2, 1), (slice(1, 2),)),
+        ("cross_attention_states", (2, 4, 8), (slice(1, 2),)),
+        ("cross_attention_mask", (2, 1, 4, 5), (slice(1, 2), slice(None), slice(2, 4))),
+        ("mask", (2, 1, 4, 9), (slice(1, 2), slice(None), slice(2, 4), slice(6, 9))),
+        ("mask", (1, 1, 4, 9), (slice(None), slice(None), slice(2, 4), slice(6, 9))),
+        ("attention_mask", (2, 9), (slice(1, 2), slice(6, 9))),
+        ("mask", (4, 4), ()),
+        ("unknown", (7, 3), ()),
+        ("scale", (), ()),
+    ],
+)
+def test_an_array_is_cut_to_the_rows_tokens(name, shape, index):
+    value = numbers(*shape) if shape else mx.array(3)
+    assert same(slice_argument(name, value, PART), value[index] if index else value)
+
+
+def test_embeddings_of_three_rows_of_three_tokens_are_cut_by_rows():
+    value = numbers(3, 3, 8)
+    part = RowPart(2, (3, 3), (1, 3))
+    assert same(slice_argument("inputs_embeds", value, part), value[2:3, 1:3])
+    assert same(slice_argument("position_ids", value[..., :3], part), value[:, 2:3, 1:3])
+
+
+def test_what_is_no_array_is_passed_on():
+    for value in (None, 3, "text", [1, 2], (), [], object(), {"n": 1}):
+        sliced = slice_argument("any", value, PART)
+        assert sliced is value or sliced == value
+
+
+def test_arrays_inside_of_containers_are_cut():
+    value = numbers(2, 4)
+    found = slice_argument("any", {"one": [value, None], "two": (value,)}, PART)
+    assert same(found["one"][0], value[1:2, 2:4]) and found["one"][1] is None
+    assert same(found["two"][0], value[1:2, 2:4])
+
+
+@pytest.mark.parametrize("given", ["named", "extra"])
+def test_a_call_is_sliced_with_its_own_cache(given):
+    def named(self, inputs=None, cache=None, **kwargs): ...
+
+    def extra(self, inputs=None, **kwargs): ...
+
+    signature = inspect.signature(named if given == "named" else extra)
+    bound = signature.bind("model", input_ids=numbers(2, 4), cache=["batch"], n=5)
+    assert find_shape(bound) == (2, 4)
+    own = slice_call(bound, PART, ["own"])
+    assert find_argument(own, "cache") == ["own"]
+    assert find_argument(own, "n") == 5
+    assert find_argument(own, "input_ids").shape == (1, 2)
+    assert own.args == ("model",)
+    assert find_argument(bound, "cache") == ["batch"]
+
+
+def rows(*trailing: int) -> list[object]:
+    """An array for each row's tokens."""
+    return [numbers(1, stop - start, *trailing) + 1 for start, stop in SPANS]
+
+
+def test_tokens_are_padded_and_joined():
+    long, short = rows(8)
+    joined = join_outputs([long, short], SPANS, SHAPE)
+    assert joined.shape == (2, 4, 8)
+    assert same(joined[:1], long) and same(joined[1:, 2:], short)
+    assert not mx.any(joined[1, :2]).item()
+
+
+def test_a_row_without_tokens_is_zeros_of_the_same_type():
+    long = rows(8)[0].astype(mx.bfloat16)
+    joined = join_outputs([long, None], [(0, 4), (4, 4)], SHAPE)
+    assert joined.dtype == mx.bfloat16
+    assert same(joined[:1], long) and not mx.any(joined[1]).item()
+
+
+def test_right_padding():
+    joined = join_outputs([numbers(1, 4, 8), numbers(1, 1, 8) + 1], [(0, 4), (0, 1)], SHAPE)
+    assert same(joined[1:, :1], numbers(1, 1, 8) + 1) and not mx.any(joined[1, 1:]).item()
+
+
+def test_what_has_a_row_and_no_tokens_is_joined():
+    pooled = [numbers(1, 8), numbers(1, 8) + 1]
+    assert same(join_outputs(pooled, SPANS, SHAPE), mx.concatenate(pooled))
+
+
+@dataclass
+class Output:
+    logits: object = None
+    hidden_states: object = None
+    shared: object = None
+    made: object = field(init=False, default=None)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    logits: object = None
+
+
+Pair = namedtuple("Pair", "one other")
+
+
+def test_containers_are_joined_value_by_value():
+    outs = [Output(None, [a, a], {"keys": (a, Pair(a, None))}) for a in rows(8)]
+    for out, made in zip(outs, rows(3), strict=True):
+        out.made = made
+    joined = join_outputs(outs, SPANS, SHAPE)
+    assert type(joined) is Output and joined.logits is None
+    whole = join_outputs(rows(8), SPANS, SHAPE)
+    assert [same(one, whole) for one in joined.hidden_states] == [True, True]
+    assert same(joined.shared["keys"][0], whole)
+    assert type(joined.shared["keys"][1]) is Pair and joined.shared["keys"][1].other is None
+    assert joined.made.shape == (2, 4, 3)
+    assert outs[0].hidden_states[0].shape[0] == 1
+
+
+@pytest.mark.parametrize("kind", [Frozen, SimpleNamespace])
+def test_other_objects_with_logits(kind):
+    joined = join_outputs([kind(logits=one) for one in rows(8)], SPANS, SHAPE)
+    assert type(joined) is kind and joined.logits.shape == (2, 4, 8)
+
+
+def test_equal_values_are_given_once():
+    for value in (None, 3, 0.5, "text", True, (), [], {}):
+        assert join_outputs([value, value], SPANS, SHAPE) == value
+    one = object()
+    assert join_outputs([one, one], SPANS, SHAPE) is one
+
+
+def test_what_no_batch_is_known_of_is_given_for_each_row():
+    scalar = [mx.array(1.0), mx.array(2.0)]
+    assert join_outputs(scalar, SPANS, SHAPE) == scalar
+    ragged = [numbers(1, 2, 9, 4), numbers(1, 2, 7, 4)]
+    found = join_outputs(ragged, SPANS, SHAPE)
+    assert found[0] is ragged[0] and found[1] is ragged[1]
+    for pair in ([1, 2], [object(), object()], [None, 1], [[1], [1, 2]], [{"a": 1}, {"b": 1}]):
+        assert join_outputs(pair, SPANS, SHAPE) == pair
