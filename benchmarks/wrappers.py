@@ -21,9 +21,9 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from mlx_patches.activation.session import MODEL_PACKAGES
 from mlx_patches.core import guard
 from mlx_patches.core.manager import Manager
+from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build

@@ -16,13 +16,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from mlx_patches.activation.session import MODEL_PACKAGES
+from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch
 from mlx_patches.patches import catalogue
 
 BEGIN = "# -- models: written by tools/measure_matrix.py from tools/evidence/lab --\n"
 END = "# -- end of models --\n"
-_MODULE = re.compile(r"(mlx_lm\.models|mlx_vlm\.models)\.([\w-]+)")
+_MODULE = re.compile(rf"({'|'.join(map(re.escape, MODEL_PACKAGES))})\.([\w-]+)")
 
 Rows = dict[str, dict[str, list[str]]]
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..core.errors import MlxPatchesError
+from ..evidence.words import GREEN
 from . import Family, LabModel
 from .child import built, every_patch
 
@@ -93,7 +94,7 @@ def green(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
 
     apply_all_but(without, tried.everything)
     forget_solo_runs()
-    return SCENARIOS[scenario](tried.model).verdict == "green"
+    return SCENARIOS[scenario](tried.model).verdict == GREEN
 
 
 def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]]) -> None:
