@@ -15,7 +15,7 @@ import statistics
 import time
 
 from mlx_patches.core.manager import Manager
-from mlx_patches.core.packages import MODEL_PACKAGES
+from mlx_patches.core.packages import MODELS
 from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
@@ -32,7 +32,7 @@ def main() -> None:
         "mlx_lm": ("llama, tiny", lambda: tiny.llama(layers=4)),
         "mlx_vlm": ("gemma4, tiny", lambda: tiny.gemma4()),
     }
-    for package in dict.fromkeys(p.partition(".")[0] for p in MODEL_PACKAGES):
+    for package in MODELS:
         if importlib.util.find_spec(package):
             name, build = models[package]
             ratios = paired_ratios(build(), options.batch, options.steps, options.rounds)

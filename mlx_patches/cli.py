@@ -15,6 +15,7 @@ from rich.text import Text
 
 from . import __version__
 from .core.errors import MlxPatchesError
+from .core.packages import MODEL_PACKAGES
 
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
@@ -207,7 +208,7 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
     from .auditing.models import implementations
     from .auditing.recommend import recommend as make_recommendation
 
-    families = implementations(model) or dict.fromkeys(("mlx-lm", "mlx-vlm"), model)
+    families = implementations(model) or dict.fromkeys(MODEL_PACKAGES.values(), model)
     found = make_recommendation(families, host)
     if not found:
         raise MlxPatchesError(f"the lab has no evidence of a model {model!r}")

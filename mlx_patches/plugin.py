@@ -1,6 +1,6 @@
 """What a package needs to contribute patches, or to declare itself a host."""
 
-from .activation.contributions import Contribution, Host
+from .core.contribution import Contribution, Host
 from .core.errors import refusal
 from .core.patch import MISSING, Attribute, Patch, Target, around
 

@@ -36,12 +36,12 @@ from mlx_patches.auditing import recommend  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.evidence import store  # noqa: E402
 from mlx_patches.evidence.store import cell_pairs, fate  # noqa: E402
+from mlx_patches.evidence.words import FATES, LETTERS  # noqa: E402
 from mlx_patches.patches import catalogue  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 FINDINGS = ROOT / "docs" / "findings.md"
 SECONDS = 3600
-LETTERS = {"green": "g", "red": "r", "n/a": "n", "insensitive": "i", "not-built": "x"}
 SHORTEST = 3  # families named in a line of the findings
 
 
@@ -232,7 +232,6 @@ def load() -> list[dict[str, Any]]:
 
 def findings(evidence: list[dict[str, Any]]) -> str:
     """The page: how each set fared, and the red cells of the newest by what they say."""
-    names = ("green", "repaired", "red", "insensitive", "not-built")
     lines = [
         "# What the lab found",
         "",
@@ -240,13 +239,13 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "is red where any scenario of it is; `repaired` means red without the patches, green with",
         "them. Tiny random-weight models, float32, on a CPU.",
         "",
-        "| release set | " + " | ".join(names) + " |",
-        "|---|" + "---|" * len(names),
+        "| release set | " + " | ".join(FATES) + " |",
+        "|---|" + "---|" * len(FATES),
     ]
     for one in evidence:
         fates = list(family_fates(one).values())
-        lines.append(f"| {one['set']} | " + " | ".join(str(fates.count(n)) for n in names) + " |")
-    for distribution in ("mlx-lm", "mlx-vlm"):
+        lines.append(f"| {one['set']} | " + " | ".join(str(fates.count(n)) for n in FATES) + " |")
+    for distribution in MODEL_PACKAGES.values():
         for one in [one for one in evidence if one["set"].startswith(f"{distribution} ")][-1:]:
             lines += ["", f"## Repaired in {one['set']}", "", *repairs(one)]
             lines += ["", f"## Still red in {one['set']}", "", *defects(one)]

@@ -30,6 +30,8 @@ MATRIX = ROOT / "compat_matrix.yaml"
 BEGIN = "# -- measured: written by tools/measure_matrix.py from tools/evidence --\n"
 END = "# -- end of what is measured --\n"
 SECONDS = 300
+# The packages whose versions the evidence names.
+MEASURED = ("mlx", *release_sets.DISTRIBUTIONS, "transformers")
 
 Evidence = dict[str, Any]
 
@@ -106,9 +108,9 @@ def child(
 def versions(python: Path) -> dict[str, str]:
     """What the set's environment holds of the packages that matter."""
     code = (
-        "import importlib.metadata as m, json; names = ('mlx', 'mlx-lm', 'mlx-vlm',"
-        " 'vllm-mlx', 'transformers'); found = {d.metadata['Name'].lower(): d.version for d in"
-        " m.distributions()}; print(json.dumps({n: found[n] for n in names if n in found}))"
+        f"import importlib.metadata as m, json; names = {MEASURED};"
+        " found = {d.metadata['Name'].lower(): d.version for d in m.distributions()};"
+        " print(json.dumps({n: found[n] for n in names if n in found}))"
     )
     return json.loads(run(python, "-c", code))  # type: ignore[no-any-return]
 

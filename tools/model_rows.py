@@ -22,7 +22,7 @@ from mlx_patches.patches import catalogue
 
 BEGIN = "# -- models: written by tools/measure_matrix.py from tools/evidence/lab --\n"
 END = "# -- end of models --\n"
-_MODULE = re.compile(r"(mlx_lm\.models|mlx_vlm\.models)\.([\w-]+)")
+_MODULE = re.compile(rf"({'|'.join(map(re.escape, MODEL_PACKAGES))})\.([\w-]+)")
 
 Rows = dict[str, dict[str, list[str]]]
 

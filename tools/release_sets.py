@@ -13,8 +13,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
+
+from mlx_patches.core import packages  # noqa: E402
+
 # The distributions that have sets of their own.
-DISTRIBUTIONS = ("mlx-lm", "mlx-vlm", "vllm-mlx")
+DISTRIBUTIONS = tuple(packages.DISTRIBUTIONS.values())
 # What some releases require, is gigabytes large on Linux, and next to nobody imports.
 NEVER = ("torch", "torchvision")
 # Our own dependencies are younger than the older sets.
@@ -24,6 +28,9 @@ _ANY_AGE = (
     "click",
     "rich",
     "packaging",
+    "importlib-metadata",
+    "zipp",
+    "lazy-importer",  # which importlib-metadata requires from 10.0 on
     "pyyaml",
     "pytest",
     "pytest-xdist",

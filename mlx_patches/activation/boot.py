@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 
+from ..core.packages import DISTRIBUTIONS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-# A host imports some of its own modules before the first of MLX.
-PACKAGES = ("mlx_lm", "mlx_vlm", "vllm_mlx")
 # Overrides what the environment was enabled for, in one process and its children.
 SWITCH = "MLX_PATCHES"
 ON = {"1", "true", "yes", "on"}
@@ -47,9 +47,10 @@ def start(host: str = "", scripts: Sequence[str] = (), modules: Sequence[str] = 
     from .import_hook import Watcher
     from .settings import strict
 
-    _watcher = Watcher(PACKAGES, _first_import, strict())
+    # A host imports some of its own modules before the first of MLX.
+    _watcher = Watcher(DISTRIBUTIONS, _first_import, strict())
     _watcher.install()
-    if any(name in sys.modules for name in PACKAGES):
+    if any(name in sys.modules for name in DISTRIBUTIONS):
         _apply()
 
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import MlxPatchesError
+from .boot import OFF, SWITCH
+from .settings import STRICT
 
 NAME = "mlx_patches_boot.pth"
 # From Python 3.15 on, in place of the import line of a .pth file, which ends with 3.18.
 START_NAME = "mlx_patches_boot.start"
 START_FROM = (3, 15)
 
-# Runs when sys.path is complete. An orphan, left after the package was removed, stays silent.
+# Runs when sys.path is complete. An orphan, left after the package was removed, stays silent; where
+# the user is strict, a process does not start without what its environment is enabled for.
 SOURCE = """
 def _defer(site):
     after = site.execsitecustomize
@@ -24,7 +27,11 @@ def _defer(site):
             from mlx_patches.activation.boot import start
             start({arguments})
         except Exception:
-            pass
+            import os
+            def setting(name):
+                return os.environ.get(name, "").lower()
+            if setting({strict!r}) not in {lenient!r} and setting({switch!r}) not in {off!r}:
+                raise
     site.execsitecustomize = run
 _defer(site)
 """
@@ -42,7 +49,10 @@ class Limit:
 def line(limit: Limit | None = None) -> str:
     """What ``site`` executes at the start of each process of the environment."""
     arguments = "" if limit is None else f"{limit.host!r}, {limit.scripts!r}, {limit.modules!r}"
-    return f"import site; exec({SOURCE.format(arguments=arguments)!r})\n"
+    off = sorted(OFF)
+    settings = {"strict": STRICT, "switch": SWITCH, "off": off, "lenient": ["", *off]}
+    source = SOURCE.format(arguments=arguments, **settings)
+    return f"import site; exec({source!r})\n"
 
 
 def limit_to(host: str) -> Limit:
@@ -51,23 +61,26 @@ def limit_to(host: str) -> Limit:
     Raises:
         MlxPatchesError: it is not installed, or installs no command.
     """
-    import importlib.metadata
+    import importlib_metadata
+    from packaging.utils import canonicalize_name
+
+    from .contributions import hosts
 
     try:
-        found = importlib.metadata.distribution(host)
-    except importlib.metadata.PackageNotFoundError:
+        found = importlib_metadata.distribution(host)
+    except importlib_metadata.PackageNotFoundError:
         raise MlxPatchesError(
             f"{host} is not installed in this environment; leave --host out, or install it"
         ) from None
-    from .contributions import hosts
-
-    if own := hosts().get(host):
-        return Limit(host, own.scripts, own.modules)
+    name = canonicalize_name(host)
+    for own in hosts().values():
+        if canonicalize_name(own.name) == name:
+            return Limit(host, own.scripts, own.modules)
     commands = found.entry_points.select(group="console_scripts")
     if not commands:
         raise MlxPatchesError(f"{host} installs no command; leave --host out")
     modules = {command.module.partition(".")[0] for command in commands}
-    modules.add(host.lower().replace("-", "_"))
+    modules.add(name.replace("-", "_"))
     return Limit(host, tuple(sorted(c.name for c in commands)), tuple(sorted(modules)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 
-from .contributions import Contribution
+from ..core.contribution import Contribution
 
 NOTE = "not verified against a release"
 _MODULES = {"omlx": ("omlx.boundary_snapshots",)}
@@ -20,4 +20,5 @@ def contributions(installed: Callable[[str], object]) -> Iterator[Contribution]:
     for host, modules in _MODULES.items():
         if installed(host) is not None:
             for name in modules:
-                yield importlib.import_module(f"mlx_patches.patches.{name}").CONTRIBUTION
+                found = importlib.import_module(f"mlx_patches.patches.{name}").CONTRIBUTION
+                yield found._replace(note=NOTE)

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..core.fingerprint import functions_of
 from ..core.foreign import describe
+from ..core.packages import MODELS
 
-PACKAGES = ("mlx_lm", "mlx_vlm")
 # How the attributes begin that hosts leave on what they have changed, in lower case.
 MARKERS = {"_batch_patched": "vllm-mlx", "_omlx_": "omlx", "_rapid_": "rapid-mlx"}
 
@@ -30,12 +30,14 @@ class Foreign:
         lacks: the parameters of the release's own that it does not take: the release's callers
             may pass them.
         marker: the attribute that says so, empty where the code itself does.
+        distribution: what installed the module of ``by``; empty where nothing did.
     """
 
     target: str
     by: str
     lacks: tuple[str, ...] = ()
     marker: str = ""
+    distribution: str = ""
 
     @property
     def finding(self) -> str:
@@ -43,9 +45,10 @@ class Foreign:
         if not self.lacks:
             return ""
         names = ", ".join(self.lacks)
+        whose = f" of {self.distribution}" if self.distribution else ""
         return (
-            f"{self.target} was replaced by {self.by}, which does not take {names}: leave that"
-            " replacement out, or install the release that it was copied from"
+            f"{self.target} was replaced by {self.by}{whose}, which does not take {names}: leave"
+            " that replacement out, or install the release that it was copied from"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,6 +58,7 @@ class Foreign:
             "by": self.by,
             "lacks": list(self.lacks),
             "marker": self.marker,
+            "distribution": self.distribution,
         }
 
 
@@ -64,12 +68,14 @@ def replaced() -> list[Foreign]:
     A wrapper whose chain ends at the release's own function is no replacement.
     """
     found = []
+    installed_by = _Installers()
     for name, module in _modules():
         for kind, attribute, function in _methods(module):
             if _is_foreign(function):
                 target = f"{name}:{kind.__qualname__}.{attribute}"
                 lacks = _lacks(module, f"{kind.__qualname__}.{attribute}", function)
-                found.append(Foreign(target, describe(function), lacks))
+                by, distribution = describe(function), installed_by[_package(function)]
+                found.append(Foreign(target, by, lacks, distribution=distribution))
     return found
 
 
@@ -86,7 +92,7 @@ def marked() -> list[Foreign]:
 
 def _modules() -> Iterator[tuple[str, ModuleType]]:
     for name, module in sorted(sys.modules.items()):
-        if name.partition(".")[0] in PACKAGES and isinstance(module, ModuleType):
+        if name.partition(".")[0] in MODELS and isinstance(module, ModuleType):
             yield name, module
 
 
@@ -119,12 +125,32 @@ def _methods(module: ModuleType) -> Iterator[tuple[type, str, Any]]:
                     yield kind, attribute, function
 
 
+def _package(function: Any) -> str:
+    """The top-level package that a function was written in."""
+    scope: str = getattr(function, "__globals__", {}).get("__name__", "")
+    return scope.partition(".")[0]
+
+
+class _Installers(dict[str, str]):
+    """Top-level package to the distributions that installed it; read when first asked."""
+
+    def __missing__(self, package: str) -> str:
+        import importlib_metadata
+
+        try:
+            found = importlib_metadata.packages_distributions()
+        except (OSError, KeyError):  # what is left of an uninstalled one has no name
+            found = {}
+        for name, distributions in found.items():
+            self[name] = ", ".join(dict.fromkeys(distributions))
+        return self.setdefault(package, "")
+
+
 def _is_foreign(function: Any) -> bool:
-    scope = getattr(function, "__globals__", {}).get("__name__", "")
-    package = scope.partition(".")[0]
+    package = _package(function)
     # What the standard library writes for a class: dataclasses and named tuples.
     made = package in sys.stdlib_module_names or package.startswith("namedtuple_")
-    return bool(package) and not made and package not in (*PACKAGES, "mlx_patches")
+    return bool(package) and not made and package not in (*MODELS, "mlx_patches")
 
 
 def _lacks(module: ModuleType, name: str, function: Any) -> tuple[str, ...]:

@@ -90,18 +90,21 @@ def report(
     Raises:
         MlxPatchesError: the host is not installed.
     """
+    from packaging.utils import canonicalize_name
+
     if host is None:
-        here = [one.name for one in installed if one.name in KNOWN]
+        here = [one.name for one in installed if canonicalize_name(one.name) in KNOWN]
         hint = f"; installed hosts: {', '.join(here)}" if here else ""
         raise MlxPatchesError(f"{name} is not installed in this environment{hint}")
 
     def ids(wanted: Callable[[Outcome], bool]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(o.patch for o in outcomes if wanted(o)))
 
+    concerned = {canonicalize_name(name), canonicalize_name("mlx")}
     return HostReport(
         installed=host,
         unmet=unmet(name, installed),
-        broken=tuple(one for one in broken if set(one.when) & {name, "mlx"}),
+        broken=tuple(one for one in broken if concerned & set(map(canonicalize_name, one.when))),
         repaired=ids(lambda o: o.status in IN_EFFECT),
         open=ids(lambda o: o.finding and o.status is Status.DISABLED),
         blocked=ids(lambda o: o.finding and o.status is not Status.DISABLED),
@@ -112,11 +115,12 @@ def report(
 def unmet(host: str, installed: Sequence[Installed]) -> tuple[str, ...]:
     """The host's requirements of the installed packages that do not hold."""
     from packaging.specifiers import SpecifierSet
+    from packaging.utils import canonicalize_name
     from packaging.version import InvalidVersion, Version
 
     from .recommend import host_limits
 
-    versions = {one.name: one.version for one in installed}
+    versions: dict[str, str] = {canonicalize_name(one.name): one.version for one in installed}
     found = []
     for name, specifier in host_limits(host).items():
         try:

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import MlxPatchesError
+from ..evidence.words import GREEN, RED, REPAIRED
 
 SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
-
-# How a family fared in a release set, in the summary.
-GREEN, REPAIRED, RED, NOT_BUILT = "green", "repaired", "red", "not-built"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +109,28 @@ def host_limits(host: str) -> dict[str, str]:
     Raises:
         MlxPatchesError: the host is not installed.
     """
-    import importlib.metadata
-
+    import importlib_metadata
     from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import SpecifierSet
+    from packaging.utils import canonicalize_name
 
     try:
-        required = importlib.metadata.requires(host) or []
-    except importlib.metadata.PackageNotFoundError:
+        required = importlib_metadata.requires(host) or []
+    except importlib_metadata.PackageNotFoundError:
         raise MlxPatchesError(
             f"{host} is not installed here; leave --host out, or install it"
         ) from None
-    limits: dict[str, str] = {}
+    limits: dict[str, SpecifierSet] = {}
     for line in required:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            limits[requirement.name.lower().replace("_", "-")] = str(requirement.specifier)
-    return limits
+            name = canonicalize_name(requirement.name)
+            # A name may have several lines; all of them hold.
+            limits[name] = limits.get(name, SpecifierSet()) & requirement.specifier
+    return {name: str(specifier) for name, specifier in limits.items()}
 
 
 def _first_admitted(

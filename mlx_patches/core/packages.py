@@ -10,3 +10,12 @@ MODELS = ("mlx_lm", "mlx_vlm")
 MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MODELS}
 # What an audit always names, hosts aside.
 CORE = ("mlx", *MODEL_PACKAGES.values())
+
+
+def package_of(distribution: str) -> str:
+    """The import package of one of our distributions.
+
+    Raises:
+        KeyError: it is none of them.
+    """
+    return {name: package for package, name in DISTRIBUTIONS.items()}[distribution]

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..auditing.recommend import GREEN, NOT_BUILT, RED, REPAIRED
 from ..core.errors import MlxPatchesError
+from .words import GREEN, INSENSITIVE, NOT_BUILT, RED, REPAIRED
 
-INSENSITIVE = "insensitive"
 _HERE = Path(__file__).parent
 
 
@@ -40,6 +39,35 @@ def load(place: Path | None = None) -> list[dict[str, Any]]:
         raise MlxPatchesError(f"{place}: no evidence ({error}); reinstall mlx-patches") from None
     if not found:
         raise MlxPatchesError(f"{place}: no evidence; reinstall mlx-patches")
+    return found
+
+
+def load_set(distribution: str, version: str) -> dict[str, Any] | None:
+    """The evidence of one release; None where it was not measured.
+
+    Raises:
+        MlxPatchesError: its file is broken.
+    """
+    file = folder() / f"{distribution}-{version}.json"
+    try:
+        found: dict[str, Any] = json.loads(file.read_bytes())
+        found["without"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MlxPatchesError(f"{file}: no evidence ({error}); reinstall mlx-patches") from None
+    return found
+
+
+def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Family to the patches that its cells need; without those of which some cell is unknown."""
+    found = {}
+    for family, pairs in cell_pairs(evidence).items():
+        needs = evidence.get("needs", {}).get(family, {})
+        # A red cell that was not measured with the patches may need any of them.
+        known = all(name in needs for name, pair in pairs.items() if pair in ("r", "rg"))
+        if known and fate(pairs) != NOT_BUILT:
+            found[family] = list(dict.fromkeys(id_ for ids in needs.values() for id_ in ids))
     return found
 
 

@@ -11,8 +11,11 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
+from ..core.errors import MlxPatchesError
+from ..evidence.words import GREEN
 from . import Family, LabModel
 from .child import built, every_patch
 
@@ -33,58 +36,96 @@ def attribute(family: Family, scenarios: list[str]) -> dict[str, list[str]]:
     import mlx_patches
 
     mlx_patches.apply(patches=every_patch())
-    model, _ = built(family)
+    tried = Tried(built(family)[0], in_effect())
     applied = list(dict.fromkeys(o.patch for o in mlx_patches.status() if o.status == "applied"))
     found: dict[str, list[str]] = {}
     for name in scenarios:
         likely = list(dict.fromkeys(one for ids in found.values() for one in ids))
-        found[name] = needed(model, name, applied, likely)
+        found[name] = needed(tried, name, applied, likely)
+    apply_all_but((), tried.everything)
     return found
 
 
+class Tried(NamedTuple):
+    """The model that is tried without patches, and what is in effect with every patch."""
+
+    model: LabModel
+    everything: frozenset[tuple[str, str]]
+
+
 def needed(
-    model: LabModel, scenario: str, applied: list[str], likely: Sequence[str] = ()
+    tried: Tried, scenario: str, applied: list[str], likely: Sequence[str] = ()
 ) -> list[str]:
     """Those of the applied patches that one scenario of a model needs.
 
     ``likely``: what other scenarios of the model need, which is tried first.
     """
     others = [one for one in applied if one not in likely]
-    suspects = list(likely) if likely and green(model, scenario, without=others) else applied
-    missed = missing(model, scenario, suspects)
+    suspects = list(likely) if likely and green(tried, scenario, without=others) else applied
+    missed = missing(tried, scenario, suspects)
     if missed:
         return missed
     for one in suspects:
-        if green(model, scenario, without=[other for other in applied if other != one]):
+        if green(tried, scenario, without=[other for other in applied if other != one]):
             return [one]
     return []
 
 
-def missing(model: LabModel, scenario: str, suspects: list[str]) -> list[str]:
+def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:
     """Those without each of which the scenario is red: by halves, most matter to few scenarios."""
-    if not suspects or green(model, scenario, without=suspects):
+    if not suspects or green(tried, scenario, without=suspects):
         return []
     if len(suspects) == 1:
         return suspects
     half = len(suspects) // 2
     return [
-        *missing(model, scenario, suspects[:half]),
-        *missing(model, scenario, suspects[half:]),
+        *missing(tried, scenario, suspects[:half]),
+        *missing(tried, scenario, suspects[half:]),
     ]
 
 
-def green(model: LabModel, scenario: str, without: list[str]) -> bool:
-    """Whether the scenario is green without these patches."""
-    import mlx_patches
+def green(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
+    """Whether the scenario is green without these patches, which stay out.
 
+    Raises:
+        MlxPatchesError: what is in effect is not what was asked for.
+    """
     from .scenarios import SCENARIOS, forget_solo_runs
 
-    mlx_patches.restore(without)
+    apply_all_but(without, tried.everything)
     forget_solo_runs()
-    try:
-        return SCENARIOS[scenario](model).verdict == "green"
-    finally:
-        mlx_patches.apply(patches=without)
+    return SCENARIOS[scenario](tried.model).verdict == GREEN
+
+
+def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]]) -> None:
+    """Take every patch out, and apply all others: nothing depends on what was tried before.
+
+    Args:
+        without: ids.
+        everything: what is in effect with every patch, as (patch, target).
+
+    Raises:
+        MlxPatchesError: what is in effect is not what was asked for. From there on the effect of
+            one patch would be put down to all that are tried after it.
+    """
+    import mlx_patches
+
+    mlx_patches.restore()
+    mlx_patches.apply(patches=[one for one in every_patch() if one not in without])
+    found = in_effect()
+    wanted = {target for target in everything if target[0] not in without}
+    stuck = {target for target in found if target[0] in without}
+    for targets, problem in ((stuck, "still in effect"), (wanted - found, "no longer in effect")):
+        if targets:
+            names = ", ".join(f"{patch} at {target}" for patch, target in sorted(targets))
+            raise MlxPatchesError(f"{problem} after restore() and apply(): {names}")
+
+
+def in_effect() -> frozenset[tuple[str, str]]:
+    """(patch, target) of whatever is in effect in this process."""
+    import mlx_patches
+
+    return frozenset((o.patch, o.target) for o in mlx_patches.status() if o.status == "applied")
 
 
 if __name__ == "__main__":

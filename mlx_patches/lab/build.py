@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..core.packages import MODEL_PACKAGES
+from ..core.packages import package_of
 from ..probes import NotApplicable
 from . import EXACT, Family, LabModel, NotBuilt, Tolerance
 from .shrink import LAYERS, VOCABULARY, WINDOW, instance, shrink_config, small_config
@@ -90,8 +90,8 @@ def sensitivity(model: LabModel) -> float:
 
 
 def _module(family: Family) -> ModuleType:
-    package = next(p for p, d in MODEL_PACKAGES.items() if d == family.distribution)
-    return importlib.import_module(f"{package}.{family.name}")
+    package = package_of(family.distribution)
+    return importlib.import_module(f"{package}.models.{family.name}")
 
 
 def _model(
@@ -283,8 +283,8 @@ def _draw_weights(model: Any, seed: int) -> None:
 def _make_cache(model: Any, family: Family) -> list[Any]:
     if hasattr(model, "make_cache"):
         return in_proportion(list(model.make_cache()))
-    package = next(p for p, d in MODEL_PACKAGES.items() if d == family.distribution)
-    return list(importlib.import_module(f"{package}.cache").make_prompt_cache(model))
+    package = package_of(family.distribution)
+    return list(importlib.import_module(f"{package}.models.cache").make_prompt_cache(model))
 
 
 def in_proportion(caches: list[Any]) -> list[Any]:
@@ -297,7 +297,7 @@ def in_proportion(caches: list[Any]) -> list[Any]:
 
 def _batch_cache(model: Any, family: Family, padding: Sequence[int]) -> list[Any]:
     """A left-padded batch's caches, by the function of the release's own engine."""
-    top = family.distribution.replace("-", "_")
+    top = package_of(family.distribution)
     for name in (f"{top}.generate", f"{top}.generate.ar"):
         try:
             make = getattr(importlib.import_module(name), "_make_cache", None)

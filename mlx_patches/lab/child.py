@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..evidence.words import GREEN, INSENSITIVE, NOT_BUILT, RED
 from . import Cell, Family, LabModel, NotBuilt
 
 BUILD = "build"
@@ -48,14 +49,14 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
     try:
         model, blunt = built(family, options.config, options.weights)
     except NotBuilt as reason:
-        say(out, BUILD, Cell("not-built", str(reason)))
+        say(out, BUILD, Cell(NOT_BUILT, str(reason)))
         return
     for name in names:
         cell = SCENARIOS[name](model)
-        if blunt and cell.verdict == "green":
-            cell = replace(cell, verdict="insensitive", detail=blunt)
-        if options.patched and cell.verdict == "green" and (failed := raised()):
-            cell = replace(cell, verdict="red", detail=failed)
+        if blunt and cell.verdict == GREEN:
+            cell = replace(cell, verdict=INSENSITIVE, detail=blunt)
+        if options.patched and cell.verdict == GREEN and (failed := raised()):
+            cell = replace(cell, verdict=RED, detail=failed)
         say(out, name, cell)
 
 

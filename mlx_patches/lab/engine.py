@@ -20,10 +20,10 @@ from pathlib import PurePath
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from ..core.packages import MODELS, package_of
 from ..probes import NotApplicable
 from . import Family, LabModel, Said
 
-PACKAGES = ("mlx_lm", "mlx_vlm")
 OWN = PurePath(__file__).parents[1]
 # Tokens of an image or a video in a prompt: the image itself, what comes before it, the others.
 MARKS = (
@@ -583,7 +583,7 @@ def _package_file(path: str) -> str | None:
     if file.is_relative_to(OWN):
         inside = file.relative_to(OWN)
         return f"{OWN.name}/{inside}" if inside.parts[0] == "patches" else None
-    starts = [index for index, part in enumerate(file.parts) if part in PACKAGES]
+    starts = [index for index, part in enumerate(file.parts) if part in MODELS]
     return "/".join(file.parts[starts[-1] :]) if starts else None
 
 
@@ -592,7 +592,7 @@ def _generate_module(model: LabModel) -> ModuleType:
 
 
 def _package(family: Family) -> str:
-    return family.distribution.replace("-", "_")
+    return package_of(family.distribution)
 
 
 def _unless_refused(make: Any, *arguments: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from ..core.distributions import source_file
-from ..core.packages import MODEL_PACKAGES
+from ..core.packages import package_of
 from . import Family
 
 # What a module or package has to bind to be a language model.
@@ -31,8 +31,7 @@ def families(distribution: str) -> list[Family]:
 
 def models_folder(distribution: str) -> Path | None:
     """The folder of a distribution's models, None where it is not installed."""
-    package = next(p for p, d in MODEL_PACKAGES.items() if d == distribution)
-    root = source_file(package.partition(".")[0])
+    root = source_file(package_of(distribution))
     return root.parent / "models" if root else None
 
 

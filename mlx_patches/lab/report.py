@@ -11,9 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from ..evidence.words import GREEN, NOT_APPLICABLE, RED
 from .runner import Row, Task, by_family, exit_code, summary
 
-STYLES = {"red": "red", "green": "green", "n/a": "dim"}
+STYLES = {RED: "red", GREEN: "green", NOT_APPLICABLE: "dim"}
 Tell = Callable[[Task, list[Row]], None]
 
 
@@ -50,7 +51,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
     verdicts = by_family(rows)
     for family in dict.fromkeys(family for family, _ in verdicts):
         both = [verdicts.get((family, patched), "") for patched in (False, True)]
-        if any(verdict not in ("green", "n/a", "") for verdict in both):
+        if any(verdict not in (GREEN, NOT_APPLICABLE, "") for verdict in both):
             own = [row for row in rows if row.family == family]
             table.add_row(family, *map(_styled, both), _reason(own))
     if table.row_count:
@@ -62,7 +63,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
 
 def _reason(rows: Sequence[Row]) -> str:
     """The scenarios that are not green, of the patched run where there are some, and why."""
-    bad = [row for row in rows if row.verdict not in ("green", "n/a")]
+    bad = [row for row in rows if row.verdict not in (GREEN, NOT_APPLICABLE)]
     bad = [row for row in bad if row.patched] or bad
     names = ", ".join(dict.fromkeys(row.scenario for row in bad))
     return f"{names}: {bad[0].detail}" if bad else ""

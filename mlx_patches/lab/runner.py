@@ -17,16 +17,15 @@ from ..activation import settings
 from ..auditing.models import implementations, read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
-from ..core.packages import MODEL_PACKAGES
+from ..core.packages import CORE, MODEL_PACKAGES
+from ..evidence.words import RED, VERDICTS
 from . import Family
 from .child import BUILD
 
-DISTRIBUTIONS = tuple(dict.fromkeys(MODEL_PACKAGES.values()))
+DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario of a family whose process did not come to its end.
 PROCESS = "process"
 SECONDS = 120.0
-# The worst first: a family is what its worst cell is.
-VERDICTS = ("red", "not-built", "insensitive", "green", "n/a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Row:
 @cache
 def environment() -> str:
     """The installed MLX packages with their versions."""
-    found = (distributions.find(name) for name in ("mlx", *DISTRIBUTIONS))
+    found = (distributions.find(name) for name in CORE)
     return ", ".join(str(one) for one in found if one)
 
 
@@ -167,7 +166,7 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
     missing = [name for name in task.scenarios if name not in names]
     if missing and BUILD not in names:
         detail = f"{end or 'ended early'}, in {missing[0]}" + ("" if names else " or before")
-        cells.append({"scenario": PROCESS, "verdict": "red", "detail": detail, "figure": None})
+        cells.append({"scenario": PROCESS, "verdict": RED, "detail": detail, "figure": None})
     place = (environment(), str(task.family), task.patched)
     return [Row(*place, **cell, config=task.folder) for cell in cells]
 
@@ -245,7 +244,7 @@ def exit_code(rows: Iterable[Row]) -> int:
     """1 where a cell is red: with the patches, where both ran."""
     rows = list(rows)
     patched = any(row.patched for row in rows)
-    return int(any(row.verdict == "red" for row in rows if row.patched == patched))
+    return int(any(row.verdict == RED for row in rows if row.patched == patched))
 
 
 def _is(family: Family, name: str) -> bool:

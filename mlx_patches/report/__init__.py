@@ -14,10 +14,10 @@ from typing import Any
 
 from .. import __version__
 from ..activation.session import session
-from ..auditing.recommend import RED, REPAIRED
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
 from ..evidence.store import cell_pairs, fate
+from ..evidence.words import RED, REPAIRED
 
 HERE = Path(__file__).parent
 PARTLY = "partly"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlx_patches.auditing import models
+from mlx_patches.core import model_files
 from mlx_patches.core.outcome import Status
 from mlx_patches.core.patch import Target
 from mlx_patches.patches.loading import extra_eos
@@ -266,13 +266,13 @@ def test_a_source_left_out_turns_the_probe_red(distribution, load, folder, ungat
     ungated(PATCH)
     targets = present(distribution)
     assert not any(run_probe(PATCH, target).red for target in targets)
-    whole = models.stop_ids
+    whole = model_files.stop_ids
     for source in watched:
         with monkeypatch.context() as mutant:
             if source == "tokenizer":
                 mutant.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
             else:
-                mutant.setattr(models, "stop_ids", without(whole, source))
+                mutant.setattr(model_files, "stop_ids", without(whole, source))
             assert any(run_probe(PATCH, target).red for target in targets), source
 
 

@@ -104,6 +104,30 @@ def test_an_environment_starts_when_its_path_is_complete(tmp_path):
     assert (broken.returncode, broken.stdout, broken.stderr) == (0, "1\n", "")
 
 
+def test_where_strict_a_process_does_not_start_without_us(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    site = next(tmp_path.glob("lib/python*/site-packages"))
+    (site / enable.NAME).write_text(enable.line())
+    (site / "mlx_patches").mkdir()
+    (site / "mlx_patches" / "__init__.py").write_text("raise RuntimeError('half installed')")
+    for settings, starts in (
+        ({}, True),
+        ({"MLX_PATCHES_STRICT": "0"}, True),
+        ({"MLX_PATCHES_STRICT": "1"}, False),
+        ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "1"}, False),
+        ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "OFF"}, True),
+    ):
+        done = subprocess.run(
+            [tmp_path / "bin" / "python", "-c", "print('started')"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": "", SWITCH: "", "MLX_PATCHES_STRICT": "", **settings},
+        )
+        assert done.stdout == ("started\n" if starts else ""), settings
+        assert ("half installed" in done.stderr) is not starts, settings
+        assert (done.returncode == 0) is starts, settings
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

@@ -265,7 +265,14 @@ def test_a_host_declares_how_it_is_started(fake):
     assert contributions.hosts()["their-server"].scripts == ("serve-it",)
     limit = enable.limit_to("their-server")
     assert (limit.scripts, limit.modules) == (("serve-it",), ("their_server",))
+    assert enable.limit_to("Their_Server").scripts == ("serve-it",)
     assert "their-server 3.1" in map(str, mlx_patches.audit().distributions)
+
+
+def test_what_an_uninstalled_host_left_behind_declares_nothing(fake):
+    info = fake.install("their-server", metadata="")
+    (info / "entry_points.txt").write_text("[mlx_patches.hosts]\nx = their_server:HOST\n")
+    assert contributions.hosts() == {}
 
 
 def test_a_session_of_its_own_has_no_host_patch_of_what_is_not_installed():

@@ -6,6 +6,9 @@ import sys
 import zipfile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.utils import canonicalize_name
 
 from mlx_patches.core import distributions
 from mlx_patches.core.distributions import Installed
@@ -48,7 +51,9 @@ def test_commit_of_a_direct_url_install(site):
 )
 def test_editable(site, info, editable):
     site.install("fake-lm", direct_url=info)
-    assert distributions.find("fake-lm") == Installed("fake-lm", "1.0", editable=editable)
+    found = distributions.find("fake-lm")
+    assert found == Installed("fake-lm", "1.0")
+    assert found.editable is editable
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,21 @@ def test_editable(site, info, editable):
 )
 def test_a_broken_direct_url_file_is_none(site, text):
     site.install("fake-lm", direct_url=text)
-    assert distributions.find("fake-lm") == Installed("fake-lm", "1.0")
+    found = distributions.find("fake-lm")
+    assert found == Installed("fake-lm", "1.0")
+    assert found.editable is False
+
+
+def test_what_is_not_installed_has_no_origin(site):
+    assert distributions.origin("fake-lm") is None
+    assert Installed("fake-lm", "1.0").editable is False
+    site.install("fake-lm")
+    assert distributions.origin("fake-lm") is None
+
+
+@given(st.text("aZ9-_.", min_size=1))
+def test_a_name_is_canonical_as_packaging_has_it(name):
+    assert distributions.canonical(name) == canonicalize_name(name)
 
 
 def test_dist_info_without_metadata_does_not_count(site):

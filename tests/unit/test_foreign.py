@@ -39,7 +39,7 @@ class Args:
 @pytest.fixture
 def attention(site, monkeypatch):
     """A class of a release, in a package under the release's name."""
-    monkeypatch.setattr(conflicts, "PACKAGES", ("fake_vlm",))
+    monkeypatch.setattr(conflicts, "MODELS", ("fake_vlm",))
     site.write("fake_vlm/attention.py", SOURCE)
     return load("fake_vlm.attention").Attention
 
@@ -59,6 +59,25 @@ def test_a_copy_that_lacks_a_parameter_is_a_finding(attention):
     assert found.finding in report.findings
     assert report.as_dict()["foreign"] == [found.as_dict()]
     assert report.exit_code() == 1
+
+
+def test_a_replacement_names_the_distribution_of_its_module(attention, site):
+    site.write("fake_host/patches.py", "def attend(self, x):\n    return x\n")
+    info = site.install("Fake-Host-Server", "2.0")
+    (info / "RECORD").write_text("fake_host/__init__.py,,\nfake_host/patches.py,,\n")
+    attention.__call__ = load("fake_host.patches").attend
+    (found,) = conflicts.replaced()
+    assert (found.by, found.distribution) == ("fake_host.patches:attend", "Fake-Host-Server")
+    assert "was replaced by fake_host.patches:attend of Fake-Host-Server, which" in found.finding
+    assert found.as_dict()["distribution"] == "Fake-Host-Server"
+
+
+def test_what_an_uninstalled_package_left_behind_is_no_traceback(attention, site):
+    info = site.install("left-over", metadata="")
+    (info / "top_level.txt").write_text("left_over\n")
+    attention.__call__ = lambda self, x, mask=None, shared_kv=None: x
+    (found,) = conflicts.replaced()
+    assert found.distribution == ""
 
 
 @pytest.mark.parametrize(

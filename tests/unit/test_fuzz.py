@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.auditing import models
+from mlx_patches.core import model_files
 from mlx_patches.matrix import plain_yaml
 from tests.fuzz import loader
 
@@ -19,7 +19,7 @@ def test_no_input_of_a_short_run_is_taken_badly(seed):
     ("module", "function", "said"),
     [
         (plain_yaml, "_check_size", "RecursionError"),
-        (models, "_ids", "KeyError"),
+        (model_files, "_ids", "KeyError"),
     ],
 )
 def test_it_finds_what_is_broken(monkeypatch, module, function, said):

@@ -100,10 +100,23 @@ def test_a_requirement_that_does_not_hold_comes_first(server):
     assert "requires fake-lm>=2 (installed: 1.0)" in found.advice
 
 
+def test_each_of_two_requirements_of_a_package_has_to_hold(server):
+    server("fake-lm>=2", "fake-lm<9")
+    assert report(outcome("disabled")).unmet == ("fake-lm<9,>=2 (installed: 1.0)",)
+
+
+def test_a_requirement_holds_however_a_name_is_spelled(server):
+    server("Fake.LM>=2")
+    found = hosts.unmet("Their_Server", [HOST, Installed("fake_lm", "1.0")])
+    assert found == ("fake-lm>=2 (installed: 1.0)",)
+
+
 def test_a_set_that_cannot_work_comes_before_all(server):
     server("fake-lm>=2")
     broken = BrokenSet({"their-server": "<2", "fake-lm": ">=1"}, "it dies", "take another")
     assert report(broken=[broken]).advice == "their-server 1.2: it dies: take another"
+    spelled = hosts.report(HOST, "Their_Server", [HOST, LM], [broken], [])
+    assert spelled.broken == (broken,)
     assert report(broken=[broken]).as_dict()["advice"] == "their-server 1.2: it dies: take another"
 
 

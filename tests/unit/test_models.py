@@ -8,6 +8,7 @@ import pytest
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing import models
+from mlx_patches.core import model_files
 
 
 def write(folder, **files):
@@ -34,7 +35,7 @@ def test_ids_of_every_file(tmp_path):
 
 def test_missing_generation_config_is_fine(tmp_path):
     write(tmp_path, config={"model_type": "x"})
-    assert models.stop_ids(tmp_path) == ({}, "")
+    assert model_files.stop_ids(tmp_path) == ({}, "")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_missing_generation_config_is_fine(tmp_path):
 )
 def test_broken_generation_config_names_no_ids_and_says_why(tmp_path, content, said):
     write(tmp_path, config={"model_type": "x", "eos_token_id": 7}, generation_config=content)
-    ids, problem = models.stop_ids(tmp_path)
+    ids, problem = model_files.stop_ids(tmp_path)
     assert ids == {"config.json": [7]}
     assert said in problem
     assert "generation_config.json" in problem
@@ -58,11 +59,11 @@ def test_broken_generation_config_names_no_ids_and_says_why(tmp_path, content, s
 
 def test_negative_ids_are_no_ids(tmp_path):
     write(tmp_path, config={"model_type": "x", "eos_token_id": [-1, 3]})
-    assert models.stop_ids(tmp_path)[0] == {"config.json": [3]}
+    assert model_files.stop_ids(tmp_path)[0] == {"config.json": [3]}
 
 
 def test_huge_config_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "MAX_CONFIG_BYTES", 10)
+    monkeypatch.setattr(model_files, "MAX_CONFIG_BYTES", 10)
     write(tmp_path, config={"model_type": "something"})
     with pytest.raises(MlxPatchesError, match="larger than 10 bytes"):
         models.read_folder(tmp_path)

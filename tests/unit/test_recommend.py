@@ -55,6 +55,22 @@ def test_requirements_of_an_installed_host():
     assert recommend.host_limits("mlx-patches")["wrapt"] == ">=2.5"
 
 
+@pytest.mark.parametrize(
+    ("lines", "limits"),
+    [
+        (["fake-lm>=0.99", "fake-lm<2"], {"fake-lm": "<2,>=0.99"}),
+        (["Fake.LM>=0.99", "fake_lm<2,!=1.1"], {"fake-lm": "!=1.1,<2,>=0.99"}),
+        (["fake-lm>=0.99", "fake-lm"], {"fake-lm": ">=0.99"}),
+        (["fake-lm>=0.99", "fake-lm<1; python_version < '3'"], {"fake-lm": ">=0.99"}),
+    ],
+)
+def test_every_requirement_of_a_name_holds(site, lines, limits):
+    required = "".join(f"Requires-Dist: {line}\n" for line in lines)
+    head = "Metadata-Version: 2.1\nName: their-server\nVersion: 1.2\n"
+    site.install("their-server", "1.2", metadata=head + required)
+    assert recommend.host_limits("Their_Server") == limits
+
+
 def test_broken_summary_is_one_clear_line(monkeypatch, tmp_path):
     monkeypatch.setattr(recommend, "SUMMARY", tmp_path / "missing.json")
     with pytest.raises(MlxPatchesError, match="no evidence"):

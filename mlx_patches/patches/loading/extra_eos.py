@@ -65,7 +65,7 @@ def criteria_filled(fill: Callable[..., Any], criteria: Any, *args: Any, **kwarg
 
 def folder_ids(folder: Path) -> list[int]:
     """Every stop token that a model's folder names; a broken file is one warning and none."""
-    from ...auditing.models import stop_ids
+    from ...core.model_files import stop_ids
 
     by_file, problem = stop_ids(folder)
     if problem:

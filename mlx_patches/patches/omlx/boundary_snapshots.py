@@ -19,8 +19,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ...activation.contributions import Contribution
-from ...activation.git_hosts import NOTE
+from ...core.contribution import Contribution
 from ...core.patch import Patch, Target, around
 from ..caches.plain.reads import make_handle
 
@@ -68,4 +67,4 @@ PATCH = Patch(
     probe="mlx_patches.probes.boundary_snapshots:probe",
     module=__name__,
 )
-CONTRIBUTION = Contribution(PATCH, {"omlx": ">=0"}, NOTE)
+CONTRIBUTION = Contribution(PATCH, {"omlx": ">=0"})

@@ -1,0 +1,140 @@
+"""Which models of the installed releases need which patches of their entries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from ..core.distributions import Installed, source_file
+from ..core.packages import MODEL_PACKAGES, MODELS
+from ..core.patch import Patch, Target
+from ..core.registry import Registry
+from ..evidence import store
+from ..matrix.matrix import CompatMatrix
+from .models import exists
+
+# Read by expression, not parsed: two hundred files a package are read in a moment.
+_FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
+_IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+)", re.MULTILINE)
+_NAME = re.compile(r"\w+")
+
+Needs = Callable[[Patch, Target], bool]
+Find = Callable[[str], Path | None]
+# Distribution to model to the patches that its cells needed, where all of them are known.
+Measured = Mapping[str, Mapping[str, Sequence[str]]]
+
+
+def affected_models(
+    matrix: CompatMatrix,
+    registry: Registry,
+    needs: Needs,
+    measured: Measured = MappingProxyType({}),
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Model to distribution to the patches that it needs in this environment.
+
+    What was measured of a model in this release outranks its entry in the matrix, which may come
+    from other releases. Either way a patch counts where a target of it that the model runs needs
+    it: one in the model's own module, in what that imports, or in its distribution's engine. Its
+    targets in other families, and in a distribution that the model takes nothing from, say
+    nothing of the model.
+
+    Args:
+        matrix: whose entries are asked.
+        registry: the patches that they name.
+        needs: whether the installed release of a target needs the patch there.
+        measured: what the lab saw of the installed releases, see ``measured_here``.
+    """
+
+    @cache
+    def needed(patch_id: str) -> tuple[Target, ...]:
+        patch = registry.get(patch_id)
+        return tuple(target for target in patch.targets if needs(patch, target))
+
+    find = cache(source_file)
+    models = dict.fromkeys(
+        model for known in (matrix.models, *measured.values()) for model in known
+    )
+    affected: dict[str, dict[str, tuple[str, ...]]] = {}
+    for model in models:
+        for package, distribution in MODEL_PACKAGES.items():
+            ids = measured.get(distribution, {}).get(model)
+            if ids is None:
+                ids = matrix.patches_for(model, distribution) if model in matrix.models else ()
+            ids = [id_ for id_ in ids if id_ in registry and needed(id_)]
+            if not ids or not exists(f"{package}.{model}"):
+                continue
+            reached = modules_of(package, model, find)
+            ids = [id_ for id_ in ids if any(_runs(t, package, reached) for t in needed(id_))]
+            if ids:
+                affected.setdefault(model, {})[distribution] = tuple(ids)
+    return affected
+
+
+def measured_here(installed: Callable[[str], Installed | None]) -> Measured:
+    """What the lab saw of the installed releases, as far as it measured them."""
+    found = {}
+    for distribution in MODEL_PACKAGES.values():
+        here = installed(distribution)
+        evidence = store.load_set(distribution, here.version) if here else None
+        if evidence is not None:
+            found[distribution] = store.needed_patches(evidence)
+    return found
+
+
+def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
+    """The modules that a model runs, as far as imports lead from its own and the engine's.
+
+    Args:
+        package: the package of models.
+        model: its module in there.
+        find: the source file of a module.
+    """
+    generate = f"{package.partition('.')[0]}.generate"
+    inside = tuple(f"{one}." for one in MODEL_PACKAGES)
+    left = [*_modules(f"{package}.{model}", find), f"{package}.cache", f"{package}.base", generate]
+    reached: set[str] = set()
+    while left:
+        module = left.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        path = find(module)
+        if path and (module == generate or module.startswith(inside)):
+            left += (name for name in _imports(module, path) if find(name))
+    return reached
+
+
+def _runs(target: Target, package: str, reached: set[str]) -> bool:
+    own = target.module.partition(".")[0] == package.partition(".")[0]
+    return target.module in reached or (own and not target.module.startswith(f"{package}."))
+
+
+def _modules(name: str, find: Find) -> Iterator[str]:
+    """A module, and where it is a package all that are directly in it."""
+    yield name
+    path = find(name)
+    if path and path.name == "__init__.py":
+        yield from (f"{name}.{file.stem}" for file in path.parent.glob("[!_]*.py"))
+
+
+@cache
+def _imports(module: str, path: Path) -> tuple[str, ...]:
+    """What a file imports of the packages of models, and what may be modules of theirs."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ()
+    parts = module.split(".")
+    package = parts if path.name == "__init__.py" else parts[:-1]
+    found = dict.fromkeys(_IMPORT.findall(text))
+    for source, names in _FROM.findall(text):
+        dots = len(source) - len(source.lstrip("."))
+        base = package[: len(package) - dots + 1] if dots else []
+        name = ".".join([*base, *filter(None, source.lstrip(".").split("."))])
+        found[name] = None
+        # What is imported from a package may be a module of it.
+        found.update(dict.fromkeys(f"{name}.{one}" for one in _NAME.findall(names)))
+    return tuple(name for name in found if name.partition(".")[0] in MODELS)

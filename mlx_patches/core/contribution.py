@@ -1,0 +1,39 @@
+"""What a package declares by entry point: a patch of its own, or a host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from .patch import Patch
+
+
+class Contribution(NamedTuple):
+    """A patch of another package.
+
+    Args:
+        patch: as ours are; its module's docstring says why, how, upstream, retire when.
+        affected: distribution to the releases that have the defect, as a version specifier.
+        note: added to whatever the audit says of it.
+        fixed: distribution to the releases that repaired it themselves, likewise.
+    """
+
+    patch: Patch
+    affected: Mapping[str, str]
+    note: str = ""
+    fixed: Mapping[str, str] = MappingProxyType({})
+
+
+class Host(NamedTuple):
+    """A server that runs models of mlx-lm or mlx-vlm in its processes.
+
+    Args:
+        name: its distribution.
+        scripts: the console scripts that start it.
+        modules: the top-level packages that ``python -m`` starts it from.
+    """
+
+    name: str
+    scripts: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()

@@ -1,0 +1,111 @@
+"""The audit's table of affected models, from fake releases under their real names."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.auditing import affected
+from mlx_patches.core.distributions import Installed
+from mlx_patches.evidence import store
+
+from .conftest import matrix_for, patch_of, registry_of, target
+
+CACHE = "class KVCache:\n    def update(self):\n        pass\n"
+
+
+def at(module, name="KVCache.update"):
+    distribution = "mlx-lm" if module.startswith("mlx_lm") else "mlx-vlm"
+    return target(name, module, distribution=distribution)
+
+
+@pytest.fixture
+def releases(site):
+    """Two model packages: families a, b and c in the first, a in the second."""
+    for package in ("mlx_lm", "mlx_vlm"):
+        site.write(f"{package}/models/cache.py", CACHE)
+        site.write(f"{package}/models/base.py")
+    site.write("mlx_lm/generate.py", "from .models import cache\n")
+    for family in ("a", "b"):
+        site.write(f"mlx_lm/models/{family}.py", "from .cache import KVCache\nclass Model: pass\n")
+    site.write("mlx_lm/models/c.py", "from .base import (\n    args,\n)\nfrom . import b\n")
+    site.write("mlx_vlm/models/a/language.py", "from ..cache import KVCache\n")
+    return site
+
+
+def table(patch, rows, sound=(), measured=None):
+    """What is said of one patch; ``sound`` are the modules whose release does not need it."""
+    return affected.affected_models(
+        matrix_for(patch, models={"default": {}, **rows}),
+        registry_of(patch),
+        lambda patch, target: target.module not in sound,
+        measured or {},
+    )
+
+
+EVERYWHERE = {name: {"mlx-lm": ["fix"], "mlx-vlm": ["fix"]} for name in "abc"}
+
+
+def test_a_target_of_another_distribution_says_nothing(releases):
+    patch = patch_of(at("mlx_lm.models.cache"), at("mlx_vlm.models.cache"))
+    both = {"mlx-lm": ("fix",), "mlx-vlm": ("fix",)}
+    one = {"mlx-lm": ("fix",)}
+    assert table(patch, EVERYWHERE) == {"a": both, "b": one, "c": one}
+    sound = table(patch, EVERYWHERE, sound=["mlx_vlm.models.cache"])
+    assert sound == {key: {"mlx-lm": ("fix",)} for key in "abc"}
+
+
+def test_a_target_of_another_distribution_counts_where_its_code_is_imported(releases):
+    releases.write("mlx_vlm/models/cache.py", "from mlx_lm.models.cache import KVCache\n")
+    patch = patch_of(at("mlx_lm.models.cache"))
+    found = table(patch, EVERYWHERE)
+    assert found["a"] == {"mlx-lm": ("fix",), "mlx-vlm": ("fix",)}
+
+
+def test_a_target_of_another_family_says_nothing(releases):
+    patch = patch_of(at("mlx_lm.models.a"), at("mlx_lm.models.b"))
+    one = {"mlx-lm": ("fix",)}
+    assert table(patch, EVERYWHERE) == dict.fromkeys("abc", one)
+    # c imports b, and a imports neither.
+    assert table(patch, EVERYWHERE, sound=["mlx_lm.models.a"]) == dict.fromkeys("bc", one)
+
+
+def test_a_target_in_the_engine_counts_for_every_family_of_its_distribution(releases):
+    patch = patch_of(at("mlx_lm.server"))
+    assert table(patch, EVERYWHERE) == {key: {"mlx-lm": ("fix",)} for key in "abc"}
+
+
+def test_what_was_measured_of_this_release_outranks_the_entry(releases):
+    patch = patch_of(at("mlx_lm.models.cache"))
+    rows = {"a": {"mlx-lm": ["fix"]}, "b": {"mlx-lm": []}}
+    measured = {"mlx-lm": {"a": [], "b": ["fix", "a-patch-of-then"], "gone": ["fix"]}}
+    assert table(patch, rows, measured=measured) == {"b": {"mlx-lm": ("fix",)}}
+    assert table(patch, rows) == {"a": {"mlx-lm": ("fix",)}}
+
+
+def test_what_the_evidence_says_of_a_family():
+    evidence = {
+        "without": {
+            "sound": {"merge": "g"},
+            "repaired": {"merge": "r", "trim": "r", "state": "g"},
+            "vague": {"merge": "r", "trim": "r"},
+            "not-repaired": {"merge": "r"},
+            "never-tried": {"merge": "r"},
+            "absent": {"build": "x"},
+        },
+        "with": {
+            "sound": {"merge": "g"},
+            "repaired": {"merge": "g", "trim": "g", "state": "g"},
+            "vague": {"merge": "g", "trim": "g"},
+            "not-repaired": {"merge": "r"},
+        },
+        "needs": {"repaired": {"merge": ["x", "y"], "trim": ["y"]}, "vague": {"merge": ["x"]}},
+    }
+    known = {"sound": [], "repaired": ["x", "y"], "not-repaired": []}
+    assert store.needed_patches(evidence) == known
+
+
+def test_the_evidence_of_what_is_installed():
+    found = affected.measured_here({"mlx-lm": Installed("mlx-lm", "0.32.2")}.get)
+    evidence = store.load_set("mlx-lm", "0.32.2")
+    assert found == {"mlx-lm": store.needed_patches(evidence)}
+    assert affected.measured_here(lambda name: Installed(name, "0.0")) == {}

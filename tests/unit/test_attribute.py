@@ -1,0 +1,58 @@
+"""Attribution of a repaired cell to patches, with patches and scenarios that are not real."""
+
+from __future__ import annotations
+
+import pytest
+
+import mlx_patches
+from mlx_patches import MlxPatchesError
+from mlx_patches.core.outcome import Outcome, Report, Status
+from mlx_patches.lab import Cell, Family, attribute, scenarios
+
+FAMILY = Family("mlx-lm", "any")
+IDS = ("first", "needed", "third", "fourth")
+
+
+@pytest.fixture
+def effect(monkeypatch):
+    """The patches in effect, and those that ``apply`` and ``restore`` do nothing about."""
+    effect, dead, stuck = set(), set(), set()
+
+    def restore(patches=None):
+        effect.difference_update(set(IDS if patches is None else patches) - stuck)
+        dead.update(set(dead_after_restore) - effect)
+
+    def apply(patches):
+        effect.update(set(patches) - dead)
+
+    def status():
+        return Report(
+            tuple(Outcome(id_, "mlx-lm", "x:y", Status.APPLIED, "") for id_ in sorted(effect))
+        )
+
+    dead_after_restore: set[str] = set()
+    monkeypatch.setattr(mlx_patches, "restore", restore)
+    monkeypatch.setattr(mlx_patches, "apply", apply)
+    monkeypatch.setattr(mlx_patches, "status", status)
+    monkeypatch.setattr(attribute, "every_patch", lambda: list(IDS))
+    monkeypatch.setattr(attribute, "built", lambda family: (None, ""))
+    cell = {"trim": lambda model: Cell("green" if "needed" in effect else "red")}
+    monkeypatch.setattr(scenarios, "SCENARIOS", cell)
+    return effect, dead_after_restore, stuck
+
+
+def test_a_cell_s_patch_is_found_and_all_are_in_effect_again(effect):
+    assert attribute.attribute(FAMILY, ["trim"]) == {"trim": ["needed"]}
+    assert effect[0] == set(IDS)
+
+
+def test_a_patch_that_does_not_come_back_is_an_error(effect):
+    effect[1].add("needed")
+    with pytest.raises(MlxPatchesError, match=r"no longer in effect .*: needed at x:y"):
+        attribute.attribute(FAMILY, ["trim"])
+
+
+def test_a_patch_that_stays_is_an_error(effect):
+    effect[2].add("third")
+    with pytest.raises(MlxPatchesError, match=r"still in effect .*: third at x:y"):
+        attribute.attribute(FAMILY, ["trim"])

@@ -1,0 +1,157 @@
+"""Which part of the package may import which, and who may write to attributes by name."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import mlx_patches
+
+ROOT = Path(mlx_patches.__file__).parent
+PUBLIC = {"mlx_patches", "mlx_patches.auto", "mlx_patches.plugin"}
+
+# What each part may import besides itself. ``public`` is the package's own surface, which imports
+# nothing until it is called.
+BELOW = {
+    "core": set(),
+    "matrix": {"core"},
+    "patches": {"core"},
+    "evidence": {"core"},
+    "activation": {"core", "matrix", "patches", "public"},
+    "auditing": {"core", "matrix", "activation", "evidence", "public"},
+    "probes": {"core", "matrix", "patches", "evidence", "activation", "auditing", "lab", "public"},
+    "lab": {"core", "matrix", "patches", "evidence", "activation", "auditing", "probes", "public"},
+    "report": {"core", "matrix", "evidence", "activation", "auditing", "lab", "public"},
+    "public": {"core", "activation", "auditing"},
+}
+TOP = {"cli", "__main__"}
+
+# What the public modules may import as they are imported.
+AT_ONCE = {
+    "mlx_patches": {"mlx_patches.core.errors"},
+    "mlx_patches.auto": {"mlx_patches", "mlx_patches.activation.settings"},
+    "mlx_patches.plugin": {"mlx_patches.core.contribution", "mlx_patches.core.patch"},
+}
+
+# Who sets or deletes attributes by name, and of what: never of a class or module of a release,
+# which core alone changes. A name that ends in a slash is a folder.
+MAY_SET = {
+    "core/": "a release's own attributes: this is where patches are put in and taken out",
+    "lab/engine.py": "a model that the lab built, and the state of a prompt that it keeps",
+    "patches/caches/": "a cache object that the patched method got or made",
+    "patches/models/row_by_row.py": "the positions of a prompt that the model object keeps",
+    "patches/vllm_mlx/prefix_hit.py": "a copy of a cache object, which the request owns",
+    "probes/extra_eos.py": "a module that the probe itself made",
+    "probes/gemma4_attention.py": "what a host changed as the probe ran, put back after it",
+    "probes/left_padding_alias.py": "a cache object that the probe made",
+}
+
+
+class Import(NamedTuple):
+    """One module of the package that another one names; ``when`` is at once, later or typing."""
+
+    importer: str
+    imported: str
+    when: str
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for file in sorted(ROOT.rglob("*.py")):
+        parts = (ROOT.name, *file.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts).removesuffix(".__init__")] = file
+    return found
+
+
+MODULES = modules()
+
+
+def imports(module: str) -> Iterator[Import]:
+    path = MODULES[module]
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    left: list[tuple[ast.AST, str]] = [(ast.parse(path.read_bytes()), "at once")]
+    while left:
+        node, when = left.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            when = "later"
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            left += [(child, "typing") for child in node.body]
+            left += [(child, when) for child in node.orelse]
+            continue
+        left += [(child, when) for child in ast.iter_child_nodes(node)]
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *filter(None, [node.module])])
+            inner = [f"{source}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else source for name in inner]
+        for name in dict.fromkeys(names):
+            if name.partition(".")[0] == ROOT.name:
+                yield Import(module, name, when)
+
+
+IMPORTS = [one for module in MODULES for one in imports(module)]
+
+
+def part(module: str) -> str:
+    return "public" if module in PUBLIC else module.split(".")[1]
+
+
+def below(module: str) -> str:
+    return module.removeprefix(f"{ROOT.name}.")
+
+
+def test_every_module_is_in_a_part():
+    assert {part(module) for module in MODULES} == {*BELOW, *TOP}
+    assert {one.imported for one in IMPORTS} <= set(MODULES)
+
+
+def test_the_parts_are_floors():
+    """Core below matrix below activation below auditing; patches know core alone."""
+    upward = {
+        (below(one.importer), below(one.imported))
+        for one in IMPORTS
+        if part(one.importer) not in TOP
+        and part(one.imported) not in {part(one.importer), *BELOW[part(one.importer)]}
+    }
+    assert upward == BEING_MOVED
+    # Probes and lab use each other; no other two parts do.
+    both = {"probes", "lab"}
+    floors = {name: under - both - {"public"} for name, under in BELOW.items() if name not in both}
+    assert list(graphlib.TopologicalSorter(floors).static_order())
+
+
+@pytest.mark.parametrize("module", sorted(PUBLIC))
+def test_the_public_modules_import_lazily(module):
+    at_once = {i.imported for i in IMPORTS if (i.importer, i.when) == (module, "at once")}
+    assert at_once == AT_ONCE[module]
+
+
+def test_no_modules_import_each_other():
+    graph: dict[str, set[str]] = {module: set() for module in MODULES}
+    for one in IMPORTS:
+        if one.when == "at once" and one.imported != one.importer:
+            graph[one.importer].add(one.imported)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" imports ".join(map(below, reversed(error.args[1]))))
+
+
+def test_no_other_module_sets_attributes_by_name():
+    setting = {
+        path.relative_to(ROOT).as_posix()
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Name) and node.id in ("setattr", "delattr")
+    }
+    places = tuple(MAY_SET)
+    assert {file for file in setting if not file.startswith(places)} == set()
+    assert {place for place in places if not any(f.startswith(place) for f in setting)} == set()
