@@ -189,7 +189,7 @@ def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Ou
 
 def judge_file(current: Session, patch: Patch, target: Target) -> decide.Verdict:
     """The gate's verdict on a target, from its source file."""
-    rule = current.matrix.rule(patch.id, target.distribution)
+    rule = decide.find_rule(current.matrix, patch, target, current.manager.installed)
     installed = current.manager.installed(target.distribution)
     if installed is None or rule is None:
         return decide.judge(rule, installed, target.name, None)

@@ -215,7 +215,7 @@ class Manager:
         return outcomes, ready
 
     def _decide(self, patch: Patch, target: Target) -> Outcome | tuple[_Found, str]:
-        rule = self.matrix.rule(patch.id, target.distribution)
+        rule = decide.find_rule(self.matrix, patch, target, self.installed)
         installed = self.installed(target.distribution)
         module = sys.modules.get(target.module)
         module = module if isinstance(module, ModuleType) else None

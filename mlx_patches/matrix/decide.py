@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..core.distributions import Installed
 from ..core.outcome import Status
-from .matrix import Rule
+from ..core.patch import Patch, Target
+from .matrix import CompatMatrix, Rule
 
 
 class Verdict(NamedTuple):
@@ -15,6 +17,25 @@ class Verdict(NamedTuple):
     ok: bool
     reason: str
     status: Status = Status.PENDING
+
+
+def find_rule(
+    matrix: CompatMatrix, patch: Patch, target: Target, find: Callable[[str], Installed | None]
+) -> Rule | None:
+    """The rule for a target; of one that supports others, every release where they are needed.
+
+    Args:
+        matrix: of the rules.
+        patch: the target's.
+        target: to decide.
+        find: a distribution's name to what is installed.
+    """
+    if not target.supports:
+        return matrix.rule(patch.id, target.distribution)
+    for name in dict.fromkeys(one.distribution for one in patch.targets if not one.supports):
+        if judge(matrix.rule(patch.id, name), find(name), "", None).ok:
+            return Rule(">=0", note=f"the patch's targets in {name} need it", declared=True)
+    return None
 
 
 def judge(rule: Rule | None, installed: Installed | None, name: str, body: str | None) -> Verdict:
