@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,7 @@ from mlx_patches.patches.positions import (
     learned_positions,
     long_rope,
     mistral_row_scale,
+    prompts,
     rope_deltas,
     shared_layer_offset,
 )
@@ -161,8 +164,12 @@ def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_rows, "ring_mask", lambda cache, window: None)
-    monkeypatch.setattr(row_record, "keep", lambda cache, *carried: None)
+    update = row_record.update_record
+    monkeypatch.setattr(
+        ring_rows,
+        "update_record",
+        lambda cache, lengths: update(cache, lengths=lengths + 1),
+    )
 
 
 def rows_that_stay_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,9 +301,15 @@ def slots_that_stay_empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_record, "keep", lambda cache, *carried: None)
-    monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
-    monkeypatch.setattr(rope_deltas, "of_prompts", lambda *_: None)
+    write = row_record.write_record
+
+    def write_others(cache: Any, record: Any) -> None:
+        deltas = record.deltas
+        write(cache, record if deltas is None else dataclasses.replace(record, deltas=deltas - 1))
+
+    monkeypatch.setattr(row_record, "write_record", write_others)
+    monkeypatch.setattr(rope_deltas, "parked", lambda *_: True)
+    monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
 
 
 def masks_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ class _Text(str):
     record: RowRecord | None = None
 
 
-_CARRIERS: dict[type, type] = {tuple: _Tuple, list: _List, str: _Text}
+_CARRIERS: dict[type, Any] = {tuple: _Tuple, list: _List, str: _Text}
 
 
 def attach_record(saved: Any, record: RowRecord) -> Any:
@@ -202,7 +202,7 @@ def detach_record(saved: Any) -> tuple[Any, RowRecord | None]:
     """The state as the release returned it, and the record that it carries."""
     for plain, carrier in _CARRIERS.items():
         if type(saved) is carrier:
-            return plain(saved), saved.record
+            return plain(saved), getattr(saved, "record", None)
     return saved, None
 
 
@@ -277,14 +277,16 @@ _FILES = {
     "save_prompt_cache": around(save_prompt_cache),
     "load_prompt_cache": around(load_prompt_cache),
 }
-_SAVED = (
-    *(f"{kind}.state" for kind in ("KVCache", "RotatingKVCache")),
-    *(f"{kind}.meta_state" for kind in ("_BaseCache", "RotatingKVCache")),
-)
-_SAVED_BATCH = {
-    "BatchKVCache": ("state",),
-    "BatchRotatingKVCache": ("state", "meta_state"),
-    "ArraysCache": ("state",),
+# Of a class of batches: what saves it, and its rows alone.
+_SAVED = {
+    "BatchKVCache": ("BatchKVCache.state", "KVCache.state"),
+    "BatchRotatingKVCache": (
+        "BatchRotatingKVCache.state",
+        "BatchRotatingKVCache.meta_state",
+        "RotatingKVCache.state",
+        "RotatingKVCache.meta_state",
+    ),
+    "ArraysCache": ("ArraysCache.state",),
 }
 
 
@@ -293,14 +295,14 @@ def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
 
     Args:
         distribution: whose ``models.cache`` module it is.
-        kinds: the classes of batches; those of single rows are part of it.
+        kinds: the classes of batches; what saves their rows alone is part of it.
     """
     module = f"{distribution.replace('-', '_')}.models.cache"
     factories: dict[str, Any] = {
         f"{kind}.{name}": factory for kind in kinds for name, factory in _OPERATIONS.items()
     }
-    batches = (f"{kind}.{name}" for kind in kinds for name in _SAVED_BATCH[kind])
-    factories |= dict.fromkeys((*_SAVED, *batches), carry_in_state)
+    saved = ("_BaseCache.meta_state", *(name for kind in kinds for name in _SAVED[kind]))
+    factories |= dict.fromkeys(saved, carry_in_state)
     if distribution == "mlx-lm":
         factories |= _FILES
     return tuple(

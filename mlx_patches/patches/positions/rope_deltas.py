@@ -64,7 +64,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         timed = next((layer for layer in cache if hasattr(layer, "offset")), None)
         if timed is None:
             return call(model, inputs, *args, **kwargs)
-        carrier, rows, length = cache[0], *inputs.shape[:2]
+        carrier, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
         waiting = prompts.waiting_prompts(model)
         given, own, starts = kwargs.get("rope_deltas"), None, None
         if feeds_prompts(waiting, carrier, length):
@@ -86,8 +86,8 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         noted = waiting.noted
         out = call(model, inputs, *args, **kwargs)
         if own is None and waiting.noted > noted:  # by this call, of what it was fed
-            starts = read_starts(timed.offset - length, rows) if starts is None else starts
-            if feed_prompts(waiting, carrier, starts, inputs) is not None:
+            starts = starts or read_starts(timed.offset - length, rows)
+            if starts and feed_prompts(waiting, carrier, starts, inputs) is not None:
                 return out
         if given is None and length > 1:
             given = kept_on(model)
@@ -240,10 +240,13 @@ PATCH = Patch(
             )
             for family in FAMILIES
         ),
-        # Rows of a hybrid model are in recurrent caches, which mlx-vlm took from mlx-lm as long
-        # as that model kept positions.
-        *cache_targets("mlx-lm", "BatchKVCache", "BatchRotatingKVCache", "ArraysCache"),
-        *cache_targets("mlx-vlm", "BatchKVCache", "BatchRotatingKVCache"),
+        *(
+            target
+            for distribution in ("mlx-lm", "mlx-vlm")  # mlx-vlm's models use either's caches
+            for target in cache_targets(
+                distribution, "BatchKVCache", "BatchRotatingKVCache", "ArraysCache"
+            )
+        ),
     ),
     probe="mlx_patches.probes.rope_deltas:probe",
     module=__name__,
