@@ -61,7 +61,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         held = kwargs.get("cache", args[place] if len(args) > place else None)
         cache: Any = held or ()
-        timed = next((layer for layer in cache if hasattr(layer, "offset")), None)
+        timed = find_timed(cache)
         if timed is None:
             return call(model, inputs, *args, **kwargs)
         carrier, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
@@ -71,7 +71,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             starts = read_starts(timed.offset, rows)
         if kwargs.get("position_ids") is not None:
             if starts is not None:  # the host looks after its prompts itself
-                feed_prompts(waiting, None, starts, inputs)
+                prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
             if starts is not None:
                 own = feed_prompts(waiting, carrier, starts, inputs)
@@ -85,8 +85,9 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
                 given = fill_column(carrier, "deltas", rows)
         noted = waiting.noted
         out = call(model, inputs, *args, **kwargs)
+        carrier = cache[0]  # some models exchange the caches of their list
         if own is None and waiting.noted > noted:  # by this call, of what it was fed
-            starts = starts or read_starts(timed.offset - length, rows)
+            starts = starts or read_starts(find_timed(cache).offset - length, rows)
             if starts and feed_prompts(waiting, carrier, starts, inputs) is not None:
                 return out
         if given is None and length > 1:
@@ -97,6 +98,11 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return replacement
+
+
+def find_timed(cache: Sequence[Any]) -> Any:
+    """The first of a model's caches that knows how many tokens it was fed; None where none does."""
+    return next((layer for layer in cache if hasattr(layer, "offset")), None)
 
 
 def feeds_prompts(waiting: prompts.Waiting, carrier: Any, length: int) -> bool:
@@ -119,17 +125,15 @@ def feed_prompts(waiting: prompts.Waiting, carrier: Any, starts: Sequence[int], 
 
     Args:
         waiting: the prompts of the model.
-        carrier: the cache with the record; None where the rows' positions are not asked for.
+        carrier: the cache with the record.
         starts: where in its text each row's piece begins.
         ids: of the piece.
     """
     rows, length = ids.shape[:2]
-    record = None if carrier is None else read_record(carrier)
+    record = read_record(carrier)
     held: Sequence[Any] = record.prompts if record else ()
     held = held if len(held) == rows else (None,) * rows
     fed = prompts.follow_prompts(waiting, held, starts, ids)
-    if carrier is None:
-        return None
     ends = [start + length for start in starts]
     unfinished = tuple(
         prompt if prompt is not None and end < prompt.length else None
