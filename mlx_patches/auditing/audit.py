@@ -190,8 +190,8 @@ def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Ou
 def judge_file(current: Session, patch: Patch, target: Target) -> Verdict:
     """The gate's verdict on a target, from its source file."""
     if current.installed(target.distribution) is None:
-        return current.gate.decide(patch.id, target, None)
-    return current.gate.decide(patch.id, target, in_file(target, _declared(target.module)))
+        return current.gate.decide(patch, target, None)
+    return current.gate.decide(patch, target, in_file(target, _declared(target.module)))
 
 
 @cache

@@ -39,7 +39,7 @@ _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 class Gate(Protocol):
     """Decides whether a target needs its patch; ``matrix.gate.Gate`` does, by the matrix."""
 
-    def decide(self, patch: str, target: Target, found: Found | None) -> Verdict:
+    def decide(self, patch: Patch, target: Target, found: Found | None) -> Verdict:
         """The verdict on a target; ``found`` is None where its module is not imported."""
 
 
@@ -258,14 +258,14 @@ class Manager:
         ):
             return known  # nothing to judge again until the module is another one
         if module is None:
-            verdict = self.gate.decide(patch.id, target, None)
+            verdict = self.gate.decide(patch, target, None)
             if verdict.ok:
                 state = "being imported" if _is_importing(target) else "not imported yet"
                 reason = f"{target.module} is {state}"
                 return _outcome(patch, target, Status.PENDING, reason)
         else:
             found = in_process(module, target, self._originals(target.path))
-            verdict = self.gate.decide(patch.id, target, found)
+            verdict = self.gate.decide(patch, target, found)
             if verdict.ok:
                 return _Ready(target, found, verdict.reason)
         self._judged[key] = module

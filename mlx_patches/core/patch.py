@@ -26,6 +26,9 @@ class Target(NamedTuple):
         body: the functions whose code carries the defect, by qualified name; their hash is
             the target's fingerprint. The target itself unless given.
         adds: the release does not define the attribute and the patch adds it.
+        supports: the attribute has no defect: the patch's other targets need it to carry
+            something. It is applied where one of them is needed by its release, whatever
+            release owns it.
     """
 
     distribution: str
@@ -34,6 +37,7 @@ class Target(NamedTuple):
     factory: Factory
     body: tuple[str, ...] = ()
     adds: bool = False
+    supports: bool = False
 
     @property
     def path(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..core import distributions
 from ..core.distributions import Installed
 from ..core.outcome import Status, Verdict
-from ..core.patch import Target
+from ..core.patch import Patch, Target
 from ..core.resolve import Found
 from .matrix import CompatMatrix, Rule
 
@@ -22,15 +22,15 @@ class Gate:
         self.matrix = matrix
         self.installed = functools.cache(find)
 
-    def decide(self, patch: str, target: Target, found: Found | None) -> Verdict:
+    def decide(self, patch: Patch, target: Target, found: Found | None) -> Verdict:
         """Whether a target needs its patch, and may have it.
 
         Args:
-            patch: its id.
+            patch: the target's.
             target: of the patch.
             found: the target in this process or in its file; None where it is not known yet.
         """
-        rule = self.matrix.rule(patch, target.distribution)
+        rule = self._rule(patch, target)
         installed = self.installed(target.distribution)
         body = found.body if found and not found.missing else None
         verdict = judge(rule, installed, target.name, body)
@@ -46,6 +46,16 @@ class Gate:
             )
             return Verdict(False, reason, Status.CONFLICT)
         return verdict
+
+    def _rule(self, patch: Patch, target: Target) -> Rule | None:
+        """The rule for a target; of one that supports others, every release if they are needed."""
+        if not target.supports:
+            return self.matrix.rule(patch.id, target.distribution)
+        for name in dict.fromkeys(one.distribution for one in patch.targets if not one.supports):
+            if judge(self.matrix.rule(patch.id, name), self.installed(name), "", None).ok:
+                note = f"the patch's targets in {name} need it"
+                return Rule(">=0", note=note, declared=True)
+        return None
 
 
 def judge(rule: Rule | None, installed: Installed | None, name: str, body: str | None) -> Verdict:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .rope_deltas import carried
+from .row_record import require_operation
 
 FAMILY = "unlimited_ocr"
+# What a batch goes through in the lab, by the last part of a target's name.
+_SCENARIOS = {
+    "__call__": "left-padded",
+    "extend": "extend",
+    "filter": "filter",
+    "extract": "extract-late",
+    "state": "state",
+    "meta_state": "state",
+}
 
 
 def probe(target: Target) -> Result:
     """Red where a row reads what it has dropped alone, or forgets how long its prompt was."""
     if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
         raise NotApplicable(f"this release has no {FAMILY}")
-    if target.name.startswith("BatchKVCache."):
-        return carried(target)
+    operation = target.name.rpartition(".")[2]
+    if target.supports:
+        require_operation(importlib.import_module(target.module), target.name)
     from ..lab import Family, NotBuilt
     from ..lab.build import build
     from ..lab.scenarios import SCENARIOS, compare
@@ -26,10 +37,10 @@ def probe(target: Target) -> Result:
         model = build(Family(target.distribution, FAMILY))
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
-    if target.name == "LanguageModel.__call__":
-        cell = SCENARIOS["left-padded"](model)
-    else:
+    if operation == "merge":
         cell = compare(model, full_rings(model))
+    else:
+        cell = SCENARIOS[_SCENARIOS[operation]](model)
     return Result(cell.verdict != "green", cell.detail, cell.figure)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
 
 _STEPS = 4
 # What the same models trip over as well.
@@ -17,8 +16,12 @@ _OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
 
 
 def probe(target: Target) -> Result:
-    """Red where a row is told something else than alone, or its delta does not follow it."""
-    return carried(target) if target.module.endswith(".cache") else spoken(target)
+    """Red where a row is told something else than alone."""
+    if target.supports:
+        from .row_record import follow_rows
+
+        return follow_rows(target)
+    return spoken(target)
 
 
 def spoken(target: Target) -> Result:
@@ -161,48 +164,3 @@ def out_of_the_way(patches: tuple[str, ...]) -> Iterator[None]:
     finally:
         for manager in reversed(managers):
             manager.restore()
-
-
-def carried(target: Target) -> Result:
-    """Whether a delta that rides on a cache follows its row."""
-    import mlx.core as mx
-
-    from ..patches.caches import row_record
-
-    kind, _, operation = target.name.partition(".")
-    batch_class = cache_of(target)
-    if not hasattr(batch_class, operation):
-        raise NotApplicable(f"{kind} has no {operation} in this release")
-    caches = importlib.import_module(target.module)
-    batch = filled(caches, kind, 3)
-    row_record.keep(batch, mx.array([[1], [2], [3]]))
-    if operation == "extend":
-        batch.extend(filled(caches, kind, 1))
-        wanted = [[1], [2], [3], [0]]
-    elif operation == "filter":
-        batch.filter(mx.array([0, 2]))
-        wanted = [[1], [3]]
-    elif operation == "extract":
-        batch, wanted = batch.extract(1), [[2]]
-    else:
-        rows = [filled(caches, kind.removeprefix("Batch"), 1) for _ in range(2)]
-        row_record.keep(rows[1], mx.array([[5]]))
-        batch, wanted = batch_class.merge(rows), [[0], [5]]
-    found = row_record.deltas_of(batch)
-    seen = None if found is None else found.tolist()
-    return Result(seen != wanted, f"after {operation} the rows' deltas are {seen}")
-
-
-def filled(caches: Any, kind: str, rows: int) -> Any:
-    """A cache with something in it."""
-    import mlx.core as mx
-
-    if kind == "ArraysCache":
-        cache = caches.ArraysCache(1)
-        cache[0] = mx.ones((rows, 2))
-        return cache
-    window = [8] if "Rotating" in kind else []
-    padding = [[0] * rows] if kind.startswith("Batch") else []
-    cache = getattr(caches, kind)(*window, *padding)
-    cache.update_and_fetch(*[mx.ones((rows, 1, 3, 2))] * 2)
-    return cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,7 @@ from mlx_patches.patches.positions import (
     learned_positions,
     long_rope,
     mistral_row_scale,
+    prompts,
     rope_deltas,
     shared_layer_offset,
 )
@@ -177,8 +179,12 @@ def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_rows, "ring_mask", lambda cache, window: None)
-    monkeypatch.setattr(row_record, "keep", lambda cache, *carried: None)
+    update = row_record.update_record
+    monkeypatch.setattr(
+        ring_rows,
+        "update_record",
+        lambda cache, lengths: update(cache, lengths=lengths + 1),
+    )
 
 
 def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,9 +353,15 @@ def batches_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_record, "keep", lambda cache, *carried: None)
-    monkeypatch.setattr(rope_deltas, "positions", lambda *_: None)
-    monkeypatch.setattr(rope_deltas, "of_prompts", lambda *_: None)
+    write = row_record.write_record
+
+    def write_others(cache: Any, record: Any) -> None:
+        deltas = record.deltas
+        write(cache, record if deltas is None else dataclasses.replace(record, deltas=deltas - 1))
+
+    monkeypatch.setattr(row_record, "write_record", write_others)
+    monkeypatch.setattr(rope_deltas, "parked", lambda *_: True)
+    monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
 
 
 def masks_cut_to_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.caches import row_record
+from mlx_patches.patches.caches.row_record import read_column
 from mlx_patches.patches.models.ring_rows import in_order, ring_mask
 
 mx = pytest.importorskip("mlx.core")
@@ -38,7 +38,7 @@ def test_every_token_that_is_held_is_in_its_place(ring, generated):
     assert row.offset == end
     assert row.keys[0, 0, :end, 0].tolist() == held
     assert row.values[0, 0, :end, 0].tolist() == [-place for place in held]
-    lengths = row_record.deltas_of(row, name=row_record.LENGTHS)
+    lengths = read_column(row, "lengths", 1)
     assert (lengths is None) if not generated else lengths.tolist() == [[PROMPT]]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from mlx_patches.lab import Family, NotBuilt, engine
@@ -46,64 +48,127 @@ def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
     assert all(map(mx.array_equal, before, alone()))
 
 
-class Model:
-    """What notes prompts."""
-
-
-def noted(*prompts):
-    """A model that noted prompts: their token ids and position ids."""
-    model = Model()
+def waiting(*prompts):
+    """Image prompts that wait: their token ids, position ids, and mask."""
+    queue = image_prompts.Waiting()
     for ids, places, *mask in prompts:
         positions = mx.broadcast_to(mx.array([[places]]), (3, 1, len(places)))
-        image_prompts.note(model, mx.array([ids]), positions, mx.array(mask) if mask else None)
-    return image_prompts.prompts(model)
+        split = image_prompts.split_prompts(
+            mx.array([ids]), positions, mx.array(mask) if mask else None
+        )
+        queue.note(split, positions)
+    return queue
 
 
-def rows(*texts):
-    return [image_prompts.as_bytes(mx.array(text)) for text in texts]
+def claim(queue, *texts):
+    return [queue.claim(image_prompts.as_bytes(mx.array(text, mx.int32))) for text in texts]
 
 
 def places(prompt):
-    return None if prompt is None else prompt.positions[0, 0].tolist()
+    return None if prompt is None else prompt.positions(0, prompt.length)[0, 0].tolist()
 
 
 def test_a_row_gets_the_positions_of_its_own_tokens():
-    kept = noted(([5, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 9, 7], [0, 1, 1, 1, 2]))
-    found = image_prompts.found(kept, rows([5, 9, 9, 9], [5, 9, 9, 6], [5, 8], []))
+    queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 9, 7], [0, 1, 1, 1, 2]))
+    found = claim(queue, [5, 9, 9, 9], [5, 9, 9, 6], [5, 8], [])
     assert [places(prompt) for prompt in found] == [[0, 1, 1, 1, 2], [0, 1, 1, 2], None, None]
 
 
 def test_right_padding_is_no_part_of_a_prompt():
-    kept = noted(([5, 9], [0, 1]), ([5, 9, 9, 6], [0, 1, 1, 2]))
-    (found,) = image_prompts.found(kept, rows([5, 9, 9, 6, 0, 0]))
+    queue = waiting(([5, 9], [0, 1]), ([5, 9, 9, 6], [0, 1, 1, 2]))
+    (found,) = claim(queue, [5, 9, 9, 6, 0, 0])
     assert places(found) == [0, 1, 1, 2]
-    assert found.between(2, 6)[0, 0].tolist() == [1, 2, 3, 4]
+    assert found.positions(2, 6)[0, 0].tolist() == [1, 2, 3, 4]
 
 
 def test_the_same_tokens_with_other_images_keep_their_order():
-    kept = noted(([5, 9, 9], [7, 7, 7]), ([5, 9, 9], [0, 1, 1]), ([5, 9, 9], [0, 1, 2]))
     text = [5, 9, 9]
-    assert [places(p) for p in image_prompts.found(kept, rows(text))] == [[0, 1, 2]]
-    both = image_prompts.found(kept, rows(text, [4], text))
-    assert [places(p) for p in both] == [[0, 1, 1], None, [0, 1, 2]]
-    four = image_prompts.found([kept[-1]], rows(text, text))
-    assert [places(p) for p in four] == [[0, 1, 2]] * 2
+    prompts = [(text, [7, 7, 7]), (text, [0, 1, 1]), (text, [0, 1, 2])]
+    queue = waiting(*prompts)
+    held = claim(queue, text)
+    held += claim(queue, text, [4], text)
+    assert [places(prompt) for prompt in held] == [[7, 7, 7], [0, 1, 1], None, [0, 1, 2]]
+    # Of one prompt, that several rows are fed.
+    both = claim(waiting(prompts[-1]), text, text)
+    assert [places(prompt) for prompt in both] == [[0, 1, 2]] * 2
 
 
-def test_left_padding_is_left_out():
-    kept = noted(([0, 0, 5, 9, 9], [1, 1, 2, 3, 3], [0, 0, 1, 1, 1]))
-    assert [len(prompt.tokens) // 4 for prompt in kept] == [5, 3]
-    assert places(kept[1]) == [0, 1, 1]
+@pytest.mark.parametrize("positions", [[1, 1, 2, 3, 3], [1, 1, 0, 1, 1]])
+def test_left_padding_is_left_out(positions):
+    prompt = ([0, 0, 5, 9, 9], positions, [0, 0, 1, 1, 1])
+    (found,) = claim(waiting(prompt), [5, 9])
+    assert (found.length, places(found)) == (3, [0, 1, 1])
+    (padded,) = claim(waiting(prompt), [0, 0, 5])
+    assert (padded.length, places(padded)) == (5, positions)
 
 
 def test_a_delta_is_that_of_the_tokens_so_far():
-    (prompt,) = noted(([5, 6, 9, 9, 9, 7], [0, 1, 2, 2, 2, 3]))
+    text = [5, 6, 9, 9, 9, 7]
+    (prompt,) = claim(waiting((text, [0, 1, 2, 2, 2, 3])), text)
     assert [prompt.delta(end).item() for end in (2, 5, 6, 9)] == [0, -2, -2, -2]
 
 
-def test_what_was_fed_is_known_as_long_as_nothing_else_is_in_the_cache():
-    cache = Model()
-    fed = image_prompts.fed
-    assert fed(cache, [-1, 0], mx.array([[0, 5], [6, 7]])) == rows([5], [6, 7])
-    assert fed(cache, [1, 2], mx.array([[8, 9], [8, 9]])) == rows([5, 8, 9], [6, 7, 8, 9])
-    assert fed(cache, [4, 5], mx.array([[1, 2], [1, 2]])) == [b"", b""]
+def follow(queue, held, starts, *pieces):
+    return image_prompts.follow_prompts(queue, held, starts, mx.array(pieces))
+
+
+def test_rows_that_began_alike_get_their_own_prompts():
+    queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 9, 7], [0, 1, 1, 1, 2]))
+    first = follow(queue, [None] * 2, [-1, 0], [0, 5], [5, 9])
+    second = follow(queue, first, [1, 2], [9, 9], [9, 6])
+    assert [len(places(prompt)) for prompt in second] == [4, 4]
+    third = follow(queue, [second[0], None], [3, 4], [9, 7], [8, 8])
+    assert [places(prompt) for prompt in third] == [[0, 1, 1, 1, 2], None]
+
+
+def test_a_text_that_began_alike_gives_the_prompt_back():
+    queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
+    text = follow(queue, [None], [0], [5, 9])
+    assert places(text[0])
+    assert follow(queue, text, [2], [8, 8]) == [None]
+    assert places(*claim(queue, [5, 9]))
+
+
+def test_what_is_in_a_cache_without_a_record_is_no_beginning():
+    queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
+    assert follow(queue, [None], [2], [5, 9]) == [None]
+
+
+def test_prompts_that_nobody_is_fed_are_dropped():
+    queue = waiting(*(([number, 9], [0, 1]) for number in range(2 * image_prompts.WAITING)))
+    assert len(queue._queue) == image_prompts.WAITING
+    assert claim(queue, [0, 9]) == [None]
+
+
+def test_a_prompt_goes_with_the_row_that_held_it():
+    queue = waiting(([5, 9], [0, 1]))
+    (held,) = claim(queue, [5, 9])
+    assert queue
+    del held
+    assert not queue
+
+
+def test_threads_may_note_and_claim_at_once():
+    queue = image_prompts.Waiting()
+
+    def work(number):
+        for turn in range(200):
+            text = image_prompts.as_bytes(mx.array([number, turn], mx.int32))
+            queue.note([image_prompts.ImagePrompt(text, None)], mx.array(0))
+            assert queue.claim(text).prompt.tokens == text
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert not queue
+
+
+def test_waiting_prompts_go_with_their_model():
+    class Model(dict):
+        """A module of MLX: a dictionary, which has no hash."""
+
+    model, other = Model(), Model()
+    assert image_prompts.waiting_prompts(model) is not image_prompts.waiting_prompts(other)
+    assert image_prompts.waiting_prompts(model) is image_prompts.waiting_prompts(model)
+    key = id(model)
+    del model
+    assert key not in image_prompts._models

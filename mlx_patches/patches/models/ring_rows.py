@@ -22,8 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target
-from ..caches import row_record
-from ..caches.row_record import LENGTHS
+from ..caches.row_record import cache_targets, count_rows, fill_column, update_record
 
 MODULE = "mlx_vlm.models.unlimited_ocr.language"
 # Stands for the length of a prompt whose last token has not been fed.
@@ -69,8 +68,8 @@ def note_end(cache: Any, arguments: dict[str, Any]) -> None:
     if padded or arguments.get("n_to_process") is not None:
         import mlx.core as mx
 
-        lengths = row_record.deltas_of(cache, row_record.rows_of(cache), LENGTHS)
-        row_record.keep(cache, mx.where(lengths > 0, lengths, _ONE_TO_COME), LENGTHS)
+        lengths = fill_column(cache, "lengths", count_rows(cache))
+        update_record(cache, lengths=mx.where(lengths > 0, lengths, _ONE_TO_COME))
 
 
 def ring_mask(cache: Any, window: int) -> Any:
@@ -83,10 +82,10 @@ def ring_mask(cache: Any, window: int) -> Any:
     import mlx.core as mx
 
     offsets = mx.array(cache.offset).reshape(-1, 1)
-    lengths = row_record.deltas_of(cache, offsets.shape[0], LENGTHS)
+    lengths = fill_column(cache, "lengths", offsets.shape[0])
     # As in a ring, the prompt ends where the first single token is fed.
     lengths = mx.where(lengths > 0, lengths, offsets - lengths)
-    row_record.keep(cache, lengths, LENGTHS)
+    update_record(cache, lengths=lengths)
     keys = getattr(cache, "_idx", cache.offset) + 1
     padding = mx.array(getattr(cache, "left_padding", 0)).reshape(-1, 1)
     place = mx.arange(keys)[None] - padding
@@ -118,7 +117,7 @@ def in_order(ring: Any) -> Any:
     prompt, window = ring.prefill_length, ring.window_size
     if prompt is None:
         return row
-    row_record.keep(row, mx.array([[prompt]]), LENGTHS)
+    update_record(row, lengths=mx.array([[prompt]]))
     generated = ring.offset - prompt
     if generated <= window:
         return row
@@ -144,11 +143,7 @@ PATCH = Patch(
             "mlx-vlm", MODULE, "LanguageModel.__call__", language_model, ("LanguageModel",), True
         ),
         Target("mlx-vlm", MODULE, "RingSlidingKVCache.merge", merge, ("RingSlidingKVCache",), True),
-        *(
-            target
-            for target in row_record.TARGETS
-            if target.module == "mlx_vlm.models.cache" and target.name.startswith("BatchKVCache.")
-        ),
+        *cache_targets("mlx-vlm", "BatchKVCache"),
     ),
     probe="mlx_patches.probes.ring_rows:probe",
     module=__name__,

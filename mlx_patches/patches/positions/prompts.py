@@ -1,56 +1,184 @@
-"""What a model computed for its image prompts, found again by the prompt's tokens.
+"""Image prompts between their embeddings and the first forward of their tokens.
 
-An image prompt's positions are computed where its embeddings are made, and left on the model,
-for the next prompt to replace. Here they are kept for each prompt, and a row of a batch gets
-those of the tokens that it is fed, in however many pieces.
+An image prompt's positions are computed where its embeddings are made, with no cache in sight,
+and left on the model, for the next prompt to replace. Here each prompt waits for its turn,
+outside of the model, and is found by the first tokens that a row is fed. From then on the row's
+record holds it, until the last of its tokens is fed.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections import deque
-from collections.abc import Callable, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-PROMPTS = "_mlx_patches_image_prompts"
-FED = "_mlx_patches_fed"
-# Prompts whose embeddings wait for their turn; a prompt of 2,000 tokens takes 32 KB.
-KEPT = 256
+# Prompts of one model that wait to be fed. The oldest one goes: its request was cancelled, or
+# its host hands over positions itself. A prompt of 2,000 tokens takes 32 KB.
+WAITING = 64
 _SIZE = 4  # bytes of a token id
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt with images or videos.
+@dataclass(frozen=True, eq=False)
+class ImagePrompt:
+    """A prompt with images or videos, as its positions were computed.
 
     Args:
         tokens: its ids, as the bytes of int32.
         positions: of the tokens, (3, 1, length).
-        whole: the array that the model returned, for all prompts that it was given.
+        padding: how many of the first tokens are padding.
     """
 
     tokens: bytes
     positions: Any
-    whole: Any
+    padding: int = 0
+
+    def __deepcopy__(self, memo: Any) -> ImagePrompt:
+        """Itself: nobody changes it, and copies of a cache may share it."""
+        return self
+
+
+class RowPrompt(NamedTuple):
+    """An image prompt as a row is fed it: without the padding, or with it as if it were tokens."""
+
+    prompt: ImagePrompt
+    skipped: int
+
+    @property
+    def length(self) -> int:
+        """Its number of tokens."""
+        return len(self.prompt.tokens) // _SIZE - self.skipped
+
+    def tokens(self, start: int, end: int) -> bytes:
+        """Its tokens from ``start`` to ``end``, as many as it has."""
+        first = self.skipped + start
+        return self.prompt.tokens[first * _SIZE : (self.skipped + end) * _SIZE]
+
+    def fits(self, start: int, text: bytes) -> bool:
+        """Whether these are its tokens from ``start`` on; right padding may follow its end."""
+        own = self.tokens(start, start + len(text) // _SIZE)
+        return bool(own) and text.startswith(own)
 
     def delta(self, end: int) -> Any:
-        """How far the position after its first tokens is from their number, (1, 1)."""
-        own = self.positions[:, :, : max(1, end)]
-        return (own.max() + 1 - own.shape[-1]).reshape(1, 1)
-
-    def between(self, start: int, end: int) -> Any:
-        """The positions of tokens from ``start`` to ``end``, counting on past its own end."""
+        """How far the position after its first ``end`` tokens is from their number, (1, 1)."""
         import mlx.core as mx
 
-        own = self.positions[:, :, start:end]
+        own = self._positions(0, max(1, end))
+        return (own.max() + 1 - own.shape[-1]).reshape(1, 1).astype(mx.int32)
+
+    def positions(self, start: int, end: int) -> Any:
+        """Of the tokens from ``start`` to ``end``, (3, 1, tokens); they count on past its end."""
+        import mlx.core as mx
+
+        own = self._positions(start, end)
         beyond = mx.arange(start + own.shape[-1], max(start, end)) + self.delta(end)
         parts = [own, mx.broadcast_to(beyond, (3, *beyond.shape))]
         return mx.concatenate(parts, axis=-1).astype(own.dtype)
 
+    def _positions(self, start: int, end: int) -> Any:
+        whole, skipped = self.prompt.positions, self.skipped
+        own = whole[:, :, skipped + start : skipped + end]
+        # Releases count on from the padding, or give it a position that it does not count.
+        return own - whole[:, :, skipped : skipped + 1] if skipped else own
 
-def noting(index: Callable[..., Any]) -> Callable[..., Any]:
+
+class Waiting:
+    """The image prompts of one model that no row has been fed, and those that rows are fed.
+
+    Thread-safe. The latter are only found here: the records of the rows keep them alive.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queue: list[ImagePrompt] = []
+        self._claimed: weakref.WeakSet[ImagePrompt] = weakref.WeakSet()
+        self._newest: Callable[[], Any] = lambda: None
+        self.noted = 0  # prompts so far
+
+    def __bool__(self) -> bool:
+        """Whether a row may be fed an image prompt whose positions are here."""
+        return bool(self._queue or self._claimed)
+
+    def note(self, prompts: Sequence[ImagePrompt], returned: Any) -> None:
+        """Let prompts wait, whose positions the model returned in one array."""
+        with self._lock:
+            self._queue = [*self._queue, *prompts][-WAITING:]
+            self._newest = weakref.ref(returned)
+            self.noted += len(prompts)
+
+    def left_on(self, model: Any) -> bool:
+        """Whether the positions that the model holds are those of an image prompt."""
+        held = getattr(model, "_position_ids", None)
+        return held is not None and held is self._newest()
+
+    def claim(self, text: bytes) -> RowPrompt | None:
+        """The prompt of a row that is fed these tokens first; it waits no longer.
+
+        Prompts with the same tokens, and other images, are claimed in the order in which they
+        were noted; one that waits goes before those that other rows are fed.
+        """
+        if not text:
+            return None
+        with self._lock:
+            found = _find(self._queue, text)
+            if found is None:
+                return _find(self._claimed, text)
+            self._queue.remove(found.prompt)
+            self._claimed.add(found.prompt)
+            return found
+
+    def give_back(self, row: RowPrompt) -> None:
+        """Let a prompt wait again: a row with the same first tokens had claimed it."""
+        with self._lock:
+            if row.prompt not in self._queue:
+                self._claimed.discard(row.prompt)
+                self._queue.insert(0, row.prompt)
+
+
+def _find(prompts: Iterable[ImagePrompt], text: bytes) -> RowPrompt | None:
+    """The first prompt that begins with these tokens, or else the longest that they begin with."""
+    ended: RowPrompt | None = None
+    for prompt in prompts:
+        for skipped in sorted({0, prompt.padding}):
+            row = RowPrompt(prompt, skipped)
+            if not row.fits(0, text):
+                continue
+            if row.length * _SIZE >= len(text):
+                return row
+            if ended is None or row.length > ended.length:
+                ended = row  # right padding follows
+    return ended
+
+
+# By the id of the model: a module of MLX has no hash.
+_models: dict[int, tuple[Any, Waiting]] = {}
+_models_lock = threading.Lock()
+
+
+def waiting_prompts(model: Any) -> Waiting:
+    """The image prompts of a model that wait; they go with the model."""
+    found = _models.get(id(model))
+    if found is not None and found[0]() is model:
+        return found[1]
+    with _models_lock:
+        key = id(model)
+        found = _models.get(key)
+        if found is None or found[0]() is not model:
+            found = (weakref.ref(model, lambda gone: _forget(key, gone)), Waiting())
+            _models[key] = found
+        return found[1]
+
+
+def _forget(key: int, gone: Any) -> None:
+    # Another model may have the id by now.
+    if (found := _models.get(key)) is not None and found[0] is gone:
+        _models.pop(key, None)
+
+
+def note_prompts(index: Callable[..., Any]) -> Callable[..., Any]:
     """``get_rope_index`` that notes what it returns for prompts with images or videos."""
     signature = inspect.signature(index)
 
@@ -60,22 +188,22 @@ def noting(index: Callable[..., Any]) -> Callable[..., Any]:
         given = signature.bind(model, *args, **kwargs).arguments
         grids = [value for name, value in given.items() if name.endswith("_grid_thw")]
         if any(grid is not None for grid in grids):
-            note(model, given["input_ids"], out[0], given.get("attention_mask"))
+            prompts = split_prompts(given["input_ids"], out[0], given.get("attention_mask"))
+            waiting_prompts(model).note(prompts, out[0])
         return out
 
     return replacement
 
 
-def note(model: Any, ids: Any, positions: Any, mask: Any) -> None:
-    """Keep the positions (3, rows, length) of these prompts; of padded ones without padding too."""
+def split_prompts(ids: Any, positions: Any, mask: Any = None) -> list[ImagePrompt]:
+    """Each row's prompt, from ids and mask (rows, length) and positions (3, rows, length)."""
     if positions.shape != (3, *ids.shape):
-        return
-    kept = model.__dict__.setdefault(PROMPTS, deque(maxlen=KEPT))
+        return []
     padding = [0] * ids.shape[0] if mask is None else mask.argmax(axis=-1).tolist()
-    for row, pad in enumerate(padding):
-        for start in sorted({0, pad}):
-            tokens, own = as_bytes(ids[row, start:]), positions[:, row : row + 1, start:]
-            kept.append(Prompt(tokens, own - start if start else own, positions))
+    return [
+        ImagePrompt(as_bytes(ids[row]), positions[:, row : row + 1], pad)
+        for row, pad in enumerate(padding)
+    ]
 
 
 def as_bytes(ids: Any) -> bytes:
@@ -85,54 +213,31 @@ def as_bytes(ids: Any) -> bytes:
     return bytes(memoryview(ids.astype(mx.int32)))
 
 
-def fed(carrier: Any, offsets: Sequence[int], ids: Any) -> list[bytes]:
-    """What each row has been fed from its beginning on, empty where that is not known.
+def follow_prompts(
+    waiting: Waiting, held: Sequence[RowPrompt | None], starts: Sequence[int], ids: Any
+) -> list[RowPrompt | None]:
+    """The image prompt that each row is fed a piece of, None for a row of text.
+
+    Reads the tokens from the device.
 
     Args:
-        carrier: the rows' cache, that keeps what they have been fed.
-        offsets: of the rows in the cache, negative in what is left of their padding.
-        ids: (rows, length), of the tokens that are going to be fed.
+        waiting: the prompts of the model.
+        held: what each row was fed so far.
+        starts: where in its text each row's piece begins, negative in what is left of its
+            padding.
+        ids: the piece, (rows, length).
     """
-    before = carrier.__dict__.get(FED, [])
-    if [len(row) // _SIZE for row in before] != [max(0, offset) for offset in offsets]:
-        before = [b""] * len(offsets)
-    rows = []
-    for row, (offset, text) in enumerate(zip(offsets, before, strict=True)):
-        text += as_bytes(ids[row, max(0, -offset) :])
-        # Of anything else that is in the cache the tokens are not known.
-        known = len(text) // _SIZE == offset + ids.shape[1] > 0
-        rows.append(text if known else b"")
-    carrier.__dict__[FED] = rows
-    return rows
-
-
-def prompts(model: Any) -> Sequence[Prompt]:
-    """The prompts that were noted, the newest last."""
-    kept: Sequence[Prompt] = model.__dict__.get(PROMPTS, ())
-    return kept
-
-
-def found(kept: Sequence[Prompt], rows: Sequence[bytes]) -> list[Prompt | None]:
-    """The prompt of each row.
-
-    Rows with the same tokens, and other images, are in the order in which they were noted.
-    """
-    chosen: list[Prompt | None] = []
-    for index, row in enumerate(rows):
-        fits = of(kept, row)
-        same = [other for other in range(len(rows)) if rows[other] == row]
-        chosen.append(fits[same.index(index) - len(same) :][0] if fits else None)
-    return chosen
-
-
-def of(kept: Sequence[Prompt], row: bytes) -> list[Prompt]:
-    """The prompts that begin with a row's tokens, or else the longest that it begins with."""
-    if not row:
-        return []
-    begun = [prompt for prompt in kept if prompt.tokens.startswith(row)]
-    if begun:
-        return begun
-    # Right padding follows.
-    ended = [prompt for prompt in kept if row.startswith(prompt.tokens)]
-    longest = max((len(prompt.tokens) for prompt in ended), default=0)
-    return [prompt for prompt in ended if len(prompt.tokens) == longest]
+    pieces = [as_bytes(ids[row, max(0, -start) :]) for row, start in enumerate(starts)]
+    # Rows that began with the same tokens may have each other's: all give theirs back first.
+    texts = []
+    for row, start, piece in zip(held, starts, pieces, strict=True):
+        text = piece if start <= 0 else b""
+        if row is not None and not row.fits(max(0, start), piece):
+            text = row.tokens(0, max(0, start)) + piece
+            if start < row.length and len(piece) > _SIZE:  # no token that was generated
+                waiting.give_back(row)
+        texts.append(text)
+    return [
+        row if row is not None and row.fits(max(0, start), piece) else waiting.claim(text)
+        for row, start, piece, text in zip(held, starts, pieces, texts, strict=True)
+    ]

@@ -7,9 +7,10 @@ Why
 How
     A row's delta rides on the batch's first cache. A call with a batch's caches gets explicit
     position ids, each row's own offset and delta, through the model's own argument. A row alone
-    that has a delta gets the same. What the model computes for a prompt with images is kept for
-    that prompt, and goes to the row that is fed its tokens, whichever prompts came in between.
-    Positions that a host hands over are left alone.
+    that has a delta gets the same. What the model computes for a prompt with images waits
+    outside of the model, goes to the row that is fed its tokens, whichever prompts came in
+    between, and is dropped with the last of them. Positions that a host hands over are left
+    alone.
 Upstream
     mlx-vlm 0.5.0 takes ``rope_deltas`` and 0.6.5 hands each row's positions to the Qwen models;
     the glm4v and PaddleOCR models still keep them in 0.7.10.
@@ -21,11 +22,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target
-from ..caches import row_record
+from ..caches.row_record import (
+    cache_targets,
+    fill_column,
+    read_column,
+    read_record,
+    update_record,
+)
 from . import prompts
 
 FAMILIES = (
@@ -54,60 +61,112 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         held = kwargs.get("cache", args[place] if len(args) > place else None)
         cache: Any = held or ()
-        timed = next((layer for layer in cache if hasattr(layer, "offset")), None)
+        timed = find_timed(cache)
         if timed is None:
             return call(model, inputs, *args, **kwargs)
-        given, rows, own = kwargs.get("rope_deltas"), inputs.shape[0], None
-        if kwargs.get("position_ids") is None:
+        carrier, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
+        waiting = prompts.waiting_prompts(model)
+        given, own, starts = kwargs.get("rope_deltas"), None, None
+        if feeds_prompts(waiting, carrier, length):
+            starts = read_starts(timed.offset, rows)
+        if kwargs.get("position_ids") is not None:
+            if starts is not None:  # the host looks after its prompts itself
+                prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
+        else:
+            if starts is not None:
+                own = feed_prompts(waiting, carrier, starts, inputs)
             computes = any(kwargs.get(name) is not None for name in GRIDS)
-            own = of_prompts(model, cache[0], timed.offset, inputs, computes)
+            if own is None and not computes and length > 1 and waiting.left_on(model):
+                own = text_positions(carrier, timed, inputs.shape)
             if own is None:
-                own = positions(model, cache[0], timed.offset, inputs.shape)
+                own = positions(model, carrier, timed.offset, inputs.shape)
             if own is not None:
                 kwargs["position_ids"] = own
-                given = row_record.deltas_of(cache[0], rows)
+                given = fill_column(carrier, "deltas", rows)
+        noted = waiting.noted
         out = call(model, inputs, *args, **kwargs)
-        if given is None and inputs.shape[1] > 1:
+        carrier = cache[0]  # some models exchange the caches of their list
+        if own is None and waiting.noted > noted:  # by this call, of what it was fed
+            starts = starts or read_starts(find_timed(cache).offset - length, rows)
+            if starts and feed_prompts(waiting, carrier, starts, inputs) is not None:
+                return out
+        if given is None and length > 1:
             given = kept_on(model)
         elif own is not None and kept_on(model) is not None:
             model._rope_deltas = given  # it computed none: an engine would read another batch's
-        remember(cache[0], given, rows)
+        remember(carrier, given, rows)
         return out
 
     return replacement
 
 
-def of_prompts(model: Any, carrier: Any, offset: Any, ids: Any, computes: bool = False) -> Any:
+def find_timed(cache: Sequence[Any]) -> Any:
+    """The first of a model's caches that knows how many tokens it was fed; None where none does."""
+    return next((layer for layer in cache if hasattr(layer, "offset")), None)
+
+
+def feeds_prompts(waiting: prompts.Waiting, carrier: Any, length: int) -> bool:
+    """Whether a row of these may be fed a piece of an image prompt; reads nothing."""
+    record = read_record(carrier)
+    return bool(record and record.prompts) or (length > 1 and bool(waiting))
+
+
+def read_starts(offset: Any, rows: int) -> list[int] | None:
+    """Where in its text each row is, from the device; None where that is not known of each."""
+    starts = offset.tolist() if getattr(offset, "ndim", 0) else [int(offset)] * rows
+    return starts if len(starts) == rows else None
+
+
+def feed_prompts(waiting: prompts.Waiting, carrier: Any, starts: Sequence[int], ids: Any) -> Any:
     """Position ids (3, rows, length) of rows with images in their prompts, or beside such a row.
 
-    The cache carries each row's delta afterwards. None where no row is known to have an image,
-    and the model does not hold another prompt's positions either, or ``computes`` new ones.
+    The record has each row's delta afterwards, and the prompts that are not at their end. None
+    where no row is known to have an image.
+
+    Args:
+        waiting: the prompts of the model.
+        carrier: the cache with the record.
+        starts: where in its text each row's piece begins.
+        ids: of the piece.
     """
-    kept = prompts.prompts(model)
     rows, length = ids.shape[:2]
-    offsets = offset.tolist() if getattr(offset, "ndim", 0) else [int(offset)] * rows
-    if not kept or length < 2 or len(offsets) != rows:
-        return None
-    fed = prompts.fed(carrier, offsets, ids)
-    chosen = prompts.found(kept, fed)
-    foreign = not computes and all(fed) and getattr(model, "_position_ids", None) is kept[-1].whole
-    if not any(chosen) and not foreign:
+    record = read_record(carrier)
+    held: Sequence[Any] = record.prompts if record else ()
+    held = held if len(held) == rows else (None,) * rows
+    fed = prompts.follow_prompts(waiting, held, starts, ids)
+    ends = [start + length for start in starts]
+    unfinished = tuple(
+        prompt if prompt is not None and end < prompt.length else None
+        for prompt, end in zip(fed, ends, strict=True)
+    )
+    update_record(carrier, prompts=unfinished if any(unfinished) else ())
+    if not any(fed):
         return None
     import mlx.core as mx
 
-    deltas = row_record.deltas_of(carrier, rows)
-    places = []
-    for row, (prompt, start) in enumerate(zip(chosen, offsets, strict=True)):
-        text = counted(mx.array([start]), deltas[row : row + 1], (1, length))
-        if prompt is None:
-            places.append(text)
-            continue
-        end = start + length
-        own = prompt.between(max(0, start), end)
-        places.append(mx.concatenate([text[:, :, : length - own.shape[-1]], own], axis=-1))
-        deltas[row] = prompt.delta(end)[0]
-    row_record.keep(carrier, deltas)
+    before = fill_column(carrier, "deltas", rows)
+    places, deltas = [], []
+    for row, (prompt, start, end) in enumerate(zip(fed, starts, ends, strict=True)):
+        delta = before[row : row + 1]
+        place = counted(mx.array([start]), delta, (1, length))
+        if prompt is not None:
+            own = prompt.positions(max(0, start), end)
+            place = mx.concatenate([place[:, :, : length - own.shape[-1]], own], axis=-1)
+            delta = prompt.delta(end)
+        places.append(place)
+        deltas.append(delta)
+    update_record(carrier, deltas=mx.concatenate(deltas))
     return mx.concatenate(places, axis=1)
+
+
+def text_positions(carrier: Any, timed: Any, shape: tuple[int, ...]) -> Any:
+    """Position ids (3, rows, length) of texts at their beginning; None of any other rows."""
+    whole = timed.offset == 0 if isinstance(timed.offset, int) else timed.keys is None
+    if not whole:
+        return None
+    deltas = fill_column(carrier, "deltas", shape[0])
+    update_record(carrier, deltas=deltas)
+    return counted(column(timed.offset, shape[0]), deltas, shape)
 
 
 def positions(model: Any, carrier: Any, offset: Any, shape: tuple[int, ...]) -> Any:
@@ -115,21 +174,25 @@ def positions(model: Any, carrier: Any, offset: Any, shape: tuple[int, ...]) -> 
 
     Args:
         model: the language model.
-        carrier: the cache that carries the rows' deltas.
+        carrier: the cache with the record of the rows.
         offset: of the cache: a number, or an array with one for each row.
         shape: of the token ids.
     """
-    import mlx.core as mx
-
     rows, length = shape[:2]
-    deltas = row_record.deltas_of(carrier)
+    deltas = read_column(carrier, "deltas", rows)
     if not getattr(offset, "ndim", 0):
         if deltas is None or length > 1:
             return None
-        offset = mx.array([offset] * rows)
     elif deltas is None and length > 1 and parked(model, rows, length):
         return None
-    return counted(offset, 0 if deltas is None else deltas, shape)
+    return counted(column(offset, rows), 0 if deltas is None else deltas, shape)
+
+
+def column(offset: Any, rows: int) -> Any:
+    """A cache's offset as an array with one for each row."""
+    import mlx.core as mx
+
+    return offset if getattr(offset, "ndim", 0) else mx.array([offset] * rows)
 
 
 def counted(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
@@ -157,10 +220,10 @@ def remember(carrier: Any, deltas: Any, rows: int) -> None:
     """Have a cache carry the deltas of its rows, where there is one for each."""
     import mlx.core as mx
 
-    if deltas is not None and deltas is not row_record.deltas_of(carrier):
+    if deltas is not None and deltas is not read_column(carrier, "deltas", rows):
         deltas = mx.array(deltas).reshape(-1, 1)
         if deltas.shape[0] == rows:
-            row_record.keep(carrier, deltas)
+            update_record(carrier, deltas=deltas)
 
 
 PATCH = Patch(
@@ -176,12 +239,18 @@ PATCH = Patch(
                 "mlx-vlm",
                 f"mlx_vlm.models.{family}.language",
                 "LanguageModel.get_rope_index",
-                prompts.noting,
+                prompts.note_prompts,
                 ("LanguageModel.get_rope_index", "LanguageModel.__call__"),
             )
             for family in FAMILIES
         ),
-        *row_record.TARGETS,
+        *(
+            target
+            for distribution in ("mlx-lm", "mlx-vlm")  # mlx-vlm's models use either's caches
+            for target in cache_targets(
+                distribution, "BatchKVCache", "BatchRotatingKVCache", "ArraysCache"
+            )
+        ),
     ),
     probe="mlx_patches.probes.rope_deltas:probe",
     module=__name__,

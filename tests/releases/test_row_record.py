@@ -1,0 +1,340 @@
+"""The record of a cache's rows: it follows them, nothing else keeps it, and it costs no read."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import importlib.util
+import weakref
+
+import pytest
+
+from mlx_patches.lab import Family, NotBuilt, engine
+from mlx_patches.lab.build import build
+from mlx_patches.lab.compare import differences
+from mlx_patches.lab.scenarios import (
+    feed,
+    hear,
+    row_with_image,
+    rows_of,
+    solo,
+    text_and_image,
+)
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches import row_record
+from mlx_patches.patches.positions import prompts, rope_deltas
+from mlx_patches.probes import NotApplicable
+
+mx = pytest.importorskip("mlx.core")
+PATCH = catalogue.builtin().get("rope-deltas")
+# Families that keep their positions on the model, in every release that has them.
+FAMILIES = ("glm4v", "paddleocr_vl")
+OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request, ungated):
+    pytest.importorskip("mlx_vlm")
+    try:
+        built = build(Family("mlx-vlm", request.param))
+        row_with_image(built, 11, (2, 2))
+    except (NotApplicable, NotBuilt) as reason:
+        pytest.skip(str(reason))
+    for name in OTHERS:
+        ungated(catalogue.builtin().get(name))
+    ungated(PATCH)
+    return built
+
+
+def assert_as_alone(model, rows):
+    cell = differences(
+        [row.said for row in rows], [solo(model, row) for row in rows], model.tolerance
+    )
+    assert cell.verdict == "green", cell.detail
+
+
+def images(model):
+    """Two rows with images of two shapes, and a text, of one length."""
+    rows = [row_with_image(model, 11, patches) for patches in ((2, 2), (3, 2))]
+    return [*rows, *rows_of(model, [11])]
+
+
+def prefilled(model, rows):
+    """Their caches, after another one's prompt was fed last."""
+    caches = []
+    for row in [*rows, *rows_of(model, [1, 11])[1:]]:
+        caches.append(model.make_cache())
+        feed(model, [row], caches[-1], row.chunks[0])
+    return caches[:-1]
+
+
+def step(model, rows, cache, count=3):
+    """Feed a token a step, and hand over nothing else."""
+    for _ in range(count):
+        hear(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
+
+
+def test_a_cancel_between_two_pieces_leaves_the_others_their_positions(model):
+    rows = text_and_image(model, image_first=False)
+    lengths = [row.chunks[0] - 1 for row in rows]
+    cache = engine.merge(model, [model.make_cache() for _ in rows])
+    for row in rows:
+        engine.embed(model, row.image)
+    model.call(mx.array([row.take(4) for row in rows]), cache)
+    engine.keep(cache, [1])
+    left = rows[1:]
+    model.call(mx.array([left[0].take(lengths[1] - 4)]), cache)
+    step(model, left, cache)
+    assert_as_alone(model, left)
+
+
+def copied(cache):
+    return [copy.copy(layer) for layer in cache]
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["alone", "batch"])
+@pytest.mark.parametrize("again", [copied, copy.deepcopy, engine.restored])
+def test_rows_go_on_in_a_copy(model, several, again):
+    rows = images(model) if several else images(model)[:1]
+    caches = prefilled(model, rows)
+    cache = again(engine.merge(model, caches) if several else caches[0])
+    step(model, rows, cache)
+    assert_as_alone(model, rows)
+
+
+def test_a_copy_does_not_change_with_its_original(model):
+    rows = images(model)
+    cache = engine.merge(model, prefilled(model, rows))
+    kept = [copy.copy(layer) for layer in cache]
+    before = row_record.read_record(kept[0])
+    engine.keep(cache, [2])
+    assert row_record.read_record(kept[0]) is before
+    assert before.deltas.shape == (3, 1)
+
+
+def test_nothing_of_a_prompt_is_kept_after_its_last_token(model):
+    row = row_with_image(model, 11, (2, 2))
+    cache = model.make_cache()
+    waiting = prompts.waiting_prompts(model.module)
+    waiting._queue = []  # of the lab, which asks for positions to know them
+    engine.embed(model, row.image)
+    (held,) = map(weakref.ref, waiting._queue)
+    model.call(mx.array([row.take(4)]), cache)
+    assert row_record.read_record(cache[0]).prompts
+    assert not [name for name in vars(model.module) if "mlx_patches" in name]
+    model.call(mx.array([row.take(7)]), cache)
+    assert not row_record.read_record(cache[0]).prompts
+    assert held() is None
+
+
+def test_a_request_that_is_dropped_takes_its_prompt_along(model):
+    waiting = prompts.waiting_prompts(model.module)
+    row = row_with_image(model, 11, (2, 2))
+    cache = model.make_cache()
+    waiting._queue = []
+    engine.embed(model, row.image)
+    model.call(mx.array([row.take(4)]), cache)
+    assert waiting
+    gc.disable()
+    try:
+        del cache
+        assert not waiting
+    finally:
+        gc.enable()
+
+
+# -- reads -----------------------------------------------------------------------------
+
+
+class Watched(mx.array):
+    """An array that must not be read from the device."""
+
+    def tolist(self):
+        raise AssertionError("read from the device")
+
+    item = __int__ = __float__ = __bool__ = __index__ = tolist
+    __array__ = __buffer__ = tolist
+
+
+class Cache:
+    """A batch's cache of which only the offset matters."""
+
+    keys = None
+
+    def __init__(self, *offset):
+        self.offset = Watched(list(offset))
+
+
+class Model:
+    """A language model that keeps nothing."""
+
+    _position_ids = _rope_deltas = None
+
+
+def call(self, inputs, cache=None, position_ids=None, **kwargs):
+    return position_ids
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_a_text_is_fed_without_a_read(length):
+    ids = Watched([[1] * length] * 2)
+    model, cache = Model(), Cache(3, 4)
+    for _ in range(2):
+        positions = rope_deltas.by_row(call)(model, ids, cache=[cache])
+        assert positions.shape == (3, 2, length)
+        assert mx.array(positions)[0, :, 0].tolist() == [3, 4]
+
+
+def test_a_row_with_a_delta_decodes_without_a_read():
+    ids, cache = Watched([[1]] * 2), Cache(3, 4)
+    row_record.update_record(cache, deltas=mx.array([[-2], [0]]))
+    positions = rope_deltas.by_row(call)(Model(), ids, cache=[cache])
+    assert positions[0].tolist() == [[1], [4]]
+
+
+def test_a_text_beside_a_prompt_that_waits_decodes_without_a_read():
+    model, cache = Model(), Cache(3, 4)
+    prompt = prompts.ImagePrompt(b"1234", mx.zeros((3, 1, 1), mx.int32))
+    prompts.waiting_prompts(model).note([prompt], prompt.positions)
+    positions = rope_deltas.by_row(call)(model, Watched([[1]] * 2), cache=[cache])
+    assert positions[0].tolist() == [[3], [4]]
+
+
+# -- the record itself -----------------------------------------------------------------
+
+
+def record(*deltas, prompts=()):
+    return row_record.RowRecord(deltas=mx.array(deltas)[:, None], prompts=prompts)
+
+
+def test_prompts_are_filtered_with_their_rows():
+    rows = record(1, 2, 3, prompts=(None, "b", "c"))
+    kept = rows.filter_rows(mx.array([2, 0]))
+    assert (kept.deltas.tolist(), kept.prompts) == ([[3], [1]], ("c", None))
+    assert rows.filter_rows([0]).prompts == ()
+    assert rows.extract_row(1).prompts == ("b",)
+    assert rows.extract_row(0).prompts == ()
+
+
+def test_rows_without_a_record_have_no_delta():
+    caches = [Cache(1, 2), Cache(3)]
+    row_record.write_record(caches[1], record(5, prompts=("a",)))
+    both = row_record.concatenate_records(caches)
+    assert (both.deltas.tolist(), both.prompts) == ([[0], [0], [5]], (None, None, "a"))
+    assert both.lengths is None
+    assert row_record.concatenate_records(caches[:1]) is None
+
+
+def test_a_record_of_other_rows_is_not_read():
+    cache = Cache(1)
+    row_record.write_record(cache, record(1, 2))
+    assert row_record.read_column(cache, "deltas", 1) is None
+    assert row_record.fill_column(cache, "deltas", 1).tolist() == [[0]]
+
+
+# -- saved caches ----------------------------------------------------------------------
+
+PACKAGES = [name for name in ("mlx_lm", "mlx_vlm") if importlib.util.find_spec(name)]
+KINDS = ("KVCache", "RotatingKVCache", "ArraysCache", "BatchKVCache", "BatchRotatingKVCache")
+
+
+def cache_with_record(module, kind):
+    """A cache with something in it, and a record of its rows."""
+    made = getattr(module, kind, None)
+    if made is None:
+        pytest.skip(f"{module.__name__} has no {kind}")
+    if kind == "ArraysCache":
+        cache = made(1)
+        cache[0] = mx.ones((1, 2))
+    else:
+        window = [8] if "Rotating" in kind else []
+        cache = made(*window, *([[0]] if kind.startswith("Batch") else []))
+        cache.update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
+    row_record.write_record(cache, record(7))
+    return cache
+
+
+@pytest.fixture
+def carriers(ungated):
+    """The carriers of the installed packages, whether or not mlx-vlm has models that need them."""
+    needs = [target._replace(supports=False) for target in PATCH.targets if target.supports]
+    return lambda: ungated(PATCH._replace(targets=tuple(needs)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_release_alone_reads_what_was_saved_with_the_record(package, kind, carriers):
+    module = importlib.import_module(f"{package}.models.cache")
+    manager = carriers()
+    cache = cache_with_record(module, kind)
+    saved = [cache.state, *([cache.meta_state] if hasattr(cache, "meta_state") else [])]
+    manager.restore()
+    again = type(cache).from_state(*saved)
+    for one, other in zip(flat(cache.state), flat(again.state), strict=True):
+        assert mx.array_equal(one, other) if isinstance(one, mx.array) else one == other
+
+
+def flat(tree):
+    from mlx.utils import tree_flatten
+
+    return [leaf for _, leaf in tree_flatten(tree)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    if not importlib.util.find_spec("mlx_lm"):
+        pytest.skip("no mlx-lm, which has the files")
+    return str(tmp_path / "prompt.safetensors")
+
+
+METADATA = [None, {}, {"model": "mine"}]
+
+
+@pytest.mark.parametrize("metadata", METADATA, ids=str)
+def test_a_file_that_was_saved_with_the_record_is_read_by_the_release_alone(
+    file, metadata, carriers
+):
+    module = importlib.import_module("mlx_lm.models.cache")
+    manager = carriers()
+    cache = cache_with_record(module, "KVCache")
+    module.save_prompt_cache(file, [cache], *([] if metadata is None else [metadata]))
+    manager.restore()
+    (alone,), found = module.load_prompt_cache(file, return_metadata=True)
+    assert alone.offset == 3
+    assert row_record.read_record(alone) is None
+    assert (found.items() if metadata else {}.items()) >= (metadata or {}).items()
+
+    carriers()
+    (again,), found = module.load_prompt_cache(file, return_metadata=True)
+    assert row_record.read_record(again).deltas.tolist() == [[7]]
+    assert not found or row_record.RECORD not in found
+    assert [one.offset for one in module.load_prompt_cache(file)] == [3]
+
+
+@pytest.mark.parametrize("metadata", METADATA, ids=str)
+def test_a_file_that_the_release_saved_is_read_with_the_patch(file, metadata, carriers):
+    module = importlib.import_module("mlx_lm.models.cache")
+    cache = cache_with_record(module, "KVCache")
+    module.save_prompt_cache(file, [cache], *([] if metadata is None else [metadata]))
+    carriers()
+    (again,), found = module.load_prompt_cache(file, return_metadata=True)
+    assert again.offset == 3
+    assert row_record.read_record(again) is None
+    assert not metadata or found == metadata
+
+
+def test_two_patches_may_carry_one_record(ungated, carriers):
+    pytest.importorskip("mlx_vlm")
+    module = importlib.import_module(f"{PACKAGES[-1]}.models.cache")
+    if not hasattr(module, "BatchKVCache"):
+        pytest.skip("this release has no such cache")
+    first = carriers()
+    ungated(PATCH._replace(id="second", targets=first._patches["rope-deltas"].targets))
+    cache = module.BatchKVCache([0, 0, 0])
+    cache.update_and_fetch(*[mx.ones((3, 1, 3, 2))] * 2)
+    row_record.write_record(cache, record(1, 2, 3))
+    cache.filter(mx.array([2, 1]))
+    assert row_record.read_column(cache, "deltas", 2).tolist() == [[3], [2]]
+    assert row_record.read_column(cache.extract(1), "deltas", 1).tolist() == [[2]]
+    assert type(cache).from_state(cache.state, cache.meta_state).offset.tolist() == [3, 3]
