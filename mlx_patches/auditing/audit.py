@@ -24,6 +24,7 @@ from ..core.patch import Patch, Target
 from ..core.resolve import in_file
 from ..matrix.matrix import BrokenSet
 from . import conflicts, hosts
+from .affected import affected_models, measured_here
 from .models import ModelFolder, implementations, read_folder
 
 JSON_SCHEMA = 1
@@ -143,7 +144,12 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         distributions=distributions,
         broken_sets=broken,
         outcomes=outcomes,
-        models=_affected_models(current),
+        models=affected_models(
+            current.matrix,
+            current.registry,
+            lambda patch, target: judge_file(current, patch, target).ok,
+            measured_here(current.installed),
+        ),
         active=_active(current),
         model=report,
         host=boot.limited_to(),
@@ -204,31 +210,6 @@ def _declared(module: str) -> tuple[str, ...]:
             if target.module.rpartition(".")[2] == file:
                 names.update(dict.fromkeys(target.mentions))
     return tuple(names)
-
-
-def _affected_models(current: Session) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Model type to distribution to the patches that its row names and this release needs."""
-
-    @cache
-    def needed(patch_id: str) -> bool:
-        patch = current.registry.get(patch_id)
-        return any(judge_file(current, patch, target).ok for target in patch.targets)
-
-    affected: dict[str, dict[str, tuple[str, ...]]] = {}
-    for model in current.matrix.models:
-        for package, distribution in MODEL_PACKAGES.items():
-            ids = tuple(
-                id_ for id_ in current.matrix.patches_for(model, distribution) if needed(id_)
-            )
-            if ids and _implemented(package, model):
-                affected.setdefault(model, {})[distribution] = ids
-    return affected
-
-
-def _implemented(package: str, model: str) -> bool:
-    from .models import exists
-
-    return exists(f"{package}.{model}")
 
 
 def _model_report(current: Session, model: str) -> ModelReport:

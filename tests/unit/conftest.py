@@ -11,6 +11,9 @@ from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
+# Its import puts a finder on sys.meta_path, in place of the standard library's: before any test
+# restores that list.
+import importlib_metadata  # noqa: F401
 import pytest
 from hypothesis import settings
 
