@@ -25,7 +25,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from ...core.patch import Factory, Patch, Target
