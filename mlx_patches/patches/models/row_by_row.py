@@ -259,7 +259,7 @@ _NAMES = {
 
 PATCH = Patch(
     id="row-by-row",
-    summary="the model takes the rows' offsets for one number: it dies in a batch, or mixes rows",
+    summary="the model treats cache.offset as a scalar: it fails on a batch, or mixes its rows",
     targets=tuple(
         Target(distribution, module.format(family), name, call_per_row, BODIES.get(family, ()))
         for distribution, (module, name) in _NAMES.items()
