@@ -11,6 +11,9 @@ from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
+# Puts a finder of its own into sys.meta_path in place of the standard library's: before any test
+# whose fixtures put back what was there.
+import importlib_metadata  # noqa: F401
 import pytest
 from hypothesis import settings
 
