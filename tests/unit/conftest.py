@@ -11,8 +11,8 @@ from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
-# Its import puts a finder on sys.meta_path, in place of the standard library's: before any test
-# restores that list.
+# Puts a finder of its own into sys.meta_path in place of the standard library's: before any test
+# whose fixtures put back what was there.
 import importlib_metadata  # noqa: F401
 import pytest
 from hypothesis import settings
