@@ -149,7 +149,13 @@ class Batch:
     def __init__(self, model: LabModel, padding: Sequence[int]):
         self.model = model
         self.padding = list(padding)
-        self.cache = engine.batch_cache(model, self.padding)
+        self.cache = self._make_cache()
+        for name in engine.REMEMBERED:  # what an earlier batch left
+            if hasattr(model.module, name):
+                setattr(model.module, name, None)
+
+    def _make_cache(self) -> list[Any]:
+        return engine.batch_cache(self.model, self.padding)
 
     def prefill(self, length: int) -> Any:
         """Feed so many columns, the padding among them; returns the logits, not evaluated."""
@@ -170,6 +176,16 @@ class Batch:
     def _call(self, tokens: Rows, places: Rows | None) -> Any:
         kwargs = engine.position_kwargs(self.model, [0] * len(tokens), places, new=bool(places))
         return self.model.call(tokens, self.cache, **kwargs)
+
+
+class Solo(Batch):
+    """One row in the model's own caches."""
+
+    def __init__(self, model: LabModel):
+        super().__init__(model, [0])
+
+    def _make_cache(self) -> list[Any]:
+        return self.model.make_cache()
 
 
 def tokens_of(length: int, row: int) -> list[int]:
