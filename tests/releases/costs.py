@@ -1,0 +1,214 @@
+"""What a forward pass costs beside its time: device reads, graph nodes and live bytes."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import mlx_patches
+from mlx_patches.lab import LabModel, engine
+
+# What makes Python wait for an array's value.
+READS = ("tolist", "item", "__bool__", "__int__", "__float__", "__format__", "__repr__")
+READS += ("__dlpack__",)
+EVALUATIONS = ("eval", "synchronize")
+# Calls to numpy that read an array through the buffer protocol, which no method shows.
+NUMPY = ("array", "asarray", "ascontiguousarray", "copyto", "frombuffer")
+PACKAGE = Path(mlx_patches.__file__).parent
+# The parts of the package that run in a host's calls.
+OURS = tuple(f"{PACKAGE / part}/" for part in ("core", "patches"))
+RELEASES = ("mlx_lm", "mlx_vlm")
+Rows = Sequence[Sequence[int]]
+
+
+class Reads(list[str]):
+    """The device reads that code of ours made: what was read, and the function and line."""
+
+    def __init__(self, ours: Sequence[str] = OURS):
+        super().__init__()
+        self.ours = tuple(ours)
+
+    def note(self, what: str, frame: FrameType | None) -> None:
+        """Add a read where the nearest code of a patch or a release on the stack is a patch's."""
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(self.ours):
+                code = frame.f_code
+                self.append(f"{what} in {code.co_filename}:{frame.f_lineno} {code.co_qualname}")
+                return
+            if str(frame.f_globals.get("__name__")).startswith(RELEASES):
+                return
+            frame = frame.f_back
+
+
+@contextmanager
+def reads(ours: Sequence[str] = OURS) -> Iterator[Reads]:
+    """Count device reads.
+
+    The array's own methods are replaced for the while: truth, numbers and text go through them
+    from C as well. ``memoryview`` reads through the buffer protocol; it is replaced as a name in
+    the modules of ours, and calls to numpy are seen by the profiler.
+    """
+    import mlx.core as mx
+
+    seen = Reads(ours)
+    undo: list[Callable[[], None]] = []
+
+    def replace(owner: Any, name: str, what: str) -> None:
+        original = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            seen.note(what, sys._getframe(1))
+            return original(*args, **kwargs)
+
+        setattr(owner, name, counted)
+        undo.append(lambda: setattr(owner, name, original))
+
+    def view(module: Any) -> None:
+        def counted(value: Any) -> Any:
+            if isinstance(value, mx.array):
+                seen.note("memoryview", sys._getframe(1))
+            return memoryview(value)
+
+        module.memoryview = counted
+        undo.append(lambda: delattr(module, "memoryview"))
+
+    def profile(frame: FrameType, event: str, callee: Any) -> None:
+        if event == "c_call" and getattr(callee, "__name__", "") in NUMPY:
+            module = str(getattr(callee, "__module__", ""))
+            if module.startswith("numpy") and frame.f_code.co_filename.startswith(seen.ours):
+                seen.note(f"numpy.{callee.__name__}", frame)
+
+    before = sys.getprofile()
+    try:
+        for name in READS:
+            replace(mx.array, name, name)
+        for name in EVALUATIONS:
+            replace(mx, name, f"mx.{name}")
+        for module in list(sys.modules.values()):
+            # Not by getattr: a lazy module imports what it stands for.
+            file = getattr(module, "__dict__", {}).get("__file__")
+            if str(file).startswith(seen.ours):
+                view(module)
+        sys.setprofile(profile)
+        yield seen
+    finally:
+        sys.setprofile(before)
+        for restore in reversed(undo):
+            restore()
+
+
+def nodes(outputs: Any, folder: Path) -> Counter[str]:
+    """The primitives that are still to run for these arrays, by name."""
+    import mlx.core as mx
+
+    file = folder / "graph.dot"
+    mx.export_to_dot(str(file), *arrays(outputs))
+    lines = file.read_text().splitlines()
+    names = [line.split('label ="')[1] for line in lines if "shape=rectangle" in line]
+    return Counter(name.split('"')[0] for name in names)
+
+
+def arrays(held: Any) -> list[Any]:
+    """Every array that a cache, or a list of them, holds; each once."""
+    import mlx.core as mx
+
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    stack = [held]
+    while stack:
+        one = stack.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, mx.array):
+            found[id(one)] = one
+        elif isinstance(one, dict):
+            stack += one.values()
+        elif isinstance(one, (list, tuple)):
+            stack += one
+        elif type(one).__module__.startswith((*RELEASES, "mlx_patches")):
+            stack += getattr(one, "__dict__", {}).values()
+            stack += [getattr(one, name, None) for name in getattr(one, "__slots__", ())]
+    return list(found.values())
+
+
+class Batch:
+    """A left-padded batch of a model, as the release's engine feeds it.
+
+    Args:
+        model: of the lab.
+        padding: of each row.
+    """
+
+    def __init__(self, model: LabModel, padding: Sequence[int]):
+        self.model = model
+        self.padding = list(padding)
+        self.cache = self._make_cache()
+        for name in engine.REMEMBERED:  # what an earlier batch left
+            if hasattr(model.module, name):
+                setattr(model.module, name, None)
+
+    def _make_cache(self) -> list[Any]:
+        return engine.batch_cache(self.model, self.padding)
+
+    def prefill(self, length: int) -> Any:
+        """Feed so many columns, the padding among them; returns the logits, not evaluated."""
+        tokens = [[0] * pad + tokens_of(length - pad, row) for row, pad in enumerate(self.padding)]
+        places = [[max(0, i - pad) for i in range(length)] for pad in self.padding]
+        return self._call(tokens, places)
+
+    def step(self, step: int = 0) -> Any:
+        """One decode step; returns the logits, not evaluated."""
+        return self._call([[1 + (step + row) % 20] for row in range(len(self.padding))], None)
+
+    def evaluate(self, logits: Any = None) -> None:
+        """Have done all that was asked for."""
+        import mlx.core as mx
+
+        mx.eval(arrays([logits, self.cache]))
+
+    def _call(self, tokens: Rows, places: Rows | None) -> Any:
+        kwargs = engine.position_kwargs(self.model, [0] * len(tokens), places, new=bool(places))
+        return self.model.call(tokens, self.cache, **kwargs)
+
+
+class Solo(Batch):
+    """One row in the model's own caches."""
+
+    def __init__(self, model: LabModel):
+        super().__init__(model, [0])
+
+    def _make_cache(self) -> list[Any]:
+        return self.model.make_cache()
+
+
+def tokens_of(length: int, row: int) -> list[int]:
+    """Token ids of a row's prompt."""
+    return [1 + (3 * row + 7 * i) % 20 for i in range(length)]
+
+
+def live_bytes(make: Callable[[], Any]) -> int:
+    """How many bytes of arrays are alive for what is made, and what it left elsewhere."""
+    import mlx.core as mx
+
+    gc.collect()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        mx.synchronize()
+        before = mx.get_active_memory()
+        kept = make()
+        mx.synchronize()
+        mx.clear_cache()
+        after = mx.get_active_memory()
+        del kept
+        return int(after - before)
+    finally:
+        if collects:
+            gc.enable()

@@ -1,0 +1,237 @@
+"""What a step may cost with every patch in effect: device reads, graph nodes and live bytes."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import mlx_patches
+from mlx_patches.lab import Family, LabModel
+from mlx_patches.lab.build import build
+from mlx_patches.lab.families import models_folder
+from mlx_patches.patches import catalogue
+
+from . import costs
+from .conftest import installed, verdict
+from .costs import Batch, Solo
+
+Value = TypeVar("Value")
+
+# Each a sample of its kind; of the names in one tuple the first that the release has.
+SAMPLE = {
+    "mlx-lm": (
+        ("llama",),
+        ("gemma3_text",),
+        ("qwen3_5", "qwen3_next"),
+        ("nemotron_h",),
+        ("afm7",),
+        ("gpt_oss",),
+    ),
+    "mlx-vlm": (
+        ("qwen2_5_vl",),
+        ("qwen3_vl",),
+        ("qwen3_5",),
+        ("nemotron_h",),
+        ("mllama",),
+        ("moondream3",),
+        ("afm7",),
+    ),
+}
+PROMPT = 6
+# Buffers grow by as much: one that holds just its tokens is then as large as any other.
+BLOCK = 256
+STEPS = 50
+# What live keys and values may add.
+SHARE = 0.01
+
+
+def sample() -> list[Family]:
+    """The families of the sample that the installed release has."""
+    distribution = "mlx-vlm" if installed("mlx-vlm") else "mlx-lm"
+    folder = models_folder(distribution)
+    if folder is None:
+        return []
+    there = {entry.stem for entry in folder.iterdir()}
+    found = ([name for name in names if name in there] for names in SAMPLE[distribution])
+    return [Family(distribution, choice[0]) for choice in found if choice]
+
+
+@cache
+def row_by_row() -> set[str]:
+    """The modules of models whose rows the patch row-by-row runs one at a time: each is read."""
+    registry = catalogue.builtin()
+    if "row-by-row" not in registry.ids():
+        return set()
+    patch = registry.get("row-by-row")
+    targets = [target for target in patch.targets if installed(target.distribution)]
+    return {target.module for target in targets if verdict(patch, target).ok}
+
+
+def runs_batched(family: Family) -> bool:
+    """Whether a step of a batch is one call of the model."""
+    package = f"{family.distribution.replace('-', '_')}.models.{family.name}"
+    return not row_by_row() & {package, f"{package}.language"}
+
+
+ALL = [pytest.param(family, id=family.name) for family in sample()]
+BATCHED = [pytest.param(family, id=family.name) for family in sample() if runs_batched(family)]
+
+
+@cache
+def model_of(family: Family) -> LabModel:
+    return build(family)
+
+
+@contextmanager
+def every_patch_applied() -> Iterator[None]:
+    mlx_patches.apply(patches=catalogue.builtin().ids())
+    try:
+        yield
+    finally:
+        mlx_patches.restore()
+
+
+def unpatched(measure: Callable[[], Value], alone: Callable[[], Value]) -> Value:
+    """A figure of the release without patches.
+
+    Some models refuse a batch without a patch; then ``alone`` says what the rows cost, each by
+    itself.
+    """
+    try:
+        return measure()
+    except Exception:
+        return alone()
+
+
+def patched(measure: Callable[[], Value]) -> Value:
+    """A figure with every patch in effect."""
+    with every_patch_applied():
+        assert mlx_patches.status().with_status("applied", "late")
+        return measure()
+
+
+@pytest.mark.parametrize("family", BATCHED)
+def test_a_decode_step_reads_nothing_of_the_device(family: Family) -> None:
+    model = model_of(family)
+
+    def decode_step() -> list[str]:
+        batch = Batch(model, [2, 0])
+        batch.evaluate(batch.prefill(PROMPT))
+        batch.evaluate(batch.step(0))
+        with costs.reads() as seen:
+            logits = batch.step(1)
+        batch.evaluate(logits)
+        return seen
+
+    seen = patched(decode_step)
+    assert not seen, "\n".join(seen)
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_a_batch_without_padding_has_no_more_graph_nodes(family: Family, tmp_path: Path) -> None:
+    model = model_of(family)
+
+    def graphs() -> dict[str, Counter[str]]:
+        return graphs_of(Batch(model, [0, 0]), tmp_path)
+
+    def alone() -> dict[str, Counter[str]]:
+        return {part: graph + graph for part, graph in graphs_of(Solo(model), tmp_path).items()}
+
+    before, after = unpatched(graphs, alone), patched(graphs)
+    more = {part: difference(before[part], after[part]) for part in after}
+    over = [f"{part}: {added}" for part, added in more.items() if sum(added.values()) > 0]
+    assert not over, "\n".join(over)
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_no_keys_and_values_stay_alive(family: Family) -> None:
+    model = model_of(family)
+
+    def decoded() -> int:
+        return costs.live_bytes(lambda: decode(Batch(model, [2, 0])))
+
+    def alone() -> int:
+        return costs.live_bytes(lambda: [decode(Solo(model)) for _ in range(2)])
+
+    before, after = unpatched(decoded, alone), patched(decoded)
+    assert after <= before * (1 + SHARE), f"{before} bytes without patches"
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "tolist": lambda x: x.tolist(),
+    "item": lambda x: x.item(),
+    "__bool__": lambda x: 1 if x else 0,
+    "__int__": lambda x: int(x),
+    "__float__": lambda x: float(x),
+    "__format__": lambda x: f"{x}",
+    "in a list": lambda x: x in [x + 1],
+    "mx.eval": lambda x: mx().eval(x),
+    "memoryview": lambda x: memoryview(x),
+    "numpy": lambda x: importlib.import_module("numpy").array(x),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_planted_read_is_counted(read: Callable[[Any], Any]) -> None:
+    value = mx().array(1)
+    with costs.reads(ours=[__file__]) as seen:
+        read(value)
+    assert len(seen) == 1, seen
+    assert "test_budgets.py" in seen[0]
+    with costs.reads() as seen:
+        read(value)
+    assert not seen, "it is no code of a patch"
+    assert read(value) is not None or read is READERS["mx.eval"]
+
+
+def test_a_planted_node_is_counted(tmp_path: Path) -> None:
+    value = mx().array([1.0])
+    plain, more = costs.nodes([value * 2], tmp_path), costs.nodes([-(value * 2)], tmp_path)
+    assert difference(plain, more) == {"Negative": 1}
+
+
+def test_a_planted_cycle_is_counted() -> None:
+    def leaking() -> None:
+        cycle: list[Any] = [mx().zeros(1000)]
+        mx().eval(cycle[0])
+        cycle.append(cycle)
+
+    assert costs.live_bytes(lambda: None) == 0
+    assert costs.live_bytes(leaking) >= 4000
+
+
+def graphs_of(batch: Batch, folder: Path) -> dict[str, Counter[str]]:
+    """The graph of a prompt and of a decode step, the caches evaluated before."""
+    graphs = {}
+    feeds = {"prefill": lambda: batch.prefill(PROMPT), "decode": batch.step}
+    for name, feed in feeds.items():
+        batch.evaluate()
+        logits = feed()
+        graphs[name] = costs.nodes([logits, batch.cache], folder)
+        batch.evaluate(logits)
+    return graphs
+
+
+def difference(before: Counter[str], after: Counter[str]) -> dict[str, int]:
+    """How many more of each primitive there are."""
+    more = {name: after[name] - before[name] for name in after | before}
+    return {name: count for name, count in more.items() if count}
+
+
+def mx() -> Any:
+    return importlib.import_module("mlx.core")
+
+
+def decode(batch: Batch) -> Any:
+    """The caches of a batch that said something."""
+    batch.evaluate(batch.prefill(BLOCK))
+    for step in range(STEPS):
+        batch.evaluate(batch.step(step))
+    return batch.cache

@@ -1,0 +1,220 @@
+"""Threads that apply, restore and import while others run models.
+
+The work is done in a process of its own, ``python -m tests.releases.test_threads SECONDS``: a
+module that was loaded again cannot be had back, and a deadlock must not hold up other tests.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import mlx_patches
+from mlx_patches.lab import Family, LabModel
+from mlx_patches.lab.build import build
+from mlx_patches.patches import catalogue
+
+from .costs import Batch
+
+ROOT = Path(__file__).parents[2]
+SECONDS = float(os.environ.get("MLX_PATCHES_THREAD_SECONDS", "3"))
+# How long everything else may take, on a busy machine.
+GRACE = 120
+# A model that needs no patch; and one whose prompts with padding need a patch of its call alone.
+# The patch is there when the call begins or it is not: there are two answers and no third.
+RIGHT_ALREADY = (Family("mlx-vlm", "llama"), Family("mlx-lm", "llama"))
+REPAIRED = (Family("mlx-vlm", "mamba"), Family("mlx-lm", "mamba"))
+# Small modules with a target, that those models do not use.
+RELOADED = (
+    "mlx_lm.models.gpt_bigcode",
+    "mlx_lm.models.internlm2",
+    "mlx_vlm.models.gpt_bigcode.language",
+    "mlx_vlm.models.qwen2_vl.language",
+)
+
+
+def test_threads_apply_restore_import_and_call() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, str(SECONDS)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS + 2 * GRACE,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    rounds = json.loads(done.stdout.splitlines()[-1])
+    assert len(rounds) == 8
+    assert all(rounds.values()), rounds
+
+
+class Caller:
+    """A model in a thread of its own, where its arrays live, and what it is known to answer."""
+
+    def __init__(self, choice: Iterable[Family]):
+        self.family = next(f for f in choice if has_module(module_of(f)))
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"call {self.family}")
+        self.known: list[Any] = []
+        self.seen: Counter[int] = Counter()
+        self._model: LabModel | None = None
+
+    def learn(self) -> None:
+        """Keep what the model answers now."""
+        self.known.append(self.thread.submit(self._answer).result(GRACE))
+
+    def check(self) -> None:
+        """Run the batch; the answer must be one that is known."""
+        answer = self._answer()
+        assert answer in self.known, f"{self.family} gives an answer that no state of it gives"
+        self.seen[self.known.index(answer)] += 1
+
+    def _answer(self) -> Any:
+        if self._model is None:
+            self._model = build(self.family)
+        return Batch(self._model, [3, 0]).prefill(8)[:, -1].tolist()
+
+
+class Warnings(logging.Handler):
+    """What is said of patches that fail."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def run_threads(seconds: float) -> dict[str, int]:
+    """Start the threads, wait for them and look at what they leave; their rounds by name.
+
+    Raises:
+        AssertionError: an answer was wrong, a patch failed, or something is not as it was.
+    """
+    warnings = Warnings()
+    logging.getLogger("mlx_patches").addHandler(warnings)
+    ids = list(catalogue.builtin().ids())
+    modules = [name for name in RELOADED if has_module(name)]
+    callers = [Caller(RIGHT_ALREADY), Caller(REPAIRED)]
+    for caller in callers:
+        caller.learn()
+    before = live_attributes()
+    mlx_patches.apply(patches=ids)
+    applied = applied_targets(before)
+    for caller in callers:
+        caller.learn()
+    mlx_patches.restore()
+    assert callers[0].known[0] == callers[0].known[1]
+    assert callers[1].known[0] != callers[1].known[1]
+
+    end = time.monotonic() + seconds
+    rounds = {f"call {caller.family}": 0 for caller in callers}
+
+    def repeat(name: str, work: Callable[[], object]) -> None:
+        while time.monotonic() < end:
+            work()
+            rounds[name] = rounds.get(name, 0) + 1
+
+    others: dict[str, Callable[[], object]] = {
+        "apply all": lambda: (mlx_patches.apply(patches=ids), mlx_patches.restore()),
+        "apply all too": lambda: (mlx_patches.apply(patches=ids), mlx_patches.restore()),
+        "apply some": lambda: apply_and_restore(random.sample(ids, 9)),
+        "apply by model": lambda: (mlx_patches.apply(), mlx_patches.restore()),
+        "load again": lambda: load_again(random.choice(modules)),
+        "look": mlx_patches.status,
+    }
+    pool = ThreadPoolExecutor(len(others))
+    futures = [
+        caller.thread.submit(repeat, f"call {caller.family}", caller.check) for caller in callers
+    ]
+    futures += [pool.submit(repeat, name, work) for name, work in others.items()]
+    done, running = wait(futures, seconds + GRACE, FIRST_EXCEPTION)
+    end = 0.0
+    for future in done:
+        future.result()
+    wait(running, GRACE)
+
+    mlx_patches.restore()
+    changed = [
+        path for path, held in live_attributes().items() if before.get(path, held) is not held
+    ]
+    assert not changed, f"not the release's own again: {changed}"
+    mlx_patches.apply(patches=ids)
+    other = applied ^ applied_targets(before)
+    assert not other, f"in effect now or at first, not both: {sorted(other)}"
+    assert not warnings.said, "\n".join(warnings.said)
+    return rounds
+
+
+def apply_and_restore(ids: list[str]) -> None:
+    """Put some patches in, and take them out one by one in another order."""
+    mlx_patches.apply(patches=ids)
+    for id_ in random.sample(ids, len(ids)):
+        mlx_patches.restore(patches=[id_])
+
+
+def load_again(name: str) -> None:
+    """Run a module's code again, or import it anew."""
+    module = importlib.import_module(name)
+    if random.random() < 0.5:
+        importlib.reload(module)
+    else:
+        del sys.modules[name]
+        importlib.import_module(name)
+
+
+def module_of(family: Family) -> str:
+    """The module of a family."""
+    return f"{family.distribution.replace('-', '_')}.models.{family.name}"
+
+
+def has_module(name: str) -> bool:
+    """Whether the installed releases have a module."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def live_attributes() -> dict[str, Any]:
+    """Every attribute with a target, as it is now, but for those that are loaded again."""
+    found = {}
+    for target in (target for patch in catalogue.builtin() for target in patch.targets):
+        if target.module not in sys.modules or target.module in RELOADED:
+            continue
+        owner: Any = sys.modules[target.module]
+        *parents, attribute = target.name.split(".")
+        for name in parents:
+            owner = getattr(owner, name, None)
+        found[target.path] = getattr(owner, "__dict__", {}).get(attribute)
+    return found
+
+
+def applied_targets(paths: Iterable[str]) -> set[tuple[str, str]]:
+    """Which patches are in effect at these attributes."""
+    wanted = set(paths)
+    return {(o.patch, o.target) for o in mlx_patches.status().applied if o.target in wanted}
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(float(sys.argv[1]) + 1.5 * GRACE, exit=True)
+    try:
+        result = run_threads(float(sys.argv[1]))
+    except BaseException:
+        logging.exception("a thread failed")
+        sys.stderr.flush()
+        os._exit(1)  # no thread holds it up
+    print(json.dumps(result), flush=True)
+    os._exit(0)
