@@ -108,7 +108,7 @@ def right(model, tmp_path_factory):
 @pytest.mark.parametrize("mode", MODES)
 def test_the_requests_after_a_failure_are_answered(mode, right, answered):
     answers, log = answered(*MODES[mode])
-    print(log)
+    print(answers, log)
     failed = [i for i, said in enumerate(answers) if said != right[i]]
     for id_ in IDS:
         assert f"mlx_patches: {id_}" in log
@@ -126,6 +126,6 @@ def test_strict_raises_it(mode, answered, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_STRICT", "1")
     monkeypatch.setattr(server, "ANSWER_SECONDS", 10)
     answers, log = answered(*MODES[mode], count=1)
-    print(log)
+    print(answers, log)
     assert answers[0].startswith(FAILED)
     assert f"the patch {IDS[0]} of mlx_patches" in log
