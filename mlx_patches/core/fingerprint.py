@@ -28,11 +28,19 @@ def of_object(obj: Any) -> str | None:
         return known
     trees = []
     for function in functions_of(obj):
-        try:
-            trees.append(_parse(_source(function)))
-        except (OSError, TypeError, SyntaxError, IndexError, AttributeError):
+        tree = parse_function(function)
+        if tree is None:
             return None
+        trees.append(tree)
     return _hash(trees) if trees else None
+
+
+def parse_function(function: Any) -> ast.AST | None:
+    """The tree of a live function; None where it has no source."""
+    try:
+        return _parse(_source(function))
+    except (OSError, TypeError, SyntaxError, IndexError, AttributeError):
+        return None
 
 
 def _known_print(obj: Any) -> str | None:

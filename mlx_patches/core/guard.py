@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -124,11 +123,17 @@ class Chain:
             failure: BaseException | None = None
             try:
                 result = body(*args, **kwargs)
+            except RecursionError as error:
+                if outer is not None and not (outer and outer[-1][2] is _PENDING):
+                    # A layer of this chain called; the outermost call has the stack to go on.
+                    outer.extend(entries)
+                    raise
+                failure = error
             except (Exception, SystemExit) as error:
                 failure = error
             finally:
                 calls.entries = outer
-            if failure is None and (result is not None or not self._owes_a_value(entries)):
+            if failure is None and (result is not None or not self._owes_a_value(entries, args)):
                 return result
             try:
                 return self._recover(failure, composition, entries, args, kwargs)
@@ -137,12 +142,16 @@ class Chain:
 
         return installed
 
-    def _owes_a_value(self, entries: list[list[Any]]) -> bool:
+    def _owes_a_value(self, entries: list[list[Any]], args: tuple[Any, ...]) -> bool:
         """Whether the release's own function gives a value where the call answered None."""
         if entries:
             _, _, result = entries[-1]
             return result is not None and result is not _PENDING
-        return self.original is not None and always_returns(self.original)
+        if self.original is None:
+            return False
+        from .returns import gives_a_value  # not at start-up: it loads dis
+
+        return gives_a_value(self.original, args)
 
     def _recover(
         self,
@@ -157,7 +166,7 @@ class Chain:
         left_out: frozenset[str] = frozenset()
         try:
             while True:
-                if error is not None and (is_refusal(error) or self._is_of_the_release(error)):
+                if error is not None and self._is_the_hosts(error, entries):
                     raise error
                 patch = _culprit(error, composition.steps, left_out)
                 if self.policy.strict:
@@ -175,7 +184,7 @@ class Chain:
                     return body(*args, **kwargs)
                 entries.clear()
                 error, result = self._try(body, entries, args, kwargs)
-                if error is None and (result is not None or not self._owes_a_value(entries)):
+                if error is None and (result is not None or not self._owes_a_value(entries, args)):
                     return result
         finally:
             error = None  # its traceback holds this frame
@@ -192,6 +201,12 @@ class Chain:
             return error, None
         finally:
             calls.entries = outer
+
+    def _is_the_hosts(self, error: BaseException, entries: list[list[Any]]) -> bool:
+        """Whether an error is none of a layer's failures."""
+        if isinstance(error, RecursionError) and len(entries) > 1:
+            return False  # a layer without end, whichever of its calls was one too many
+        return is_refusal(error) or self._is_of_the_release(error)
 
     def _is_of_the_release(self, error: BaseException) -> bool:
         """Whether an error, or what it was raised for, came through the original in this chain."""
@@ -266,35 +281,12 @@ def _kept(entries: list[list[Any]], args: tuple[Any, ...], kwargs: dict[str, Any
 _ENTERED: CodeType = _recorder(len, _Calls()).__code__
 
 
-def always_returns(function: Function) -> bool:
-    """Whether a function never gives None, as far as its own code says."""
-    code = getattr(function, "__code__", None)
-    return isinstance(code, CodeType) and _never_returns_none(code)
-
-
-@functools.cache
-def _never_returns_none(code: CodeType) -> bool:
-    """Whether no return gives the constant None, or what another function gave."""
-    import dis  # not at start-up: it costs 3 ms
-    import inspect
-
-    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return True
-    steps = list(dis.get_instructions(code))
-    for before, step in pairwise(steps):
-        if step.opname == "RETURN_CONST" and step.argval is None:
-            return False
-        if step.opname == "RETURN_VALUE" and (
-            "CALL" in before.opname or (before.opname == "LOAD_CONST" and before.argval is None)
-        ):
-            return False
-    return True
-
-
 def _named(error: BaseException | None, patch: str, site: str) -> BaseException:
-    """A failure as strict mode raises it."""
+    """A failure as strict mode raises it: an exit of the process would say nothing."""
     if error is None:
         return MlxPatchesError(f"the patch {patch} of mlx_patches answered None in {site}")
+    if not isinstance(error, Exception):
+        return _fit_for_the_host(error, patch, site)
     error.add_note(f"raised by the patch {patch} of mlx_patches in {site}")
     return error
 

@@ -395,6 +395,8 @@ class Manager:
     def _failed(self, path: str, failure: Failure) -> None:
         """Count a layer's failure in a call, and take the patch out where that was one too many."""
         said = _quoted(failure.error)
+        # Of a layer that calls itself without end it has a thousand frames.
+        trace = None if isinstance(failure.error, RecursionError) else failure.error
         with self.lock:
             seen = self.failures.setdefault(failure.patch, [])
             seen.append(f"raised in {path}: {said}")
@@ -410,7 +412,7 @@ class Manager:
             logger.warning(
                 "mlx_patches: %s was skipped in this call of %s (%d of %d): %s",
                 *(failure.patch, path, count, FAILURES, said),
-                exc_info=failure.error,
+                exc_info=trace,
             )
             return
         for site in self.sites():
@@ -427,7 +429,7 @@ class Manager:
             reason,
             "this call fails, later ones run" if failure.touched else "the host goes on with",
             patch.summary,
-            exc_info=failure.error,
+            exc_info=trace,
         )
 
 

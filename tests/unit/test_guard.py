@@ -22,6 +22,7 @@ from mlx_patches.activation import session as activation
 from mlx_patches.core.errors import refusal
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Attribute, around
+from mlx_patches.core.returns import gives_a_value
 from mlx_patches.core.site import Site
 from mlx_patches.lab import Cell, Family
 from mlx_patches.lab import child as lab
@@ -171,6 +172,74 @@ def test_none_is_an_answer_where_the_original_may_give_it(fake):
     assert statuses(manager.status()) == ["applied"]
 
 
+RETURNS = """
+import math
+
+def attend(cache, x):
+    return {}
+
+def tuples(x):
+    return x, x
+
+def maybe(x):
+    return x or None
+
+class Made:
+    pass
+
+class Linear:
+    def __call__(self, x):
+        x = x + x
+        return x
+
+class Cache:
+    def __init__(self):
+        self.linear = Linear()
+
+    def fetch(self):
+        return tuples(self)
+
+    def find(self):
+        return maybe(self)
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "owes"),
+    [
+        ("cache.fetch()", True),  # as BatchKVCache.update_and_fetch
+        ("cache.linear(x)", True),
+        ("Made()", True),
+        ("tuples(x) if x else cache.fetch()", True),
+        ("cache.fetch() or tuples(x)", True),
+        ("[attend(cache, x) for _ in x]", True),
+        ("cache.find()", False),
+        ("cache.no_such_thing()", False),
+        ("cache.fetch() if x else maybe(x)", False),
+        ("tuples(x) if x else None", False),
+        ("math.sqrt(x)", False),
+        ("(lambda: tuples(x))()", False),
+        ("x()", False),
+        ("attend(cache, x)", False),
+    ],
+)
+def test_what_another_function_gave_is_followed(fake, returned, owes):
+    fake.write("fake_lm/returns.py", RETURNS.format(returned))
+    module = load("fake_lm.returns")
+    assert gives_a_value(module.attend, (module.Cache(), 1)) is owes
+
+
+def test_none_of_a_layer_is_a_failure_where_the_release_returns_what_its_method_gives(fake, caplog):
+    fake.write("fake_lm/returns.py", RETURNS.format("cache.fetch()"))
+    module = load("fake_lm.returns")
+    manager, _ = applied(
+        target("Cache.fetch", "fake_lm.returns", factory=around(lambda fetch, cache: None))
+    )
+    made = module.Cache()
+    assert [made.fetch() for _ in range(3)] == [(made, made)] * 3
+    assert statuses(manager.status()) == ["failed"]
+
+
 @pytest.mark.parametrize("error", [SystemExit, MemoryError, RecursionError])
 def test_no_error_of_a_layer_ends_the_host(cache, caplog, error):
     def fatal(original, x):
@@ -192,10 +261,49 @@ def test_an_exit_of_a_layer_that_touched_state_is_an_error_of_the_call(cache):
         cache.Cache().update(1)
 
 
-def test_a_layer_that_calls_itself_without_end_is_skipped(cache):
-    manager, _ = applied(target("attend", factory=around(lambda attend, x: cache.attend(x))))
+def without_end(original, x):
+    return without_end(original, x)
+
+
+@pytest.mark.parametrize("itself", [True, False])
+def test_a_layer_that_calls_itself_without_end_is_skipped(cache, caplog, itself):
+    wrapper = without_end if itself else lambda attend, x: cache.attend(x)
+    manager, _ = applied(target("attend", factory=around(wrapper)))
+    for count in (1, 2):
+        assert cache.attend(1) == 2
+        assert f"fix was skipped in this call of fake_lm.cache:attend ({count} of 3)" in caplog.text
+        assert statuses(manager.status()) == ["applied"]
     assert cache.attend(1) == 2
+    assert "fix was taken out: raised in fake_lm.cache:attend: RecursionError" in caplog.text
+    assert len(caplog.records) == 3
+    assert "Traceback" not in caplog.text  # of a thousand frames
     assert statuses(manager.status()) == ["failed"]
+    assert cache.attend(1) == 2
+
+
+@pytest.mark.parametrize("itself", [True, False])
+def test_one_that_touches_state_each_time_fails_once(cache, caplog, itself):
+    def fed_without_end(original, made, n):
+        original(made, n)
+        return fed_without_end(original, made, n) if itself else made.update(n)
+
+    manager, _ = applied(target("Cache.update", factory=around(fed_without_end)))
+    made = cache.Cache()
+    with pytest.raises(RecursionError):
+        made.update(1)
+    (record,) = caplog.records
+    assert "fix was taken out: raised in fake_lm.cache:Cache.update: Recursion" in record.message
+    assert statuses(manager.status()) == ["failed"]
+    assert cache.Cache().update(3) == 3
+
+
+def test_a_release_that_calls_itself_without_end_is_no_failure(fake):
+    fake.write("fake_lm/deep.py", "def deep(x):\n    return deep(x)\n")
+    deep = load("fake_lm.deep")
+    manager, _ = applied(target("deep", "fake_lm.deep", factory=around(lambda deep, x: deep(x))))
+    with pytest.raises(RecursionError):
+        deep.deep(1)
+    assert statuses(manager.status()) == ["applied"]
 
 
 def test_a_refusal_goes_to_the_host(cache, caplog):
@@ -307,6 +415,17 @@ def test_strict_raises_and_keeps_the_patch(cache, factory, caplog):
     assert made.offset == (2 if factory is LATE else 0)
     assert statuses(manager.status()) == ["applied"]
     assert caplog.records == []
+
+
+def test_strict_raises_an_exit_as_an_error_that_names_the_patch(cache):
+    def leaves(original, cache, n):
+        raise SystemExit(3)
+
+    patch = patch_of(target("Cache.update", factory=around(leaves)))
+    Manager(Gate(matrix_for(patch)), strict=True).apply(patch)
+    said = r"the patch fix of mlx_patches failed in fake_lm.cache:Cache.update: SystemExit\(3\)"
+    with pytest.raises(mlx_patches.MlxPatchesError, match=said):
+        cache.Cache().update(1)
 
 
 def test_strict_leaves_the_releases_own_errors_as_they_are(cache):
