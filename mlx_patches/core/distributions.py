@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import re
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ def canonical(name: str) -> str:
 def source_file(module: str) -> Path | None:
     """The source file of a module, found without importing it or its parents."""
     top, *parts = module.split(".")
-    spec = PathFinder.find_spec(top, sys.path)
+    spec = _find_package(top)
     if spec is None:
         return None
     if not parts:
@@ -83,6 +83,20 @@ def source_file(module: str) -> Path | None:
             if file.is_file():
                 return file
     return None
+
+
+# (package, sys.path) to what was found there: an audit asks for hundreds of modules of a few.
+_packages: dict[tuple[str, tuple[str, ...]], ModuleSpec] = {}
+
+
+def _find_package(name: str) -> ModuleSpec | None:
+    key = (name, tuple(sys.path))
+    if key not in _packages:
+        spec = PathFinder.find_spec(name, sys.path)
+        if spec is None:  # it may be installed in the next moment
+            return None
+        _packages[key] = spec
+    return _packages[key]
 
 
 def _commit(distribution: importlib.metadata.Distribution) -> str | None:
