@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mlx_patches.core.patch import Patch
-from mlx_patches.lab import Family, LabModel, NotBuilt
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
@@ -96,7 +96,7 @@ def test_features_of_the_whole_batch_are_left_to_the_release():
 
 
 def test_memory_stays_flat_without_the_cyclic_collector(model):
-    cache = model.make_batch_cache(PADDING)
+    cache = engine.batch_cache(model, PADDING)
     mx.eval(model.call(TABLE, cache))
     live = []
     gc.collect()
@@ -114,7 +114,7 @@ def test_memory_stays_flat_without_the_cyclic_collector(model):
 
 def test_no_cache_waits_for_the_cyclic_collector(model):
     rows = type(model.make_cache()[0])
-    cache = model.make_batch_cache(PADDING)
+    cache = engine.batch_cache(model, PADDING)
     gc.collect()
     gc.disable()
     try:
@@ -127,7 +127,7 @@ def test_no_cache_waits_for_the_cyclic_collector(model):
 
 
 def test_a_decode_step_reads_the_device_once(model, device_reads):
-    cache = model.make_batch_cache(PADDING)
+    cache = engine.batch_cache(model, PADDING)
     model.call(TABLE, cache)
     device_reads.clear()
     model.call([[1], [2]], cache)
@@ -135,13 +135,13 @@ def test_a_decode_step_reads_the_device_once(model, device_reads):
 
 
 def test_rows_are_as_alone(model):
-    compare(model.call(TABLE, model.make_batch_cache(PADDING)), model)
+    compare(model.call(TABLE, engine.batch_cache(model, PADDING)), model)
 
 
 def test_a_cache_by_position(model):
     names = list(inspect.signature(type(model.module).__call__).parameters)
     before = [None] * (names.index("cache") - 2)
-    out = model.module(mx.array(TABLE), *before, model.make_batch_cache(PADDING))
+    out = model.module(mx.array(TABLE), *before, engine.batch_cache(model, PADDING))
     compare(logits_of(out), model)
 
 
@@ -156,9 +156,9 @@ def test_an_unknown_argument(model):
     parameters = inspect.signature(type(model.module).__call__).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         with pytest.raises(TypeError):
-            model.module(mx.array(TABLE), cache=model.make_batch_cache(PADDING), unknown=1)
+            model.module(mx.array(TABLE), cache=engine.batch_cache(model, PADDING), unknown=1)
         return
-    compare(model.call(TABLE, model.make_batch_cache(PADDING), unknown=object(), n=3), model)
+    compare(model.call(TABLE, engine.batch_cache(model, PADDING), unknown=object(), n=3), model)
 
 
 def test_embeddings_in_place_of_ids(model):
@@ -170,14 +170,14 @@ def test_embeddings_in_place_of_ids(model):
     for ids in (mx.array(TABLE), None):
         if ids is None and model.family.name == "moondream3":
             continue  # it asks the ids for their shape
-        out = model.module(ids, inputs_embeds=embeddings, cache=model.make_batch_cache(PADDING))
+        out = model.module(ids, inputs_embeds=embeddings, cache=engine.batch_cache(model, PADDING))
         compare(logits_of(out), model)
 
 
 def test_a_mask_of_the_batch(model):
     if "mask" not in inspect.signature(type(model.module).__call__).parameters:
         pytest.skip("it takes none")
-    cache = model.make_batch_cache(PADDING)
+    cache = engine.batch_cache(model, PADDING)
     compare(model.call(TABLE, cache, mask=cache[0].make_mask(len(TABLE[0]))), model)
     # A row's own mask, behind a history: the batch's has a column for each key of the batch.
     compare_step(model.call([[1], [2]], cache, mask=cache[0].make_mask(1)), model)
@@ -185,7 +185,7 @@ def test_a_mask_of_the_batch(model):
 
 def test_no_tokens(model):
     """These releases refuse it, with a batch's caches and without; the caches stay as they were."""
-    cache = model.make_batch_cache(PADDING)
+    cache = engine.batch_cache(model, PADDING)
     model.call(TABLE, cache)
     with pytest.raises(ValueError, match="empty array"):
         mx.eval(model.call(mx.zeros((1, 0), mx.int32), model.make_cache()))
@@ -195,7 +195,7 @@ def test_no_tokens(model):
 
 
 def test_caches_that_a_host_subclasses(model):
-    cache = model.make_batch_cache(PADDING)
+    cache = engine.batch_cache(model, PADDING)
     for layer in cache:
         layer.__class__ = type("HostCache", (type(layer),), {"__module__": __name__})
     compare(model.call(TABLE, cache), model)
@@ -207,7 +207,7 @@ def test_every_output_is_joined(ungated):
     manager = ungated(catalogue.builtin().get("row-by-row"))
     width = model.module.config.hidden_size
     states = mx.random.normal((2, 7, width), key=mx.random.key(1))
-    cache = model.make_batch_cache(PADDING)
+    cache = engine.batch_cache(model, PADDING)
     out = model.module(mx.array(TABLE), cache=cache, cross_attention_states=states)
     assert not manager.withdrawn
     assert out.logits.shape[:2] == (2, 5)
