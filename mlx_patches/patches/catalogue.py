@@ -33,7 +33,7 @@ _CATALOGUE = (
     ("arrays-rows", "caches.arrays_rows", ""),
     ("recurrent-padding", "models.recurrent_padding", ""),
     ("row-by-row", "models.row_by_row", ""),
-    ("rope-deltas", "positions.rope_deltas", ""),
+    ("rope-deltas", "positions.rope_deltas", "mlx-vlm"),
     ("batch-quantized", "caches.batch_quantized", "mlx-vlm"),
     ("batch-turbo-quant", "caches.batch_turbo_quant", "mlx-vlm"),
     ("quantized-merge", "caches.quantized_merge", ""),
