@@ -266,7 +266,7 @@ def repairs(one: dict[str, Any]) -> list[str]:
             dict.fromkeys(
                 f"`{target.module}:{body}`"
                 for target in patch.targets
-                if target.distribution == one["set"].split()[0]
+                if target.distribution == one["set"].split()[0] and not target.supports
                 for body in target.bodies
             )
         )

@@ -66,7 +66,7 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
     todo = [
         patch.id
         for patch in catalogue.builtin()
-        if any(t.distribution == one.distribution for t in patch.targets)
+        if any(t.distribution == one.distribution and not t.supports for t in patch.targets)
         and (patches is None or patch.id in patches)
         and (again or patch.id not in measured)
     ]
@@ -76,6 +76,13 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
         evidence["versions"] = versions(python)
         without = child(one, python, todo)
         with_ = child(one, python, todo, "--patched", "--force")
+    # What only supports other targets has no defect that a release may have or lack.
+    supporting = {
+        (patch.id, target.path)
+        for patch in catalogue.builtin()
+        for target in patch.targets
+        if target.supports
+    }
     for patch_id in todo:
         measured[patch_id] = {
             row["target"]: {
@@ -86,7 +93,9 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
                 **({"detail_with": after["detail"]} if after["verdict"] == "red" else {}),
             }
             for row, after in zip(without, with_, strict=True)
-            if row["patch"] == patch_id and row["verdict"] != "n/a"
+            if row["patch"] == patch_id
+            and row["verdict"] != "n/a"
+            and (patch_id, row["target"]) not in supporting
         }
     evidence["patches"] = dict(sorted(measured.items()))
     EVIDENCE.mkdir(exist_ok=True)

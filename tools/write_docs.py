@@ -89,6 +89,8 @@ def entry(patch: Patch, matrix: CompatMatrix) -> str:
         rule = matrix.rule(patch.id, distribution)
         ranges = (rule.affected, rule.fixed) if rule else ("", "")
         cells = [f"`{one}`" if one else "" for one in ranges]
+        if not rule and all(t.supports for t in patch.targets if t.distribution == distribution):
+            cells[0] = "no, but the others need it"
         if rule and rule.note:
             cells[0] += f" ({rule.note})"
         paths = [f"`{t.path}`" for t in patch.targets if t.distribution == distribution]

@@ -33,7 +33,7 @@ _CATALOGUE = (
     ("arrays-rows", "caches.recurrent.rows:ARRAYS_ROWS", ""),
     ("recurrent-padding", "models.recurrent_padding", ""),
     ("row-by-row", "models.row_by_row", ""),
-    ("rope-deltas", "positions.rope_deltas", ""),
+    ("rope-deltas", "positions.rope_deltas", "mlx-vlm"),
     ("batch-quantized", "caches.quantized.affine:BATCH_QUANTIZED", "mlx-vlm"),
     ("batch-turbo-quant", "caches.quantized.turbo:BATCH_TURBO_QUANT", "mlx-vlm"),
     ("quantized-merge", "caches.quantized.affine:QUANTIZED_MERGE", ""),

@@ -201,6 +201,16 @@ def test_a_text_beside_a_prompt_that_waits_decodes_without_a_read():
     assert positions[0].tolist() == [[3], [4]]
 
 
+@pytest.mark.parametrize("handed", [True, False], ids=["handed over", "read back"])
+def test_what_a_prompt_that_waits_left_on_the_model_stays_while_others_decode(handed):
+    model, cache = Model(), Cache(3, 4)
+    model._rope_deltas = mx.array([[-5]])
+    deltas = {"rope_deltas": mx.array([[0], [0]])} if handed else {}
+    rope_deltas.by_row(call)(model, mx.array([[1]] * 2), cache=[cache], **deltas)
+    # An engine that hands nothing over reads its own batch's from the model.
+    assert model._rope_deltas.tolist() == ([[-5]] if handed else [[0], [0]])
+
+
 # -- the record itself -----------------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ from mlx_patches.core.outcome import Status
 from mlx_patches.matrix import gate
 from mlx_patches.matrix.matrix import Rule
 
+from .conftest import matrix_for, patch_of, target
+
 BROKEN, SOUND, NEW = "b" * 16, "5" * 16, "f" * 16
 RELEASES = ("0.9", "1.0", "1.5", "2.0", "2.1")
 RULE = Rule(affected=">=1.0,<2.0", fixed=">=2.0", releases=RELEASES)
@@ -49,6 +51,21 @@ def test_not_installed_is_absent():
     verdict = judge(None)
     assert (verdict.ok, verdict.status) == (False, Status.ABSENT)
     assert verdict.reason == "the distribution is not installed"
+
+
+@pytest.mark.parametrize(("needed", "ok"), [("1.5", True), ("2.0", False), (None, False)])
+def test_what_supports_others_is_needed_where_they_are_whatever_its_own_release(needed, ok):
+    carrier = target("Cache.update", distribution="base-lm", supports=True)
+    patch = patch_of(target("Model.__call__", "fake_lm.model"), carrier)
+    matrix = matrix_for(patch, rule={"affected": ">=1.0,<2.0"})
+    found = {"base-lm": Installed("base-lm", "7.7+git")}
+    if needed:
+        found["fake-lm"] = Installed("fake-lm", needed)
+    rule = decide.find_rule(matrix, patch, carrier, found.get)
+    verdict = decide.judge(rule, found["base-lm"], carrier.name, NEW)
+    assert verdict.ok is ok
+    assert not ok or verdict.reason.endswith("the patch's targets in fake-lm need it")
+    assert decide.find_rule(matrix, patch, patch.targets[0], found.get).affected == ">=1.0,<2.0"
 
 
 def test_no_rule_is_not_affected():

@@ -66,7 +66,8 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             return call(model, inputs, *args, **kwargs)
         carrier, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
         waiting = prompts.waiting_prompts(model)
-        given, own, starts = kwargs.get("rope_deltas"), None, None
+        given = handed = kwargs.get("rope_deltas")
+        own, starts = None, None
         if feeds_prompts(waiting, carrier, length):
             starts = read_starts(timed.offset, rows)
         if kwargs.get("position_ids") is not None:
@@ -92,8 +93,10 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
                 return out
         if given is None and length > 1:
             given = kept_on(model)
-        elif own is not None and kept_on(model) is not None:
-            model._rope_deltas = given  # it computed none: an engine would read another batch's
+        elif own is not None and handed is None and kept_on(model) is not None:
+            # It computed none, and an engine would read another batch's. One that hands them
+            # over decodes: what is kept may be of a prompt that waits.
+            model._rope_deltas = given
         remember(carrier, given, rows)
         return out
 
