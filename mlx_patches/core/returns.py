@@ -31,8 +31,7 @@ def gives_a_value(function: Any, args: tuple[Any, ...] = (), depth: int = _DEPTH
         function, args = function.__func__, (function.__self__, *args)
     function = inspect.unwrap(function)
     if not isinstance(function, FunctionType):
-        call = inspect.getattr_static(type(function), "__call__", None)
-        function, args = call, (function, *args)
+        function, args = inspect.getattr_static(type(function), "__call__", None), (function, *args)
     if not isinstance(function, FunctionType):
         return False
     code = function.__code__

@@ -68,6 +68,7 @@ _CATALOGUE = (
     ("server-prefix-hit", "server.server_prefix_hit", "mlx-lm"),
     ("server-chunked-hit", "server.server_chunked_hit", "mlx-lm"),
     ("server-empty-prompt", "server.server_empty_prompt", "mlx-lm"),
+    ("server-batch-error", "server.server_batch_error", "mlx-lm"),
     ("mllama-text", "models.mllama_text", "mlx-vlm"),
     ("falcon-text", "models.falcon_text", "mlx-vlm"),
     ("prefix-hit", "vllm_mlx.prefix_hit", "vllm-mlx"),

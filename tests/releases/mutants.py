@@ -62,7 +62,12 @@ from mlx_patches.patches.positions import (
     rope_deltas,
     shared_layer_offset,
 )
-from mlx_patches.patches.server import server_chunked_hit, server_empty_prompt, server_prefix_hit
+from mlx_patches.patches.server import (
+    server_batch_error,
+    server_chunked_hit,
+    server_empty_prompt,
+    server_prefix_hit,
+)
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
     gemma4_attention,
@@ -457,6 +462,10 @@ def texts_without_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_empty_prompt, "beginning", lambda tokenizer: [])
 
 
+def requests_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_batch_error, "answer", lambda answers, error: None)
+
+
 def windows_with_nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative_window, "spare", lambda layer: 0)
 
@@ -515,6 +524,7 @@ MUTANTS: dict[str, Mutant] = {
     "plamo3-window": caches_of_the_window,
     "server-prefix-hit": hits_that_leave_nothing,
     "server-empty-prompt": texts_without_beginning,
+    "server-batch-error": requests_that_nobody_answers,
     "speculative-window": windows_with_nothing_to_spare,
     "processors-prompt": prompts_of_one_token,
     "recurrent-extract": rows_that_are_all_the_first,

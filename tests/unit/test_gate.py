@@ -6,6 +6,7 @@ import pytest
 
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
+from mlx_patches.core.resolve import Found
 from mlx_patches.matrix import gate
 from mlx_patches.matrix.matrix import Rule
 
@@ -61,11 +62,11 @@ def test_what_supports_others_is_needed_where_they_are_whatever_its_own_release(
     found = {"base-lm": Installed("base-lm", "7.7+git")}
     if needed:
         found["fake-lm"] = Installed("fake-lm", needed)
-    rule = decide.find_rule(matrix, patch, carrier, found.get)
-    verdict = decide.judge(rule, found["base-lm"], carrier.name, NEW)
+    judging = gate.Gate(matrix, found.get)
+    verdict = judging.decide(patch, carrier, Found(NEW))
     assert verdict.ok is ok
     assert not ok or verdict.reason.endswith("the patch's targets in fake-lm need it")
-    assert decide.find_rule(matrix, patch, patch.targets[0], found.get).affected == ">=1.0,<2.0"
+    assert judging.decide(patch, patch.targets[0], Found(NEW)).ok is ok
 
 
 def test_no_rule_is_not_affected():
