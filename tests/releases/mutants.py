@@ -384,8 +384,10 @@ def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_hit, "cut_to", lambda caches, length: list(caches))
 
 
-def pieces_that_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def pieces_that_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = paged_prefix.joined
     monkeypatch.setattr(paged_prefix.Piece, "is_end", True)
+    monkeypatch.setattr(paged_prefix, "joined", lambda parts: joined(parts[-1:]))
 
 
 def caches_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,7 +536,7 @@ MUTANTS: dict[str, Mutant] = {
     "vllm-gemma4-attention": a_copy_all_the_same,
     "prefix-hit": prefixes_as_they_come,
     "legacy-prefix-hit": first_layers_for_all,
-    "paged-prefix": pieces_that_end_anywhere,
+    "paged-prefix": pieces_that_stand_alone,
     "vllm-sliding-vlm": caches_that_are_refused,
     "vllm-sliding-offset": windows_that_are_never_full,
     "vllm-stop-tokens": folders_that_are_nowhere,

@@ -6,9 +6,10 @@ Why
     for a prompt and no mask at all for a decode step, and every row attends to its padding.
     A solo cache gives the same answer, which is why it goes unseen.
 How
-    A list or a tuple becomes its first attention cache of a batch. One without a window goes
-    first: a sliding layer's mask has its window's columns alone. A list that has none, as of a
-    row alone, goes to the release as it is. The name is rebound wherever it was imported.
+    A list or a tuple becomes its first attention cache of a batch: a model that wants a sliding
+    layer's mask passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list that has
+    none, as of a row alone, goes to the release as it is. The name is rebound wherever it was
+    imported.
 Upstream
     mlx-vlm 0.7.9 takes the first cache of a list. mlx-vlm took the function from mlx-lm up to
     0.6.3; mlx-lm itself passes lists in minicpm3 and phixtral up to 0.31.3.
@@ -40,16 +41,8 @@ def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def padded_cache(caches: Sequence[Any]) -> Any:
-    """The first attention cache of a batch, one without a window where there is one; or None."""
-    windowed = None
-    for cache in caches:
-        if not has_padded_keys(cache):
-            continue
-        if not hasattr(cache, "max_size"):
-            return cache
-        if windowed is None:
-            windowed = cache
-    return windowed
+    """The first attention cache of a batch; None where there is none."""
+    return next(filter(has_padded_keys, caches), None)
 
 
 def has_padded_keys(cache: Any) -> bool:
