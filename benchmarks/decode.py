@@ -14,9 +14,8 @@ import importlib.util
 import statistics
 import time
 
+import mlx_patches
 from mlx_patches.activation.session import MODEL_PACKAGES
-from mlx_patches.core.manager import Manager
-from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import tiny
 
@@ -51,12 +50,10 @@ def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool
     """One pair. Every patch that the release needs is on, whatever the model's row names."""
     seconds = {}
     for patched in (patched_first, not patched_first):
-        manager = Manager(CompatMatrix.builtin())
         if patched:
-            for patch in catalogue.builtin():
-                manager.apply(patch)
+            mlx_patches.apply(patches=catalogue.builtin().ids())
         seconds[patched] = decode(model, batch, steps)
-        manager.restore()
+        mlx_patches.restore()
     return seconds[False] / seconds[True]
 
 
