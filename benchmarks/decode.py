@@ -14,10 +14,8 @@ import importlib.util
 import statistics
 import time
 
-from mlx_patches.core.manager import Manager
-from mlx_patches.core.packages import MODELS
-from mlx_patches.matrix.gate import Gate
-from mlx_patches.matrix.matrix import CompatMatrix
+import mlx_patches
+from mlx_patches.activation.session import MODEL_PACKAGES
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import tiny
 
@@ -32,7 +30,7 @@ def main() -> None:
         "mlx_lm": ("llama, tiny", lambda: tiny.llama(layers=4)),
         "mlx_vlm": ("gemma4, tiny", lambda: tiny.gemma4()),
     }
-    for package in MODELS:
+    for package in dict.fromkeys(p.partition(".")[0] for p in MODEL_PACKAGES):
         if importlib.util.find_spec(package):
             name, build = models[package]
             ratios = paired_ratios(build(), options.batch, options.steps, options.rounds)
@@ -52,12 +50,10 @@ def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool
     """One pair. Every patch that the release needs is on, whatever the model's row names."""
     seconds = {}
     for patched in (patched_first, not patched_first):
-        manager = Manager(Gate(CompatMatrix.builtin()))
         if patched:
-            for patch in catalogue.builtin():
-                manager.apply(patch)
+            mlx_patches.apply(patches=catalogue.builtin().ids())
         seconds[patched] = decode(model, batch, steps)
-        manager.restore()
+        mlx_patches.restore()
     return seconds[False] / seconds[True]
 
 

@@ -27,6 +27,14 @@ COMMANDS = {
     "mlx-patches audit, the whole process": ["audit"],
     "mlx-patches probe MODEL, the whole process": ["probe"],
 }
+EVERYTHING = """
+import contextlib, importlib, mlx_patches
+ids = {outcome.patch for outcome in mlx_patches.audit().outcomes}
+for outcome in mlx_patches.apply(patches=ids):
+    if outcome.status == "pending":
+        with contextlib.suppress(ImportError):
+            importlib.import_module(outcome.target.partition(":")[0])
+"""
 PROBED = {"mlx_vlm": "gemma4", "mlx_lm": "llama"}
 # In KiB on Linux, in bytes on macOS.
 UNIT = 1024 if sys.platform == "linux" else 1
@@ -45,6 +53,8 @@ def main() -> None:
     for name, command in COMMANDS.items():
         model = [PROBED[package]] if command == ["probe"] else []
         show(name, [process([*command, *model]) for _ in range(min(rounds, 5))])
+    times = [milliseconds(EVERYTHING, "mlx_patches.status()") for _ in range(min(rounds, 3))]
+    show("status() with every patch in effect and its modules imported", times)
     added = [memory(f"import {package}", APPLY) for _ in range(rounds)]
     print(f"memory that apply() adds after import {package}: {statistics.median(added):.1f} MiB")
 

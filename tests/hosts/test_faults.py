@@ -42,8 +42,8 @@ MODES = {
     "exit": ("leave", "leave"),
     "recursion": ("recurse", "enter_again"),
 }
-# How many requests may fail: a patch is out after the one call whose state it touched. Below a
-# step's patch one of ours feeds other keys, so what the release gave is not what the call is to answer.
+# How many requests may fail: a patch is out after the one call whose state it touched. One of ours
+# may feed other keys below a step's patch, so what the release gave is not what the call answers.
 LOST = {"middle": 2, "after": 1}
 IDS = ("fault-of-a-request", "fault-of-a-step")
 COUNT = 5
