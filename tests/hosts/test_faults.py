@@ -42,8 +42,8 @@ MODES = {
     "exit": ("leave", "leave"),
     "recursion": ("recurse", "enter_again"),
 }
-# How many requests may fail: a patch is out after the one call whose state it touched. One of ours
-# may feed other keys below a step's patch, so what the release gave is not what the call answers.
+# How many requests may fail: a patch is out after the one call whose state it touched. A patch of
+# ours, below that of a step, feeds other keys, so the release's answer is not the call's.
 LOST = {"middle": 2, "after": 1}
 IDS = ("fault-of-a-request", "fault-of-a-step")
 COUNT = 5
@@ -111,19 +111,19 @@ def right(model, tmp_path_factory):
 @pytest.mark.parametrize("mode", MODES)
 def test_the_requests_after_a_failure_are_answered(mode, right, answered):
     answers, log = answered(*MODES[mode])
-    print(answers, log)
     failed = [i for i, said in enumerate(answers) if said != right[i]]
+    print(f"{mode}: {COUNT - len(failed)} of {COUNT} answered\n{answers}\n{log}")
     for id_ in IDS:
         assert f"mlx_patches: {id_}" in log
     assert len(failed) <= LOST.get(mode, 0), answers
     assert all(answers[i].startswith(FAILED) for i in failed)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["before", "none", "exit"])
 def test_strict_raises_it(mode, answered, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_STRICT", "1")
     monkeypatch.setattr(server, "ANSWER_SECONDS", 10)
     answers, log = answered(*MODES[mode], count=1)
-    print(answers, log)
+    print(f"{answers}\n{log}")
     assert answers[0].startswith(FAILED)
     assert f"the patch {IDS[0]} of mlx_patches" in log
