@@ -82,9 +82,14 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     path = source_file(target.module)
     if path is None:
         return Found(missing=f"{target.module} does not exist in this release")
-    prints = _prints(path, frozenset([*names, *target.mentions]))
-    if prints is None:
-        return Found(missing=f"{path} cannot be read as Python")
+    entry = known_files.entry_of(str(path))
+    if all(name in entry for name in target.mentions):
+        prints = {name: found[0] for name, found in entry.items() if found}
+    else:
+        parsed = _parse(path, frozenset([*names, *target.mentions]))
+        if parsed is None:
+            return Found(missing=f"{path} cannot be read as Python")
+        prints = parsed
     found = {name: prints[name] for name in target.bodies if name in prints}
     owner = target.name.partition(".")[0]
     present = target.name in prints or (
@@ -96,10 +101,8 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
 
 
 @cache
-def _prints(path: Path, names: frozenset[str]) -> dict[str, str] | None:
+def _parse(path: Path, names: frozenset[str]) -> dict[str, str] | None:
     """Qualified name to fingerprint, of a file; None where it cannot be read or parsed."""
-    if entry := known_files.entry_of(str(path)):
-        return {name: found[0] for name, found in entry.items() if found}
     try:
         return fingerprint.of_file(path, sorted(names))
     except (OSError, SyntaxError, ValueError):
