@@ -10,8 +10,10 @@ release's own function did in this call, in this thread:
 
 ``None`` where the original gives a value is a failure too, and so are SystemExit and
 MemoryError. An error that came through the original, or that a layer raised because of one, is
-the release's own and goes to the host; so does a ``refusal``. What a patch adds where the release
-has nothing has no original to fall back to. What a generator raises while it runs is not seen.
+the release's own and goes to the host; so does a ``refusal``. A layer that calls its own site
+without end fails once, in the outermost call: there the stack has room to go on. What a patch adds
+where the release has nothing has no original to fall back to. What a generator raises while it runs
+is not seen.
 
 A call pays two frames, the installed function and the one that notes the original's entry, and
 one for each layer that is made by ``around``.
