@@ -1,0 +1,131 @@
+"""Compares, bit by bit, what right families compute without the patches and with every one.
+
+    python tools/same_bits.py mlx-lm --jobs 2 --out FILE
+
+In the installed release. A family is right where no cell of the lab is red without the patches; of
+such a family every scenario must give the same logits, bit for bit, with every patch in effect.
+One JSON line a family; exit code 1 where a right family's bits changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+SECONDS = 400
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("target", help="a distribution, or DISTRIBUTION:FAMILY")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(compared(options.target)))
+        return
+    from mlx_patches.lab.families import families
+
+    names = [options.target] if ":" in options.target else [*map(str, families(options.target))]
+    changed = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for line in pool.map(child, names):
+            changed += bool(line.get("right") and line.get("changed"))
+            print(json.dumps(line), flush=True)
+            if options.out:
+                with open(options.out, "a") as file:
+                    file.write(json.dumps(line) + "\n")
+    sys.exit(1 if changed else 0)
+
+
+def child(family: str) -> dict[str, Any]:
+    """A family's line, from a process of its own."""
+    command = [sys.executable, __file__, family, "--child"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        line = {"family": family, "problem": f"{type(error).__name__}"}
+    return line
+
+
+def compared(family: str) -> dict[str, Any]:
+    """Both runs of a family, and the scenarios whose bits differ."""
+    import mlx_patches
+    from mlx_patches.lab import NotBuilt
+    from mlx_patches.lab.child import every_patch
+
+    try:
+        before = digests(family)
+    except NotBuilt as reason:
+        return {"family": family, "problem": str(reason)}
+    right = all(verdict != "red" for verdict, _ in before.values())
+    if not right:
+        return {"family": family, "right": False}
+    mlx_patches.apply(patches=every_patch())
+    after = digests(family)
+    changed = [name for name in before if before[name] != after[name]]
+    return {"family": family, "right": True, "scenarios": len(before), "changed": changed}
+
+
+def digests(family: str) -> dict[str, tuple[str, str]]:
+    """Scenario to its verdict and a digest of all logits that rows of batches got."""
+    import mlx.core as mx
+    import numpy as np
+
+    from mlx_patches.lab import Family, compare, scenarios
+    from mlx_patches.lab.build import build
+
+    model = build(Family(*family.split(":", 1)))
+    digest = hashlib.sha256()
+
+    def note(array: Any) -> None:
+        if array is not None:
+            digest.update(np.array(array.astype(mx.float32)).tobytes())
+
+    def differences(said: Any, *rest: Any) -> Any:
+        for row in said:
+            for position in sorted(row):
+                note(row[position])
+        return real_differences(said, *rest)
+
+    def spoken(said: Any, *rest: Any) -> Any:
+        for row in said:
+            for one in row:
+                digest.update(str(one.token).encode())
+                note(one.every)
+        return real_spoken(said, *rest)
+
+    real_differences, real_spoken = compare.differences, compare.spoken
+    patched = [
+        (module, name, wrapper)
+        for module in [m for n, m in sys.modules.items() if n.startswith("mlx_patches.lab")]
+        for name, wrapper in (("differences", differences), ("spoken", spoken))
+        if getattr(module, name, None) in (real_differences, real_spoken)
+    ]
+    for module, name, wrapper in patched:
+        setattr(module, name, wrapper)
+    found = {}
+    try:
+        for name, scenario in scenarios.SCENARIOS.items():
+            digest = hashlib.sha256()
+            verdict = scenario(model).verdict
+            found[name] = (verdict, digest.hexdigest())
+    finally:
+        for module, name, wrapper in patched:
+            real = real_differences if wrapper is differences else real_spoken
+            setattr(module, name, real)
+    return found
+
+
+if __name__ == "__main__":
+    main()
