@@ -24,7 +24,7 @@ from .imports import loaded
 from .outcome import Outcome, Status, Verdict
 from .patch import Patch, Target
 from .resolve import Found, in_process
-from .site import Composed, Layer, Site
+from .site import Composed, Layer, Site, current_owner
 
 logger = logging.getLogger("mlx_patches")
 
@@ -51,12 +51,21 @@ class _Ready(NamedTuple):
     reason: str
 
 
+class _StaleError(Exception):
+    """Another thread reloaded a module while it was written to: decide again."""
+
+
 class _Change(NamedTuple):
-    """A site, what is about to be written to it, and what was in effect when that was composed."""
+    """A site and what is about to be written to it.
+
+    ``before`` is what was in effect there when that was composed, and ``known`` the site that
+    the path had: another thread may have changed either since.
+    """
 
     site: Site
     composed: Composed
     before: Composed
+    known: Site | None
 
 
 class Manager:
@@ -297,12 +306,15 @@ class Manager:
                     self._patches[patch.id] = patch
                     if withdrawn := self.withdrawn.get(patch.id):
                         return self._note(_all_failed(patch, outcomes, withdrawn))
-                    if all(change.site.composed is change.before for change in changes):
-                        self._write(changes)
-                        done = [
-                            _outcome(patch, one.target, Status.APPLIED, one.reason) for one in ready
-                        ]
-                        return self._note([*outcomes, *done])
+                    if all(map(self._is_current, changes)):
+                        with contextlib.suppress(_StaleError):
+                            self._write(changes)
+                            done = [
+                                _outcome(patch, one.target, Status.APPLIED, one.reason)
+                                for one in ready
+                            ]
+                            return self._note([*outcomes, *done])
+                outcomes, ready = self._plan(patch)
         except BaseException as error:
             for site in self.sites():
                 if site.layer_of(patch.id):
@@ -331,21 +343,29 @@ class Manager:
     def _compose(self, patch: Patch, ready: _Ready) -> _Change:
         """A target's site with the patch's layer, not written yet."""
         target, found, reason = ready
-        site = self._site(target, found)
+        with self.lock:
+            known = self._sites.get(target.path)
+        site = self._site(target, found, known)
         before = site.composed
         layer = Layer(patch.id, target, self._rank(patch.id), reason)
-        return _Change(site, site.compose_with(layer), before)
+        return _Change(site, site.compose_with(layer), before, known)
 
-    def _site(self, target: Target, found: Found) -> Site:
-        """The site of a target: the one that there is, unless its attribute was exchanged."""
-        with self.lock:
-            site = self._sites.get(target.path)
-            fits = site is not None and site.owner is found.owner
-            if site is not None and fits and site.original is found.original:
-                return site
-            report = functools.partial(self._failed, target.path)
-            policy = Policy(report, self.strict, target.path)
-            return Site(target.path, found.owner, found.original, policy, lost=site)
+    def _site(self, target: Target, found: Found, known: Site | None) -> Site:
+        """The site of a target: the known one, unless its attribute was exchanged."""
+        if known and known.owner is found.owner and known.original is found.original:
+            return known
+        report = functools.partial(self._failed, target.path)
+        policy = Policy(report, self.strict, target.path)
+        return Site(target.path, found.owner, found.original, policy, lost=known)
+
+    def _is_current(self, change: _Change) -> bool:
+        """Whether no other thread has changed a site, or reloaded its module, since."""
+        path = change.site.path
+        return (
+            change.site.composed is change.before
+            and self._sites.get(path) is change.known
+            and current_owner(path) is change.site.owner
+        )
 
     def _write(self, changes: list[_Change]) -> None:
         """Write all changes and see that they are in effect; else none of them."""
@@ -359,7 +379,8 @@ class Manager:
             for change in changes:
                 problem = change.site.problem()
                 if problem:
-                    raise MlxPatchesError(problem)
+                    gone = current_owner(change.site.path) is not change.site.owner
+                    raise _StaleError if gone else MlxPatchesError(problem)
         except BaseException:
             for change in reversed(written):
                 change.site.write(change.before)

@@ -222,7 +222,7 @@ def masks_in_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_list, "padded_cache", lambda caches: None)
+    monkeypatch.setattr(mask_list, "find_attention_cache", lambda caches: None)
 
 
 def keys_for_queries(monkeypatch: pytest.MonkeyPatch) -> None:

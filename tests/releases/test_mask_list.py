@@ -107,18 +107,17 @@ def test_the_first_attention_cache_is_asked(window_first, target, caches, ungate
     assert same(asked(create, 1, given), given[0].make_mask(1))
 
 
-def test_a_row_alone_gets_the_release_s_own_mask(target, caches, ungated):
-    def masks(create):
-        found = []
-        for held in (0, 9):
-            for tokens in (1, 3):
-                layers = [caches.RotatingKVCache(4), caches.KVCache()]
-                for layer in layers if held else ():
-                    layer.update_and_fetch(mx.zeros((1, 1, held, 4)), mx.zeros((1, 1, held, 4)))
-                found += [asked(create, tokens, layers), asked(create, tokens, tuple(layers))]
-        return found
-
-    before = masks(own_function(target))
+@pytest.mark.parametrize("held", [0, 9])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_row_alone_gets_its_first_layers_mask(tokens, held, target, caches, ungated):
+    """As the release makes it of that cache; a list without a window gets what it got before."""
+    create = own_function(target)
+    layers = [caches.KVCache(), caches.RotatingKVCache(4)]
+    for layer in layers if held else ():
+        layer.update_and_fetch(mx.zeros((1, 1, held, 4)), mx.zeros((1, 1, held, 4)))
+    before = asked(create, tokens, layers)
     ungated(PATCH)
-    for one, other in zip(masks(own_function(target)), before, strict=True):
-        assert same(one, other)
+    create = own_function(target)
+    assert same(asked(create, tokens, layers), before)
+    for given in (layers, layers[::-1], tuple(layers)):
+        assert same(asked(create, tokens, given), asked(create, tokens, given[0]))

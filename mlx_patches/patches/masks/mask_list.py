@@ -6,10 +6,9 @@ Why
     for a prompt and no mask at all for a decode step, and every row attends to its padding.
     A solo cache gives the same answer, which is why it goes unseen.
 How
-    A list or a tuple becomes its first attention cache of a batch: a model that wants a sliding
-    layer's mask passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list that has
-    none, as of a row alone, goes to the release as it is. The name is rebound wherever it was
-    imported.
+    A list or a tuple becomes its first attention cache: a model that wants a sliding layer's mask
+    passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list that has none goes to the
+    release as it is. The name is rebound wherever it was imported.
 Upstream
     mlx-vlm 0.7.9 takes the first cache of a list. mlx-vlm took the function from mlx-lm up to
     0.6.3; mlx-lm itself passes lists in minicpm3 and phixtral up to 0.31.3.
@@ -27,31 +26,27 @@ from ...core.patch import Patch, Target
 
 
 def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
-    """The release's function, which takes a list of caches for the one that knows the padding."""
+    """The release's function, which takes a list of caches for its first attention cache."""
 
     # Written out, and not by ``around``: it is called in every step.
     @functools.wraps(create)
     def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(cache, (list, tuple)):
-            padded = padded_cache(cache)
-            cache = cache if padded is None else padded
+            first = find_attention_cache(cache)
+            cache = cache if first is None else first
         return create(h, cache, *args, **kwargs)
 
     return create_attention_mask
 
 
-def padded_cache(caches: Sequence[Any]) -> Any:
-    """The first attention cache of a batch; None where there is none."""
-    return next(filter(has_padded_keys, caches), None)
+def find_attention_cache(caches: Sequence[Any]) -> Any:
+    """The first attention cache; None where there is none."""
+    return next(filter(holds_keys, caches), None)
 
 
-def has_padded_keys(cache: Any) -> bool:
-    """Whether a cache holds keys with left padding; a recurrent state may be padded, too."""
-    return (
-        getattr(cache, "left_padding", None) is not None
-        and hasattr(cache, "update_and_fetch")
-        and hasattr(cache, "make_mask")
-    )
+def holds_keys(cache: Any) -> bool:
+    """Whether a cache holds keys and makes masks for them; a recurrent state makes others."""
+    return hasattr(cache, "update_and_fetch") and hasattr(cache, "make_mask")
 
 
 PATCH = Patch(

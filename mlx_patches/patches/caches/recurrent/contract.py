@@ -39,7 +39,7 @@ VLM = ("mlx-vlm", "mlx_vlm.models.cache")
 # How padding is called, and its value for a row that has none.
 PADDING = {"left_padding": 0, "lengths": 2**31 - 1}
 # The attribute that knows the rows of a batch before its first token.
-ROWS = "_mlx_patches_rows"
+ROWS = "_mlx_patches_row_count"
 
 
 def count_rows(cache: Any) -> int:
