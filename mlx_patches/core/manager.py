@@ -305,7 +305,7 @@ class Manager:
                         return outcomes
                     self._patches[patch.id] = patch
                     if withdrawn := self.withdrawn.get(patch.id):
-                        return self._note(_all_failed(patch, outcomes, withdrawn))
+                        return self._note(patch, _all_failed(patch, outcomes, withdrawn))
                     if all(map(self._is_current, changes)):
                         with contextlib.suppress(_StaleError):
                             self._write(changes)
@@ -313,7 +313,7 @@ class Manager:
                                 _outcome(patch, one.target, Status.APPLIED, one.reason)
                                 for one in ready
                             ]
-                            return self._note([*outcomes, *done])
+                            return self._note(patch, [*outcomes, *done])
                 outcomes, ready = self._plan(patch)
         except BaseException as error:
             for site in self.sites():
@@ -329,14 +329,16 @@ class Manager:
             ]
             with self.lock:
                 self._patches[patch.id] = patch
-                self._note([*settled, *failed])
+                self._note(patch, [*settled, *failed])
             if not isinstance(error, (Exception, SystemExit)):
                 raise
             logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
             return [*settled, *failed]
 
-    def _note(self, outcomes: list[Outcome]) -> list[Outcome]:
-        for outcome in outcomes:
+    def _note(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
+        """Enter a patch's outcomes in the ledger, in the order of its targets."""
+        order = [target.path for target in patch.targets]
+        for outcome in sorted(outcomes, key=lambda one: order.index(one.target)):
             self._ledger[outcome.patch, outcome.target] = outcome
         return outcomes
 

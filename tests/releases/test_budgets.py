@@ -64,20 +64,33 @@ def sample() -> list[Family]:
 
 
 @cache
-def row_by_row() -> set[str]:
-    """The modules of models whose rows the patch row-by-row runs one at a time: each is read."""
-    registry = catalogue.builtin()
-    if "row-by-row" not in registry.ids():
-        return set()
-    patch = registry.get("row-by-row")
+def needed(patch_id: str) -> set[str]:
+    """The modules in which the installed release needs a patch."""
+    patch = catalogue.builtin().get(patch_id)
     targets = [target for target in patch.targets if installed(target.distribution)]
     return {target.module for target in targets if verdict(patch, target).ok}
 
 
+def needs(family: Family, patch_id: str) -> bool:
+    """Whether a family's own module needs a patch in the installed release."""
+    package = f"{family.distribution.replace('-', '_')}.models.{family.name}"
+    return bool(needed(patch_id) & {package, f"{package}.language"})
+
+
 def runs_batched(family: Family) -> bool:
     """Whether a step of a batch is one call of the model."""
-    package = f"{family.distribution.replace('-', '_')}.models.{family.name}"
-    return not row_by_row() & {package, f"{package}.language"}
+    return not needs(family, "row-by-row")
+
+
+# Debts: these repairs make positions and masks for every batch, padded or not, since no number says
+# whether a row has padding when they run; M-RoPE models pass lists to mask-list, too. The most
+# nodes that one of them may add to a call.
+NODE_DEBTS = {"rope-deltas": 40, "mask-after-update": 150}
+
+
+def node_debt(family: Family) -> int:
+    """How many nodes a call of a family may have more, by the debts of the patches it needs."""
+    return sum(most for patch_id, most in NODE_DEBTS.items() if needs(family, patch_id))
 
 
 ALL = [pytest.param(family, id=family.name) for family in sample()]
@@ -138,8 +151,9 @@ def test_a_decode_step_reads_nothing_of_the_device(family: Family) -> None:
     assert not seen, "\n".join(seen)
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", BATCHED)
 def test_a_batch_without_padding_has_no_more_graph_nodes(family: Family, tmp_path: Path) -> None:
+    """But for the named debts; a family that runs row by row has a graph for each row."""
     model = model_of(family)
 
     def graphs() -> dict[str, Counter[str]]:
@@ -150,7 +164,8 @@ def test_a_batch_without_padding_has_no_more_graph_nodes(family: Family, tmp_pat
 
     before, after = unpatched(graphs, alone), patched(graphs)
     more = {part: difference(before[part], after[part]) for part in after}
-    over = [f"{part}: {added}" for part, added in more.items() if sum(added.values()) > 0]
+    most = node_debt(family)
+    over = [f"{part}: {added}" for part, added in more.items() if sum(added.values()) > most]
     assert not over, "\n".join(over)
 
 
