@@ -68,10 +68,6 @@ def is_known(name: str) -> bool:
     )
 
 
-# The name by which the audit knows it.
-plain = canonical
-
-
 def declaring(group: str) -> list[importlib.metadata.Distribution]:
     """The distributions that have entry points in a group; of a name the first on ``sys.path``.
 

@@ -15,7 +15,7 @@ from typing import Any
 from .. import __version__
 from ..activation import boot, contributions, settings
 from ..activation.session import Session, session
-from ..core.distributions import Installed
+from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.outcome import Outcome, Status, Verdict
@@ -162,7 +162,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
 
 def _active(current: Session, host: str | None = None) -> bool:
     """Whether processes of this host, or of the one that this environment is for, get patches."""
-    limit, same = boot.limited_to(), contributions.plain
+    limit, same = boot.limited_to(), canonical
     by_itself = boot.active() or bool(limit and same(limit) == same(host or limit))
     return current.active or (by_itself and not settings.off())
 
