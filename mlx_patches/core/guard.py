@@ -77,11 +77,13 @@ class Composition(NamedTuple):
             there is neither.
         steps: the layers' functions, the outermost first.
         without: gives the body without some patches' layers.
+        answers_none: a layer may answer None where the original gives a value.
     """
 
     body: Function | None
     steps: tuple[Step, ...] = ()
     without: Callable[[frozenset[str]], Function | None] = lambda left_out: None
+    answers_none: bool = False
 
 
 class _Calls(threading.local):
@@ -135,7 +137,11 @@ class Chain:
                 failure = error
             finally:
                 calls.entries = outer
-            if failure is None and (result is not None or not self._owes_a_value(entries, args)):
+            if failure is None and (
+                result is not None
+                or composition.answers_none
+                or not self._owes_a_value(entries, args)
+            ):
                 return result
             try:
                 return self._recover(failure, composition, entries, args, kwargs)

@@ -29,6 +29,8 @@ class Target(NamedTuple):
         supports: the attribute has no defect: the patch's other targets need it to carry
             something. It is applied where one of them is needed by its release, whatever
             release owns it.
+        answers_none: the replacement may answer None where the original gives a value; else
+            that is a failure of the patch, and the original's value is used.
     """
 
     distribution: str
@@ -38,6 +40,7 @@ class Target(NamedTuple):
     body: tuple[str, ...] = ()
     adds: bool = False
     supports: bool = False
+    answers_none: bool = False
 
     @property
     def path(self) -> str:

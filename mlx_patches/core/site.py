@@ -178,7 +178,8 @@ class Site:
                     below = step
             body = function if steps else chain.original
             rest = functools.partial(self._body_without, composed.layers, index)
-            chain.composition = Composition(body, tuple(steps), rest)
+            none = any(layer.target.answers_none for layer in composed.layers)
+            chain.composition = Composition(body, tuple(steps), rest, none)
 
     def _body_without(
         self, layers: Sequence[Layer], index: int, left_out: frozenset[str]

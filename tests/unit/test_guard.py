@@ -164,6 +164,16 @@ def test_none_where_the_original_gives_a_value_is_a_failure(cache, caplog, enter
     assert statuses(manager.status()) == ["failed"]
 
 
+def test_none_is_an_answer_where_the_target_says_so(cache, caplog):
+    def hides(original, x):
+        original(x)
+
+    manager, _ = applied(target("attend", factory=around(hides), answers_none=True))
+    assert [cache.attend(1) for _ in range(4)] == [None] * 4
+    assert statuses(manager.status()) == ["applied"]
+    assert caplog.records == []
+
+
 def test_none_is_an_answer_where_the_original_may_give_it(fake):
     fake.write("fake_lm/find.py", "def find(x):\n    if x:\n        return x\n")
     find = load("fake_lm.find")
