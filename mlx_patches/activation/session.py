@@ -20,7 +20,7 @@ from .. import __version__
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
 from ..core.imports import complete
-from ..core.manager import Manager
+from ..core.manager import FORK_SECONDS, Manager
 from ..core.outcome import Outcome, Report, Status
 from ..core.packages import MODEL_PACKAGES, MODELS
 from ..core.patch import Patch
@@ -194,6 +194,20 @@ class Session:
     def status(self, held_elsewhere: bool = False) -> Report:
         """See ``mlx_patches.status``; ``held_elsewhere`` as in ``Manager.status``."""
         return Report(tuple(self.manager.status(held_elsewhere)))
+
+    def before_fork(self) -> None:
+        """Wait until no thread is in the middle of a change: a child would inherit that."""
+        self._lock.acquire(timeout=FORK_SECONDS)
+        self.manager.before_fork()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Go on. A child's locks are new: whoever may hold the old ones does not run there."""
+        self.manager.after_fork(in_child)
+        if in_child:
+            self._lock = threading.RLock()
+        else:
+            with contextlib.suppress(RuntimeError):  # it was not to be had in time
+                self._lock.release()
 
     def _state(self) -> _State:
         with self._lock:
@@ -394,7 +408,7 @@ def session() -> Session:
 
 def _before_fork() -> None:
     if _session is not None:
-        _session.manager.before_fork()
+        _session.before_fork()
 
 
 def _after_fork(in_child: bool) -> None:
@@ -402,7 +416,7 @@ def _after_fork(in_child: bool) -> None:
     if in_child:
         _making = threading.Lock()  # a thread that does not run here may hold it
     if _session is not None:
-        _session.manager.after_fork(in_child)
+        _session.after_fork(in_child)
 
 
 if hasattr(os, "register_at_fork"):
