@@ -362,11 +362,15 @@ class Manager:
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed a site, or reloaded its module, since."""
-        path = change.site.path
+        site, known = change.site, change.known
+        # A new site's original was read without the lock: it must not be another site's function.
+        ours = site is not known and known is not None and site.original is known.live
         return (
-            change.site.composed is change.before
-            and self._sites.get(path) is change.known
-            and current_owner(path) is change.site.owner
+            site.composed is change.before
+            and self._sites.get(site.path) is known
+            and current_owner(site.path) is site.owner
+            and not ours
+            and (site is known or site.is_as_found())
         )
 
     def _write(self, changes: list[_Change]) -> None:

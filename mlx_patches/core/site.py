@@ -233,6 +233,10 @@ class Site:
             return ""
         return f"{self.path} was replaced by {describe(live)}"
 
+    def is_as_found(self) -> bool:
+        """Whether the attribute still holds what it held when this site was made."""
+        return self._current() is self.original
+
     def is_covered(self) -> bool:
         """Whether a wrapper of somebody else's stands on top of what is installed."""
         live = self._current()
