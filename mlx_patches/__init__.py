@@ -64,6 +64,7 @@ def apply(
     models: mlx_patches.Names | None = None,
     strict: bool = False,
     dry_run: bool = False,
+    profile: str | None = None,
 ) -> mlx_patches.Report:
     """Activate patches in this process, now and as further modules are imported.
 
@@ -78,13 +79,16 @@ def apply(
             stays in effect then. Where the environment has ``MLX_PATCHES_STRICT=1``, later
             imports and calls raise too.
         dry_run: decide and report, change nothing.
+        profile: a set of patches, in place of ``patches`` and ``models``: ``batch``, ``server``,
+            ``security`` or ``safe``, or several separated by commas. By default what
+            ``MLX_PATCHES_PROFILE`` names, or ``batch,server``.
 
     Returns:
         One outcome for each target of each patch that was asked for.
 
     Raises:
-        MlxPatchesError: an unknown patch id or model type, a broken matrix, or (``strict``) a
-            patch that is not in effect.
+        MlxPatchesError: an unknown patch id, model type or profile, a broken matrix, or
+            (``strict``) a patch that is not in effect.
     """
     import gc
 
@@ -94,14 +98,16 @@ def apply(
     try:
         from .activation.session import session
 
-        return session().apply(patches, models, strict, dry_run)
+        return session().apply(patches, models, strict, dry_run, profile)
     finally:
         if collects:
             gc.enable()
 
 
 def patched(
-    patches: mlx_patches.Names | None = None, models: mlx_patches.Names | None = None
+    patches: mlx_patches.Names | None = None,
+    models: mlx_patches.Names | None = None,
+    profile: str | None = None,
 ) -> mlx_patches.AbstractContextManager[mlx_patches.Report]:
     """Activate patches for a ``with`` block; what it activated is undone at its end.
 
@@ -110,13 +116,14 @@ def patched(
     Args:
         patches: as for ``apply``.
         models: as for ``apply``.
+        profile: as for ``apply``.
 
     Raises:
         MlxPatchesError: as ``apply`` does.
     """
     from .activation.session import session
 
-    return session().patched(patches, models)
+    return session().patched(patches, models, profile)
 
 
 def restore(patches: mlx_patches.Names | None = None) -> mlx_patches.Report:

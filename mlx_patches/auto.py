@@ -10,7 +10,7 @@ from types import ModuleType
 
 import mlx_patches
 
-from .activation import settings
+from .activation import boot, settings
 
 
 def activate() -> None:
@@ -18,7 +18,7 @@ def activate() -> None:
     if settings.off():
         return
     try:
-        mlx_patches.apply()
+        mlx_patches.apply(profile=None if settings.profile() else boot.profile())
     except Exception:
         if settings.strict():
             raise

@@ -19,6 +19,7 @@ from .core.packages import MODEL_PACKAGES
 
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
+_PROFILE_HELP = "Which patches: batch, server, security, safe, or several."
 _STYLES = {
     "applied": "green",
     "pending": "green",
@@ -96,16 +97,24 @@ def explain(patch: str) -> None:
 
 
 @cli.command("list")
-def list_patches() -> None:
-    """List every patch, and whose it is where it is not ours."""
-    from .activation import contributions
+@click.option(
+    "--profile", metavar="NAME", help="Only the patches of: batch, server, security, safe."
+)
+def list_patches(profile: str | None) -> None:
+    """List every patch, its profiles, and whose it is where it is not ours."""
+    from .activation import contributions, profiles
     from .activation.session import session
 
     current = session()
-    table = _table("patch", "without it", "from")
+    if profile is not None:
+        profiles.choose(profile)
+    table = _table("patch", "profiles", "without it", "from")
     for patch in current.registry:
-        name = patch.id + (" (optional)" if patch.optional else "")
-        table.add_row(name, patch.summary, current.registry.origin(patch.id))
+        area = current.registry.area(patch.id)
+        of = profiles.profiles_of(area, patch.id, by_default=not patch.optional)
+        if profile is None or set(of) & set(profile.replace(",", " ").split()):
+            origin = current.registry.origin(patch.id)
+            table.add_row(patch.id, ", ".join(of) or "optional", patch.summary, origin)
     _console().print(table)
     for name in contributions.blocked(current.disabled):
         click.echo(f"left out by MLX_PATCHES_DISABLE: the patches of {name}")
@@ -225,7 +234,8 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
 
 @cli.command()
 @click.option("--host", metavar="DISTRIBUTION", help="Only in processes of this installed host.")
-def enable(host: str | None) -> None:
+@click.option("--profile", default="safe", show_default=True, metavar="NAME", help=_PROFILE_HELP)
+def enable(host: str | None, profile: str) -> None:
     """Activate the patches in every process of this environment, or in those of one host.
 
     MLX_PATCHES=0 in a process's environment forbids them there, MLX_PATCHES=1 asks for them.
@@ -233,7 +243,7 @@ def enable(host: str | None) -> None:
     from .activation import enable as enabling
 
     limit = enabling.limit_to(host) if host else None
-    path = enabling.enable(limit)
+    path = enabling.enable(limit, profile)
     whose = f" for {', '.join(limit.scripts)}" if limit else ""
     click.echo(f"enabled{whose}: {path}")
 
@@ -248,15 +258,16 @@ def disable() -> None:
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
+@click.option("--profile", default="", metavar="NAME", help=f"{_PROFILE_HELP}  [default: safe]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(command: tuple[str, ...]) -> None:
+def run(command: tuple[str, ...], profile: str) -> None:
     """Start a host with the patches: mlx-patches run -- vllm-mlx serve MODEL.
 
     Nothing has to be enabled. Worker processes get the patches too.
     """
     from .activation import run as running
 
-    running.execute(running.launch(command))
+    running.execute(running.launch(command, profile))
 
 
 def _run_child(*arguments: str) -> list[dict[str, Any]]:

@@ -25,19 +25,27 @@ _TAKES_ONE = {"-W", "-X", "--check-hash-based-pycs"}
 
 _watcher = None
 _host = ""
+_profile: str | None = None
 
 
-def start(host: str = "", scripts: Sequence[str] = (), modules: Sequence[str] = ()) -> None:
+def start(
+    host: str = "",
+    scripts: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    profile: str | None = None,
+) -> None:
     """Wait for a package that has patches.
 
     Args:
         host: where given, only processes of this host are meant, and their children.
         scripts: the host's console scripts.
         modules: the top-level packages that ``python -m`` starts it from.
+        profile: what to ask for, where ``MLX_PATCHES_PROFILE`` has no word.
     """
-    global _watcher, _host
+    global _watcher, _host, _profile
     setting = os.environ.get(SWITCH, "").lower()
     _host = host
+    _profile = profile
     if _watcher is not None or setting in OFF:
         return
     if host and setting not in ON:
@@ -82,6 +90,11 @@ def active() -> bool:
 def limited_to() -> str:
     """The host whose processes this environment was enabled for; empty where for all or none."""
     return _host
+
+
+def profile() -> str | None:
+    """The profile that this process was started with; None where nobody named one."""
+    return _profile
 
 
 def stop() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..core.errors import MlxPatchesError
 from .boot import OFF, SWITCH
+from .profiles import SAFE, choose
 from .settings import STRICT
 
 NAME = "mlx_patches_boot.pth"
@@ -46,9 +47,11 @@ class Limit:
     modules: tuple[str, ...]
 
 
-def line(limit: Limit | None = None) -> str:
+def line(limit: Limit | None = None, profile: str = SAFE) -> str:
     """What ``site`` executes at the start of each process of the environment."""
-    arguments = "" if limit is None else f"{limit.host!r}, {limit.scripts!r}, {limit.modules!r}"
+    arguments = f"profile={profile!r}"
+    if limit is not None:
+        arguments = f"{limit.host!r}, {limit.scripts!r}, {limit.modules!r}, {arguments}"
     off = sorted(OFF)
     settings = {"strict": STRICT, "switch": SWITCH, "off": off, "lenient": ["", *off]}
     source = SOURCE.format(arguments=arguments, **settings)
@@ -84,16 +87,17 @@ def limit_to(host: str) -> Limit:
     return Limit(host, tuple(sorted(c.name for c in commands)), tuple(sorted(modules)))
 
 
-def enable(limit: Limit | None = None) -> Path:
+def enable(limit: Limit | None = None, profile: str = SAFE) -> Path:
     """Write the file, for all processes or those of one host; returns its path.
 
     Raises:
-        MlxPatchesError: site-packages cannot be written.
+        MlxPatchesError: site-packages cannot be written, or there is no such profile.
     """
+    choose(profile)
     path = _path()
     try:
-        path.write_text(line(limit))
-        if sys.version_info >= START_FROM and limit is None:
+        path.write_text(line(limit, profile))
+        if sys.version_info >= START_FROM and limit is None and profile == SAFE:
             path.with_name(START_NAME).write_text("mlx_patches.activation.boot:start\n")
         else:
             path.with_name(START_NAME).unlink(missing_ok=True)

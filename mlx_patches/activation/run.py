@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import MlxPatchesError
+from . import settings
 from .boot import SWITCH
+from .profiles import SAFE, choose
 
 # The folder that holds sitecustomize.py.
 LAUNCH = Path(__file__).parent / "launch"
@@ -39,18 +41,24 @@ class Launch:
     warning: str = ""
 
 
-def launch(command: Sequence[str]) -> Launch:
+def launch(command: Sequence[str], profile: str = "") -> Launch:
     """How to start a command with the patches.
+
+    Args:
+        command: the command line.
+        profile: which patches; by default what the environment names, or ``safe``.
 
     Raises:
         MlxPatchesError: there is no such command, it is no Python program, or its environment
-            has no mlx_patches.
+            has no mlx_patches, or there is no such profile.
     """
+    profile = profile or settings.profile() or SAFE
+    choose(profile)
     found = shutil.which(command[0])
     if found is None:
         raise MlxPatchesError(f"{command[0]}: no such command on PATH")
     if is_python(Path(found)):
-        return _interpreter([found], command[1:])
+        return _interpreter([found], command[1:], profile)
     interpreter = interpreter_of(Path(found))
     if interpreter is None:
         raise MlxPatchesError(f"{found}: not a script of Python; run it as: python -m MODULE")
@@ -61,12 +69,12 @@ def launch(command: Sequence[str]) -> Launch:
             " only, not in child processes; mlx-patches enable covers those"
         )
         boot = (*interpreter, "-c", ISOLATED_BOOT, found, *command[1:])
-        return Launch(boot, {SWITCH: "1"}, warning)
+        return Launch(boot, {SWITCH: "1", settings.PROFILE: profile}, warning)
     _require_package(interpreter)
-    return Launch((found, *command[1:]), _variables())
+    return Launch((found, *command[1:]), _variables(profile))
 
 
-def _interpreter(python: list[str], arguments: Sequence[str]) -> Launch:
+def _interpreter(python: list[str], arguments: Sequence[str], profile: str) -> Launch:
     options = [a for a in _options(arguments) if _short(a)]
     if any(flag in option for option in options for flag in (*ISOLATED, "S")):
         raise MlxPatchesError(
@@ -74,7 +82,7 @@ def _interpreter(python: list[str], arguments: Sequence[str]) -> Launch:
             " mlx-patches enable"
         )
     _require_package(python)
-    return Launch((*python, *arguments), _variables())
+    return Launch((*python, *arguments), _variables(profile))
 
 
 def _options(arguments: Sequence[str]) -> list[str]:
@@ -119,9 +127,9 @@ def interpreter_of(script: Path) -> list[str] | None:
     return words if words and is_python(Path(words[0])) else None
 
 
-def _variables() -> dict[str, str]:
+def _variables(profile: str) -> dict[str, str]:
     paths = [str(LAUNCH), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths), SWITCH: "1"}
+    return {"PYTHONPATH": os.pathsep.join(paths), SWITCH: "1", settings.PROFILE: profile}
 
 
 def _require_package(interpreter: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ from ..core.registry import Registry
 from ..matrix.gate import Gate
 from ..matrix.matrix import CompatMatrix, declared_rules
 from ..patches import catalogue
-from . import boot, contributions, git_hosts, settings
+from . import boot, contributions, git_hosts, profiles, settings
 from .import_hook import Watcher
 
 logger = logging.getLogger("mlx_patches")
@@ -133,13 +133,15 @@ class Session:
         models: Iterable[str] | None = None,
         strict: bool = False,
         dry_run: bool = False,
+        profile: str | None = None,
     ) -> Report:
         """See ``mlx_patches.apply``."""
         ids = self._ids(patches)
         names = self._models(models)
-        wanted = self._wanted(ids, names)
+        chosen = self._profile(profile, named=ids is not None or names is not None)
+        wanted = self._wanted(ids, names, chosen)
         strict = strict or (self.strict and not dry_run)
-        by_model = ids is None and names is None
+        by_model = chosen is not None and chosen.models
         before = self._state()
         if not dry_run:
             with self._lock:
@@ -181,11 +183,14 @@ class Session:
 
     @contextlib.contextmanager
     def patched(
-        self, patches: Iterable[str] | None = None, models: Iterable[str] | None = None
+        self,
+        patches: Iterable[str] | None = None,
+        models: Iterable[str] | None = None,
+        profile: str | None = None,
     ) -> Iterator[Report]:
         """See ``mlx_patches.patched``."""
         before = self._state()
-        report = self.apply(patches, models)
+        report = self.apply(patches, models, profile=profile)
         try:
             yield report
         finally:
@@ -265,6 +270,31 @@ class Session:
                 )
         return names
 
+    def _profile(self, name: str | None, named: bool) -> profiles.Profile | None:
+        """The profile that is asked for; None where patches or models are named in its place.
+
+        Raises:
+            MlxPatchesError: both are, or there is none of this name.
+        """
+        if named:
+            if name is not None:
+                raise MlxPatchesError("name a profile, or patches and models: not both")
+            return None
+        if name is not None:
+            return profiles.choose(name)
+        from_environment = settings.profile()
+        try:
+            return profiles.choose(from_environment or profiles.DEFAULT)
+        except MlxPatchesError as error:
+            # A typing error must not take a host down, nor leave it without patches.
+            logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
+            return profiles.choose(profiles.SAFE)
+
+    def asks_for(self, patch_id: str) -> bool:
+        """Whether this environment asks for an optional patch, by its id or by a profile."""
+        profile = self._profile(None if settings.profile() else boot.profile(), named=False)
+        return patch_id in self.enabled or (profile is not None and patch_id in profile.also)
+
     def _tell(self) -> None:
         """Log once for each release that patches are in effect for it."""
         sites = self.manager.sites()
@@ -297,7 +327,12 @@ class Session:
         package = self.registry.distribution(patch_id)
         return package is None or self.installed(package) is not None
 
-    def _wanted(self, ids: list[str] | None, models: list[str] | None) -> list[Patch]:
+    def _wanted(
+        self,
+        ids: list[str] | None,
+        models: list[str] | None,
+        profile: profiles.Profile | None,
+    ) -> list[Patch]:
         named = [
             id_
             for model in models or ()
@@ -305,8 +340,12 @@ class Session:
             for id_ in self.matrix.patches_for(model, distribution)
         ]
         if ids is None:
-            always = filter(self.has_code, (*self.matrix.always, *self.enabled))
-            ids = [*filter(self.relevant, always), *named]
+            always: Iterable[str] = self.matrix.always
+            if profile is not None:
+                always = [id_ for id_ in always if profile.has_area(self.registry.area(id_))]
+                always += sorted(profile.also)
+            code = filter(self.has_code, (*always, *self.enabled))
+            ids = [*filter(self.relevant, code), *named]
         elif models is not None:
             ids = [id_ for id_ in ids if id_ in named or id_ in self.matrix.always]
         return sorted(map(self.registry.get, set(ids)), key=lambda p: self.registry.rank(p.id))

@@ -9,6 +9,7 @@ from .boot import OFF, SWITCH
 DISABLE = "MLX_PATCHES_DISABLE"
 ENABLE = "MLX_PATCHES_ENABLE"
 STRICT = "MLX_PATCHES_STRICT"
+PROFILE = "MLX_PATCHES_PROFILE"
 ALL = "all"
 
 
@@ -30,6 +31,11 @@ def disabled() -> frozenset[str]:
 def enabled() -> list[str]:
     """The optional patches that are asked for, by id."""
     return _names(ENABLE)
+
+
+def profile() -> str:
+    """The profiles that the environment asks for; empty where it has no word."""
+    return os.environ.get(PROFILE, "").strip()
 
 
 def strict() -> bool:

@@ -79,6 +79,12 @@ class Registry:
         entry = self._entries.get(patch_id)
         return entry.distribution or None if entry else None
 
+    def area(self, patch_id: str) -> str:
+        """The folder that one of our patches is in; empty for those of other packages."""
+        entry = self._entries.get(patch_id)
+        inside = entry.place.partition(".patches.")[2] if entry else ""
+        return inside.partition(".")[0]
+
     def origin(self, patch_id: str) -> str:
         """The distribution that contributed a patch; empty for our own."""
         return self._origins.get(patch_id, "")

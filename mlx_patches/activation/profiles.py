@@ -1,0 +1,90 @@
+"""Profiles: sets of patches that a program asks for by one word.
+
+A patch belongs to a profile by its folder below ``mlx_patches/patches``; those that refuse what
+the release accepts are named here one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..core.errors import MlxPatchesError
+
+
+class Profile(NamedTuple):
+    """A set of patches.
+
+    Args:
+        summary: what it is for, in a phrase.
+        areas: folders below ``mlx_patches/patches`` whose default patches belong to it.
+        models: importing a model activates what its entry in the matrix names.
+        also: optional patches that belong to it.
+    """
+
+    summary: str
+    areas: frozenset[str] = frozenset()
+    models: bool = False
+    also: frozenset[str] = frozenset()
+
+    def has_area(self, area: str) -> bool:
+        """Whether patches of a folder belong to it; other packages' patches have none."""
+        return area in self.areas or (not area and bool(self.areas))
+
+
+BATCH = frozenset({"caches", "positions", "masks", "models"})
+SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
+# A model's own code runs only where the user agreed to it.
+CONSENT: frozenset[str] = frozenset()
+MEDIA: frozenset[str] = frozenset()
+
+PROFILES = {
+    "batch": Profile("rows of a batch get what they get alone", BATCH, models=True),
+    "server": Profile("servers and generators answer every request", SERVER),
+    "security": Profile("a request or a model's folder reaches nothing else", also=CONSENT | MEDIA),
+    "safe": Profile(
+        "batch and server, and a model's own code runs only with your consent",
+        BATCH | SERVER,
+        models=True,
+        also=CONSENT,
+    ),
+}
+# What `apply()` asks for: nothing that refuses what the release accepts.
+DEFAULT = "batch,server"
+# What `enable` and `run` ask for.
+SAFE = "safe"
+
+
+def choose(names: str) -> Profile:
+    """The union of profiles.
+
+    Args:
+        names: separated by commas or spaces.
+
+    Raises:
+        MlxPatchesError: one is unknown, or none is named.
+    """
+    wanted = names.replace(",", " ").split()
+    for name in wanted or [names]:
+        if name not in PROFILES:
+            raise MlxPatchesError(f"no profile {name!r}; there are {', '.join(PROFILES)}")
+    return _union(PROFILES[name] for name in wanted)
+
+
+def profiles_of(area: str, patch: str, by_default: bool) -> tuple[str, ...]:
+    """The profiles that a patch belongs to, by its folder, its id and whether it is optional."""
+    return tuple(
+        name
+        for name, one in PROFILES.items()
+        if patch in one.also or (by_default and one.has_area(area))
+    )
+
+
+def _union(chosen: Iterable[Profile]) -> Profile:
+    areas: frozenset[str] = frozenset()
+    also: frozenset[str] = frozenset()
+    models, summaries = False, []
+    for one in chosen:
+        areas, also, models = areas | one.areas, also | one.also, models or one.models
+        summaries.append(one.summary)
+    return Profile("; ".join(summaries), areas, models, also)

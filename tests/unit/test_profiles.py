@@ -1,0 +1,123 @@
+"""Profiles: which patches each asks for, and who has the last word."""
+
+from __future__ import annotations
+
+import pytest
+
+import mlx_patches
+from mlx_patches import MlxPatchesError
+from mlx_patches.activation import boot, enable, profiles, run
+from mlx_patches.activation import session as activation
+from mlx_patches.activation.session import Session
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import catalogue
+
+
+@pytest.fixture
+def session(monkeypatch):
+    made = Session(catalogue.builtin(), CompatMatrix.builtin())
+    monkeypatch.setattr(activation, "_session", made)
+    # Of hosts that are not installed here, too.
+    monkeypatch.setattr(made, "has_code", lambda patch_id: True)
+    monkeypatch.setattr(made, "relevant", lambda patch_id: True)
+    yield made
+    mlx_patches.restore()
+
+
+def asked(**arguments):
+    return {outcome.patch for outcome in mlx_patches.apply(**arguments, dry_run=True)}
+
+
+def areas_of(session, ids):
+    return {session.registry.area(patch_id) for patch_id in ids}
+
+
+def test_every_default_patch_has_a_profile_and_safe_has_them_all(session):
+    for patch in session.registry:
+        found = profiles.profiles_of(session.registry.area(patch.id), patch.id, not patch.optional)
+        assert patch.optional or {"safe"} < set(found), patch.id
+
+
+def test_batch_and_server_are_the_default_and_share_no_patch(session):
+    batch, server = asked(profile="batch"), asked(profile="server")
+    assert "offset-alias" in batch
+    assert "server-batch-error" in server
+    assert not batch & server
+    assert (
+        batch | server == asked() == asked(profile="batch,server") == asked(profile="batch server")
+    )
+
+
+def test_safe_is_the_default_and_what_it_names(session):
+    assert asked(profile="safe") == asked() | profiles.PROFILES["safe"].also
+
+
+def test_security_asks_for_what_it_names_alone(session):
+    assert asked(profile="security") == profiles.PROFILES["security"].also
+
+
+@pytest.mark.parametrize(("profile", "follows"), [("batch", True), ("server", False)])
+def test_only_batch_follows_the_models(session, profile, follows):
+    mlx_patches.apply(profile=profile)
+    assert session.by_model == follows
+
+
+def test_the_environment_names_the_profile(session, monkeypatch):
+    monkeypatch.setenv("MLX_PATCHES_PROFILE", "server")
+    assert asked() == asked(profile="server")
+    assert asked(profile="batch") != asked()
+
+
+def test_a_typing_error_in_the_environment_is_told_and_leaves_the_host_patched(
+    session, monkeypatch, caplog
+):
+    monkeypatch.setenv("MLX_PATCHES_PROFILE", "sever")
+    assert asked() == asked(profile="safe")
+    assert "MLX_PATCHES_PROFILE: no profile 'sever'; there are batch, server" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["", "sever", "batch,sever"])
+def test_an_unknown_profile_is_an_error(session, name):
+    with pytest.raises(MlxPatchesError, match="no profile"):
+        mlx_patches.apply(profile=name)
+    with pytest.raises(MlxPatchesError, match="no profile"):
+        enable.enable(profile=name)
+
+
+@pytest.mark.parametrize("named", [{"patches": ["offset-alias"]}, {"models": ["default"]}])
+def test_a_profile_and_names_exclude_each_other(session, named):
+    with pytest.raises(MlxPatchesError, match="not both"):
+        mlx_patches.apply(**named, profile="safe")
+
+
+def test_an_optional_patch_is_asked_for_by_its_profile(session, monkeypatch):
+    wanted = sorted(profiles.PROFILES["security"].also)
+    monkeypatch.setenv("MLX_PATCHES_PROFILE", "security")
+    assert all(map(session.asks_for, wanted))
+    assert not session.asks_for("vllm-json-escapes")
+
+
+def test_what_enable_and_run_write(monkeypatch):
+    assert "start(profile='safe')" in enable.line().replace("\\'", "'")
+    limit = enable.Limit("host", ("host",), ("host",))
+    assert "start('host', ('host',), ('host',), profile='batch')" in enable.line(
+        limit, "batch"
+    ).replace("\\'", "'")
+    monkeypatch.delenv("MLX_PATCHES_PROFILE", raising=False)
+    python = [run.sys.executable]
+    assert run.launch(python).variables["MLX_PATCHES_PROFILE"] == "safe"
+    monkeypatch.setenv("MLX_PATCHES_PROFILE", "batch")
+    assert run.launch(python).variables["MLX_PATCHES_PROFILE"] == "batch"
+    assert run.launch(python, "server").variables["MLX_PATCHES_PROFILE"] == "server"
+
+
+def test_the_environments_word_outranks_what_enable_wrote(monkeypatch):
+    from mlx_patches import auto
+
+    asked = []
+    monkeypatch.setattr(mlx_patches, "apply", lambda profile=None: asked.append(profile))
+    monkeypatch.setattr(boot, "_profile", "safe")
+    auto.activate()
+    monkeypatch.setenv("MLX_PATCHES_PROFILE", "server")
+    auto.activate()
+    assert asked == ["safe", None]
