@@ -296,6 +296,8 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
     console.print(Text(f"Active in this environment: {active}"))
     for broken in report.broken_sets:
         console.print(Text(f"Cannot work: {broken.reason}: {broken.remedy}", style="red"))
+    for warned in report.warnings:
+        console.print(Text(f"No patch repairs: {warned.effect}: {warned.remedy}", style="yellow"))
     if report.model is not None:
         _print_model(console, report.model)
     shown = [o for o in report.outcomes if show_all or o.finding or _worth_a_row(o)]

@@ -22,7 +22,7 @@ from ..core.outcome import Outcome, Status, Verdict
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
-from ..matrix.matrix import BrokenSet
+from ..matrix.matrix import BrokenSet, Warned
 from . import conflicts, hosts
 from .affected import affected_models, measured_here
 from .models import ModelFolder, implementations, read_folder
@@ -56,6 +56,7 @@ class Audit:
     host_report: hosts.HostReport | None = None
     foreign: tuple[conflicts.Foreign, ...] = ()
     unknown: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -97,6 +98,10 @@ class Audit:
                 {"when": dict(b.when), "reason": b.reason, "remedy": b.remedy}
                 for b in self.broken_sets
             ],
+            "warnings": [
+                {"effect": one.effect, "remedy": one.remedy, "threads": list(one.threads)}
+                for one in self.warnings
+            ],
             "patches": [
                 {**o.as_dict(), "origin": self.origins.get(o.patch, "mlx-patches")}
                 for o in self.outcomes
@@ -121,7 +126,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     names = dict.fromkeys((*CORE, *hosts.KNOWN, *declared, *([host] if host else ())))
     installed = [current.installed(name) for name in names]
     distributions = tuple(one for one in installed if one is not None)
-    versions = {one.name: one.version for one in distributions}
+    versions = _versions(current)
     ids = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
     if report is not None:
         named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
@@ -143,6 +148,7 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
     return Audit(
         distributions=distributions,
         broken_sets=broken,
+        warnings=tuple(one for one in current.matrix.warnings if one.matches(versions, _devices())),
         outcomes=outcomes,
         models=affected_models(
             current.matrix,
@@ -158,6 +164,20 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         unknown=current.unknown,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
+
+
+def _versions(current: Session) -> dict[str, str]:
+    """The version of every distribution that the matrix has a word on sets of."""
+    matrix = current.matrix
+    whens = [*(one.when for one in matrix.broken_sets), *(one.when for one in matrix.warnings)]
+    names = {name for when in whens for name in when}
+    found = [current.installed(name) for name in sorted(names)]
+    return {one.name: one.version for one in found if one is not None}
+
+
+def _devices() -> tuple[str, ...]:
+    """The devices that MLX computes on here beside the CPU, as far as the platform says."""
+    return ("metal",) if platform.system() == "Darwin" else ()
 
 
 def _active(current: Session, host: str | None = None) -> bool:

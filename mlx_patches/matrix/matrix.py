@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -92,15 +92,29 @@ class BrokenSet(NamedTuple):
 
     def matches(self, versions: Mapping[str, str]) -> bool:
         """True where every named distribution is installed at a version in its range."""
-        from packaging.version import Version
+        return _all_within(self.when, versions)
 
-        try:
-            return all(
-                name in versions and _within(specifier, Version(versions[name]))
-                for name, specifier in self.when.items()
-            )
-        except ValueError:
-            return False
+
+class Warned(NamedTuple):
+    """A defect of these releases that no patch can repair, and that nobody here has measured.
+
+    Args:
+        when: distribution to the versions that have it; all must be installed.
+        effect: what a user sees, and when.
+        remedy: what to install, or to leave off.
+        threads: where it was reported, as ``repository#number``.
+        device: ``metal`` where only Apple's GPUs have it; empty for all.
+    """
+
+    when: Mapping[str, str]
+    effect: str
+    remedy: str
+    threads: Sequence[str]
+    device: str = ""
+
+    def matches(self, versions: Mapping[str, str], devices: Collection[str]) -> bool:
+        """True where the releases are installed and this machine has the device."""
+        return (not self.device or self.device in devices) and _all_within(self.when, versions)
 
 
 class CompatMatrix:
@@ -180,6 +194,11 @@ class CompatMatrix:
     def broken_sets(self) -> tuple[BrokenSet, ...]:
         """Sets of releases that cannot work at all."""
         return tuple(BrokenSet(**raw) for raw in self._document["broken_sets"])
+
+    @cached_property
+    def warnings(self) -> tuple[Warned, ...]:
+        """What no patch can repair."""
+        return tuple(Warned(**raw) for raw in self._document.get("warnings", ()))
 
     def compiled(self) -> dict[str, Any]:
         """The document with the answer for each measured release filled in."""
@@ -317,12 +336,13 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
                 both = set(bodies.get("affected", ())) & set(bodies.get("sound", ()))
                 if both:
                     raise fail((*at, "bodies", target), f"{min(both)} is both affected and sound")
-    for index, broken in enumerate(document["broken_sets"]):
-        for name, specifier in broken["when"].items():
-            try:
-                SpecifierSet(specifier)
-            except InvalidSpecifier as error:
-                raise fail(("broken_sets", index, "when", name), str(error)) from None
+    for table in ("broken_sets", "warnings"):
+        for index, one in enumerate(document.get(table, ())):
+            for name, specifier in one["when"].items():
+                try:
+                    SpecifierSet(specifier)
+                except InvalidSpecifier as error:
+                    raise fail((table, index, "when", name), str(error)) from None
 
 
 def _in_both(affected: str, fixed: str, releases: Iterable[str] = ()) -> Any:
@@ -357,6 +377,19 @@ def _check_ids(document: Mapping[str, Any], fail: Any) -> None:
     for model, row in document["models"].items():
         for distribution, ids in row.items():
             known(ids, ("models", model, distribution))
+
+
+def _all_within(when: Mapping[str, str], versions: Mapping[str, str]) -> bool:
+    """Whether every named distribution is installed at a version in its range."""
+    from packaging.version import Version
+
+    try:
+        return all(
+            name in versions and _within(specifier, Version(versions[name]))
+            for name, specifier in when.items()
+        )
+    except ValueError:
+        return False
 
 
 def _within(specifier: str, version: Any) -> bool:

@@ -53,6 +53,33 @@ def test_sets_that_cannot_work(mlx, mlx_lm, broken):
     assert not found or "install mlx>=0.31.2" in audit.findings[0]
 
 
+@pytest.mark.parametrize(
+    ("transformers", "broken"), [("5.12.1", False), ("5.13.0", True), ("5.13.1", False)]
+)
+def test_a_transformers_that_mlx_lm_cannot_be_imported_with(transformers, broken):
+    versions = {"mlx": "0.31.2", "mlx-lm": "0.31.3", "transformers": transformers}
+    assert any(one.matches(versions) for one in MATRIX.broken_sets) is broken
+
+
+@pytest.mark.parametrize(
+    ("mlx", "devices", "words"),
+    [
+        ("0.31.2", ("metal",), ["fast.rope", "Stream(gpu, 1)"]),
+        ("0.31.2", (), []),
+        ("0.32.1", ("metal",), ["Stream(gpu, 1)"]),
+        ("0.32.2", ("metal",), ["reads the first row's keys", "Stream(gpu, 1)"]),
+    ],
+)
+def test_what_no_patch_repairs_is_warned_of_and_is_no_finding(mlx, devices, words):
+    versions = {"mlx": mlx, "mlx-vlm": "0.4.4", "mlx-lm": "0.31.3"}
+    found = tuple(one for one in MATRIX.warnings if one.matches(versions, devices))
+    assert len(found) == len(words)
+    assert all(word in one.effect for word, one in zip(words, found, strict=True))
+    audit = Audit((), (), (), {}, False, warnings=found)
+    assert audit.exit_code() == 0
+    assert len(audit.as_dict()["warnings"]) == len(words)
+
+
 def test_a_set_needs_all_of_its_packages_installed():
     assert not any(one.matches({"mlx-lm": "0.31.3"}) for one in MATRIX.broken_sets)
     assert not any(one.matches({"mlx": "x", "mlx-lm": "0.31.3"}) for one in MATRIX.broken_sets)
