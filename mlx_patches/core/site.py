@@ -263,17 +263,19 @@ def current_owner(path: str) -> Any:
 
 def rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
     """Replace ``old`` wherever it was imported by name: under any name in its own package."""
-    package = besides.__name__.partition(".")[0]
-    inside = f"{package}."
-    for name, module in list(sys.modules.items()):
-        held = getattr(module, "__dict__", None)
-        if module is besides or type(held) is not dict:
-            continue
-        if name.startswith(inside) or name == package:
-            for candidate in [key for key, value in list(held.items()) if value is old]:
-                setattr(module, candidate, new)
-        elif held.get(attribute) is old:
+    # One pass by name, since there are a thousand modules and start-up pays for each.
+    modules = list(sys.modules.values())
+    for module in [one for one in modules if attribute in getattr(one, "__dict__", ())]:
+        if module is not besides and vars(module)[attribute] is old:
             setattr(module, attribute, new)
+    package = besides.__name__.partition(".")[0]
+    for name in [one for one in list(sys.modules) if one.startswith(package)]:
+        inside = sys.modules.get(name)
+        held = getattr(inside, "__dict__", None)
+        if inside is besides or type(held) is not dict or name.partition(".")[0] != package:
+            continue
+        for other in [key for key, value in list(held.items()) if value is old]:
+            setattr(inside, other, new)
 
 
 def _kind(obj: Any) -> type | None:
