@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-README = ROOT / "README.md"
 CATALOGUE = ROOT / "docs" / "catalogue.md"
-BEGIN = "<!-- generated: tools/write_docs.py -->\n"
-END = "<!-- end -->\n"
 HEAD = """\
 # The patches
 
@@ -28,7 +25,7 @@ measured release of it has the defect. `mlx-patches explain PATCH` prints the sa
 
 
 def main() -> None:
-    current = {README: readme(), CATALOGUE: catalogue()}
+    current = {CATALOGUE: catalogue()}
     stale = [path for path, text in current.items() if path.read_text() != text]
     if "--check" in sys.argv[1:]:
         names = ", ".join(path.name for path in stale)
@@ -37,15 +34,8 @@ def main() -> None:
         path.write_text(current[path])
 
 
-def readme() -> str:
-    """The README with a current table."""
-    before, _, rest = README.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table() + END + after
-
-
 def table() -> str:
-    """The table of patches and the releases that they repair."""
+    """The index: every patch, and the releases that it repairs."""
     from mlx_patches.patches.catalogue import builtin
 
     matrix = the_matrix()
@@ -56,7 +46,7 @@ def table() -> str:
         for distribution in matrix.releases:
             rule = matrix.rule(patch.id, distribution)
             cells.append(f"`{rule.affected}`" if rule else "")
-        rows.append(f"| `{patch.id}` | {patch.summary} | {' | '.join(cells)} |")
+        rows.append(f"| [{patch.id}](#{patch.id}) | {patch.summary} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -72,7 +62,7 @@ def catalogue() -> str:
         rules = declared_rules(one.patch.id, one.affected, one.fixed, one.note)
         matrix.contribute(one.patch.id, rules, one.patch.optional)
         patches.append(one.patch)
-    return "\n".join([HEAD, *(entry(patch, matrix) for patch in patches)])
+    return "\n".join([HEAD, table(), *(entry(patch, matrix) for patch in patches)])
 
 
 def entry(patch: Patch, matrix: CompatMatrix) -> str:
