@@ -1,16 +1,25 @@
-# Two commands need only Python 3.11+ and make: `make demo` and `make test`.
+# Two commands need Python 3.11 or newer and make, no more: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test hosts downstream wheel fuzz format matrix lab write-matrix known-files \
+.PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix lab write-matrix known-files \
 	new-releases clean
 
 demo: $(VENV)/ready
 	@$(NOX) -s demo
 
+# One Python, four release sets, a host and the browser.
 test: $(VENV)/ready
-	@$(NOX)
+	@$(VENV)/bin/python tools/run_sessions.py quick
+
+# Three Pythons, ten release sets, two hosts.
+test-all: $(VENV)/ready
+	@$(VENV)/bin/python tools/run_sessions.py quick rest
+
+# What test-all runs and test does not.
+test-rest: $(VENV)/ready
+	@$(VENV)/bin/python tools/run_sessions.py rest
 
 # Every host server of tests/hosts, in an environment of its own, and the wheel in fresh ones
 # (long; large downloads).

@@ -1,4 +1,7 @@
-"""What `make test` and `make demo` run. `nox -l` lists the sessions."""
+"""The sessions of `make test`, `make test-all` and `make demo`. `nox -l` lists them.
+
+Tags: `quick` is what `make test` runs; `rest` is what `make test-all` runs as well.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import nox
 
@@ -17,16 +22,7 @@ import release_sets  # noqa: E402
 
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = [
-    "lint",
-    "types",
-    "unit",
-    "browser",
-    "release",
-    # A sample: two hosts whose environments are made for the tests above.
-    "hosts(name='mlx-lm 0.31.3')",
-    "hosts(name='vllm-mlx 0.4.1')",
-]
+nox.options.tags = ["quick"]
 nox.options.error_on_missing_interpreters = False
 # Environments are made from what is on this machine.
 os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
@@ -44,6 +40,8 @@ TESTED = [
     "mlx-vlm 0.7.10",
     "vllm-mlx 0.4.1",
 ]
+# Of these `make test` runs what is not marked slow, and `make test-all` what is.
+QUICK = ["mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10"]
 # Enables the patches in the environment: not while other tests run there.
 COMMANDS = "tests/releases/test_cli.py"
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
@@ -51,23 +49,32 @@ DEMO = "mlx-vlm 0.4.3"
 HOSTS = ("vllm-mlx",)
 RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
 PYTHONS = ["3.11", "3.12", "3.13"]
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+CASES = tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())
+# Hosts whose environments are made for the tests above.
+HOST_SAMPLE = {"mlx-lm 0.31.3": "quick", "vllm-mlx 0.4.1": "rest"}
 
 
-@nox.session(python=False)
+def tagged(names: Iterable[str], tags: Mapping[str, str]) -> list[Any]:
+    """Parameters of a session, each with its tag; without one only by name."""
+    return [nox.param(one, id=one, tags=[tags[one]] if one in tags else []) for one in names]
+
+
+@nox.session(python=False, tags=["quick"])
 def lint(session: nox.Session) -> None:
     """Ruff: rules and format."""
     session.run(sys.executable, "-m", "ruff", "check")
     session.run(sys.executable, "-m", "ruff", "format", "--check")
 
 
-@nox.session(python=False)
+@nox.session(python=False, tags=["quick"])
 def types(session: nox.Session) -> None:
     """mypy, strict, on the package."""
     session.run(sys.executable, "-m", "mypy")
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("python", PYTHONS)
+@nox.parametrize("python", tagged(PYTHONS, dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"}))
 def unit(session: nox.Session, python: str) -> None:
     """The pure part: no MLX."""
     interpreter = find_python(python)
@@ -80,7 +87,7 @@ def unit(session: nox.Session, python: str) -> None:
     session.run(str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", "2", "tests/unit")
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=["quick"])
 def browser(session: nox.Session) -> None:
     """The report page in an installed Chromium or Chrome."""
     environment = ROOT / ".nox" / "browser"
@@ -90,11 +97,26 @@ def browser(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", TESTED)
+@nox.parametrize("name", tagged(QUICK, dict.fromkeys(QUICK, "quick")))
+def quick(session: nox.Session, name: str) -> None:
+    """Probes, mutants and conformance against a real release: what is not marked slow."""
+    test_release(session, name, "-m", "not slow")
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("name", tagged(TESTED, dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
-    """Probes, mutants and conformance against a real release."""
+    """The same; of a release that `quick` tests what is marked slow, and all of another."""
+    test_release(session, name, *(["-m", "slow"] if name in QUICK else []))
+    if name in COMMANDS_IN:
+        python = release_environment(session, name)
+        session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)
+
+
+def test_release(session: nox.Session, name: str, *selected: str) -> None:
+    """Run the tests of one release set in its environment."""
     python = release_environment(session, name)
-    pytest = (python, "-m", "pytest", "-q", *session.posargs)
+    pytest = (python, "-m", "pytest", "-q", *selected, *session.posargs)
     if SETS[name].distribution in HOSTS:
         # The packages below the host have sets of their own.
         ids = patches_of(SETS[name].distribution)
@@ -102,8 +124,6 @@ def release(session: nox.Session, name: str) -> None:
         session.run(*pytest, "-k", own, "tests/releases", f"--ignore={COMMANDS}")
         return
     session.run(*pytest, "-n", "2", "tests/releases", f"--ignore={COMMANDS}")
-    if name in COMMANDS_IN:
-        session.run(*pytest, COMMANDS)
 
 
 def patches_of(distribution: str) -> list[str]:
@@ -119,7 +139,7 @@ def patches_of(distribution: str) -> list[str]:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", list(tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())))
+@nox.parametrize("name", tagged(CASES, HOST_SAMPLE))
 def hosts(session: nox.Session, name: str) -> None:
     """Real servers, a tiny model, requests alone and together: without and with the patches."""
     python = release_environment(session, name)
@@ -173,7 +193,7 @@ def into(environment: Path) -> list[str]:
 
 def find_python(version: str) -> str | None:
     """An interpreter of this version: this one, uv's find, or pyenv's."""
-    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+    if version == HERE:
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [*sorted(pyenv.glob(f"{version}.*/bin/python")), f"python{version}"]

@@ -124,9 +124,12 @@ def test_a_failure_ends_the_run_in_red():
     assert one(PROPOSE, "write-matrix")["continue-on-error"] is True
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", ".ci/run"])
-def test_a_page_counts_the_release_sets_that_are_tested(page):
-    (tested,) = re.findall(r"^TESTED = (\[.*?^\])", (ROOT / "noxfile.py").read_text(), re.M | re.S)
-    words = {8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve"}
+@pytest.mark.parametrize(
+    ("page", "table"), [("README.md", "QUICK"), ("CONTRIBUTING.md", "QUICK"), (".ci/run", "TESTED")]
+)
+def test_a_page_counts_the_release_sets_that_are_tested(page, table):
+    noxfile = (ROOT / "noxfile.py").read_text()
+    (tested,) = re.findall(rf"^{table} = (\[.*?\])$", noxfile, re.M | re.S)
+    words = {4: "four", 8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve"}
     said = re.search(r"(\w+) (?:real )?release sets", (ROOT / page).read_text())
     assert said and said[1] == words[len(ast.literal_eval(tested))]
