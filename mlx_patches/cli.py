@@ -270,6 +270,27 @@ def run(command: tuple[str, ...], profile: str) -> None:
     running.execute(running.launch(command, profile))
 
 
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ps(as_json: bool) -> None:
+    """List your processes that have patches in effect. MLX_PATCHES_PS=0 keeps one out of it."""
+    from .activation.presence import processes
+
+    found = processes()
+    if as_json:
+        click.echo(json.dumps([one._asdict() for one in found], indent=2))
+        return
+    if not found:
+        click.echo("no process of yours has patches in effect")
+        return
+    table = _table("pid", "host", "patched", "patches", "withdrawn")
+    for one in found:
+        withdrawn = ", ".join(one.withdrawn) or "none"
+        count = str(len(one.patches))
+        table.add_row(str(one.pid), one.host, ", ".join(one.releases), count, withdrawn)
+    _console().print(table)
+
+
 def _run_child(*arguments: str) -> list[dict[str, Any]]:
     from .activation import settings
 

@@ -28,7 +28,7 @@ from ..core.registry import Registry
 from ..matrix.gate import Gate
 from ..matrix.matrix import CompatMatrix, declared_rules
 from ..patches import catalogue
-from . import boot, contributions, git_hosts, profiles, settings
+from . import boot, contributions, git_hosts, presence, profiles, settings
 from .import_hook import Watcher
 
 logger = logging.getLogger("mlx_patches")
@@ -57,7 +57,8 @@ class Session:
         self.strict = settings.strict()
         self.gate = Gate(matrix)
         self.installed = self.gate.installed
-        self.manager = Manager(self.gate, registry.rank, strict=self.strict)
+        self.manager = Manager(self.gate, registry.rank, self.strict, self._show_presence)
+        self._presence: presence.Presence | None = None
         self.by_model = False
         self.unknown: tuple[str, ...] = ()
         self._contributed = False
@@ -69,6 +70,8 @@ class Session:
         self._taken_out: set[str] = set()
         self._watcher: Watcher | None = None
         self._told: set[str] = set()
+        # The ids that ``mlx-patches ps`` was told of.
+        self._shown: set[str] = set()
 
     @property
     def active(self) -> bool:
@@ -179,7 +182,9 @@ class Session:
             self._taken_out |= set(ids or ())
             for patch_id in self._asked.copy() if ids is None else ids:
                 self._asked.pop(patch_id, None)
-        return Report(tuple(self.manager.restore(ids)))
+        report = Report(tuple(self.manager.restore(ids)))
+        self._tell()
+        return report
 
     @contextlib.contextmanager
     def patched(
@@ -236,6 +241,7 @@ class Session:
         if self._watcher is not None and not before.active:
             self._watcher.uninstall()
         self.manager.restore(since)
+        self._tell()
 
     def _ids(self, patches: Iterable[str] | None) -> list[str] | None:
         """The ids that a caller named.
@@ -300,11 +306,35 @@ class Session:
         sites = self.manager.sites()
         ids = {layer.patch for site in sites for layer in site.layers}
         used = {layer.target.distribution for site in sites for layer in site.layers}
+        if ids != self._shown:
+            self._shown = ids
+            self._show_presence()
         if used <= self._told:
             return
         self._told |= used
         releases = ", ".join(str(self.installed(name)) for name in sorted(used))
         logger.info("mlx_patches %s: %d patches in effect for %s", __version__, len(ids), releases)
+
+    def _show_presence(self) -> None:
+        """Tell ``mlx-patches ps`` what is in effect in this process."""
+        if not settings.presence():
+            return
+        if not self._shown:
+            if self._presence is not None:
+                self._presence.forget()
+            return
+        layers = [layer for site in self.manager.sites() for layer in site.layers]
+        used = sorted({layer.target.distribution for layer in layers})
+        if self._presence is None:
+            self._presence = presence.Presence()
+        self._presence.tell(
+            {
+                "version": __version__,
+                "releases": [str(self.installed(name)) for name in used],
+                "patches": sorted({layer.patch for layer in layers}),
+                "withdrawn": dict(self.manager.withdrawn),
+            }
+        )
 
     def switched_off(self, patch_id: str) -> bool:
         """True where ``MLX_PATCHES_DISABLE`` names the patch, or all."""

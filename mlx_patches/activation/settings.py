@@ -10,6 +10,7 @@ DISABLE = "MLX_PATCHES_DISABLE"
 ENABLE = "MLX_PATCHES_ENABLE"
 STRICT = "MLX_PATCHES_STRICT"
 PROFILE = "MLX_PATCHES_PROFILE"
+PRESENCE = "MLX_PATCHES_PS"
 ALL = "all"
 
 
@@ -31,6 +32,11 @@ def disabled() -> frozenset[str]:
 def enabled() -> list[str]:
     """The optional patches that are asked for, by id."""
     return _names(ENABLE)
+
+
+def presence() -> bool:
+    """Whether ``mlx-patches ps`` may know of this process."""
+    return os.environ.get(PRESENCE, "").strip().lower() not in OFF
 
 
 def profile() -> str:

@@ -79,11 +79,19 @@ class Manager:
         rank: a patch's place among the layers of a site, by its id; the lowest is innermost. By
             default patches stack in the order in which they are applied.
         strict: a layer that fails raises to the host.
+        on_withdrawal: called when a patch was taken out for its failures.
     """
 
-    def __init__(self, gate: Gate, rank: Callable[[str], int] | None = None, strict: bool = False):
+    def __init__(
+        self,
+        gate: Gate,
+        rank: Callable[[str], int] | None = None,
+        strict: bool = False,
+        on_withdrawal: Callable[[], None] = lambda: None,
+    ):
         self.gate = gate
         self.strict = strict
+        self._on_withdrawal = on_withdrawal
         self.lock = threading.RLock()
         self._rank = rank or self._by_arrival
         self._arrivals: dict[str, int] = {}
@@ -458,6 +466,8 @@ class Manager:
             patch.summary,
             exc_info=trace,
         )
+        with contextlib.suppress(Exception):  # the host must not see it
+            self._on_withdrawal()
 
 
 # States that stay as they are while the module is the same object.

@@ -132,7 +132,8 @@ def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top
 
 
 def test_every_variable_and_its_values_are_described():
-    variables = {boot.SWITCH, settings.DISABLE, settings.ENABLE, settings.STRICT, settings.PROFILE}
+    names = ("DISABLE", "ENABLE", "STRICT", "PROFILE", "PRESENCE")
+    variables = {boot.SWITCH, *(getattr(settings, name) for name in names)}
     described = [cells for cells in rows(ACTIVATION) if cells[0].startswith(boot.SWITCH)]
     assert {name for name, *_ in described} == variables
     off, on = (set(re.findall(r"[a-z0-9]+", values)) for _, values, _ in described[:2])

@@ -1,0 +1,154 @@
+"""``mlx-patches ps``: which processes have patches in effect, and whose files are believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from click.testing import CliRunner
+
+import mlx_patches
+from mlx_patches import cli
+from mlx_patches.activation import presence
+from mlx_patches.activation import session as activation
+
+from .conftest import load, patch_of, session_for, target
+
+CONTENT = {"version": "1", "releases": ["fake-lm 1.0"], "patches": ["one"], "withdrawn": {}}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return presence.folder()
+
+
+PROGRAM = """
+import sys
+from mlx_patches.activation import presence
+mine = presence.Presence()
+mine.tell({content!r})
+print("told", flush=True)
+sys.stdin.readline()
+{end}
+"""
+
+
+def start(end=""):
+    """Another process that has told, and waits."""
+    code = textwrap.dedent(PROGRAM).format(content=CONTENT, end=end)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, "--api-key", "secret"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "told\n"
+    return child
+
+
+def test_a_running_process_is_listed_until_its_end(folder):
+    child = start()
+    (found,) = presence.processes()
+    assert (found.pid, found.host, found.patches) == (child.pid, "-c", ("one",))
+    assert "secret" not in (folder / f"{child.pid}.json").read_text()
+    assert (folder.stat().st_mode & 0o777, len(list(folder.iterdir()))) == (0o700, 1)
+    assert next(folder.iterdir()).stat().st_mode & 0o777 == 0o600
+    child.communicate("go on\n")
+    assert not list(folder.iterdir())
+
+
+def test_the_file_of_a_process_that_was_killed_is_stale_and_removed(folder):
+    child = start()
+    child.kill()
+    child.communicate()
+    assert len(list(folder.iterdir())) == 1
+    assert presence.processes() == []
+    assert not list(folder.iterdir())
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_its_parent_listed(folder):
+    child = start("import os, time\nif os.fork(): os._exit(0)\ntime.sleep(3)")
+    child.stdin.write("go on\n")
+    child.stdin.close()
+    child.wait()
+    assert presence.processes() == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\x00", '{"pid": "x"}', json.dumps(CONTENT)])
+def test_a_file_that_is_none_of_ours_is_left_out(folder, content):
+    folder.mkdir(mode=0o700)
+    (folder / f"{os.getpid()}.json").write_text(content)
+    (folder / "strange.json").write_text(content)
+    assert presence.processes() == []
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(folder):
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    presence.Presence().tell(CONTENT)
+    assert not list(folder.iterdir())
+    assert presence.processes() == []
+
+
+def test_a_folder_that_is_a_link_is_not_used(folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    presence.Presence().tell(CONTENT)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_full_or_missing_disk_does_not_reach_the_host(folder, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/dev/null/nowhere")
+    presence.Presence().tell(CONTENT)
+    assert presence.processes() == []
+
+
+@pytest.fixture
+def told(folder, fake, monkeypatch):
+    """A session whose words to ``mlx-patches ps`` are kept."""
+    said = []
+    monkeypatch.setattr(presence.Presence, "tell", lambda self, content: said.append(content))
+    monkeypatch.setattr(presence.Presence, "forget", lambda self: said.append(None))
+    return said
+
+
+def test_a_session_tells_what_it_applies_and_takes_out(told, monkeypatch):
+    monkeypatch.setattr(
+        activation, "_session", session_for(patch_of(target("Cache.make"), id="one"))
+    )
+    mlx_patches.apply(["one"])
+    assert told == []
+    load("fake_lm.cache")
+    assert [one["patches"] for one in told] == [["one"]]
+    mlx_patches.restore()
+    assert told[1:] == [None]
+
+
+def test_the_environment_can_keep_a_process_out_of_it(told, monkeypatch):
+    monkeypatch.setenv("MLX_PATCHES_PS", "0")
+    monkeypatch.setattr(
+        activation, "_session", session_for(patch_of(target("Cache.make"), id="one"))
+    )
+    mlx_patches.apply(["one"])
+    load("fake_lm.cache")
+    mlx_patches.restore()
+    assert told == []
+
+
+def test_the_command_lists_them(folder):
+    runner = CliRunner()
+    assert "no process of yours" in runner.invoke(cli.cli, ["ps"]).output
+    child = start()
+    try:
+        output = runner.invoke(cli.cli, ["ps"]).output
+        assert str(child.pid) in output
+        assert "fake-lm 1.0" in output
+        (row,) = json.loads(runner.invoke(cli.cli, ["ps", "--json"]).output)
+        assert row["pid"] == child.pid
+    finally:
+        child.communicate("go on\n")
