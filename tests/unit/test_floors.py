@@ -34,7 +34,11 @@ TOP = {"cli", "__main__"}
 # What the public modules may import as they are imported.
 AT_ONCE = {
     "mlx_patches": {"mlx_patches", "mlx_patches.core.errors"},
-    "mlx_patches.auto": {"mlx_patches", "mlx_patches.activation.settings"},
+    "mlx_patches.auto": {
+        "mlx_patches",
+        "mlx_patches.activation.boot",
+        "mlx_patches.activation.settings",
+    },
     "mlx_patches.plugin": {
         "mlx_patches.core.contribution",
         "mlx_patches.core.errors",
