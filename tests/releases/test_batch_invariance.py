@@ -16,6 +16,8 @@ from mlx_patches.probes.tiny import gemma4, llama
 
 from .conftest import installed
 
+pytestmark = pytest.mark.slow
+
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 needs_lm = pytest.mark.skipif(not installed("mlx-lm"), reason="this set has no mlx-lm")
 

@@ -22,6 +22,8 @@ from . import costs
 from .conftest import installed, verdict
 from .costs import Batch, Solo
 
+pytestmark = pytest.mark.slow
+
 Value = TypeVar("Value")
 
 # Each a sample of its kind; of the names in one tuple the first that the release has.

@@ -12,6 +12,8 @@ from tests.conformance import Case, Conformance, import_modules
 
 from .conftest import every_patch
 
+pytestmark = pytest.mark.slow
+
 
 def ready(patch) -> bool:
     """True where this environment has something that the patch can be applied to."""

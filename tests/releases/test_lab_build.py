@@ -11,6 +11,8 @@ from mlx_patches.lab.shrink import VOCABULARY, WINDOW
 
 from .conftest import installed
 
+pytestmark = pytest.mark.slow
+
 # In every release set of their distribution.
 SAMPLE = {"mlx-lm": ("llama", "gemma3_text", "mamba", "olmo2"), "mlx-vlm": ("gemma3", "qwen2_vl")}
 CASES = [

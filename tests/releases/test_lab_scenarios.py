@@ -22,6 +22,8 @@ from mlx_patches.probes import tiny
 from .conftest import installed
 from .test_batch_invariance import has_defect
 
+pytestmark = pytest.mark.slow
+
 needs_lm = pytest.mark.skipif(not installed("mlx-lm"), reason="this set has no mlx-lm")
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 

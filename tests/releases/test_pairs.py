@@ -15,6 +15,8 @@ from tests.conformance import assert_same, import_modules, snapshot
 
 from .conftest import every_patch, run_probe
 
+pytestmark = pytest.mark.slow
+
 PATCHES = [parameter.values[0] for parameter in every_patch()]
 
 

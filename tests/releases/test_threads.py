@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import pytest
 
 import mlx_patches
 from mlx_patches.lab import Family, LabModel
@@ -32,6 +33,9 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 
 from .costs import Batch
+
+pytestmark = pytest.mark.slow
+
 
 ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("MLX_PATCHES_THREAD_SECONDS", "3"))
