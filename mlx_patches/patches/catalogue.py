@@ -73,6 +73,8 @@ _CATALOGUE = (
     ("server-empty-prompt", "server.server_empty_prompt", "mlx-lm"),
     ("server-batch-error", "server.server_batch_error", "mlx-lm"),
     ("server-start-adapter", "server.server_start_adapter", "mlx-lm"),
+    ("media-limits", "server.limited_media", ""),
+    ("media-policy", "server.public_media", ""),
     ("mllama-text", "models.mllama_text", "mlx-vlm"),
     ("falcon-text", "models.falcon_text", "mlx-vlm"),
     ("prefix-hit", "vllm_mlx.prefix_hit", "vllm-mlx"),

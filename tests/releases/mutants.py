@@ -63,6 +63,10 @@ from mlx_patches.patches.positions import (
     shared_layer_offset,
 )
 from mlx_patches.patches.server import (
+    fetch_policy,
+    limited_media,
+    media_limits,
+    public_media,
     server_batch_error,
     server_chunked_hit,
     server_empty_prompt,
@@ -191,6 +195,19 @@ def checkpoints_that_nobody_converted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def starts_without_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_start_adapter, "adapter_of", lambda provider, model: None)
+
+
+def files_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = media_limits.Limits(2**40, 60.0)
+    monkeypatch.setattr(limited_media, "IMAGE", endless)
+    monkeypatch.setattr(limited_media, "MEDIA", endless)
+
+
+def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
+    monkeypatch.setattr(public_media, "local_path", lambda path, roots: path)
+    monkeypatch.setattr(public_media, "local_file", lambda path, roots, limits: path)
+    monkeypatch.setattr(public_media, "no_names", lambda source: None)
 
 
 def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,6 +538,8 @@ MUTANTS: dict[str, Mutant] = {
     "model-code-consent": code_that_everybody_trusts,
     "vlm-model-code-consent": code_that_everybody_trusts,
     "norm-shift": checkpoints_that_nobody_converted,
+    "media-limits": files_of_any_size,
+    "media-policy": hosts_and_paths_that_are_all_public,
     "server-start-adapter": starts_without_an_adapter,
     "sinks-warning": a_window_without_a_word,
     "single-joins": layers_as_they_are,
