@@ -9,6 +9,7 @@ environment are not used, since they would look the name up themselves.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import socket
@@ -28,6 +29,8 @@ _PORTS = {"http": 80, "https": 443}
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 # What a URL may not hold as it stands: parsers disagree about each.
 _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029]")
+# What stands between the slashes: a name or an address, and a port.
+_HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\[\]:@]+)(?::\d*)?")
 # A host that ends like this is a number to some parsers: 127.1, 0x7f000001, 017700000001.
 _NUMBER = re.compile(r"(?:^|\.)(?:\d+|0[xX][0-9a-fA-F]*)\.?$")
 _UNICAST = IPv6Network("2000::/3")
@@ -94,7 +97,7 @@ def split_url(url: str) -> Place:
         raise Refused("only http and https URLs are fetched")
     if "@" in parts.netloc:
         raise Refused("the URL names a user")
-    if not host or port == 0:
+    if not host or port == 0 or not _HOST.fullmatch(parts.netloc):
         raise Refused("the URL names no host")
     path = parts.path or "/"
     path = f"{path}?{parts.query}" if parts.query else path
@@ -114,8 +117,6 @@ def canonical_host(host: str) -> str:
             address = IPv6Address(host)
         except ValueError:
             raise Refused("the URL's host is no address") from None
-        if address.scope_id:
-            raise Refused("the URL's host names an interface")
         return str(address)
     try:
         # Also turns digits and dots of other scripts into those that are looked up.
@@ -178,8 +179,9 @@ def ask(
     """
     connection = http.client.HTTPConnection(place.host, place.port, timeout=_SILENCE)
     try:
-        connection.sock = connect(place, addresses, limits, expiry)
-        expiry.on_expiry(lambda: hang_up(connection.sock))
+        # Kept by itself: a connection lets go of it where the server is to close it.
+        connected = connection.sock = connect(place, addresses, limits, expiry)
+        expiry.on_expiry(lambda: hang_up(connected))
         headers = {"User-Agent": "mlx_patches", "Accept": "*/*", "Accept-Encoding": "identity"}
         connection.request("GET", place.path, headers=headers)
         with connection.getresponse() as response:
@@ -224,10 +226,7 @@ def connect(
     raise problem or OSError("no address")
 
 
-def hang_up(connected: socket.socket | None) -> None:
+def hang_up(connected: socket.socket) -> None:
     """End whatever waits for a socket, in another thread."""
-    try:
-        if connected is not None:
-            connected.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from stat import S_ISREG
 
 from .media_limits import Limits, Refused
 
 ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
+_OUTSIDE = f"it is no file below a folder of {ROOTS}"
 
 
 def media_roots() -> list[Path]:
@@ -23,13 +25,12 @@ def local_path(path: str, roots: Iterable[Path]) -> Path:
     Raises:
         Refused: it is elsewhere, which says nothing of whether it exists.
     """
-    outside = Refused(f"it is no file below a folder of {ROOTS}")
     try:
         real = Path(os.path.realpath(path))
     except (OSError, ValueError):  # a NUL, a loop of links
-        raise outside from None
+        raise Refused(_OUTSIDE) from None
     if not any(real != root and real.is_relative_to(root) for root in roots):
-        raise outside
+        raise Refused(_OUTSIDE)
     return real
 
 
@@ -40,8 +41,12 @@ def local_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
         Refused: it is not below one of the folders, no plain file, or too large.
     """
     real = local_path(path, roots)
-    if not real.is_file():  # a pipe or a device may never end
-        raise Refused(f"it is no file below a folder of {ROOTS}")
-    if real.stat().st_size > limits.size:
+    try:
+        found = real.stat()
+    except (OSError, ValueError):
+        raise Refused(_OUTSIDE) from None
+    if not S_ISREG(found.st_mode):  # a pipe or a device may never end
+        raise Refused(_OUTSIDE)
+    if found.st_size > limits.size:
         raise Refused("the file is too large")
     return str(real)
