@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import gzip
+import http.client
 import importlib
 import io
+import json
 import struct
 import sys
 import threading
@@ -180,7 +182,7 @@ def test_errors_are_errors_of_the_same_kind(vlm, web, ungated, path):
 
 def test_a_server_that_is_not_there(vlm, ungated):
     manager = ungated(LIMITS)
-    for load in (vlm.load_image, lambda url: vlm.load_audio(url, 16000)):
+    for load in (vlm.load_image, lambda url: vlm.load_audio(url, 16000, 3)):
         with pytest.raises(ValueError, match="Failed to load"):
             load("http://127.0.0.1:1/a.png")
     assert not manager.failures
@@ -401,6 +403,61 @@ def test_the_server_inlines_public_images(lm, lm_free_web, ungated):
     ungated(POLICY)
     lm._inline_image_urls(after)
     assert after == before
+
+
+def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
+    """The server's own handler of HTTP: a refused request is a bad one, the next is served."""
+    served = []
+
+    class Handler(lm.APIHandler):  # type: ignore[misc,name-defined]
+        def handle_completion(self, request: Any, stop_words: Any) -> None:
+            served.append(request.messages)
+            self._set_completion_headers(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    arguments = SimpleNamespace(
+        allowed_origins=["*"],
+        num_draft_tokens=3,
+        max_tokens=8,
+        temp=0.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+    )
+    generator = SimpleNamespace(cli_args=arguments)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: Handler(generator, *args))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def post(url: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        body = json.dumps({"messages": request(url)})
+        connection.request("POST", "/v1/chat/completions", body)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+    try:
+        ungated(LIMITS)
+        ungated(POLICY)
+        for url in (
+            f"{web.url}/a.png",
+            "http://[::1]/",
+            "file:///etc/passwd",
+            "http://2130706433/",
+        ):
+            status, said = post(url)
+            assert status == 400
+            assert "Refused to load" in said
+            assert post(data_url(png()))[0] == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert served == [request(data_url(png()))] * 4
+    assert not web.asked
 
 
 def test_no_failure_of_ours_lets_anything_through(vlm, web, ungated, monkeypatch):

@@ -94,7 +94,9 @@ def vlm_find_module(
     find: Callable[..., Any], config: Any, model_path: Any = None, **kwargs: Any
 ) -> Any:
     """mlx-vlm's ``get_model_and_args``, which runs the file."""
-    if model_path is not None and config.get("model_file") and not has_consent():
+    if model_path is None:  # nor do releases that know no file of a model's
+        return find(config, **kwargs)
+    if config.get("model_file") and not has_consent():
         refuse(model_path, config["model_file"], "trust_remote_code=True")
     return find(config, model_path, **kwargs)
 

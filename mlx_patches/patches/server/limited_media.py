@@ -77,7 +77,8 @@ def image_limited(load: Callable[..., Any], image_source: Any, *args: Any, **kwa
 def audio_limited(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: a sound of a URL, within limits."""
     if isinstance(file, str) and file.startswith(WEB):
-        file = BytesIO(get_limited(load, file, kwargs.get("timeout", 10), MEDIA))
+        timeout = kwargs.get("timeout", args[1] if len(args) > 1 else 10)  # after the sample rate
+        file = BytesIO(get_limited(load, file, timeout, MEDIA))
     return load(file, *args, **kwargs)
 
 
