@@ -116,6 +116,22 @@ def test_the_servers_flag_is_for_the_draft_model_too(lm, tmp_path):
         expect(lambda path, p=provider: model_code.provider_load(load_draft, p, path), tmp_path)
 
 
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_servers_own_load(lm, tmp_path, flag):
+    server = importlib.import_module("mlx_lm.server")
+    arguments = SimpleNamespace(
+        model=None,
+        adapter_path=None,
+        draft_model=None,
+        pipeline=False,
+        trust_remote_code=flag,
+        chat_template=None,
+        use_default_chat_template=False,
+    )
+    provider = server.ModelProvider(arguments)
+    (ran if flag else refused)(lambda path: provider.load(str(path)), tmp_path)
+
+
 def test_what_lora_says_for_its_users_is_no_consent(lm, tmp_path):
     lora = importlib.import_module("mlx_lm.lora")
     args = SimpleNamespace(

@@ -70,7 +70,7 @@ def lm_load_model(
 
 
 def provider_load(load: Callable[..., Any], provider: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-lm's server: its flag is consent for the draft model, too."""
+    """mlx-lm's server: its flag is consent for whatever it loads, a draft model too."""
     with _told(bool(getattr(provider.cli_args, "trust_remote_code", False))):
         return load(provider, *args, **kwargs)
 
@@ -153,7 +153,7 @@ MODEL_CODE = Patch(
         Target("mlx-lm", "mlx_lm.utils", "load_model", around(lm_load_model)),
         _supporting("mlx_lm.utils", "load", lm_load),
         _supporting("mlx_lm.utils", "sharded_load", lm_load),
-        _supporting("mlx_lm.server", "ModelProvider._load", provider_load),
+        _supporting("mlx_lm.server", "ModelProvider.load", provider_load),
         _supporting("mlx_lm.lora", "run", own_program),
         _supporting("mlx_lm.benchmark", "main", own_program),
     ),
