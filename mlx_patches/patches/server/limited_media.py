@@ -45,6 +45,21 @@ WEB = ("http://", "https://")
 Answer = TypeVar("Answer")
 
 
+class Content(BytesIO):
+    """A file that was fetched, as loaders take it; in what they say, it stands for its URL."""
+
+    def __init__(self, content: bytes, url: str):
+        super().__init__(content)
+        self.url = url
+
+    def startswith(self, prefixes: object) -> bool:
+        """No: mlx-vlm below 0.4.0 asks whether it is a URL before it looks at its type."""
+        return False
+
+    def __repr__(self) -> str:
+        return self.url
+
+
 def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
     """mlx-lm's server: images are fetched here, within limits, as the release fetches them."""
     release = inspect.unwrap(inline).__globals__
@@ -68,7 +83,8 @@ def image_limited(load: Callable[..., Any], image_source: Any, *args: Any, **kwa
     """mlx-vlm: an image of a URL, a data URL or bytes, within limits."""
     if isinstance(image_source, str) and image_source.startswith(WEB):
         timeout = kwargs.get("timeout", args[0] if args else 10)
-        image_source = BytesIO(get_limited(load, image_source, timeout, IMAGE))
+        content = get_limited(load, image_source, timeout, IMAGE)
+        image_source = Content(content, image_source)
     else:
         guarded(image_source, lambda: check_image(image_source))
     return load(image_source, *args, **kwargs)
@@ -78,7 +94,7 @@ def audio_limited(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any
     """mlx-vlm: a sound of a URL, within limits."""
     if isinstance(file, str) and file.startswith(WEB):
         timeout = kwargs.get("timeout", args[1] if len(args) > 1 else 10)  # after the sample rate
-        file = BytesIO(get_limited(load, file, timeout, MEDIA))
+        file = Content(get_limited(load, file, timeout, MEDIA), file)
     return load(file, *args, **kwargs)
 
 

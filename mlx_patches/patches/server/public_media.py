@@ -22,13 +22,12 @@ import inspect
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from ...core.patch import Patch, Target, around
 from .fetch_policy import Fetched, fetch
-from .limited_media import guarded, is_web, put_images
+from .limited_media import Content, guarded, is_web, put_images
 from .media_limits import IMAGE, MEDIA, Limits, Refused, check_data_url, check_pixels, within
 from .media_paths import local_file, local_path, media_roots
 
@@ -96,7 +95,7 @@ def allowed(source: Any, limits: Limits) -> Any:
     if not isinstance(source, (str, Path)):
         return source
     if is_web(str(source)):
-        return BytesIO(fetched(str(source), limits).content)
+        return Content(fetched(str(source), limits).content, str(source))
     if isinstance(source, str) and source.startswith("data:image/"):
         check_data_url(source, limits)
         return source
