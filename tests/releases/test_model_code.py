@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +76,17 @@ def test_the_error_says_which_file_and_what_to_do(lm, tmp_path, caplog):
     for word in ("own_code.py", str(tmp_path), "--trust-remote-code", f"{CONSENT}=1"):
         assert word in said
     assert "own_code.py" in caplog.text
+
+
+@pytest.mark.parametrize("file", ["a\nmlx_patches: all is well", "x" * 5000, 5, ["a"], ""])
+def test_what_a_folder_says_is_one_short_line(lm, tmp_path, caplog, file):
+    probe.write_folder(tmp_path, CODE)
+    (tmp_path / "config.json").write_text(json.dumps({"model_file": file}))
+    with pytest.raises(ValueError, match="asks for its own Python file") as raised:
+        lm.load_model(tmp_path)
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "mlx_patches"]
+    assert "\n" not in line + str(raised.value)
+    assert len(line) < 400
 
 
 def test_lm_load_asks_for_consent_of_its_caller(lm, tmp_path):

@@ -33,6 +33,8 @@ logger = logging.getLogger("mlx_patches")
 
 CONSENT = "MLX_PATCHES_TRUST_REMOTE_CODE"
 _YES = frozenset({"1", "true", "yes", "on"})
+# How much of a file's name is shown.
+_SHOWN = 120
 
 # What the load that is under way was told, in this thread.
 _trusted: ContextVar[bool] = ContextVar("mlx_patches_trusted", default=False)
@@ -114,10 +116,11 @@ def refuse(model_path: Any, file: Any, argument: str) -> None:
     Raises:
         ValueError: always.
     """
-    logger.warning("mlx_patches: %r of the model %s was not run", file, model_path)
+    file = repr(str(file)[:_SHOWN])  # whoever wrote the folder chose it
+    logger.warning("mlx_patches: %s of the model %s was not run", file, model_path)
     raise refusal(
         ValueError(
-            f"The model at {model_path} asks for its own Python file {file!r} to be run. Read it,"
+            f"The model at {model_path} asks for its own Python file {file} to be run. Read it,"
             f" and if you trust it, load the model with {argument}, start the program with"
             f" --trust-remote-code, or set {CONSENT}=1."
         )
