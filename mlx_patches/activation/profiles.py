@@ -35,8 +35,9 @@ class Profile(NamedTuple):
 BATCH = frozenset({"caches", "positions", "masks", "models"})
 SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
 # A model's own code runs only where the user agreed to it.
-CONSENT: frozenset[str] = frozenset()
-MEDIA: frozenset[str] = frozenset()
+CONSENT = frozenset({"model-code-consent", "vlm-model-code-consent"})
+# What a request may have a server open.
+MEDIA = frozenset({"media-limits", "media-policy"})
 
 PROFILES = {
     "batch": Profile("rows of a batch get what they get alone", BATCH, models=True),

@@ -28,7 +28,7 @@ from mlx_patches.patches.generation import (
     speculative_window,
     xtc_rows,
 )
-from mlx_patches.patches.loading import extra_eos, phi4_siglip_code
+from mlx_patches.patches.loading import extra_eos, model_code, norm_shift, phi4_siglip_code
 from mlx_patches.patches.masks import (
     aya_masks,
     gated_delta_mask,
@@ -63,10 +63,15 @@ from mlx_patches.patches.positions import (
     shared_layer_offset,
 )
 from mlx_patches.patches.server import (
+    fetch_policy,
+    limited_media,
+    media_limits,
+    public_media,
     server_batch_error,
     server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
+    server_start_adapter,
 )
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
@@ -177,6 +182,32 @@ def a_kernel_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def code_that_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phi4_siglip_code, "distrusting", lambda arguments: arguments)
+
+
+def code_that_everybody_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_code, "has_consent", lambda: True)
+
+
+def checkpoints_that_nobody_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norm_shift, "is_converted", lambda weights: False)
+    monkeypatch.setattr(norm_shift, "is_published", lambda name: True)
+
+
+def starts_without_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_start_adapter, "adapter_of", lambda provider, model: None)
+
+
+def files_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = media_limits.Limits(2**40, 60.0)
+    monkeypatch.setattr(limited_media, "IMAGE", endless)
+    monkeypatch.setattr(limited_media, "MEDIA", endless)
+
+
+def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
+    monkeypatch.setattr(public_media, "local_path", lambda path, roots: path)
+    monkeypatch.setattr(public_media, "local_file", lambda path, roots, limits: path)
+    monkeypatch.setattr(public_media, "no_names", lambda source: None)
 
 
 def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,6 +535,12 @@ MUTANTS: dict[str, Mutant] = {
     "ring-rows": rings_without_an_end,
     "aya-blur": a_kernel_of_one,
     "phi4-siglip-code": code_that_is_trusted,
+    "model-code-consent": code_that_everybody_trusts,
+    "vlm-model-code-consent": code_that_everybody_trusts,
+    "norm-shift": checkpoints_that_nobody_converted,
+    "media-limits": files_of_any_size,
+    "media-policy": hosts_and_paths_that_are_all_public,
+    "server-start-adapter": starts_without_an_adapter,
     "sinks-warning": a_window_without_a_word,
     "single-joins": layers_as_they_are,
     "never-written": empty_caches_that_are_not,

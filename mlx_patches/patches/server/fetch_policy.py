@@ -1,0 +1,232 @@
+"""What a request may have a server fetch: http and https, from public addresses.
+
+A server fetches what a request names, from where it stands: inside a network whose other
+machines trust it (SSRF). Every host is looked up here, all that it resolves to is judged, and the
+connection goes to an address that was judged, never to the name again: a name that resolves to
+another address a moment later gains nothing. So it is for each redirect. Proxies of the
+environment are not used, since they would look the name up themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from .media_limits import Expiry, Limits, Refused, check_length, read_limited
+
+REDIRECTS = 5
+# Between two pieces of an answer.
+_SILENCE = 15.0
+
+_PORTS = {"http": 80, "https": 443}
+_REDIRECTED = frozenset({301, 302, 303, 307, 308})
+# What a URL may not hold as it stands: parsers disagree about each.
+_AMBIGUOUS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029]")
+# What stands between the slashes: a name or an address, and a port.
+_HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\[\]:@]+)(?::\d*)?")
+# A host that ends like this is a number to some parsers: 127.1, 0x7f000001, 017700000001.
+_NUMBER = re.compile(r"(?:^|\.)(?:\d+|0[xX][0-9a-fA-F]*)\.?$")
+_UNICAST = IPv6Network("2000::/3")
+# Within that: other uses than hosts (Teredo among them), documentation, 6to4.
+_NOT_HOSTS = tuple(
+    map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "3ffe::/16"))
+)
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+class Place(NamedTuple):
+    """Where a URL leads: its scheme, host, port and what is asked for there."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+
+class Fetched(NamedTuple):
+    """A file that was fetched, and the type that its server gave."""
+
+    content: bytes
+    mime: str
+
+
+class Policy(NamedTuple):
+    """How names are looked up, and which addresses may be connected to."""
+
+    resolve: Callable[..., Iterable[tuple[Any, ...]]]
+    may_connect: Callable[[str], bool]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address belongs to a host of the public internet."""
+    try:
+        ip = ip_address(address)
+    except ValueError:  # with a zone, or none at all
+        return False
+    if isinstance(ip, IPv4Address):
+        return ip.is_global and not ip.is_multicast and not ip.is_reserved
+    if getattr(ip, "scope_id", None):
+        return False
+    if ip in _NAT64:  # how a network without IPv4 reaches it
+        return is_public(str(IPv4Address(int(ip) & 0xFFFFFFFF)))
+    return ip in _UNICAST and ip.is_global and not any(ip in other for other in _NOT_HOSTS)
+
+
+def split_url(url: str) -> Place:
+    """Take a URL apart, where there is one way to.
+
+    Raises:
+        Refused: it is none of http or https, or parsers may disagree about it.
+    """
+    if _AMBIGUOUS.search(url):
+        raise Refused("the URL has characters that must be escaped")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = parts.hostname
+    except ValueError:
+        raise Refused("the URL is not well-formed") from None
+    if parts.scheme not in _PORTS:
+        raise Refused("only http and https URLs are fetched")
+    if "@" in parts.netloc:
+        raise Refused("the URL names a user")
+    if not host or port == 0 or not _HOST.fullmatch(parts.netloc):
+        raise Refused("the URL names no host")
+    path = parts.path or "/"
+    path = f"{path}?{parts.query}" if parts.query else path
+    if not path.isascii():
+        raise Refused("the URL has characters that must be escaped")
+    return Place(parts.scheme, canonical_host(host), port or _PORTS[parts.scheme], path)
+
+
+def canonical_host(host: str) -> str:
+    """A host as it is looked up: in ASCII, and an address only if it is written in full.
+
+    Raises:
+        Refused: it is none, or a number that may mean several addresses.
+    """
+    if ":" in host:
+        try:
+            address = IPv6Address(host)
+        except ValueError:
+            raise Refused("the URL's host is no address") from None
+        return str(address)
+    try:
+        # Also turns digits and dots of other scripts into those that are looked up.
+        host = host.encode("idna").decode("ascii").lower()
+    except UnicodeError:
+        raise Refused("the URL's host is no name") from None
+    if _NUMBER.search(host):
+        try:
+            return str(IPv4Address(host))
+        except ValueError:
+            raise Refused("the URL's host is a number") from None
+    if not re.fullmatch(r"[a-z0-9_.-]+", host):
+        raise Refused("the URL's host is no name")
+    return host
+
+
+def addresses_of(place: Place, policy: Policy) -> list[tuple[Any, ...]]:
+    """What a host resolves to, as ``getaddrinfo`` gives it, each judged.
+
+    Raises:
+        Refused: it resolves to nothing, or to anything that may not be connected to.
+    """
+    try:
+        found = list(policy.resolve(place.host, place.port, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        raise Refused("its host was not found") from None
+    if not found:
+        raise Refused("its host was not found")
+    for *_, address in found:
+        if not policy.may_connect(address[0]):
+            private = f"{place.host} is {address[0]}"
+            raise Refused("its host is not on the public internet", private)
+    return found
+
+
+def fetch(url: str, limits: Limits, expiry: Expiry, policy: Policy | None = None) -> Fetched:
+    """Fetch a URL; each redirect is judged as the URL was.
+
+    Raises:
+        Refused: it may not be fetched, or cannot be.
+    """
+    policy = policy or Policy(socket.getaddrinfo, is_public)
+    for _ in range(REDIRECTS + 1):
+        expiry.check()
+        place = split_url(url)
+        answer = ask(place, addresses_of(place, policy), limits, expiry)
+        if isinstance(answer, Fetched):
+            return answer
+        url = urljoin(url, answer)
+    raise Refused(f"it was redirected more than {REDIRECTS} times")
+
+
+def ask(
+    place: Place, addresses: list[tuple[Any, ...]], limits: Limits, expiry: Expiry
+) -> Fetched | str:
+    """One request to the first address that answers: what it sends, or where it redirects to.
+
+    Raises:
+        Refused: none answers, or not as it may.
+    """
+    connection = http.client.HTTPConnection(place.host, place.port, timeout=_SILENCE)
+    try:
+        # Kept by itself: a connection lets go of it where the server is to close it.
+        connected = connection.sock = connect(place, addresses, limits, expiry)
+        expiry.on_expiry(lambda: hang_up(connected))
+        headers = {"User-Agent": "mlx_patches", "Accept": "*/*", "Accept-Encoding": "identity"}
+        connection.request("GET", place.path, headers=headers)
+        with connection.getresponse() as response:
+            location = response.getheader("Location")
+            if response.status in _REDIRECTED and location:
+                return location
+            if response.status != http.client.OK:
+                raise Refused(f"its server answered {response.status}")
+            if response.getheader("Content-Encoding", "identity").lower() != "identity":
+                raise Refused("its server packed what was to come as it is")
+            check_length(response.getheader("Content-Length"), limits)
+            content = read_limited(response.read1, limits, expiry)
+            if response.length:  # read1 does not say that the end is missing
+                raise Refused("its server ended before the file did")
+            return Fetched(content, response.headers.get_content_type())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        expiry.check()
+        raise Refused("its server does not answer", f"{type(error).__name__}: {error}") from None
+    finally:
+        expiry.on_expiry(None)
+        connection.close()
+
+
+def connect(
+    place: Place, addresses: list[tuple[Any, ...]], limits: Limits, expiry: Expiry
+) -> socket.socket:
+    """A connection to one of the addresses, by number; TLS asks for the host's certificate."""
+    problem: OSError | None = None
+    for family, kind, protocol, _, address in addresses:
+        expiry.check()
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(min(_SILENCE, limits.seconds))
+            made.connect(address)
+            if place.scheme == "https":
+                context = ssl.create_default_context()
+                return context.wrap_socket(made, server_hostname=place.host)
+            return made
+        except OSError as error:
+            problem = error
+            made.close()
+    raise problem or OSError("no address")
+
+
+def hang_up(connected: socket.socket) -> None:
+    """End whatever waits for a socket, in another thread."""
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

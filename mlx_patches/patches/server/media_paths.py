@@ -1,0 +1,52 @@
+"""Which files a request may have a server open: those below folders that the operator names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from stat import S_ISREG
+
+from .media_limits import Limits, Refused
+
+ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
+_OUTSIDE = f"it is no file below a folder of {ROOTS}"
+
+
+def media_roots() -> list[Path]:
+    """The folders whose files a request may name: ``MLX_PATCHES_MEDIA_ROOTS``."""
+    named = os.environ.get(ROOTS, "").split(os.pathsep)
+    return [Path(os.path.realpath(Path(one).expanduser())) for one in named if one.strip()]
+
+
+def local_path(path: str, roots: Iterable[Path]) -> Path:
+    """Where a path leads when every link is followed, below one of the folders.
+
+    Raises:
+        Refused: it is elsewhere, which says nothing of whether it exists.
+    """
+    try:
+        real = Path(os.path.realpath(path))
+    except (OSError, ValueError):  # a NUL, a loop of links
+        raise Refused(_OUTSIDE) from None
+    if not any(real != root and real.is_relative_to(root) for root in roots):
+        raise Refused(_OUTSIDE)
+    return real
+
+
+def local_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
+    """A file that a request may name, by its real path.
+
+    Raises:
+        Refused: it is not below one of the folders, no plain file, or too large.
+    """
+    real = local_path(path, roots)
+    try:
+        found = real.stat()
+    except (OSError, ValueError):
+        raise Refused(_OUTSIDE) from None
+    if not S_ISREG(found.st_mode):  # a pipe or a device may never end
+        raise Refused(_OUTSIDE)
+    if found.st_size > limits.size:
+        raise Refused("the file is too large")
+    return str(real)

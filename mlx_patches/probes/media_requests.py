@@ -1,0 +1,201 @@
+"""Has a release load what a request names: from a server on this machine, and from its disk."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import struct
+import sys
+import tempfile
+import threading
+import wave
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from ..core.patch import Target
+from . import NotApplicable, Result
+
+_ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
+_PIECE = bytes(2**20)
+# What the server announces, and what it sends of that: a system's buffers take some unread.
+_ANNOUNCED, _SENT = 600 * 2**20, 96 * 2**20
+
+
+def probe_limits(target: Target) -> Result:
+    """Red where an answer of 600 MiB is read on and on, or a small file is no longer loaded."""
+    load = _loader(target)
+    with a_server() as server:
+        with suppress(Exception):
+            load(f"{server.url}/endless")
+        if not server.asked:
+            return Result(False, "this release fetches no such URL")
+        try:
+            load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
+            small = ""
+        except ImportError:  # of what reads sounds
+            small = ""
+        except Exception as error:
+            small = f"; a small file is not loaded: {error}"
+    said = f"{server.sent // 2**20} of 600 MiB were sent before the end{small}"
+    return Result(server.sent >= _SENT or bool(small), said)
+
+
+def probe_policy(target: Target) -> Result:
+    """Red where a server of this machine is asked, or a file is opened that nobody named."""
+    kept = os.environ.pop(_ROOTS, None)
+    try:
+        if target.name.startswith("_image_"):
+            return _paths(target)
+        with a_server() as server, tempfile.TemporaryDirectory() as folder:
+            secret = Path(folder) / "secret"
+            secret.write_bytes(_image())
+            seen = _opened(target, f"{server.url}/image", str(secret))
+            seen = [*server.asked, *seen]
+    finally:
+        if kept is not None:
+            os.environ[_ROOTS] = kept
+    return Result(bool(seen), f"opened: {', '.join(seen) or 'nothing'}")
+
+
+def _opened(target: Target, url: str, path: str) -> list[str]:
+    """The file, where a loader opens it: it gives an image, or hands a video to its reader."""
+    load = _loader(target)
+    seen: list[str] = []
+    with _video_reader(seen):
+        for source in (url, path):
+            with suppress(Exception):
+                load(source)
+                seen.append(source)
+    return [path] if path in seen and target.name != "_inline_image_urls" else []
+
+
+def _paths(target: Target) -> Result:
+    """Paths of requests that edit or make images."""
+    choose = getattr(importlib.import_module(target.module), target.name, None)
+    if choose is None:
+        raise NotApplicable("this release makes no images")
+    outside = str(Path(tempfile.gettempdir()) / "not-named.png")
+    request = SimpleNamespace(
+        image=outside, output_path=outside, output_dir=None, response_format="path"
+    )
+    more = {} if target.name == "_image_edit_paths" else {"index": 0, "count": 1, "seed": 0}
+    try:
+        chosen = choose(request, **more)
+    except ValueError as error:
+        return Result(False, str(error))
+    return Result(True, f"{chosen} is taken")
+
+
+def _loader(target: Target) -> Callable[[str], Any]:
+    """A loader as a function of a URL or path."""
+    load: Any = getattr(importlib.import_module(target.module), target.name, None)
+    if load is None:
+        raise NotApplicable("this release has no such loader")
+    if target.name == "_inline_image_urls":
+        part = {"type": "image_url"}
+        return lambda url: load([{"content": [part | {"image_url": {"url": url}}]}])
+    if target.name == "load_audio":
+        return lambda source: load(source, 16000)
+    if target.name == "process_image":
+        # An image in a list is handed on as it is, to processors that open what it names.
+        return lambda source: _open_all(load([source], None, None))
+    return lambda source: load(source)
+
+
+def _open_all(images: Any) -> None:
+    """As processors of models do with a list."""
+    from urllib.request import urlopen
+
+    for source in images:
+        with urlopen(source) as response:
+            response.read()
+
+
+def _image() -> bytes:
+    """A PNG of one pixel."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        end = struct.pack(">I", zlib.crc32(name + data))
+        return struct.pack(">I", len(data)) + name + data + end
+
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(4))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def _sound() -> bytes:
+    """A WAV of a tenth of a second."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as made:
+        made.setnchannels(1)
+        made.setsampwidth(2)
+        made.setframerate(16000)
+        made.writeframes(bytes(3200))
+    return file.getvalue()
+
+
+@contextmanager
+def _video_reader(seen: list[str]) -> Iterator[None]:
+    """Stands for OpenCV, and notes what it is to open."""
+
+    class Capture:
+        def __init__(self, source: Any):
+            seen.append(str(source))
+
+        def isOpened(self) -> bool:
+            return False
+
+    module = ModuleType("cv2")
+    module.VideoCapture = Capture  # type: ignore[attr-defined]
+    kept = sys.modules.get("cv2")
+    sys.modules["cv2"] = module
+    try:
+        yield
+    finally:
+        if kept is None:
+            del sys.modules["cv2"]
+        else:
+            sys.modules["cv2"] = kept
+
+
+@contextmanager
+def a_server() -> Iterator[Any]:
+    """A server of this machine: ``asked`` has the paths, ``sent`` the bytes that were taken."""
+    seen = SimpleNamespace(url="", asked=[], sent=0)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.asked.append(self.path)
+            self.send_response(200)
+            endless = self.path == "/endless"
+            content = _sound() if self.path == "/sound" else _image()
+            self.send_header("Content-Type", "image/png")
+            self.send_header("Content-Length", str(_ANNOUNCED if endless else len(content)))
+            self.end_headers()
+            with suppress(OSError):
+                if not endless:
+                    self.wfile.write(content)
+                while endless and seen.sent < _SENT:
+                    self.wfile.write(_PIECE)
+                    seen.sent += len(_PIECE)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    seen.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

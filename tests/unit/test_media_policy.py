@@ -1,0 +1,683 @@
+"""A red team for what requests name: URLs, hosts, addresses, redirects, answers and paths.
+
+Servers of this machine stand for the internet; nothing here leaves it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from mlx_patches.core.errors import is_refusal
+from mlx_patches.patches.server import fetch_policy, limited_media, media_limits, public_media
+from mlx_patches.patches.server.fetch_policy import Policy, canonical_host, fetch, split_url
+from mlx_patches.patches.server.media_limits import Limits, Refused, within
+from mlx_patches.patches.server.media_paths import ROOTS, local_file, local_path, media_roots
+
+HERE = "127.0.0.1"
+SMALL = Limits(size=2**20, seconds=5.0)
+
+
+# -- URLs that are refused before anything is looked up ------------------------------------------
+
+URLS = [
+    "file:///etc/passwd",
+    "FILE:///etc/passwd",
+    "ftp://example.com/a",
+    "gopher://example.com:70/_GET",
+    "dict://example.com:11211/stat",
+    "jar:http://example.com!/a",
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "unix:///var/run/docker.sock",
+    "//example.com/a",
+    "/etc/passwd",
+    "",
+    "http:",
+    "http://",
+    "http:///etc/passwd",
+    "http:/127.0.0.1/",
+    "http://user@example.com/",
+    "http://user:password@example.com/",
+    "http://example.com@127.0.0.1/",
+    "http://example.com#@127.0.0.1/ ",
+    "http://example.com\\@127.0.0.1/",
+    "http://127.0.0.1\\.example.com/",
+    "http://exa mple.com/",
+    "http://example.com\t/",
+    "\thttp://example.com/",
+    " http://127.0.0.1/",
+    "http://example.com/\r\nHost: 127.0.0.1",
+    "http://example.com/\n",
+    "http://example.com/\x00",
+    "http://example.com/\u2028",
+    "http://example.com/caf\u00e9",
+    "http://%31%32%37.0.0.1/",
+    "http://example.com%00.127.0.0.1/",
+    "http://example.com:0/",
+    "http://example.com:99999/",
+    "http://example.com:-1/",
+    "http://example.com:80:80/",
+    "http://example.com:a/",
+    "http://[::1/",
+    "http://::1/",
+    "http://[::1]x/",
+    "http://[fe80::1%25lo]/",
+    "http://[fe80::1%eth0]/",
+    "http://[v1.a]/",
+    # One number, or short ones: what they mean depends on who reads them.
+    "http://2130706433/",
+    "http://017700000001/",
+    "http://0x7f000001/",
+    "http://0X7F000001/",
+    "http://127.1/",
+    "http://127.0.1/",
+    "http://0177.0.0.1/",
+    "http://0x7f.0.0.1/",
+    "http://0x7f.0x0.0x0.0x1/",
+    "http://00000127.0.0.1/",
+    "http://127.0.0.1./",
+    "http://127.0.0.01/",
+    "http://256.256.256.256/",
+    "http://1.2.3.4.5/",
+    "http://0x/",
+    "http://0/",
+    f"http://{'a' * 64}.example.com/",
+    "http://a..example.com/",
+    "http://exa$mple.com/",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_url_that_is_refused_as_it_stands(url):
+    def resolve(*args: object, **kwargs: object) -> list[tuple[object, ...]]:
+        raise AssertionError("it was looked up")
+
+    with pytest.raises(Refused):
+        fetch(url, SMALL, media_limits.Expiry(), Policy(resolve, lambda address: True))
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [
+        ("EXAMPLE.com", "example.com"),
+        ("example.com.", "example.com."),
+        ("b\u00fccher.example", "xn--bcher-kva.example"),
+        ("93.184.216.34", "93.184.216.34"),
+        ("2606:4700:0::1111", "2606:4700::1111"),
+        ("1e100.net", "1e100.net"),
+        ("3com.com", "3com.com"),
+        ("a_b.example", "a_b.example"),
+        # Other scripts' dots and digits are those that are looked up: what follows judges them.
+        ("\uff11\uff12\uff17.0.0.1", HERE),
+        ("127\u30020\u30020\u30021", HERE),
+        ("\u2460\u2461\u2466.0.0.1", HERE),
+    ],
+)
+def test_a_host_as_it_is_looked_up(host, wanted):
+    assert canonical_host(host) == wanted
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("http://example.com", "/"),
+        ("https://example.com/a%20b.png?x=1&y=%2F#part", "/a%20b.png?x=1&y=%2F"),
+        ("HTTPS://example.com:8443/a", "/a"),
+        ("http://example.com?x", "/?x"),
+    ],
+)
+def test_urls_that_are_valid(url, path):
+    place = split_url(url)
+    assert (place.host, place.path) == ("example.com", path)
+    assert place.port == (8443 if "8443" in url else {"http": 80, "https": 443}[place.scheme])
+
+
+# -- addresses -----------------------------------------------------------------------------------
+
+INSIDE = [
+    *("127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1"),
+    *("172.31.255.255", "192.168.1.1", "169.254.169.254", "169.254.170.2", "100.64.0.1"),
+    *("100.100.100.200", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.1"),
+    *("203.0.113.1", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255"),
+    *("::", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:8.8.8.8", "::127.0.0.1"),
+    *("::ffff:0:127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b::a00:1"),
+    *("64:ff9b:1::1", "100::1", "fe80::1", "fe80::1%lo", "2606:4700::1%1", "fec0::1", "fc00::1"),
+    *("fd00:ec2::254", "ff02::1", "ff0e::1", "2001::1", "2001:0:7f00:1::", "2001:20::1"),
+    *("2001:db8::1", "2002:7f00:1::", "2002:a00:1::1", "3fff::1", "3ffe::1", "4000::1"),
+    *("", "localhost", "8.8.8.8.8", "127.1"),
+]
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_an_address_that_is_not_public(address):
+    assert not fetch_policy.is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["8.8.8.8", "1.1.1.1", "93.184.216.34", "2606:4700::1111", "2a00:1450::1", "64:ff9b::808:808"],
+)
+def test_an_address_that_is_public(address):
+    assert fetch_policy.is_public(address)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"http://{HERE}:1/", "http://localhost:1/", "http://[::1]:1/"),
+        *("http://[::ffff:127.0.0.1]:1/", "http://[::ffff:7f00:1]:1/", "http://[::]:1/"),
+        *("http://0.0.0.0:1/", "http://169.254.169.254/latest/meta-data/", "http://10.0.0.1/"),
+        *("http://[fd00:ec2::254]/", "http://[64:ff9b::7f00:1]/", "https://192.168.0.1/"),
+        *("http://127\u30020\u30020\u30021:1/", "http://\uff11\uff12\uff17.0.0.1:1/"),
+    ],
+)
+def test_a_url_of_this_machine_or_its_network_is_not_connected_to(url, monkeypatch):
+    def connect(*args: object) -> None:
+        raise AssertionError("it was connected to")
+
+    monkeypatch.setattr(fetch_policy, "connect", connect)
+    with pytest.raises(Refused, match="not on the public internet") as refused:
+        fetch(url, SMALL, media_limits.Expiry())
+    assert " is " in refused.value.private
+    assert "127" not in str(refused.value)  # a client learns no address
+
+
+# -- a server that answers in every way ----------------------------------------------------------
+
+
+class Server:
+    """Answers each path with what ``answers`` has: bytes, or a function of the connection."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bytes | Callable[[socket.socket], None]] = {}
+        self.asked: list[str] = []
+        self.requests: list[bytes] = []
+        self.socket = socket.create_server((HERE, 0))
+        self.port = self.socket.getsockname()[1]
+        self.over = threading.Event()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def url(self, path: str, host: str = HERE) -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    def serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connected, _ = self.socket.accept()
+                threading.Thread(target=self.answer, args=(connected,), daemon=True).start()
+
+    def answer(self, connected: socket.socket) -> None:
+        with connected, suppress(OSError):
+            request = b""
+            while b"\r\n\r\n" not in request:
+                if not (piece := connected.recv(4096)):
+                    return
+                request += piece
+            path = request.split(b" ")[1].decode()
+            self.asked.append(path)
+            self.requests.append(request)
+            answer = self.answers.get(path, b"HTTP/1.1 404 Not Found\r\n\r\n")
+            if callable(answer):
+                answer(connected)
+            else:
+                connected.sendall(answer)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.over.set()
+    made.socket.close()
+
+
+def ok(content: bytes, *headers: str) -> bytes:
+    lines = ["HTTP/1.1 200 OK", "Content-Type: image/png", f"Content-Length: {len(content)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + content
+
+
+def to(location: str, status: int = 302) -> bytes:
+    return f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def resolve(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
+    """Names of the test are this machine; numbers are themselves."""
+    here = host if host.replace(".", "").isdigit() or ":" in host else HERE
+    family = socket.AF_INET6 if ":" in here else socket.AF_INET
+    return [(family, socket.SOCK_STREAM, 6, "", (here, port))]
+
+
+TRUSTING = Policy(resolve, lambda address: address == HERE)
+
+
+def get(url: str, limits: Limits = SMALL, policy: Policy = TRUSTING) -> fetch_policy.Fetched:
+    return within(limits.seconds, lambda expiry: fetch(url, limits, expiry, policy))
+
+
+def test_a_file_is_fetched_by_its_name(server):
+    server.answers["/a?b=1"] = ok(b"image")
+    assert get(server.url("/a?b=1", "images.example")) == (b"image", "image/png")
+    (request,) = server.requests
+    assert f"host: images.example:{server.port}".encode() in request.lower()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("relative", [True, False])
+def test_redirects_are_followed(server, status, relative):
+    server.answers["/a"] = to("/b" if relative else server.url("/b"), status)
+    server.answers["/b"] = ok(b"image")
+    assert get(server.url("/a")).content == b"image"
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("http://127.0.0.2/", "http://[::1]/", "http://10.0.0.1/", "//127.0.0.2/"),
+        *("http://169.254.169.254/latest/", "http://2130706434/", "http://0x7f000002/"),
+        *("file:///etc/passwd", "ftp://example.com/", "data:text/plain,x", "gopher://x/"),
+        *("http://user@example.com/", "http://example.com\\@127.0.0.2/", "https://127.0.0.2/"),
+    ],
+)
+def test_a_redirect_is_judged_as_the_url_was(server, location):
+    server.answers["/a"] = to(location)
+    with pytest.raises(Refused):
+        get(server.url("/a"))
+    assert server.asked == ["/a"]
+
+
+def test_redirects_come_to_an_end(server):
+    server.answers["/a"] = to("/a")
+    with pytest.raises(Refused, match="more than 5 times"):
+        get(server.url("/a"))
+    assert len(server.asked) == 6
+
+
+def test_the_address_that_was_judged_is_the_one_that_is_connected_to(server):
+    """A name that resolves to another address at the next look-up: it is not asked again."""
+    looked_up: list[str] = []
+
+    def rebinding(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
+        looked_up.append(host)
+        return resolve(HERE if len(looked_up) == 1 else "127.0.0.2", port)
+
+    server.answers["/a"] = ok(b"image")
+    policy = Policy(rebinding, lambda address: address == HERE)
+    assert get(server.url("/a", "rebind.example"), policy=policy).content == b"image"
+    assert looked_up == ["rebind.example"]
+    # The second time it resolves to another address: that is judged too.
+    with pytest.raises(Refused, match="not on the public internet"):
+        get(server.url("/a", "rebind.example"), policy=policy)
+
+
+def test_a_redirect_to_a_name_that_changed_is_judged_again(server):
+    answers = iter([HERE, "127.0.0.2"])
+    policy = Policy(
+        lambda host, port, **more: resolve(next(answers), port), lambda address: address == HERE
+    )
+    server.answers["/a"] = to("/b")
+    server.answers["/b"] = ok(b"secret")
+    with pytest.raises(Refused):
+        get(server.url("/a", "rebind.example"), policy=policy)
+    assert server.asked == ["/a"]
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_one_inner_address_among_others_is_enough(server, order):
+    def both(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
+        found = [*resolve(HERE, port), *resolve("127.0.0.2", port)]
+        return found[::-1] if order else found
+
+    with pytest.raises(Refused, match="not on the public internet"):
+        get(server.url("/a", "both.example"), policy=Policy(both, TRUSTING.may_connect))
+    assert not server.asked
+
+
+@pytest.mark.parametrize("answer", [OSError("no such name"), UnicodeError("label"), []])
+def test_a_name_that_is_not_found(answer):
+    def fails(*args: object, **more: object) -> list[tuple[object, ...]]:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(Refused, match="not found"):
+        get("http://none.example/", policy=Policy(fails, TRUSTING.may_connect))
+
+
+def test_a_name_server_that_does_not_answer():
+    over = threading.Event()
+    policy = Policy(lambda *args, **more: over.wait(60) or [], TRUSTING.may_connect)
+    began = time.monotonic()
+    with pytest.raises(Refused, match=r"longer than 0\.3 s"):
+        get("http://slow.example/", Limits(2**20, 0.3), policy)
+    assert time.monotonic() - began < 5
+    over.set()
+
+
+ANSWERS = {
+    "more than announced may be": ok(b"")[:-2].replace(b": 0", b": 2000000") + b"\r\n",
+    "announced in so many digits": ok(b"").replace(b": 0", b": " + b"9" * 40),
+    "packed": ok(b"x", "Content-Encoding: gzip"),
+    "packed twice": ok(b"x", "Content-Encoding: gzip, br"),
+    "cut off": ok(b"x" * 10)[:-5],
+    "cut off in a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    "a chunk of no length": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+    "not found": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    "an error": b"HTTP/1.1 500 Error\r\nContent-Length: 0\r\n\r\n",
+    "a part": b"HTTP/1.1 206 Partial\r\nContent-Length: 1\r\n\r\nx",
+    "nothing there": b"HTTP/1.1 204 None\r\n\r\n",
+    "a redirect to nowhere": b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n",
+    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "no answer": b"",
+    "a line without end": b"HTTP/1.1 200 " + b"a" * 70000,
+    "headers without end": b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_is_not_taken(server, name):
+    server.answers["/a"] = ANSWERS[name]
+    with pytest.raises(Refused):
+        get(server.url("/a"))
+
+
+def send_on_and_on(connected: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            connected.sendall(b"x" * 4096)
+
+
+def chunks_on_and_on(connected: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            connected.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", send_on_and_on),
+        (b"HTTP/1.0 200 OK\r\n\r\n", send_on_and_on),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", send_on_and_on),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunks_on_and_on),
+    ],
+)
+def test_an_answer_that_never_ends(server, head, body):
+    def answer(connected: socket.socket) -> None:
+        connected.sendall(head)
+        body(connected)
+
+    server.answers["/a"] = answer
+    with pytest.raises(Refused, match="larger than 1 MiB"):
+        get(server.url("/a"))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: ",
+    ],
+)
+@pytest.mark.parametrize("drips", [True, False])
+def test_an_answer_that_comes_too_slowly(server, head, drips):
+    ended = threading.Event()
+
+    def answer(connected: socket.socket) -> None:
+        connected.sendall(head)
+        connected.settimeout(0.02)
+        while not server.over.is_set():
+            try:
+                if drips:
+                    connected.sendall(b"a")
+                if not connected.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        ended.set()
+
+    server.answers["/a"] = answer
+    began = time.monotonic()
+    # Where nothing comes at all, the connection may notice it first.
+    with pytest.raises(Refused, match=r"longer than 0\.3 s" if drips else "longer|not answer"):
+        get(server.url("/a"), Limits(2**20, 0.3))
+    assert time.monotonic() - began < 5
+    assert ended.wait(5), "the connection is still open"
+
+
+@pytest.mark.parametrize("more", [b"Content-Length: 9", b"Connection: close", b"A: b"])
+def test_no_thread_is_left(server, more):
+    def answer(connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\n" + more + b"\r\n\r\n")
+        server.over.wait(30)
+
+    server.answers["/a"] = answer
+    with pytest.raises(Refused):
+        get(server.url("/a"), Limits(2**20, 0.2))
+    deadline = time.monotonic() + 5
+    while any(one.name == "mlx_patches-fetch" for one in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_tls_where_there_is_none(server):
+    with pytest.raises(Refused):
+        get(server.url("/a").replace("http", "https"), Limits(2**20, 0.5))
+
+
+def test_proxies_of_the_environment_are_not_asked(server, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.2:1")
+    server.answers["/a"] = ok(b"image")
+    assert get(server.url("/a")).content == b"image"
+
+
+def test_as_much_as_may_be_is_taken(server):
+    server.answers["/a"] = ok(b"x" * SMALL.size)
+    assert len(get(server.url("/a")).content) == SMALL.size
+    server.answers["/b"] = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * SMALL.size
+    assert len(get(server.url("/b")).content) == SMALL.size
+
+
+# -- paths ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """``media`` may be read from; ``outside`` and ``media-other`` may not."""
+    for name in ("media/inner", "outside", "media-other"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("media/a.png", "media/inner/b.png", "outside/secret", "media-other/secret"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "media/link").symlink_to(tmp_path / "outside/secret")
+    (tmp_path / "media/links").symlink_to(tmp_path / "outside")
+    (tmp_path / "media/twice").symlink_to("link")
+    (tmp_path / "media/up").symlink_to("../..")
+    (tmp_path / "media/loop").symlink_to("loop")
+    (tmp_path / "media/nowhere").symlink_to(tmp_path / "outside/none")
+    (tmp_path / "media/fine").symlink_to("inner/b.png")
+    os.mkfifo(tmp_path / "media/pipe")
+    with open(tmp_path / "media/huge", "wb") as file:
+        file.truncate(SMALL.size + 1)
+    return tmp_path
+
+
+PATHS = [
+    *("outside/secret", "media/../outside/secret", "media/inner/../../outside/secret"),
+    *("media/link", "media/links/secret", "media/twice", "media/loop", "media/nowhere"),
+    *("media/up/etc/passwd", "media-other/secret", "media/pipe", "media", "media/inner", "media/"),
+    *("media/none.png", "media/huge", "media/a.png\x00.png"),
+    *("media/..", "media/./..//outside/secret", "media/" + "x" * 5000),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_that_is_refused(folders, path):
+    with pytest.raises(Refused):
+        local_file(f"{folders}/{path}", [folders / "media"], SMALL)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/etc/passwd", "/dev/zero", "/dev/stdin", "/proc/self/environ", "~/.ssh/id_rsa", "a.png"),
+        *("file:///etc/passwd", "\\\\host\\share", "C:\\secret", "", ".", "..", "/", "~"),
+        *("concat:/etc/passwd", "rtsp://127.0.0.1/", "http:/127.0.0.1", "pipe:0", "subfile:,,:/x"),
+    ],
+)
+def test_a_path_elsewhere(folders, path):
+    with pytest.raises(Refused):
+        local_file(path, [folders / "media"], SMALL)
+
+
+@pytest.mark.parametrize(
+    "path", ["media/a.png", "media/inner/b.png", "media/fine", "media/./a.png"]
+)
+def test_a_path_that_is_taken(folders, path):
+    wanted = (folders / path.rstrip("/")).resolve()
+    assert local_file(f"{folders}/{path}", [folders / "media"], SMALL) == str(wanted)
+
+
+def test_what_is_outside_is_not_told_apart_from_what_is_not_there(folders):
+    said = set()
+    for path in ("outside/secret", "outside/none", "media/links/secret", "media/links/none"):
+        with pytest.raises(Refused) as refused:
+            local_file(f"{folders}/{path}", [folders / "media"], SMALL)
+        said.add(str(refused.value))
+    assert len(said) == 1
+
+
+def test_a_file_that_is_not_there_yet(folders):
+    new = folders / "media/new.png"
+    assert local_path(str(new), [folders / "media"]) == new
+    for path in ("media/links/new.png", "outside/new.png", "media/nowhere"):
+        with pytest.raises(Refused):
+            local_path(f"{folders}/{path}", [folders / "media"])
+
+
+def test_the_folders_that_an_operator_names(folders, monkeypatch):
+    monkeypatch.delenv(ROOTS, raising=False)
+    assert media_roots() == []
+    monkeypatch.setenv(ROOTS, os.pathsep.join(["", f"{folders}/media/links", " ", str(folders)]))
+    assert media_roots() == [folders / "outside", folders]
+    monkeypatch.setenv("HOME", str(folders))
+    monkeypatch.setenv(ROOTS, "~/media")
+    assert media_roots() == [folders / "media"]
+
+
+# -- what stands in front of the releases --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:0\nfile:///etc/passwd\n",
+        b"ffconcat version 1.0\nfile /etc/passwd\n",
+        b"<?xml version='1.0'?><MPD><BaseURL>http://127.0.0.1/</BaseURL></MPD>",
+        b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\n",
+        b"",
+    ],
+)
+def test_a_list_of_other_files_is_no_video(start):
+    with pytest.raises(Refused, match="no video"):
+        public_media.checked_video(start)
+
+
+@pytest.mark.parametrize(
+    "start", [b"\x00\x00\x00 ftypisom", b"\x1aE\xdf\xa3", b"RIFF\x24\x00\x00\x00AVI ", b"FLV\x01"]
+)
+def test_videos_are_videos(start):
+    assert public_media.checked_video(start) == start
+
+
+@pytest.mark.parametrize(
+    "images",
+    [["/etc/passwd"], [["http://127.0.0.1/"]], {"url": "http://127.0.0.1/"}, (b"/etc/passwd",)],
+)
+def test_names_within_lists_are_refused(images):
+    with pytest.raises(ValueError, match="Refused to load"):
+        public_media.image_in_hand(lambda img: img, images)
+
+
+def test_lists_of_images_pass():
+    images = [object(), [object()]]
+    assert public_media.image_in_hand(lambda img: img, images) is images
+
+
+def test_no_error_lets_a_source_through(caplog):
+    """Whatever fails in a look is an error of the call, marked as meant: nothing falls back."""
+
+    def look() -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError) as raised:
+        limited_media.guarded("http://example.com/", look)
+    assert is_refusal(raised.value)
+
+
+def test_the_log_says_what_was_refused_in_one_short_line(caplog):
+    source = "http://example.com/\r\nmlx_patches: all is well\r\n" + "x" * 1000
+
+    def look() -> None:
+        raise Refused("its host is not on the public internet", "example.com is 10.0.0.1")
+
+    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="Refused") as raised:
+        limited_media.guarded(source, look)
+    (record,) = caplog.records
+    line = record.getMessage()
+    assert "\n" not in line
+    assert "10.0.0.1" in line
+    assert len(line) < 400
+    assert "10.0.0.1" not in str(raised.value)
+    assert is_refusal(raised.value)
+
+
+def test_an_image_is_not_written_to_the_log():
+    assert media_limits.shown("data:image/png;base64," + "A" * 100) == "'data:image/png;base64,...'"
+
+
+@contextmanager
+def messages(url: object) -> Iterator[dict[str, object]]:
+    """mlx-lm's names for the parts of a request, for one part."""
+    part = {"type": "image_url", "image_url": {"url": url}}
+    release = {"_image_parts": lambda parts: parts, "_image_url": lambda p: p["image_url"]["url"]}
+    yield {"release": release, "parts": [part]}
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "/etc/passwd", "ftp://example.com/a", "HTTPX://a/", ""]
+)
+def test_a_part_that_is_no_url_is_refused_by_the_policy(url):
+    with messages(url) as made, pytest.raises(ValueError, match="only http, https and data"):
+        limited_media.put_images(made["release"], made["parts"], get, everything=True)
+
+
+def test_a_part_is_put_in_place(server):
+    server.answers["/a"] = ok(b"image")
+    with messages(server.url("/a")) as made:
+        limited_media.put_images(made["release"], made["parts"], get)
+        assert made["parts"] == [
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}}
+        ]
+
+
+def test_data_urls_are_measured_by_their_text():
+    small = Limits(300, 1.0)
+    media_limits.check_data_url("data:image/png;base64," + "A" * 400, small)
+    with pytest.raises(Refused, match="larger"):
+        media_limits.check_data_url("data:image/png;base64," + "A" * 500, small)
+    media_limits.check_data_url("data:image/png;base64,!!", small)  # the release's own error
+    media_limits.check_data_url("data:", small)
