@@ -31,6 +31,8 @@ _CATALOGUE = (
     ("arrays-chunks", "caches.recurrent.masks:ARRAYS_CHUNKS", "mlx-lm"),
     ("gated-delta-mask", "masks.gated_delta_mask", "mlx-lm"),
     ("arrays-rows", "caches.recurrent.rows:ARRAYS_ROWS", ""),
+    ("arrays-advance", "caches.recurrent.advance:ARRAYS_ADVANCE", ""),
+    ("offset-chain", "caches.plain.chains:OFFSET_CHAIN", ""),
     ("recurrent-padding", "models.recurrent_padding", ""),
     ("row-by-row", "models.row_by_row", ""),
     ("rope-deltas", "positions.rope_deltas", "mlx-vlm"),
