@@ -15,9 +15,9 @@ from mlx_patches.patches.caches import (
     rotating,
     row_record,
 )
-from mlx_patches.patches.caches.plain import empty, padding, reads
+from mlx_patches.patches.caches.plain import chains, empty, padding, reads
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
-from mlx_patches.patches.caches.recurrent import extract, masks, rows, state
+from mlx_patches.patches.caches.recurrent import advance, extract, masks, rows, state
 from mlx_patches.patches.generation import (
     kv_bits_refused,
     processors_prompt,
@@ -464,6 +464,14 @@ def texts_without_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_empty_prompt, "beginning", lambda tokenizer: [])
 
 
+def counts_that_always_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advance, "goes_on", lambda note, since, padding: False)
+
+
+def offsets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "tie_offset", lambda cache: None)
+
+
 def requests_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_batch_error, "answer", lambda answers, error: None)
 
@@ -494,6 +502,8 @@ MUTANTS: dict[str, Mutant] = {
     "batch-rotating-extract": rows_with_their_padding,
     "rotating-restored": lengths_that_were_not_announced,
     "arrays-mask": lengths_that_are_one_longer,
+    "arrays-advance": counts_that_always_begin,
+    "offset-chain": offsets_that_wait,
     "arrays-rows": padding_of_other_rows,
     "batch-quantized": rows_beside_their_places,
     "batch-turbo-quant": states_without_codecs,
