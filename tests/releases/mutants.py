@@ -19,6 +19,7 @@ from mlx_patches.patches.caches.plain import chains, empty, padding, reads
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.caches.recurrent import advance, extract, masks, rows, state
 from mlx_patches.patches.generation import (
+    generator_stream,
     kv_bits_refused,
     processors_prompt,
     quantize_last_layer,
@@ -26,6 +27,7 @@ from mlx_patches.patches.generation import (
     sinks_warning,
     speculative_split,
     speculative_window,
+    stream_spaces,
     xtc_rows,
 )
 from mlx_patches.patches.loading import extra_eos, phi4_siglip_code
@@ -64,9 +66,11 @@ from mlx_patches.patches.positions import (
 )
 from mlx_patches.patches.server import (
     server_batch_error,
+    server_cache_bytes,
     server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
+    server_short_prompt,
 )
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
@@ -472,6 +476,22 @@ def offsets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chains, "tie_offset", lambda cache: None)
 
 
+def places_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_short_prompt, "first_place", lambda start: start)
+
+
+def caches_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_cache_bytes, "limit_bytes", lambda cache, provider: None)
+
+
+def tokenizers_that_always_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_spaces, "cleans", lambda tokenizer: True)
+
+
+def defaults_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator_stream, "write_defaults", lambda defaults: None)
+
+
 def requests_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_batch_error, "answer", lambda answers, error: None)
 
@@ -536,6 +556,10 @@ MUTANTS: dict[str, Mutant] = {
     "plamo3-window": caches_of_the_window,
     "server-prefix-hit": hits_that_leave_nothing,
     "server-empty-prompt": texts_without_beginning,
+    "server-short-prompt": places_before_the_first,
+    "server-cache-bytes": caches_without_a_limit,
+    "stream-spaces": tokenizers_that_always_clean,
+    "generator-stream": defaults_that_stay,
     "server-batch-error": requests_that_nobody_answers,
     "speculative-window": windows_with_nothing_to_spare,
     "processors-prompt": prompts_of_one_token,
