@@ -469,7 +469,7 @@ def texts_without_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counts_that_always_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advance, "goes_on", lambda note, since, padding: False)
+    monkeypatch.setattr(advance, "goes_on", lambda *_: False)
 
 
 def offsets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from ....core.patch import Patch, Target, around
 from ..plain.reads import make_handle
-from .contract import LM, PADDING, VLM
+from .contract import LM, VLM, write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------
 
-Padding = tuple[Any, ...]
 # The attribute of a cache that knows since when it counts.
 NOTE = "_mlx_patches_counted"
 # Rows join and leave less often than they step: what they chain is evaluated this seldom.
@@ -20,20 +19,24 @@ CHANGES = 16
 
 
 class Counted(NamedTuple):
-    """What a cache's padding was, and how many positions were fed since.
+    """What a cache's padding was, and how many positions were fed since; never changed.
 
     Args:
         since: which application of the patch counts; an earlier one may have missed some.
-        start: the padding when the count began, an array (rows,) or None for each name.
+        left_padding: what it was when the count began, (rows,) or None.
+        lengths: likewise.
         fed: how many positions were fed since.
-        now: the padding as the count left it: another object there is another's.
-        changes: how often others changed the padding.
+        left_padding_now: as the count left it: another object there is another's.
+        lengths_now: likewise.
+        changes: how often others changed either.
     """
 
     since: object
-    start: Padding
+    left_padding: Any
+    lengths: Any
     fed: int
-    now: Padding
+    left_padding_now: Any
+    lengths_now: Any
     changes: int
 
 
@@ -41,46 +44,50 @@ def advance_from_start(
     since: object, advance: Callable[[Any, int], None], cache: Any, N: int
 ) -> None:
     """The release's own ``advance``, from where the count began and by all that was fed since."""
-    held = vars(cache)
-    padding = tuple(held.get(name) for name in PADDING)
-    if all(values is None for values in padding):
+    held = cache.__dict__
+    left_now, lengths_now = held.get("left_padding"), held.get("lengths")
+    if left_now is None and lengths_now is None:
         return advance(cache, N)
     note: Counted | None = held.get(NOTE)
-    if note is None or not goes_on(note, since, padding):
-        note = start_count(cache, note, since, padding)
-    fed = note.fed + N
-    for name, values in zip(PADDING, note.start, strict=True):
-        held[name] = make_handle(values)  # the release changes it in place
+    if note is None or not goes_on(note, since, left_now, lengths_now):
+        note = start_count(cache, note, since, left_now, lengths_now)
+    _, left, lengths, fed, _, _, changes = note
+    # Handles: the release changes them in place.
+    if left is not None:
+        held["left_padding"] = left.__copy__()
+    if lengths is not None:
+        held["lengths"] = lengths.__copy__()
     try:
-        advance(cache, fed)
+        advance(cache, fed + N)
     except BaseException:
-        held.update(zip(PADDING, padding, strict=True))
+        write_padding(cache, {"left_padding": left_now, "lengths": lengths_now})
         raise
-    now = tuple(held.get(name) for name in PADDING)
-    held[NOTE] = note._replace(fed=fed, now=now)
+    left_now, lengths_now = held.get("left_padding"), held.get("lengths")
+    held[NOTE] = Counted(since, left, lengths, fed + N, left_now, lengths_now, changes)
     return None
 
 
-def goes_on(note: Counted, since: object, padding: Padding) -> bool:
+def goes_on(note: Counted, since: object, left: Any, lengths: Any) -> bool:
     """Whether nobody but this count changed the padding."""
-    return note.since is since and all(a is b for a, b in zip(note.now, padding, strict=True))
+    return note.since is since and note.left_padding_now is left and note.lengths_now is lengths
 
 
-def start_count(cache: Any, last: Counted | None, since: object, padding: Padding) -> Counted:
+def start_count(
+    cache: Any, last: Counted | None, since: object, left: Any, lengths: Any
+) -> Counted:
     """Count from this padding on."""
     changes = 0 if last is None else last.changes + 1
     if changes % CHANGES == CHANGES - 1:
-        evaluate_with_state(cache, padding)
-    return Counted(since, tuple(map(make_handle, padding)), 0, padding, changes)
+        evaluate_with_state(cache, [part for part in (left, lengths) if part is not None])
+    return Counted(since, make_handle(left), make_handle(lengths), 0, left, lengths, changes)
 
 
-def evaluate_with_state(cache: Any, padding: Padding) -> None:
+def evaluate_with_state(cache: Any, padding: list[Any]) -> None:
     """Have the padding evaluated when the next step reads the state."""
     import mlx.core as mx
 
     if cache.cache[0] is not None:
-        chained = [values for values in padding if values is not None]
-        cache.cache[0] = mx.depends(cache.cache[0], chained)
+        cache.cache[0] = mx.depends(cache.cache[0], padding)
 
 
 def count_from_start(advance: Any) -> Any:
