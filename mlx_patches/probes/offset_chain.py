@@ -11,6 +11,7 @@ from .arrays_advance import count_edges
 
 STEPS = (64, 256)
 WIDTH = 64
+WINDOW = 8
 
 
 def probe(target: Target) -> Result:
@@ -21,14 +22,14 @@ def probe(target: Target) -> Result:
     kind: Any = getattr(importlib.import_module(target.module), name, None)
     if kind is None:
         raise NotApplicable(f"{target.module} has no {name}")
-    cache = kind([1, 0])
+    cache = kind(WINDOW, [1, 0]) if "Rotating" in name else kind([1, 0])
     most = dict.fromkeys(STEPS, 0)
     token = mx.zeros((2, 1, 1, WIDTH))
     for step in range(1, max(STEPS) + 1):
         mx.eval(cache.update_and_fetch(token, token))
         for until in STEPS:
             if step <= until:
-                most[until] = max(most[until], count_edges(cache.offset))
+                most[until] = max(most[until], count_edges(cache.offset, cache.left_padding))
     fed = max(STEPS)
     if (read := cache.offset.tolist()) != [fed - 1, fed]:
         return Result(True, f"{fed} steps from [-1, 0] are {read}")

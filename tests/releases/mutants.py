@@ -473,7 +473,7 @@ def counts_that_always_begin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def offsets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "tie_offset", lambda cache: None)
+    monkeypatch.setattr(chains, "tie_counts", lambda cache: None)
 
 
 def places_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
