@@ -15,10 +15,11 @@ from mlx_patches.patches.caches import (
     rotating,
     row_record,
 )
-from mlx_patches.patches.caches.plain import empty, padding, reads
+from mlx_patches.patches.caches.plain import chains, empty, padding, reads
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
-from mlx_patches.patches.caches.recurrent import extract, masks, rows, state
+from mlx_patches.patches.caches.recurrent import advance, extract, masks, rows, state
 from mlx_patches.patches.generation import (
+    generator_stream,
     kv_bits_refused,
     processors_prompt,
     quantize_last_layer,
@@ -26,6 +27,7 @@ from mlx_patches.patches.generation import (
     sinks_warning,
     speculative_split,
     speculative_window,
+    stream_spaces,
     xtc_rows,
 )
 from mlx_patches.patches.loading import extra_eos, model_code, norm_shift, phi4_siglip_code
@@ -68,9 +70,11 @@ from mlx_patches.patches.server import (
     media_limits,
     public_media,
     server_batch_error,
+    server_cache_bytes,
     server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
+    server_short_prompt,
     server_start_adapter,
 )
 from mlx_patches.patches.vllm_mlx import (
@@ -495,6 +499,30 @@ def texts_without_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_empty_prompt, "beginning", lambda tokenizer: [])
 
 
+def counts_that_always_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advance, "goes_on", lambda *_: False)
+
+
+def offsets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "tie_counts", lambda cache: None)
+
+
+def places_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_short_prompt, "first_place", lambda start: start)
+
+
+def caches_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_cache_bytes, "limit_bytes", lambda cache, provider: None)
+
+
+def tokenizers_that_always_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_spaces, "cleans", lambda tokenizer: True)
+
+
+def defaults_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator_stream, "write_defaults", lambda defaults: None)
+
+
 def requests_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_batch_error, "answer", lambda answers, error: None)
 
@@ -525,6 +553,8 @@ MUTANTS: dict[str, Mutant] = {
     "batch-rotating-extract": rows_with_their_padding,
     "rotating-restored": lengths_that_were_not_announced,
     "arrays-mask": lengths_that_are_one_longer,
+    "arrays-advance": counts_that_always_begin,
+    "offset-chain": offsets_that_wait,
     "arrays-rows": padding_of_other_rows,
     "batch-quantized": rows_beside_their_places,
     "batch-turbo-quant": states_without_codecs,
@@ -563,6 +593,10 @@ MUTANTS: dict[str, Mutant] = {
     "plamo3-window": caches_of_the_window,
     "server-prefix-hit": hits_that_leave_nothing,
     "server-empty-prompt": texts_without_beginning,
+    "server-short-prompt": places_before_the_first,
+    "server-cache-bytes": caches_without_a_limit,
+    "stream-spaces": tokenizers_that_always_clean,
+    "generator-stream": defaults_that_stay,
     "server-batch-error": requests_that_nobody_answers,
     "speculative-window": windows_with_nothing_to_spare,
     "processors-prompt": prompts_of_one_token,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -47,6 +47,19 @@ SAMPLE = {
     ),
 }
 PROMPT = 6
+# More whose layers count what no layer reads: recurrent ones, and those without rotary positions.
+COUNTING = (
+    "qwen3_next",
+    "kimi_linear",
+    "granitemoehybrid",
+    "falcon_h1",
+    "mamba2",
+    "jamba",
+    "cohere2",
+    "exaone4",
+)
+# Two spans of decode steps; each is longer than it takes until a count is evaluated.
+EARLY, LATE = range(20, 60), range(120, 160)
 # Buffers grow by as much: one that holds just its tokens is then as large as any other.
 BLOCK = 256
 STEPS = 50
@@ -54,15 +67,16 @@ STEPS = 50
 SHARE = 0.01
 
 
-def sample() -> list[Family]:
-    """The families of the sample that the installed release has."""
+def sample(more: Sequence[str] = ()) -> list[Family]:
+    """The families of the sample, and of these, that the installed release has."""
     distribution = "mlx-vlm" if installed("mlx-vlm") else "mlx-lm"
     folder = models_folder(distribution)
     if folder is None:
         return []
     there = {entry.stem for entry in folder.iterdir()}
-    found = ([name for name in names if name in there] for names in SAMPLE[distribution])
-    return [Family(distribution, choice[0]) for choice in found if choice]
+    choices = (*SAMPLE[distribution], *((name,) for name in more))
+    found = ([name for name in names if name in there] for names in choices)
+    return list(dict.fromkeys(Family(distribution, choice[0]) for choice in found if choice))
 
 
 @cache
@@ -97,6 +111,9 @@ def node_debt(family: Family) -> int:
 
 ALL = [pytest.param(family, id=family.name) for family in sample()]
 BATCHED = [pytest.param(family, id=family.name) for family in sample() if runs_batched(family)]
+COUNTED = [
+    pytest.param(family, id=family.name) for family in sample(COUNTING) if runs_batched(family)
+]
 
 
 @cache
@@ -169,6 +186,27 @@ def test_a_batch_without_padding_has_no_more_graph_nodes(family: Family, tmp_pat
     most = node_debt(family)
     over = [f"{part}: {added}" for part, added in more.items() if sum(added.values()) > most]
     assert not over, "\n".join(over)
+
+
+@pytest.mark.parametrize("padding", [[2, 0], [0, 0]], ids=["padded", "equal"])
+@pytest.mark.parametrize("family", COUNTED)
+def test_the_graph_does_not_grow_with_the_steps(
+    family: Family, padding: list[int], tmp_path: Path
+) -> None:
+    """What a step leaves unevaluated in the caches, where the engine asks for tokens alone."""
+    model = model_of(family)
+
+    def left_behind() -> tuple[int, int]:
+        batch = Batch(model, padding)
+        batch.evaluate(batch.prefill(PROMPT))
+        sizes = []
+        for step in range(LATE.stop):
+            mx().eval(batch.step(step))
+            sizes.append(costs.nodes([batch.cache], tmp_path).total())
+        return max(sizes[n] for n in EARLY), max(sizes[n] for n in LATE)
+
+    early, late = patched(left_behind)
+    assert late <= early
 
 
 @pytest.mark.parametrize("family", ALL)

@@ -1,0 +1,35 @@
+"""Looks for the beginning of a thought at the end of prompts of one to twelve tokens."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ..core.patch import Target
+from . import NotApplicable, Result
+
+THOUGHT = 99
+# How many tokens from the end the server looks.
+TAIL = 11
+
+
+def probe(target: Target) -> Result:
+    """Red where a prompt is too short to be searched."""
+    kind: Any = getattr(importlib.import_module(target.module), "TokenizerWrapper", None)
+    if not hasattr(kind, "_find"):
+        raise NotApplicable("this release's server does not look for thoughts in a prompt")
+    tokenizer = kind.__new__(kind)
+    vars(tokenizer)["_think_start_tokens"] = (THOUGHT,)
+    failed = []
+    for length in range(1, TAIL + 2):
+        for place in (-1, length - 1):  # no thought, and one that begins last
+            prompt = list(range(length))
+            if place >= 0:
+                prompt[place] = THOUGHT
+            try:
+                found = tokenizer.rfind_think_start(prompt, start=length - TAIL)
+            except IndexError:
+                found = None
+            if found != place:
+                failed.append(f"{found} for {place} of {length} tokens")
+    return Result(bool(failed), "; ".join(failed) or "every thought is found")

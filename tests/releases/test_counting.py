@@ -1,0 +1,208 @@
+"""``arrays-advance`` and ``offset-chain``: the release's numbers, and graphs that do not grow."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import random
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.recurrent import advance
+from mlx_patches.probes.arrays_advance import count_edges
+
+from .conftest import installed
+
+if not installed("mlx-lm"):
+    pytest.skip("no mlx-lm, whose caches these are", allow_module_level=True)
+mx = pytest.importorskip("mlx.core")
+module = importlib.import_module("mlx_lm.models.cache")
+ARRAYS = catalogue.builtin().get("arrays-advance")
+CHAIN = catalogue.builtin().get("offset-chain")
+counts = pytest.mark.skipif(
+    not hasattr(module.ArraysCache, "advance"), reason="this release's caches do not count"
+)
+
+
+def padded(left=(3, 0), lengths=(9, 5)):
+    cache = module.ArraysCache(1, left_padding=list(left))
+    cache[0] = mx.zeros((len(left), 1))
+    cache.lengths = mx.array(list(lengths))
+    return cache
+
+
+def numbers(cache):
+    """What the cache says of its padding, lists or None."""
+    read = cache.left_padding, cache.lengths
+    return [None if values is None else values.tolist() for values in read]
+
+
+def live(seed):
+    """The padding of a batch after each of many operations, as a host may ask for them."""
+    choose = random.Random(seed)
+    cache = padded()
+    seen = []
+    for _ in range(120):
+        rows = cache[0].shape[0]
+        act = choose.choice(["advance"] * 6 + ["filter", "extend", "prepare", "copy", "finalize"])
+        if act == "advance":
+            cache.advance(choose.randrange(1, 5))
+        elif act == "filter" and rows > 1:
+            kept = mx.array(sorted(choose.sample(range(rows), rows - 1)))
+            cache.left_padding = cache.left_padding[kept]
+            cache.lengths = cache.lengths[kept]
+            cache[0] = cache[0][kept]
+        elif act == "extend" and rows < 6:
+            other = padded()
+            other.advance(2)
+            cache.left_padding = mx.concatenate([cache.left_padding, other.left_padding])
+            cache.lengths = mx.concatenate([cache.lengths, other.lengths])
+            cache[0] = mx.concatenate([cache[0], other[0]])
+        elif act == "prepare":
+            cache.lengths = mx.array([choose.randrange(9) for _ in range(rows)])
+        elif act == "copy":
+            cache = copy.copy(cache)
+        elif act == "finalize" and choose.random() < 0.2:
+            cache.left_padding = mx.array([0] * rows)
+        seen.append(numbers(cache))
+    return seen
+
+
+@counts
+@pytest.mark.parametrize("seed", range(4))
+def test_the_numbers_are_the_releases(seed, ungated):
+    before = live(seed)
+    manager = ungated(ARRAYS)
+    assert live(seed) == before
+    manager.restore()
+
+
+@counts
+def test_it_is_taken_out_and_put_back_in_the_middle_of_a_count(ungated):
+    cache = padded()
+    first = ungated(ARRAYS)
+    cache.advance(2)
+    first.restore()
+    cache.advance(3)  # in place: the object stays
+    second = ungated(ARRAYS)
+    cache.advance(1)
+    assert numbers(cache) == [[-3, -6], [3, -1]]
+    second.restore()
+
+
+@counts
+def test_two_copies_count_apart(ungated):
+    ungated(ARRAYS)
+    cache = padded()
+    cache.advance(1)
+    other = copy.copy(cache)
+    other.advance(5)
+    cache.advance(1)
+    assert numbers(cache) == [[1, -2], [7, 3]]
+    assert numbers(other) == [[-3, -6], [3, -1]]
+
+
+@counts
+def test_what_was_read_stays(ungated):
+    ungated(ARRAYS)
+    cache = padded()
+    cache.advance(1)
+    left = cache.left_padding
+    cache.advance(1)
+    assert left.tolist() == [2, -1]
+
+
+@counts
+def test_a_cache_without_padding_is_left_alone(ungated):
+    ungated(ARRAYS)
+    cache = module.ArraysCache(1)
+    cache[0] = mx.zeros((2, 1))
+    cache.advance(1)
+    assert numbers(cache) == [None, None]
+    assert advance.NOTE not in vars(cache)
+
+
+@counts
+def test_a_step_adds_no_node(ungated):
+    cache = padded()
+    cache.advance(1)
+    before = count_edges(cache.left_padding, cache.lengths)
+    ungated(ARRAYS)
+    cache = padded()
+    cache.advance(1)
+    assert count_edges(cache.left_padding, cache.lengths) == before
+
+
+def test_an_advance_that_raises_leaves_the_padding():
+    def failing(cache, N):
+        cache.left_padding = None
+        raise ValueError("on purpose")
+
+    cache = padded()
+    with pytest.raises(ValueError, match="on purpose"):
+        advance.advance_from_start(object(), failing, cache, 1)
+    assert numbers(cache) == [[3, 0], [9, 5]]
+
+
+@counts
+def test_rows_that_come_and_go_leave_no_chain(ungated):
+    """A batch that is never empty: one more request each few steps, for as long as it runs."""
+    ungated(ARRAYS)
+    cache, sizes = padded(), []
+    for _ in range(12 * advance.CHANGES):
+        cache[0] = cache[0] + 1
+        cache.advance(1)
+        mx.eval(cache[0])
+        kept = mx.array([0])
+        cache.left_padding = mx.concatenate([cache.left_padding[kept], mx.array([0])])
+        cache.lengths = mx.concatenate([cache.lengths[kept], mx.array([9])])
+        sizes.append(count_edges(cache.left_padding, cache.lengths))
+    half = len(sizes) // 2
+    assert max(sizes[half:]) <= max(sizes[:half])
+
+
+# -- offset-chain ----------------------------------------------------------------------------
+
+
+def fed(steps, piece=1):
+    """A batch cache after so many updates, and what the updates answered."""
+    cache, answers = module.BatchKVCache([1, 0]), []
+    for step in range(steps):
+        token = mx.full((2, 1, piece, 8), step, mx.float32)
+        answers.append(cache.update_and_fetch(token, token))
+        mx.eval(answers[-1])
+    return cache, answers
+
+
+@pytest.mark.parametrize("piece", [1, 3, 48])
+def test_keys_values_and_offset_are_the_releases(piece, ungated):
+    cache, answers = fed(70, piece)
+    ungated(CHAIN)
+    other, more = fed(70, piece)
+    assert other.offset.tolist() == cache.offset.tolist()
+    for one, two in zip(answers, more, strict=True):
+        assert all(mx.array_equal(a, b).item() for a, b in zip(one, two, strict=True))
+    assert mx.array_equal(cache.keys, other.keys).item()
+
+
+@pytest.mark.parametrize("piece", [1, 2, 5])
+def test_pieces_of_any_length_are_evaluated(piece, ungated):
+    """A multi-token step need not stop at any given position."""
+    ungated(CHAIN)
+    cache, _ = fed(200, piece)
+    assert count_edges(cache.offset) <= count_edges(fed(1)[0].offset) * 33
+
+
+def test_no_keys_are_copied(ungated):
+    ungated(CHAIN)
+    cache, _ = fed(1, 1000)
+    token = mx.zeros((2, 1, 1, 8))
+    mx.eval(cache.keys, cache.values, token)
+    held = cache.keys.nbytes
+    for _ in range(23):  # position 1024 has a new buffer, whatever the patch does
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        sums = [part.sum() for part in cache.update_and_fetch(token, token)]
+        mx.eval(sums)
+        assert mx.get_peak_memory() - before < held / 2

@@ -1,0 +1,47 @@
+"""``server-cache-bytes``: the smaller limit holds, and nothing is limited that need not be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.server.server_cache_bytes import begin_limited
+
+
+def begun(own, most):
+    """A prompt cache's limit after a server began with it."""
+    cache = SimpleNamespace() if own is None else SimpleNamespace(max_bytes=own)
+    seen = []
+    provider = SimpleNamespace(cli_args=SimpleNamespace(prompt_cache_bytes=most))
+    begin_limited(lambda *args, **kwargs: seen.append((args, kwargs)), "server", provider, cache)
+    assert seen == [(("server", provider, cache), {})]
+    return getattr(cache, "max_bytes", None)
+
+
+@pytest.mark.parametrize(
+    ("own", "most", "limit"),
+    [(1 << 63, 100, 100), (50, 100, 50), (1 << 63, None, 1 << 63), (None, 100, None), (9, 0, 0)],
+)
+def test_the_smaller_limit_holds(own, most, limit):
+    assert begun(own, most) == limit
+
+
+def test_a_provider_without_a_command_line_is_left_alone():
+    cache = SimpleNamespace(max_bytes=7)
+    begin_limited(lambda *args: None, "server", SimpleNamespace(), cache)
+    assert cache.max_bytes == 7
+
+
+def test_a_prompt_that_is_larger_than_the_limit_leaves_an_empty_cache():
+    server = pytest.importorskip("mlx_lm.server")
+    try:
+        cache = server.LRUPromptCache(10, 100)
+    except TypeError:
+        pytest.skip("this release's prompt cache has no limit of bytes")
+    for first, nbytes in enumerate((60, 30, 500, 40)):
+        layer = SimpleNamespace(nbytes=nbytes, is_trimmable=lambda: True)
+        cache.insert_cache("model", [first, 1], [layer])
+        assert cache.nbytes <= 100
+    assert cache.nbytes == 40
+    assert len(cache) == 1
