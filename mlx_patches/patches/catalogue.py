@@ -43,6 +43,7 @@ _CATALOGUE = (
     ("speculative-window", "generation.speculative_window", "mlx-lm"),
     ("speculative-split", "generation.speculative_split", "mlx-lm"),
     ("processors-prompt", "generation.processors_prompt", "mlx-lm"),
+    ("processor-rows", "generation.processor_rows", ""),
     ("quantized-masks", "masks.quantized_masks", ""),
     ("quantized-decode-mask", "masks.quantized_decode_mask", "mlx-vlm"),
     ("quantize-rotating", "generation.quantize_rotating", ""),

@@ -20,6 +20,7 @@ from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.caches.recurrent import extract, masks, rows, state
 from mlx_patches.patches.generation import (
     kv_bits_refused,
+    processor_rows,
     processors_prompt,
     quantize_last_layer,
     quantize_rotating,
@@ -486,6 +487,11 @@ def a_copy_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemma4_attention, "left_alone", lambda replace: replace())
 
 
+def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_rows, "fitted", lambda lists, rows: lists)
+    monkeypatch.setattr(processor_rows, "filled", lambda lists, rows: lists)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -529,6 +535,7 @@ MUTANTS: dict[str, Mutant] = {
     "server-batch-error": requests_that_nobody_answers,
     "speculative-window": windows_with_nothing_to_spare,
     "processors-prompt": prompts_of_one_token,
+    "processor-rows": lists_of_other_rows,
     "recurrent-extract": rows_that_are_all_the_first,
     "cachelist-state": states_of_another_cache,
     "rotating-merge": windows_at_the_beginning,

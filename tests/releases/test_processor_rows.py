@@ -1,0 +1,102 @@
+"""``processor-rows``: rows keep their own processors, and rows without any are as they were."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.generation.processor_rows import filled, fitted, rows_joined
+
+from .conftest import installed
+
+TOKENS = 12
+# Prompts, and the repetition penalty of each; 0 for none.
+ROWS = [([5, 9, 2], 0.0), ([7, 3], 1.8), ([4, 4, 8, 1], 0.0), ([6, 2, 6], 2.5), ([3], 1.3)]
+
+
+@pytest.fixture
+def generate():
+    if not installed("mlx-lm"):
+        pytest.skip("no mlx-lm, whose engine this is")
+    module = importlib.import_module("mlx_lm.generate")
+    if not hasattr(module, "PromptProcessingBatch"):
+        pytest.skip("the lists of this engine are never joined")
+    return module
+
+
+def test_lists_have_an_entry_a_row():
+    kept = [1, 2]
+    assert fitted(kept, 2) is kept
+    assert fitted(kept, 1) == [1]
+    one = ["processor"]
+    rows = filled([None, one, []], 5)
+    assert rows == [[], one, [], [], []]
+    assert rows[1] is one
+    assert len({id(row) for row in rows}) == 5
+    assert filled([one, one], 1) == [one]
+
+
+def test_batches_without_processors_are_joined_as_they_are():
+    bare, other = ([[]], []), ([None], [])
+    batches = [
+        SimpleNamespace(uids=[0], logits_processors=processors, token_context=tokens)
+        for processors, tokens in (bare, other)
+    ]
+    joined = []
+    rows_joined(lambda *both: joined.extend(both), *batches)
+    assert joined == batches
+    for batch, (processors, tokens) in zip(batches, (bare, other), strict=True):
+        assert batch.logits_processors is processors
+        assert batch.token_context is tokens
+
+
+@pytest.mark.parametrize("nothing", [None, []], ids=["None", "empty"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (1, 0, 4, 2, 3), (3, 4, 1, 2, 0)], ids=str)
+def test_rows_that_come_and_go_are_as_alone(generate, order, nothing, ungated):
+    ungated(catalogue.builtin().get("processor-rows"))
+    model = llama()
+    rows = [ROWS[index] for index in order]
+    together = answers(generate, model, rows, nothing, every=3)
+    assert together == [answers(generate, model, [row], nothing)[0] for row in rows]
+
+
+def test_rows_without_processors_are_bit_for_bit_as_released(generate, ungated):
+    model = llama()
+    rows = [(prompt, 0.0) for prompt, _ in ROWS]
+    before = answers(generate, model, rows, [], every=3, told=float_bits)
+    ungated(catalogue.builtin().get("processor-rows"))
+    assert answers(generate, model, rows, [], every=3, told=float_bits) == before
+
+
+def llama():
+    from mlx_patches.lab import Family
+    from mlx_patches.lab.build import build
+
+    return build(Family("mlx-lm", "llama")).module
+
+
+def float_bits(answer):
+    import mlx.core as mx
+
+    return answer.logprobs.view(mx.uint32).tolist()
+
+
+def answers(generate, model, rows, nothing, every=1, told=lambda answer: answer.token):
+    """What the release's engine says for rows that come one by one and end one by one."""
+    from mlx_lm.sample_utils import make_logits_processors
+
+    engine = generate.BatchGenerator(model)
+    said, order = {}, []
+    for turn in range(5 * TOKENS):
+        row, due = divmod(turn, every)
+        if due == 0 and row < len(rows):
+            prompt, penalty = rows[row]
+            own = make_logits_processors(repetition_penalty=penalty) if penalty else nothing
+            length = TOKENS - 2 * len(prompt)
+            order += engine.insert([prompt], [length], logits_processors=[own])
+        for answer in engine.next()[1]:
+            said.setdefault(answer.uid, []).append(told(answer))
+    return [said[uid] for uid in order]
