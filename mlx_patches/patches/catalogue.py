@@ -21,6 +21,7 @@ _CATALOGUE = (
     ("recurrent-extract", "caches.recurrent.extract:RECURRENT_EXTRACT", "mlx-lm"),
     ("mamba-rows", "caches.recurrent.extract:MAMBA_ROWS", "mlx-lm"),
     ("rotating-restored", "caches.rotating:ROTATING_RESTORED", ""),
+    ("joined-dtype", "caches.plain.joined", ""),
     ("never-written", "caches.plain.empty:NEVER_WRITTEN", ""),
     ("gemma2-masks", "masks.gemma2_masks", ""),
     ("learned-positions", "positions.learned_positions", ""),

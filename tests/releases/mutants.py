@@ -15,7 +15,7 @@ from mlx_patches.patches.caches import (
     rotating,
     row_record,
 )
-from mlx_patches.patches.caches.plain import empty, padding, reads
+from mlx_patches.patches.caches.plain import empty, joined, padding, reads
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.caches.recurrent import extract, masks, rows, state
 from mlx_patches.patches.generation import (
@@ -487,6 +487,18 @@ def a_copy_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemma4_attention, "left_alone", lambda replace: replace())
 
 
+def columns_of_the_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlx.core as mx
+
+    start_batch = joined.start_batch
+
+    def start_float32(batch: Any, like: Any) -> None:
+        start_batch(batch, like)
+        batch.keys = batch.keys.astype(mx.float32)
+
+    monkeypatch.setattr(joined, "start_batch", start_float32)
+
+
 def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor_rows, "fitted", lambda lists, rows: lists)
     monkeypatch.setattr(processor_rows, "filled", lambda lists, rows: lists)
@@ -512,6 +524,7 @@ MUTANTS: dict[str, Mutant] = {
     "phi4-siglip-code": code_that_is_trusted,
     "sinks-warning": a_window_without_a_word,
     "single-joins": layers_as_they_are,
+    "joined-dtype": columns_of_the_default_type,
     "never-written": empty_caches_that_are_not,
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
