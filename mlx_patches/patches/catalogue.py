@@ -51,6 +51,8 @@ _CATALOGUE = (
     ("kv-bits-refused", "generation.kv_bits_refused", "mlx-lm"),
     ("vlm-quantize-last-layer", "generation.quantize_last_layer", "mlx-vlm"),
     ("xtc-rows", "generation.xtc_rows", "mlx-lm"),
+    ("top-p-rows", "generation.top_p_rows", "mlx-vlm"),
+    ("top-p-dtype", "generation.top_p_dtype", ""),
     ("extra-eos", "loading.extra_eos", ""),
     ("mask-list", "masks.mask_list", ""),
     ("mask-after-update", "masks.mask_after_update", "mlx-vlm"),

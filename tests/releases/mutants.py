@@ -27,6 +27,8 @@ from mlx_patches.patches.generation import (
     sinks_warning,
     speculative_split,
     speculative_window,
+    top_p_dtype,
+    top_p_rows,
     xtc_rows,
 )
 from mlx_patches.patches.loading import extra_eos, phi4_siglip_code
@@ -499,6 +501,14 @@ def columns_of_the_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "start_batch", start_float32)
 
 
+def probabilities_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top_p_dtype, "precise", lambda logits: logits)
+
+
+def batches_that_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top_p_rows, "several", lambda logits: False)
+
+
 def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor_rows, "fitted", lambda lists, rows: lists)
     monkeypatch.setattr(processor_rows, "filled", lambda lists, rows: lists)
@@ -534,6 +544,8 @@ MUTANTS: dict[str, Mutant] = {
     "server-chunked-hit": hits_that_lack_nothing,
     "speculative-split": as_many_caches_as_layers,
     "kv-bits-refused": models_that_read_all,
+    "top-p-dtype": probabilities_as_they_come,
+    "top-p-rows": batches_that_are_one_row,
     "xtc-rows": rows_at_one_threshold,
     "arrays-extend": batches_of_one_row,
     "dynamic-rope": bases_that_do_not_grow,
