@@ -73,6 +73,7 @@ _CATALOGUE = (
     ("server-chunked-hit", "server.server_chunked_hit", "mlx-lm"),
     ("server-empty-prompt", "server.server_empty_prompt", "mlx-lm"),
     ("server-batch-error", "server.server_batch_error", "mlx-lm"),
+    ("server-xtc", "server.server_xtc", "mlx-lm"),
     ("mllama-text", "models.mllama_text", "mlx-vlm"),
     ("falcon-text", "models.falcon_text", "mlx-vlm"),
     ("prefix-hit", "vllm_mlx.prefix_hit", "vllm-mlx"),

@@ -70,6 +70,7 @@ from mlx_patches.patches.server import (
     server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
+    server_xtc,
 )
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
@@ -509,6 +510,11 @@ def batches_that_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top_p_rows, "several", lambda logits: False)
 
 
+def thresholds_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_xtc, "flat", lambda tokens: tokens)
+    monkeypatch.setattr(server_xtc, "THRESHOLD", 0.0)
+
+
 def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor_rows, "fitted", lambda lists, rows: lists)
     monkeypatch.setattr(processor_rows, "filled", lambda lists, rows: lists)
@@ -557,6 +563,7 @@ MUTANTS: dict[str, Mutant] = {
     "plamo3-window": caches_of_the_window,
     "server-prefix-hit": hits_that_leave_nothing,
     "server-empty-prompt": texts_without_beginning,
+    "server-xtc": thresholds_of_nothing,
     "server-batch-error": requests_that_nobody_answers,
     "speculative-window": windows_with_nothing_to_spare,
     "processors-prompt": prompts_of_one_token,
