@@ -74,10 +74,12 @@ def probe(target: Target) -> Result:
     for turn, rows in alone.items():
         for row in rows:
             generate(module, [(turn, [row])])
-    pairs = zip(sum(together.values(), []), sum(alone.values(), []), strict=True)
+    pairs = zip(_in_order(together), _in_order(alone), strict=True)
     for index, (row, same) in enumerate(pairs):
-        removed = index in _REMOVED.values()
-        said, calls = (same.said[: len(row.said)], row.calls) if removed else (same.said, same.calls)
+        if index in _REMOVED.values():  # before its end: as far as it came
+            said, calls = same.said[: len(row.said)], row.calls
+        else:
+            said, calls = same.said, same.calls
         if (row.said, row.calls) != (said, calls):
             return Result(
                 True, f"row {index} says {row.said} in {row.calls} calls, alone {said} in {calls}"
@@ -89,18 +91,27 @@ def _rows() -> dict[int, list[_Row]]:
     return {turn: [_Row(*one) for one in rows] for turn, rows in _JOINING.items()}
 
 
+def _in_order(rows: dict[int, list[_Row]]) -> list[_Row]:
+    return [row for joining in rows.values() for row in joining]
+
+
 def _prompted(module: ModuleType, joining: Iterable[tuple[int, list[_Row]]]) -> None:
     """As the release's generator has rows join."""
     generator = module.BatchGenerator(_Counting(), prefill_batch_size=4, completion_batch_size=8)
-    waiting, uids = dict(joining), {}
+    waiting = dict(joining)
+    uids: dict[int, _Row] = {}
     order: list[int] = []
     for turn in range(60):
         rows = waiting.get(turn, [])
-        found = generator.insert(
-            [[1, row.first] for row in rows],
-            [row.length for row in rows],
-            logits_processors=[row.processors() for row in rows],
-        ) if rows else []
+        found = (
+            generator.insert(
+                [[1, row.first] for row in rows],
+                [row.length for row in rows],
+                logits_processors=[row.processors() for row in rows],
+            )
+            if rows
+            else []
+        )
         order += found
         uids.update(zip(found, rows, strict=True))
         if turn in _REMOVED and len(order) > _REMOVED[turn]:
@@ -113,7 +124,8 @@ def _joined(module: ModuleType, joining: Iterable[tuple[int, list[_Row]]]) -> No
     """As the release's generator joins batches, each of rows that came together."""
     import mlx.core as mx
 
-    waiting, uids = dict(joining), {}
+    waiting = dict(joining)
+    uids: dict[int, _Row] = {}
     order: list[int] = []
     batch: Any = None
     for turn in range(60):

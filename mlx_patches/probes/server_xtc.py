@@ -51,7 +51,7 @@ def _drawn(sampler: Any) -> set[int]:
 def _requested(module: Any) -> Result:
     """What the server's handler makes of a request's body."""
 
-    class Handler(module.APIHandler):  # type: ignore[name-defined, misc]
+    class Handler(module.APIHandler):  # type: ignore[misc]
         def __init__(self) -> None:
             body = json.dumps({"prompt": "hi", "xtc_probability": 0.5}).encode()
             self.path, self.rfile, self.wfile = "/v1/completions", io.BytesIO(body), io.BytesIO()

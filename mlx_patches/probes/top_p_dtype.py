@@ -62,8 +62,7 @@ def _drawn(top_p_sampling: Any) -> Result:
         if not size / 2 < last < size * 1.2:
             return Result(
                 True,
-                f"top_p={_NUCLEI[0]} draws the {last}th of {_name(dtype)} tokens, where {size} have "
-                "that probability",
+                f"top_p={_NUCLEI[0]} draws the {last}th of {_name(dtype)} tokens, of {size}",
                 figure=last,
             )
     return Result(False, "draws are of the nucleus")
