@@ -100,3 +100,47 @@ def answers(generate, model, rows, nothing, every=1, told=lambda answer: answer.
         for answer in engine.next()[1]:
             said.setdefault(answer.uid, []).append(told(answer))
     return [said[uid] for uid in order]
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 4, 3), (1, 0, 2, 3), (2, 3, 0, 1)], ids=str)
+def test_rows_of_the_vision_engine_are_as_alone(order, ungated):
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose engine this is")
+    if not hasattr(importlib.import_module("mlx_vlm.generate"), "GenerationBatch"):
+        pytest.skip("this engine takes no processors")
+    ungated(catalogue.builtin().get("processor-rows"))
+    rows = [ROWS[index] for index in order]
+    assert vision_answers(rows, every=2) == [vision_answers([row])[0] for row in rows]
+
+
+def vision_answers(rows, every=1):
+    """What mlx-vlm's engine says for rows that come one by one and end one by one."""
+    import mlx.core as mx
+
+    from mlx_patches.lab import Family, engine
+    from mlx_patches.lab.build import build
+
+    def penalized(penalty):
+        def process(tokens, logits):
+            seen = mx.zeros(logits.shape[-1]).at[tokens].add(1) > 0
+            return logits - penalty * seen
+
+        return process
+
+    speak = engine.speaker(
+        build(Family("mlx-vlm", "mistral3")), TOKENS, prefill_batch_size=1, completion_batch_size=8
+    )
+    said, order = {}, []
+    for turn in range(4 * TOKENS):
+        row, due = divmod(turn, every)
+        if due == 0 and row < len(rows):
+            prompt, penalty = rows[row]
+            order += speak.generator.insert(
+                [prompt],
+                max_tokens=[TOKENS - 2 * len(prompt)],
+                prompt_kwargs=[speak._own(prompt)],
+                logits_processors=[[penalized(penalty)] if penalty else None],
+            )
+        for uid, one in speak.next():
+            said.setdefault(uid, []).append(one.token)
+    return [said[uid] for uid in order]
