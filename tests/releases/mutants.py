@@ -15,12 +15,13 @@ from mlx_patches.patches.caches import (
     rotating,
     row_record,
 )
-from mlx_patches.patches.caches.plain import chains, empty, padding, reads
+from mlx_patches.patches.caches.plain import chains, empty, joined, padding, reads
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.caches.recurrent import advance, extract, masks, rows, state
 from mlx_patches.patches.generation import (
     generator_stream,
     kv_bits_refused,
+    processor_rows,
     processors_prompt,
     quantize_last_layer,
     quantize_rotating,
@@ -28,6 +29,8 @@ from mlx_patches.patches.generation import (
     speculative_split,
     speculative_window,
     stream_spaces,
+    top_p_dtype,
+    top_p_rows,
     xtc_rows,
 )
 from mlx_patches.patches.loading import extra_eos, model_code, norm_shift, phi4_siglip_code
@@ -76,6 +79,7 @@ from mlx_patches.patches.server import (
     server_prefix_hit,
     server_short_prompt,
     server_start_adapter,
+    server_xtc,
 )
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
@@ -545,6 +549,36 @@ def a_copy_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemma4_attention, "left_alone", lambda replace: replace())
 
 
+def columns_of_the_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlx.core as mx
+
+    start_batch = joined.start_batch
+
+    def start_float32(batch: Any, like: Any) -> None:
+        start_batch(batch, like)
+        batch.keys = batch.keys.astype(mx.float32)
+
+    monkeypatch.setattr(joined, "start_batch", start_float32)
+
+
+def probabilities_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top_p_dtype, "precise", lambda logits: logits)
+
+
+def batches_that_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top_p_rows, "several", lambda logits: False)
+
+
+def thresholds_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_xtc, "flat", lambda tokens: tokens)
+    monkeypatch.setattr(server_xtc, "THRESHOLD", 0.0)
+
+
+def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_rows, "fitted", lambda lists, rows: lists)
+    monkeypatch.setattr(processor_rows, "filled", lambda lists, rows: lists)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -573,6 +607,7 @@ MUTANTS: dict[str, Mutant] = {
     "server-start-adapter": starts_without_an_adapter,
     "sinks-warning": a_window_without_a_word,
     "single-joins": layers_as_they_are,
+    "joined-dtype": columns_of_the_default_type,
     "never-written": empty_caches_that_are_not,
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
@@ -582,6 +617,8 @@ MUTANTS: dict[str, Mutant] = {
     "server-chunked-hit": hits_that_lack_nothing,
     "speculative-split": as_many_caches_as_layers,
     "kv-bits-refused": models_that_read_all,
+    "top-p-dtype": probabilities_as_they_come,
+    "top-p-rows": batches_that_are_one_row,
     "xtc-rows": rows_at_one_threshold,
     "arrays-extend": batches_of_one_row,
     "dynamic-rope": bases_that_do_not_grow,
@@ -597,9 +634,11 @@ MUTANTS: dict[str, Mutant] = {
     "server-cache-bytes": caches_without_a_limit,
     "stream-spaces": tokenizers_that_always_clean,
     "generator-stream": defaults_that_stay,
+    "server-xtc": thresholds_of_nothing,
     "server-batch-error": requests_that_nobody_answers,
     "speculative-window": windows_with_nothing_to_spare,
     "processors-prompt": prompts_of_one_token,
+    "processor-rows": lists_of_other_rows,
     "recurrent-extract": rows_that_are_all_the_first,
     "cachelist-state": states_of_another_cache,
     "rotating-merge": windows_at_the_beginning,

@@ -1,0 +1,43 @@
+"""``top_p_sampling`` of mlx-vlm raises in a batch.
+
+Why
+    Tokens are sorted in all rows, and then taken in the order of the one row that there is.
+    Several rows raise "Cannot squeeze axis 0 with size 2".
+How
+    A batch is sampled row by row, each as alone.
+Upstream
+    mlx-vlm 0.5.0 takes each row in its own order.
+Retire when
+    No supported release is older than mlx-vlm 0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+
+def sampled(top_p_sampling: Callable[..., Any], logits: Any, *args: Any, **kwargs: Any) -> Any:
+    """Token ids (rows,) that are drawn from logits (rows, vocabulary), each row from its own."""
+    if not several(logits):
+        return top_p_sampling(logits, *args, **kwargs)
+    import mlx.core as mx
+
+    rows = (logits[row : row + 1] for row in range(logits.shape[0]))
+    return mx.concatenate([top_p_sampling(row, *args, **kwargs) for row in rows])
+
+
+def several(logits: Any) -> bool:
+    """Whether there is more than one row."""
+    return bool(logits.ndim == 2 and logits.shape[0] > 1)
+
+
+PATCH = Patch(
+    id="top-p-rows",
+    summary="top_p sampling of a batch raises in mlx-vlm",
+    targets=(Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),),
+    probe="mlx_patches.probes.top_p_rows:probe",
+    module=__name__,
+)
