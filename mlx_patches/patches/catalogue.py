@@ -16,6 +16,7 @@ _CATALOGUE = (
     ("rotating-max-size", "caches.rotating:ROTATING_MAX_SIZE", ""),
     ("batch-rotating-extract", "caches.rotating:BATCH_ROTATING_EXTRACT", "mlx-lm"),
     ("rotating-merge", "caches.rotating:ROTATING_MERGE", ""),
+    ("rotating-last-piece", "caches.rotating_last_piece", ""),
     ("cachelist-state", "caches.lists:CACHELIST_STATE", ""),
     ("arrays-restored", "caches.recurrent.state:ARRAYS_RESTORED", "mlx-lm"),
     ("recurrent-extract", "caches.recurrent.extract:RECURRENT_EXTRACT", "mlx-lm"),
