@@ -72,6 +72,8 @@ _CATALOGUE = (
     ("server-empty-prompt", "server.server_empty_prompt", "mlx-lm"),
     ("server-batch-error", "server.server_batch_error", "mlx-lm"),
     ("vlm-fresh-seed", "server.fresh_seed", "mlx-vlm"),
+    ("vlm-thought-prefix", "server.thought_prefix", "mlx-vlm"),
+    ("vlm-vision-features", "server.vision_features", "mlx-vlm"),
     ("mllama-text", "models.mllama_text", "mlx-vlm"),
     ("falcon-text", "models.falcon_text", "mlx-vlm"),
     ("prefix-hit", "vllm_mlx.prefix_hit", "vllm-mlx"),

@@ -18,7 +18,7 @@ _NEW = (90, 91, 92)
 
 
 class Asked(Exception):
-    """The model would be asked now; holds the caches that it would be given."""
+    """The model would be asked now; holds what it would be given by name."""
 
 
 def probe(target: Target) -> Result:
@@ -62,35 +62,36 @@ def caches_of_turn(
 
     state = module.PromptCacheState()
     state.update(tokens, caches)
+    given = asked(module, input_ids=mx.array([prompt]), prompt_cache_state=state)["prompt_cache"]
+    return list(given) if given and given[0] is caches[0] else None
+
+
+def asked(module: Any, **options: Any) -> dict[str, Any]:
+    """What ``stream_generate`` gives its model by name, and no token is generated."""
     tokenizer = SimpleNamespace(all_special_ids=[], stopping_criteria=lambda token: False)
     processor = SimpleNamespace(
         tokenizer=tokenizer, detokenizer=SimpleNamespace(reset=lambda: None), chat_template=None
     )
     model = SimpleNamespace(
-        config=SimpleNamespace(model_type="gemma3"), language_model=SimpleNamespace(layers=[])
+        config=SimpleNamespace(model_type="gemma3"),
+        language_model=SimpleNamespace(layers=[]),
+        encode_image=lambda pixels: pixels + 0,
     )
     with no_generation(module):
         try:
-            next(
-                module.stream_generate(
-                    model,
-                    processor,
-                    "",
-                    input_ids=mx.array([prompt]),
-                    prompt_cache_state=state,
-                )
-            )
-        except Asked as asked:
-            given = asked.args[0]
-    return given if given and given[0] is caches[0] else None
+            next(module.stream_generate(model, processor, "", **options))
+        except Asked as stop:
+            given: dict[str, Any] = stop.args[0]
+            return given
+    raise AssertionError("a text without its model")
 
 
 @contextmanager
 def no_generation(module: Any) -> Iterator[None]:
     """Stop a stream where it would ask the model."""
 
-    def stop(*args: Any, prompt_cache: Any = None, **kwargs: Any) -> None:
-        raise Asked(prompt_cache)
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise Asked(kwargs)
 
     @contextmanager
     def no_limit(*args: Any) -> Iterator[None]:
