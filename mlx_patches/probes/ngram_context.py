@@ -25,6 +25,9 @@ def probe(target: Target) -> Result:
         ngram_vocab_size_ratio=2,
         emb_neighbor_num=4,
         emb_split_num=1,
+        oe_vocab_size_ratio=2,
+        oe_neighbor_num=4,
+        oe_split_num=1,
     )
     mx.random.seed(0)
     embedding = module.NgramEmbedding(args)
