@@ -13,6 +13,7 @@ from mlx_patches.core.patch import Attribute
 from mlx_patches.patches.caches import (
     lists,
     rotating,
+    rotating_last_piece,
     row_record,
 )
 from mlx_patches.patches.caches.plain import empty, padding, reads
@@ -20,7 +21,9 @@ from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.caches.recurrent import extract, masks, rows, state
 from mlx_patches.patches.generation import (
     kv_bits_refused,
+    max_kv_size_ignored,
     processors_prompt,
+    prompt_cache_cut,
     quantize_last_layer,
     quantize_rotating,
     sinks_warning,
@@ -46,6 +49,7 @@ from mlx_patches.patches.models import (
     aya_blur,
     falcon_text,
     mllama_text,
+    ngram_context,
     recurrent_padding,
     ring_rows,
     row_by_row,
@@ -63,10 +67,13 @@ from mlx_patches.patches.positions import (
     shared_layer_offset,
 )
 from mlx_patches.patches.server import (
+    fresh_seed,
     server_batch_error,
     server_chunked_hit,
     server_empty_prompt,
     server_prefix_hit,
+    thought_prefix,
+    vision_features,
 )
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
@@ -486,6 +493,35 @@ def a_copy_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemma4_attention, "left_alone", lambda replace: replace())
 
 
+def pieces_that_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating_last_piece, "is_piece", lambda cache: False)
+
+
+def contexts_as_short_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram_context, "fill_context", lambda cache, width: None)
+
+
+def caches_that_never_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(max_kv_size_ignored, "grows", lambda layer: False)
+
+
+def windows_that_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_cache_cut, "is_whole", lambda cache: True)
+
+
+def seeds_that_are_all_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh_seed, "draw_seed", lambda: 0)
+
+
+def thoughts_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thought_prefix, "without_word", lambda reasoning, start_marker: reasoning)
+
+
+def images_that_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vision_features, "name_pixels", lambda inputs: "an image")
+    monkeypatch.setattr(vision_features, "name_state", lambda image: image)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -559,4 +595,11 @@ MUTANTS: dict[str, Mutant] = {
     "falcon-text": texts_that_need_no_mask,
     "quantize-rotating": layers_that_refuse,
     "vlm-quantize-last-layer": no_layer_is_the_last,
+    "rotating-last-piece": pieces_that_are_steps,
+    "ngram-context": contexts_as_short_as_they_are,
+    "max-kv-size-ignored": caches_that_never_grow,
+    "vlm-prompt-cache-cut": windows_that_are_whole,
+    "vlm-fresh-seed": seeds_that_are_all_one,
+    "vlm-thought-prefix": thoughts_as_they_come,
+    "vlm-vision-features": images_that_never_change,
 }
