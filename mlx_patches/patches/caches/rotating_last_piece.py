@@ -32,7 +32,7 @@ def updated(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> A
 
 
 def masked(make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwargs: Any) -> Any:
-    """Which columns N tokens attend to, (rows, 1, N, columns), as ``_update_concat`` orders them."""
+    """The columns that N tokens attend to, (rows, 1, N, columns), in ``_update_concat``'s order."""
     if N != 1 or not is_piece(cache):
         return make_mask(cache, N, *args, **kwargs)
     return make_mask(cache, 2, *args, **kwargs)[..., :1, :-1]

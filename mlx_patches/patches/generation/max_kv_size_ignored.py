@@ -55,7 +55,7 @@ def grows(layer: Any) -> bool:
 def warn(model: str, count: int, layers: int) -> None:
     """Say it once a model class."""
     logger.warning(
-        "mlx_patches: %s makes its own caches: max_kv_size is ignored, and %s of %s layers grow with"
+        "mlx_patches: %s makes its own caches: max_kv_size is ignored; %s of %s layers grow with"
         " every token",
         model,
         count,

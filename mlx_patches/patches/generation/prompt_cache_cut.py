@@ -54,7 +54,7 @@ def is_whole(cache: Any) -> bool:
 
 PATCH = Patch(
     id="vlm-prompt-cache-cut",
-    summary="stream_generate cuts a rotating cache at a prefix: the next turn reads a broken window",
+    summary="stream_generate cuts a rotating cache at a prefix: the next turn has a broken window",
     targets=tuple(
         Target(
             "mlx-vlm",
