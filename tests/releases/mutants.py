@@ -13,6 +13,7 @@ from mlx_patches.core.patch import Attribute
 from mlx_patches.patches.caches import (
     lists,
     rotating,
+    rotating_keep,
     rotating_last_piece,
     row_record,
 )
@@ -497,6 +498,11 @@ def pieces_that_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_last_piece, "is_piece", lambda cache: False)
 
 
+def columns_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating_keep, "move_oldest", lambda cache: None)
+    monkeypatch.setattr(rotating_keep, "move_kept", lambda cache, lost: None)
+
+
 def contexts_as_short_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngram_context, "fill_context", lambda cache, width: None)
 
@@ -596,6 +602,7 @@ MUTANTS: dict[str, Mutant] = {
     "quantize-rotating": layers_that_refuse,
     "vlm-quantize-last-layer": no_layer_is_the_last,
     "rotating-last-piece": pieces_that_are_steps,
+    "rotating-keep": columns_that_stay,
     "ngram-context": contexts_as_short_as_they_are,
     "max-kv-size-ignored": caches_that_never_grow,
     "vlm-prompt-cache-cut": windows_that_are_whole,

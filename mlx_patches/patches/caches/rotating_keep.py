@@ -46,10 +46,25 @@ def joined(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> An
     """A piece's keys and values; the columns that are cut for it hold no kept token."""
     if read_keep(cache) and cache.keys is not None:
         cache._temporal_order()
+        forget_lost_padding(cache)
         lost = cache._idx - cache.max_size + 1
         if lost > 0:
             move_kept(cache, lost)
     return update(cache, keys, values)
+
+
+def finalized(finalize: Callable[..., Any], cache: Any) -> Any:
+    """A prompt whose right padding becomes left padding."""
+    if read_keep(cache) and is_padded(cache):
+        forget_lost_padding(cache)
+    return finalize(cache)
+
+
+def forget_lost_padding(cache: Any) -> None:
+    """Count the padding that is there: the release goes on counting down as columns are lost."""
+    import mlx.core as mx
+
+    cache.left_padding = mx.maximum(cache.left_padding, 0)
 
 
 def is_padded(cache: Any) -> bool:
@@ -154,6 +169,7 @@ PATCH = Patch(
             for name, wrapper in (
                 ("_update_in_place", stepped),
                 ("_update_concat", joined),
+                ("finalize", finalized),
                 ("merge", merge_rows),
                 ("extract", extract_row),
                 ("extend", extended),

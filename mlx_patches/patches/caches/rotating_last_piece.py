@@ -22,6 +22,8 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 
 _BATCH = "BatchRotatingKVCache"
+# Who tells a piece from a step.
+_BODY = (f"{_BATCH}.update_and_fetch", f"{_BATCH}.make_mask")
 
 
 def updated(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
@@ -53,8 +55,8 @@ PATCH = Patch(
             ("mlx-vlm", "mlx_vlm.models.cache"),
         )
         for target in (
-            Target(distribution, module, f"{_BATCH}._update_in_place", around(updated)),
-            Target(distribution, module, f"{_BATCH}.make_mask", around(masked)),
+            Target(distribution, module, f"{_BATCH}._update_in_place", around(updated), _BODY),
+            Target(distribution, module, f"{_BATCH}.make_mask", around(masked), _BODY),
         )
     ),
     probe="mlx_patches.probes.rotating_last_piece:probe",
