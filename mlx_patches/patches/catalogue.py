@@ -77,6 +77,7 @@ _CATALOGUE = (
     ("vlm-fresh-seed", "server.fresh_seed", "mlx-vlm"),
     ("vlm-thought-prefix", "server.thought_prefix", "mlx-vlm"),
     ("vlm-vision-features", "server.vision_features", "mlx-vlm"),
+    ("tool-arguments", "server.tool_arguments", "mlx-lm"),
     ("mllama-text", "models.mllama_text", "mlx-vlm"),
     ("falcon-text", "models.falcon_text", "mlx-vlm"),
     ("prefix-hit", "vllm_mlx.prefix_hit", "vllm-mlx"),

@@ -74,6 +74,7 @@ from mlx_patches.patches.server import (
     server_empty_prompt,
     server_prefix_hit,
     thought_prefix,
+    tool_arguments,
     vision_features,
 )
 from mlx_patches.patches.vllm_mlx import (
@@ -523,6 +524,14 @@ def thoughts_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thought_prefix, "without_word", lambda reasoning, start_marker: reasoning)
 
 
+def calls_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_arguments, "read_integer", int)
+    monkeypatch.setattr(tool_arguments, "read_json", lambda text, default: None)
+    monkeypatch.setattr(tool_arguments, "close_names", lambda call: call)
+    monkeypatch.setattr(tool_arguments, "strip_name", lambda text: text)
+    monkeypatch.setattr(tool_arguments, "find_calls", lambda text: iter(()))
+
+
 def images_that_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vision_features, "name_pixels", lambda inputs: "an image")
     monkeypatch.setattr(vision_features, "name_state", lambda image: image)
@@ -608,5 +617,6 @@ MUTANTS: dict[str, Mutant] = {
     "vlm-prompt-cache-cut": windows_that_are_whole,
     "vlm-fresh-seed": seeds_that_are_all_one,
     "vlm-thought-prefix": thoughts_as_they_come,
+    "tool-arguments": calls_as_they_come,
     "vlm-vision-features": images_that_never_change,
 }
