@@ -525,7 +525,7 @@ def thoughts_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def calls_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_arguments, "read_integer", int)
+    monkeypatch.setattr(tool_arguments, "is_integer", lambda text: False)
     monkeypatch.setattr(tool_arguments, "read_json", lambda text, default: None)
     monkeypatch.setattr(tool_arguments, "close_names", lambda call: call)
     monkeypatch.setattr(tool_arguments, "strip_name", lambda text: text)

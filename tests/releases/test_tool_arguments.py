@@ -46,8 +46,10 @@ def test_a_value_is_what_its_schema_says(text, kind, wanted, ungated):
 @pytest.mark.parametrize(("text", "kind"), [("seven", "integer"), ("7.5", "int"), ("x", "number")])
 def test_what_is_no_number_is_an_error(text, kind, ungated):
     manager = ungated(PATCH)
-    with pytest.raises(ValueError):
-        convert(text, type=kind)
+    for _ in range(5):
+        with pytest.raises(ValueError):
+            convert(text, type=kind)
+    assert convert("7.0", type="integer") == 7
     assert all(outcome.status != "failed" for outcome in manager.status())
 
 

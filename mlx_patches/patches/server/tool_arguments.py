@@ -24,7 +24,7 @@ from typing import Any
 
 from ...core.patch import Patch, Target, around
 
-_INTEGERS = ("int", "uint", "long", "short", "unsigned")
+_NUMBERS = ("int", "uint", "long", "short", "unsigned", "num", "float")
 _OPEN_NAME = re.compile(r"(\A\s*|<parameter=\s*)([^\s<>]+)(?=\s*[\n<])")
 _HEADER = re.compile(r"([\w-]+)\s*\[ARGS\]\s*")
 
@@ -37,9 +37,11 @@ def converted(
     try:
         value = convert(text, name, schema, *more)
     except (ValueError, SyntaxError):
-        if kind.startswith(("num", "float")):
-            raise
-        return read_integer(text) if kind.startswith(_INTEGERS) else read_json(text, text)
+        if not kind.startswith(_NUMBERS):
+            return read_json(text, text)
+        if is_integer(text):
+            return int(float(text))
+        raise
     if value is text and not kind and schema.get(name):
         read = read_json(text, text)
         return read if isinstance(read, (dict, list)) else text
@@ -52,16 +54,12 @@ def type_of(schema: Mapping[str, Any], name: str) -> str:
     return str(entry.get("type", "")).strip().lower() if isinstance(entry, Mapping) else ""
 
 
-def read_integer(text: str) -> int:
-    """An integer that is written as a number with a point.
-
-    Raises:
-        ValueError: it is no integer.
-    """
-    number = float(text)
-    if not number.is_integer():
-        raise ValueError(f"no integer: {text!r}")
-    return int(number)
+def is_integer(text: str) -> bool:
+    """Whether a text is an integer, with a point or without."""
+    try:
+        return float(text).is_integer()
+    except ValueError:
+        return False
 
 
 def read_json(text: str, default: Any) -> Any:
