@@ -123,19 +123,28 @@ def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> An
 
 
 def cut_behind(row: Any) -> Any:
-    """A row that holds its kept tokens and the newest, a window in all; not touched itself."""
-    import mlx.core as mx
+    """A row that holds its kept tokens and the newest in order of age, a window in all.
 
+    The row itself where it does so already, or was never written. It is not touched.
+    """
     size = min(row.offset, row.max_size)
-    if row.keys is None or row.keys.shape[2] <= row.max_size:
+    if row.keys is None or (row._idx == size and row.keys.shape[2] <= row.max_size):
         return row
     cut = copy.copy(row)
     cut.keys, cut.values = (
-        mx.concatenate([side[..., : row.keep, :], side[..., row.keep - size :, :]], axis=2)
-        for side in (row._temporal_order(row.keys), row._temporal_order(row.values))
+        take_kept(row._temporal_order(side), row.keep, size) for side in (row.keys, row.values)
     )
     cut._idx = size
     return cut
+
+
+def take_kept(side: Any, keep: int, size: int) -> Any:
+    """The first ``keep`` and the newest columns of keys or values, ``size`` in all."""
+    import mlx.core as mx
+
+    if side.shape[2] <= size:
+        return side
+    return mx.concatenate([side[..., :keep, :], side[..., keep - size :, :]], axis=2)
 
 
 def extract_row(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
