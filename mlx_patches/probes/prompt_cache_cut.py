@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ..core.patch import Target
 from . import NotApplicable, Result
@@ -100,11 +101,5 @@ def no_generation(module: Any) -> Iterator[None]:
     stands = {"generate_step": stop, "wired_limit": no_limit}
     if hasattr(module, "make_streaming_detokenizer"):
         stands["make_streaming_detokenizer"] = lambda processor: None
-    before = {name: getattr(module, name) for name in stands}
-    for name, stand in stands.items():
-        setattr(module, name, stand)
-    try:
+    with mock.patch.multiple(module, **stands):
         yield
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
