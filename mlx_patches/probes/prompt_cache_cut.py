@@ -101,5 +101,5 @@ def no_generation(module: Any) -> Iterator[None]:
     stands = {"generate_step": stop, "wired_limit": no_limit}
     if hasattr(module, "make_streaming_detokenizer"):
         stands["make_streaming_detokenizer"] = lambda processor: None
-    with mock.patch.multiple(module, **stands):
+    with mock.patch.dict(vars(module), stands):
         yield

@@ -8,7 +8,7 @@ How
     The word is taken off before, where it stands, and a line break goes in front: the release
     finds nothing to eat, and strips the line break itself.
 Upstream
-    mlx-vlm #1934; fixed by #2203, in mlx-vlm 0.7.1 or later.
+    Reported as mlx-vlm #1934. Fixed in mlx-vlm 0.7.10 (#2203).
 Retire when
     No supported release uses ``lstrip("thought")``.
 """

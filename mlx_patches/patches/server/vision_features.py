@@ -8,8 +8,7 @@ How
     a file by its name, time and size, and none of an address, whose content is not known before
     it was read.
 Upstream
-    mlx-vlm #1933; mlx-vlm 0.7.10 keeps features by pixels, and so does the release before it
-    that has ``processed_image_key``.
+    Reported as mlx-vlm #1933. mlx-vlm 0.7.10 keeps features by pixels.
 Retire when
     No supported release keeps features by an image's name.
 """
