@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
+from .offset_alias import cache_of
 
 WINDOW, KEEP = 8, 2
 _LENGTHS = (3, 8, 13)
@@ -18,7 +19,7 @@ def probe(target: Target) -> Result:
     import mlx.core as mx
 
     caches = importlib.import_module(target.module)
-    kind = caches.BatchRotatingKVCache
+    kind = cache_of(target)
     if not hasattr(kind, "merge"):
         raise NotApplicable("this release does not merge caches")
     for one_piece in (False, True):
