@@ -13,6 +13,8 @@ from mlx_patches.core.patch import Attribute
 from mlx_patches.patches.caches import (
     lists,
     rotating,
+    rotating_keep,
+    rotating_last_piece,
     row_record,
 )
 from mlx_patches.patches.caches.plain import chains, empty, joined, padding, reads
@@ -21,8 +23,10 @@ from mlx_patches.patches.caches.recurrent import advance, extract, masks, rows, 
 from mlx_patches.patches.generation import (
     generator_stream,
     kv_bits_refused,
+    max_kv_size_ignored,
     processor_rows,
     processors_prompt,
+    prompt_cache_cut,
     quantize_last_layer,
     quantize_rotating,
     sinks_warning,
@@ -51,6 +55,7 @@ from mlx_patches.patches.models import (
     aya_blur,
     falcon_text,
     mllama_text,
+    ngram_context,
     recurrent_padding,
     ring_rows,
     row_by_row,
@@ -69,6 +74,7 @@ from mlx_patches.patches.positions import (
 )
 from mlx_patches.patches.server import (
     fetch_policy,
+    fresh_seed,
     limited_media,
     media_limits,
     public_media,
@@ -80,6 +86,9 @@ from mlx_patches.patches.server import (
     server_short_prompt,
     server_start_adapter,
     server_xtc,
+    thought_prefix,
+    tool_arguments,
+    vision_features,
 )
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
@@ -579,6 +588,48 @@ def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor_rows, "filled", lambda lists, rows: lists)
 
 
+def pieces_that_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating_last_piece, "is_piece", lambda cache: False)
+
+
+def columns_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating_keep, "move_oldest", lambda cache: None)
+    monkeypatch.setattr(rotating_keep, "move_kept", lambda cache, lost: None)
+
+
+def contexts_as_short_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram_context, "fill_context", lambda cache, width: None)
+
+
+def caches_that_never_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(max_kv_size_ignored, "grows", lambda layer: False)
+
+
+def windows_that_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_cache_cut, "is_whole", lambda cache: True)
+
+
+def seeds_that_are_all_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh_seed, "draw_seed", lambda: 0)
+
+
+def thoughts_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thought_prefix, "without_word", lambda reasoning, start_marker: reasoning)
+
+
+def calls_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_arguments, "is_integer", lambda text: False)
+    monkeypatch.setattr(tool_arguments, "read_json", lambda text, default: None)
+    monkeypatch.setattr(tool_arguments, "close_names", lambda call: call)
+    monkeypatch.setattr(tool_arguments, "strip_name", lambda text: text)
+    monkeypatch.setattr(tool_arguments, "find_calls", lambda text: iter(()))
+
+
+def images_that_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vision_features, "name_pixels", lambda inputs: "an image")
+    monkeypatch.setattr(vision_features, "name_state", lambda image: image)
+
+
 MUTANTS: dict[str, Mutant] = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
@@ -669,4 +720,13 @@ MUTANTS: dict[str, Mutant] = {
     "falcon-text": texts_that_need_no_mask,
     "quantize-rotating": layers_that_refuse,
     "vlm-quantize-last-layer": no_layer_is_the_last,
+    "rotating-last-piece": pieces_that_are_steps,
+    "rotating-keep": columns_that_stay,
+    "ngram-context": contexts_as_short_as_they_are,
+    "max-kv-size-ignored": caches_that_never_grow,
+    "vlm-prompt-cache-cut": windows_that_are_whole,
+    "vlm-fresh-seed": seeds_that_are_all_one,
+    "vlm-thought-prefix": thoughts_as_they_come,
+    "tool-arguments": calls_as_they_come,
+    "vlm-vision-features": images_that_never_change,
 }

@@ -5,7 +5,8 @@ Why
     the newest. A batch's window has no place for them: ``BatchGenerator(max_kv_size=...)``
     forgets them as soon as a row is longer, and its text drifts from what it says alone.
 How
-    One warning, when such a generator is made. The window itself is left as it is.
+    One warning, when such a generator is made. The window itself is left as it is; where
+    ``rotating-keep`` gives it a place for first tokens, nothing is said.
 Upstream
     Not repaired in mlx-lm 0.32.2.
 Retire when
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,11 +35,17 @@ def warns(init: Callable[..., None]) -> Callable[..., None]:
         nonlocal said
         init(generator, *args, **kwargs)
         size = signature.bind(generator, *args, **kwargs).arguments.get("max_kv_size")
-        if size is not None and not said:
+        if size is not None and not said and not keeps_first(generator):
             said = True
             warn(size)
 
     return __init__
+
+
+def keeps_first(generator: Any) -> bool:
+    """Whether rows are made with a place for first tokens, and a batch has one too."""
+    batch = sys.modules["mlx_lm.models.cache"].BatchRotatingKVCache
+    return hasattr(batch, "keep") and not hasattr(generator, "_make_new_cache")
 
 
 def warn(size: int) -> None:

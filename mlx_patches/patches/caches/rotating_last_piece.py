@@ -1,0 +1,64 @@
+"""A right-padded prompt whose last piece is one token cannot end in a rotating batch.
+
+Why
+    While right padding is pending, a ``BatchRotatingKVCache`` takes pieces of a prompt at its
+    end. It tells a piece from a decode step by its length alone. A last piece of one token is
+    refused: "finalize() should be called before deocoding with BatchRotatingKVCache". Every
+    request of the batch fails, in each family with a sliding window.
+How
+    Until ``finalize`` a piece of one token is taken like any other piece, and its mask is the one
+    that the first of two tokens gets. Where no padding is pending nothing changes.
+Upstream
+    Not fixed in mlx-lm 0.32.2. mlx-vlm 0.7 looks at the pending padding.
+Retire when
+    ``update_and_fetch`` looks at ``_lengths`` in every supported release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+_BATCH = "BatchRotatingKVCache"
+# Who tells a piece from a step.
+_BODY = (f"{_BATCH}.update_and_fetch", f"{_BATCH}.make_mask")
+
+
+def updated(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+    """The keys and values that one token (rows, heads, 1, width) attends to, it included."""
+    if not is_piece(cache):
+        return update(cache, keys, values)
+    return cache._update_concat(keys, values)
+
+
+def masked(make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwargs: Any) -> Any:
+    """The columns that N tokens attend to, (rows, 1, N, columns), in ``_update_concat``'s order."""
+    if N != 1 or not is_piece(cache):
+        return make_mask(cache, N, *args, **kwargs)
+    return make_mask(cache, 2, *args, **kwargs)[..., :1, :-1]
+
+
+def is_piece(cache: Any) -> bool:
+    """Whether the next token is a piece of a prompt whose right padding is pending."""
+    return cache.__dict__.get("_lengths") is not None
+
+
+PATCH = Patch(
+    id="rotating-last-piece",
+    summary="a right-padded prompt whose last piece is one token cannot end in a rotating batch",
+    targets=tuple(
+        target
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.cache"),
+            ("mlx-vlm", "mlx_vlm.models.cache"),
+        )
+        for target in (
+            Target(distribution, module, f"{_BATCH}._update_in_place", around(updated), _BODY),
+            Target(distribution, module, f"{_BATCH}.make_mask", around(masked), _BODY),
+        )
+    ),
+    probe="mlx_patches.probes.rotating_last_piece:probe",
+    module=__name__,
+)

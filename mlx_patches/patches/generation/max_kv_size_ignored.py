@@ -1,0 +1,78 @@
+"""``max_kv_size`` is ignored where a model makes its own caches, and nobody says so.
+
+Why
+    ``make_prompt_cache`` asks the model where it has ``make_cache``, and that takes no size.
+    Whoever limits the memory of Gemma, GPT-OSS, Qwen3-Next or any hybrid limits nothing: the
+    full attention layers grow until the process ends.
+How
+    One warning a model class. The caches are left as the model makes them: its masks and its
+    shared layers are written for these.
+Upstream
+    Documented in mlx-lm 0.32.2, and silent. mlx-vlm #1995, vllm-mlx #688.
+Retire when
+    ``make_cache`` takes the size, or the release says that it does not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+logger = logging.getLogger("mlx_patches")
+
+
+def made(
+    make: Callable[..., list[Any]],
+    model: Any,
+    max_kv_size: int | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> list[Any]:
+    """A model's caches, a layer each."""
+    caches = make(model, max_kv_size, *args, **kwargs)
+    if max_kv_size is not None:
+        count = sum(map(grows, caches))
+        if count:
+            warn(f"{type(model).__module__}.{type(model).__qualname__}", count, len(caches))
+    return caches
+
+
+def grows(layer: Any) -> bool:
+    """Whether a layer's cache grows with every token."""
+    parts = getattr(layer, "caches", None)
+    if parts is not None:
+        return any(map(grows, parts))
+    if getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None):
+        return False
+    return hasattr(layer, "keys")
+
+
+@cache
+def warn(model: str, count: int, layers: int) -> None:
+    """Say it once a model class."""
+    logger.warning(
+        "mlx_patches: %s makes its own caches: max_kv_size is ignored; %s of %s layers grow with"
+        " every token",
+        model,
+        count,
+        layers,
+    )
+
+
+PATCH = Patch(
+    id="max-kv-size-ignored",
+    summary="max_kv_size is ignored where a model makes its own caches, and nobody says so",
+    targets=tuple(
+        Target(distribution, module, "make_prompt_cache", around(made))
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.cache"),
+            ("mlx-vlm", "mlx_vlm.models.cache"),
+        )
+    ),
+    probe="mlx_patches.probes.max_kv_size_ignored:probe",
+    module=__name__,
+)

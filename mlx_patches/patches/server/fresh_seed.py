@@ -1,0 +1,66 @@
+"""``mlx_vlm.server`` gives every request without a seed the same sample.
+
+Why
+    A request that names no seed is sampled with seed 0, and a token is drawn by seed and
+    position alone. The same prompt has the same answer at any temperature, in every try and in
+    every row of a batch: who asks for several answers gets one.
+How
+    A sampler without a seed draws one of its own, once a request. A request for which no seed
+    was sent says so; a seed that was sent, 0 too, gives the answer that it gave before.
+Upstream
+    Reported as mlx-vlm #1818. Not fixed in mlx-vlm 0.7.10; mlx-vlm #1844 is open.
+Retire when
+    The server draws a seed where a request has none.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Attribute, Patch, Target, around, stored
+
+
+def seeded(
+    init: Callable[..., None], sampler: Any, *args: Any, seed: int | None = None, **kwargs: Any
+) -> None:
+    """A sampler's ``__init__``, with a seed in any case."""
+    init(sampler, *args, seed=draw_seed() if seed is None else seed, **kwargs)
+
+
+def draw_seed() -> int:
+    """A seed that no other request has: 32 bits, as many as a sampler reads."""
+    return secrets.randbits(32)
+
+
+def sent_seed(request: Any) -> int | None:
+    """The seed that a request was sent with; None where it was not, whatever the default."""
+    seed = stored(request, "seed")
+    fields = request.model_fields_set
+    return seed if "seed" in fields else None
+
+
+PATCH = Patch(
+    id="vlm-fresh-seed",
+    summary="mlx_vlm.server gives every request without a seed the same sample",
+    targets=(
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.server.generation",
+            "_PositionedTargetSampler.__init__",
+            around(seeded),
+        ),
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.server.schemas",
+            "VLMRequest.seed",
+            lambda original: Attribute("seed", sent_seed),
+            body=("VLMRequest",),
+            adds=True,
+            supports=True,
+        ),
+    ),
+    probe="mlx_patches.probes.fresh_seed:probe",
+    module=__name__,
+)

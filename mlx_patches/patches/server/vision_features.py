@@ -1,0 +1,132 @@
+"""An image that changed is answered about as it was: features are kept by its name.
+
+Why
+    Features of an image are kept for later turns by its path or URL. A camera that writes one
+    file over, or a URL that shows another picture, gets the answer about the first one.
+How
+    The server keeps features by the pixels that it has read. ``stream_generate`` keeps those of
+    a file by its name, time and size, and none of an address, whose content is not known before
+    it was read.
+Upstream
+    Reported as mlx-vlm #1933. mlx-vlm 0.7.10 keeps features by pixels.
+Retire when
+    No supported release keeps features by an image's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+
+def embedded(
+    embed: Callable[..., Any],
+    server: Any,
+    raw_inputs: Mapping[str, Any],
+    images: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A request's embeddings, whose features are kept by its pixels."""
+    kept = getattr(server, "vision_cache", None) is not None
+    if kept and images is not None and raw_inputs.get("pixel_values") is not None:
+        images = name_pixels(raw_inputs)
+    return embed(server, raw_inputs, images, *args, **kwargs)
+
+
+def name_pixels(inputs: Mapping[str, Any]) -> str:
+    """A name for the images of a prompt: of all inputs but those that have a value a token."""
+    shape = getattr(inputs.get("input_ids"), "shape", None)
+    digest = hashlib.sha256()
+    for name in sorted(inputs):
+        if getattr(inputs[name], "shape", ()) != shape:
+            digest.update(name.encode())
+            add(digest, inputs[name])
+    return f"pixels:{digest.hexdigest()}"
+
+
+def add(digest: Any, value: Any) -> None:
+    """Add an input to a hash: an array by its shape, dtype and bytes, parts one by one."""
+    import mlx.core as mx
+
+    if isinstance(value, (list, tuple)):
+        digest.update(f"{len(value)} parts".encode())
+        for part in value:
+            add(digest, part)
+    elif isinstance(value, mx.array):
+        digest.update(f"{value.shape} {value.dtype}".encode())
+        digest.update(memoryview(mx.contiguous(value).reshape(-1).view(mx.uint8)))
+    elif hasattr(value, "tobytes"):
+        digest.update(f"{getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}".encode())
+        digest.update(value.tobytes())
+    else:
+        digest.update(repr(value).encode())
+
+
+def streamed(
+    stream: Callable[..., Iterator[Any]],
+    *args: Any,
+    vision_cache: Any = None,
+    **kwargs: Any,
+) -> Iterator[Any]:
+    """An answer piece by piece; features of files are kept by what the files are now."""
+    if vision_cache is not None:
+        kwargs["vision_cache"] = ByState(vision_cache)
+    return stream(*args, **kwargs)
+
+
+class ByState:
+    """A cache of features that tells a changed file from the one before."""
+
+    def __init__(self, features: Any):
+        self.features = features
+
+    def get(self, image: Any) -> Any:
+        """An image's features; None where none are known of what it is now."""
+        return None if is_remote(image) else self.features.get(name_state(image))
+
+    def put(self, image: Any, features: Any) -> None:
+        """Keep an image's features, if it can be told later whether it has changed."""
+        if not is_remote(image):
+            self.features.put(name_state(image), features)
+
+
+def name_state(image: Any) -> Any:
+    """A file's name with its time and size; what is no file as it is."""
+    if isinstance(image, (list, tuple)):
+        return [name_state(one) for one in image]
+    if not isinstance(image, (str, os.PathLike)):
+        return image
+    try:
+        state = os.stat(image)
+    except (OSError, ValueError):
+        return image
+    return f"{os.fspath(image)}@{state.st_mtime_ns}:{state.st_size}:{state.st_ino}"
+
+
+def is_remote(image: Any) -> bool:
+    """Whether an image, or one of several, is read from an address."""
+    if isinstance(image, (list, tuple)):
+        return any(map(is_remote, image))
+    return isinstance(image, str) and image[:8].lower().startswith(("http://", "https://"))
+
+
+PATCH = Patch(
+    id="vlm-vision-features",
+    summary="an image that changed is answered about as it was: features are kept by its name",
+    targets=tuple(
+        Target("mlx-vlm", module, name, around(wrapper))
+        for module, name, wrapper in (
+            ("mlx_vlm.server", "ResponseGenerator._gpu_embed", embedded),
+            ("mlx_vlm.server.generation", "ResponseGenerator._gpu_embed", embedded),
+            ("mlx_vlm.generate", "stream_generate", streamed),
+            ("mlx_vlm.generate.dispatch", "stream_generate", streamed),
+        )
+    ),
+    probe="mlx_patches.probes.vision_features:probe",
+    module=__name__,
+)

@@ -1,0 +1,38 @@
+"""Samples for two requests of the same prompt at temperature 1."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ..core.patch import Target
+from . import NotApplicable, Result
+
+_POSITIONS = list(range(24))
+_VOCABULARY = 64
+
+
+def probe(target: Target) -> Result:
+    """Red where both say the same without a seed, or another thing with one seed."""
+    try:
+        samplers = importlib.import_module("mlx_vlm.server.generation")._PositionedTargetSampler
+        schema = importlib.import_module("mlx_vlm.server.schemas").VLMRequest
+    except (ImportError, AttributeError) as error:
+        raise NotApplicable("this release's server draws no token by its position") from error
+    for sent in ({"seed": 0}, {"seed": 7}):
+        if answer(samplers, schema, **sent) != answer(samplers, schema, **sent):
+            return Result(True, f"two answers with seed {sent['seed']} differ")
+    if answer(samplers, schema) == answer(samplers, schema):
+        return Result(True, f"two requests without a seed draw the same {len(_POSITIONS)} tokens")
+    return Result(False, "requests without a seed draw other tokens, those with one the same")
+
+
+def answer(samplers: Any, schema: Any, **sent: int) -> Any:
+    """The tokens of an answer to a request that was sent with these fields."""
+    import mlx.core as mx
+
+    request = schema.model_construct(**sent)
+    sampler = samplers(temperature=1.0, top_p=1.0, seed=getattr(request, "seed", None))
+    logprobs = mx.zeros((len(_POSITIONS), _VOCABULARY))
+    rows = [0] * len(_POSITIONS)
+    return sampler.sample_target(logprobs, row_ids=rows, positions=_POSITIONS).tolist()

@@ -1,0 +1,105 @@
+"""Streams a second turn that shares a prefix with the first, whose caches rotate."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from ..core.patch import Target
+from . import NotApplicable, Result
+from .rotating_last_piece import fed
+
+# A window, how many tokens the first turn left, and how many of them the second shares.
+CASES = ((4, 8, 6), (16, 8, 5), (8, 8, 3))
+_NEW = (90, 91, 92)
+
+
+class Asked(Exception):
+    """The model would be asked now; holds what it would be given by name."""
+
+
+def probe(target: Target) -> Result:
+    """Red where the caches of the second turn are not those of its prefix."""
+    module = importlib.import_module(target.module)
+    for name in ("PromptCacheState", "stream_generate"):
+        owner = getattr(getattr(module, name, None), "__module__", None)
+        if owner != target.module:
+            raise NotApplicable(f"{target.module} has no {name} of its own")
+    for window, held, shared in CASES:
+        wrong = otherwise(module, window, held, shared)
+        if wrong:
+            return Result(True, f"window {window}, {held} tokens cut to {shared}: {wrong}")
+    return Result(False, "the second turn goes on from its prefix")
+
+
+def otherwise(module: Any, window: int, held: int, shared: int) -> str:
+    """What the second turn sees beside its past; empty where all is right."""
+    import mlx.core as mx
+
+    kinds = importlib.import_module("mlx_vlm.models.cache")
+    caches = [fed(kinds.KVCache(), held), fed(kinds.RotatingKVCache(max_size=window), held)]
+    prompt = [*range(1, shared + 1), *_NEW]
+    given = caches_of_turn(module, caches, list(range(1, held + 1)), prompt)
+    if given is None:
+        return ""
+    for cache in given:
+        step = mx.full((1, 1, 1, 1), float(shared + 1))
+        keys = sorted(cache.update_and_fetch(step, step)[0].reshape(-1).tolist())
+        first = max(1, shared + 2 - window) if hasattr(cache, "max_size") else 1
+        if keys != list(range(first, shared + 2)):
+            return f"token {shared + 1} sees {keys}"
+    return ""
+
+
+def caches_of_turn(
+    module: Any, caches: list[Any], tokens: list[int], prompt: list[int]
+) -> list[Any] | None:
+    """The caches that a turn is given; None where it starts with none of the last turn's."""
+    import mlx.core as mx
+
+    state = module.PromptCacheState()
+    state.update(tokens, caches)
+    given = asked(module, input_ids=mx.array([prompt]), prompt_cache_state=state)["prompt_cache"]
+    return list(given) if given and given[0] is caches[0] else None
+
+
+def asked(module: Any, **options: Any) -> dict[str, Any]:
+    """What ``stream_generate`` gives its model by name, and no token is generated."""
+    tokenizer = SimpleNamespace(all_special_ids=[], stopping_criteria=lambda token: False)
+    processor = SimpleNamespace(
+        tokenizer=tokenizer, detokenizer=SimpleNamespace(reset=lambda: None), chat_template=None
+    )
+    model = SimpleNamespace(
+        config=SimpleNamespace(model_type="gemma3"),
+        language_model=SimpleNamespace(layers=[]),
+        encode_image=lambda pixels: pixels + 0,
+    )
+    with no_generation(module):
+        try:
+            next(module.stream_generate(model, processor, "", **options))
+        except Asked as stop:
+            given: dict[str, Any] = stop.args[0]
+            return given
+    raise AssertionError("a text without its model")
+
+
+@contextmanager
+def no_generation(module: Any) -> Iterator[None]:
+    """Stop a stream where it would ask the model."""
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise Asked(kwargs)
+
+    @contextmanager
+    def no_limit(*args: Any) -> Iterator[None]:
+        yield
+
+    stands = {"generate_step": stop, "wired_limit": no_limit}
+    if hasattr(module, "make_streaming_detokenizer"):
+        stands["make_streaming_detokenizer"] = lambda processor: None
+    with mock.patch.dict(vars(module), stands):
+        yield

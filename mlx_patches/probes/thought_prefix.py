@@ -1,0 +1,24 @@
+"""Splits answers whose thoughts begin with letters of the word "thought"."""
+
+from __future__ import annotations
+
+import importlib
+
+from ..core.patch import Target
+from . import NotApplicable, Result
+
+_THOUGHTS = ("got it, it is 42", "the user asks", "hoping so", "though small", "42 it is")
+_OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
+
+
+def probe(target: Target) -> Result:
+    """Red where a thought is not what was said."""
+    split = getattr(importlib.import_module(target.module), "_split_thinking", None)
+    if split is None:
+        raise NotApplicable("this release splits no thoughts here")
+    for opening in _OPENINGS:
+        for thought in _THOUGHTS:
+            reasoning, content = split(f"{opening}{thought}<channel|>Yes.")
+            if (reasoning, content) != (thought, "Yes."):
+                return Result(True, f"{thought!r} is given as {reasoning!r}")
+    return Result(False, "thoughts are given as they were said")

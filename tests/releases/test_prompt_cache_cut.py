@@ -1,0 +1,66 @@
+"""``vlm-prompt-cache-cut``: what is cut, what is read anew, and what stays of the last turn."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.generation.prompt_cache_cut import found
+from mlx_patches.probes.rotating_last_piece import fed
+
+from .conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
+PATCH = catalogue.builtin().get("vlm-prompt-cache-cut")
+HELD = 8
+
+
+class State:
+    def __init__(self, *caches):
+        self.cache, self.token_ids = list(caches), list(range(HELD))
+
+    def find(self, new_ids):
+        return next(
+            (at for at, (a, b) in enumerate(zip(self.token_ids, new_ids, strict=False)) if a != b),
+            min(len(self.token_ids), len(new_ids)),
+        )
+
+
+@pytest.fixture
+def kinds():
+    return importlib.import_module("mlx_vlm.models.cache")
+
+
+def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
+    state = State(fed(kinds.KVCache(), HELD), fed(kinds.RotatingKVCache(max_size=16), HELD))
+    assert found(State.find, state, [0, 1, 2, 9, 9]) == 3
+    assert [cache.offset for cache in state.cache] == [3, 3]
+    assert state.token_ids == [0, 1, 2]
+
+
+@pytest.mark.parametrize("prompt", [[0, 1, 2, 3, 4, 5, 6, 7, 9], [9, 9], [0, 1, 2]])
+def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
+    """All of the last turn, nothing of it, and a prompt that is part of it."""
+    state = State(fed(kinds.RotatingKVCache(max_size=4), HELD))
+    assert found(State.find, state, prompt) == State.find(state, prompt)
+    assert state.cache[0].offset == HELD
+    assert len(state.token_ids) == HELD
+
+
+def test_what_cannot_be_cut_is_read_anew(kinds):
+    class Recurrent:
+        """A cache without an offset, as recurrent layers have."""
+
+    for other in (fed(kinds.RotatingKVCache(max_size=4), HELD), Recurrent()):
+        plain = fed(kinds.KVCache(), HELD)
+        state = State(plain, other)
+        assert found(State.find, state, [0, 1, 2, 9, 9]) == 0
+        assert plain.offset == HELD
+
+
+def test_no_cache_is_no_matter():
+    state = State()
+    state.cache = None
+    assert found(State.find, state, [0, 1, 9]) == 2

@@ -1,0 +1,134 @@
+"""``rotating-keep``: batches of whole models that keep first tokens, in all that hosts do."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.lab import Family
+from mlx_patches.lab.build import build
+from mlx_patches.patches import catalogue
+
+from .conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
+PATCHES = ("rotating-merge", "batch-rotating-extract", "rotating-last-piece", "rotating-keep")
+WINDOW = 12
+
+
+@pytest.fixture
+def release(ungated):
+    module = importlib.import_module("mlx_lm.models.cache")
+    if not hasattr(module.BatchRotatingKVCache, "merge"):
+        pytest.skip("this release does not merge caches")
+    for name in PATCHES:
+        ungated(catalogue.builtin().get(name))
+    return module
+
+
+@pytest.fixture
+def model():
+    return build(Family("mlx-lm", "qwen3")).module
+
+
+def rows_of(release, model, *lengths, keep=4):
+    """The caches of prompts of these lengths."""
+    import mlx.core as mx
+
+    rows = []
+    for length in lengths:
+        caches = [release.RotatingKVCache(max_size=WINDOW, keep=keep) for _ in model.layers]
+        model(mx.arange(2, length + 2)[None] % 50, cache=caches)
+        rows.append(caches)
+    return rows
+
+
+def merged(rows):
+    return [layers[0].merge(list(layers)) for layers in zip(*rows, strict=True)]
+
+
+def step(model, batch, rows, tokens):
+    """One decode step together and alone; the logits must be the same."""
+    import mlx.core as mx
+
+    together = model(mx.array([[token] for token in tokens]), cache=batch)
+    for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        alone = model(mx.array([[token]]), cache=row)
+        assert mx.abs(together[number] - alone[0]).max().item() < 2e-3, number
+
+
+def test_rows_outgrow_their_window_as_alone(release, model):
+    lengths = (2, WINDOW - 1, WINDOW, 30)
+    rows, batch = rows_of(release, model, *lengths), merged(rows_of(release, model, *lengths))
+    for number in range(3 * WINDOW):
+        step(model, batch, rows, [number % 50 + one for one in range(len(rows))])
+
+
+def test_rows_leave_and_join(release, model):
+    rows, batch = rows_of(release, model, 5, 30), merged(rows_of(release, model, 5, 30))
+    for number in range(WINDOW):
+        step(model, batch, rows, [number, number + 1])
+    for layer in batch:
+        layer.filter([1])
+    more = rows_of(release, model, 3, 14)
+    joining = merged(rows_of(release, model, 3, 14))
+    step(model, joining, more, [8, 9])
+    for layer, other in zip(batch, joining, strict=True):
+        layer.extend(other)
+    rows = [rows[1], *more]
+    for number in range(2 * WINDOW):
+        step(model, batch, rows, [number, number + 1, number + 2])
+    taken = [layer.extract(2) for layer in batch]
+    assert [row.keep for row in taken] == [4] * len(taken)
+    again = merged([rows[0], taken])
+    for number in range(WINDOW):
+        step(model, again, [rows[0], rows[2]], [number, number + 3])
+
+
+@pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)])
+def test_a_prompt_with_history_is_read_in_pieces(release, model, pieces):
+    """Rows of unequal prompts, padded on the right, whose windows are full or not."""
+    import mlx.core as mx
+
+    if not hasattr(release.BatchRotatingKVCache, "finalize"):
+        pytest.skip("this release pads no prompt on the right")
+    lengths, prompts = (4, 11, 30), ([7, 8, 9], [5], [3, 4])
+    rows, batch = rows_of(release, model, *lengths), merged(rows_of(release, model, *lengths))
+    padded = mx.array([prompt + [0] * (3 - len(prompt)) for prompt in prompts])
+    for layer in batch:
+        layer.prepare(
+            lengths=[len(prompt) for prompt in prompts],
+            right_padding=[3 - len(prompt) for prompt in prompts],
+        )
+    done = 0
+    for piece in pieces:
+        model(padded[:, done : done + piece], cache=batch)
+        done += piece
+    for layer in batch:
+        layer.finalize()
+    for row, prompt in zip(rows, prompts, strict=True):
+        for piece in pieces:
+            own, prompt = prompt[:piece], prompt[piece:]
+            if own:
+                model(mx.array([own]), cache=row)
+    for number in range(2 * WINDOW):
+        step(model, batch, rows, [number, number + 1, number + 2])
+
+
+def test_rows_that_keep_nothing_are_the_release_s(release, model):
+    rows = rows_of(release, model, 5, 30, keep=0)
+    batch = merged(rows_of(release, model, 5, 30, keep=0))
+    assert [layer.keep for layer in batch] == [0] * len(batch)
+    for number in range(2 * WINDOW):
+        step(model, batch, rows, [number, number + 1])
+
+
+def test_a_step_reads_nothing_from_the_device(release, model, device_reads):
+    import mlx.core as mx
+
+    batch = merged(rows_of(release, model, 5, 30))
+    device_reads.clear()
+    for number in range(2 * WINDOW):
+        model(mx.array([[number], [number]]), cache=batch)
+    assert not device_reads

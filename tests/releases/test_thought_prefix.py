@@ -1,0 +1,32 @@
+"""``vlm-thought-prefix``: markers of other models, and thoughts of nothing."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.patches import catalogue
+
+PATCH = catalogue.builtin().get("vlm-thought-prefix")
+pytestmark = pytest.mark.skipif(
+    not source_file("mlx_vlm.server.responses_state"), reason="no such server here"
+)
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "marker", "wanted"),
+    [
+        ("<think>the\n", "<think>", "the"),
+        ("<|channel>thought\nto be\n", "<|channel>thought", "to be"),
+        ("thoughthat\n", "<|channel>thought", "hat"),
+        ("", "<|channel>thought", ""),
+        ("thought\n", "<|channel>thought", ""),
+        ("  got it", "<|channel>thought", "got it"),
+    ],
+)
+def test_a_thought_is_cleaned_of_its_marker_alone(reasoning, marker, wanted, ungated):
+    ungated(PATCH)
+    module = importlib.import_module("mlx_vlm.server.responses_state")
+    assert module._clean_reasoning(reasoning, marker) == wanted
