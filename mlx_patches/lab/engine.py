@@ -465,7 +465,7 @@ class _VlmSpeaker:
 
     def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
         self.model = model
-        self.generator = generator(_TextOnly(model), _Endless(), max_tokens=count, **options)
+        self.generator = generator(TextOnly(model), Endless(), max_tokens=count, **options)
         self.by_row = "prompt_kwargs" in inspect.signature(self.generator.insert).parameters
         self.waiting: list[int] = []
 
@@ -519,7 +519,7 @@ class _VlmSpeaker:
         return own
 
 
-class _TextOnly:
+class TextOnly:
     """A language model that reads token ids, whatever embeddings it is given."""
 
     def __init__(self, model: LabModel):
@@ -537,7 +537,7 @@ class _TextOnly:
         return SimpleNamespace(logits=self._model.call(tokens, cache, **kwargs))
 
     @property
-    def language_model(self) -> _TextOnly:
+    def language_model(self) -> TextOnly:
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -547,7 +547,7 @@ class _TextOnly:
         setattr(self._model.module, name, value)
 
 
-class _Endless:
+class Endless:
     """A tokenizer, as far as a batch generator needs one: no token ends a text."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..probes import NotApplicable
-from . import Cell, LabModel, engine
+from . import Cell, LabModel, engine, offline
 from .compare import differences, spoken
 
 # A prompt shorter than the window of a shrunk model, one longer, one in between.
@@ -287,6 +287,21 @@ def engine_(model: LabModel) -> Cell:
     first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
     said = engine.generate(model, [first, second], late, count)
     expected = [alone(model, prompt, count) for prompt in (first, second, late)]
+    return spoken(said, expected, model.tolerance)
+
+
+@scenario("batch-generate")
+def batch_generate(model: LabModel) -> Cell:
+    """Unequal prompts through the release's public function, against each prompt through it."""
+    rows = rows_of(model, sorted(LENGTHS))
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
+    count = steps(model)
+    said = offline.batch_generate(model, prompts, count)
+    if model.family.distribution == "mlx-lm":
+        expected = [alone(model, prompt, count) for prompt in prompts]
+    else:
+        own = [offline.batch_generate(model, [prompt], count)[0] for prompt in prompts]
+        expected = [[one.every for one in row] for row in own]
     return spoken(said, expected, model.tolerance)
 
 

@@ -48,6 +48,8 @@ _CATALOGUE = (
     ("quantize-rotating", "generation.quantize_rotating", ""),
     ("kv-bits-refused", "generation.kv_bits_refused", "mlx-lm"),
     ("vlm-quantize-last-layer", "generation.quantize_last_layer", "mlx-vlm"),
+    ("padded-prompts", "generation.batch_generate:PADDED_PROMPTS", "mlx-vlm"),
+    ("padded-deltas", "generation.batch_generate:PADDED_DELTAS", "mlx-vlm"),
     ("xtc-rows", "generation.xtc_rows", "mlx-lm"),
     ("extra-eos", "loading.extra_eos", ""),
     ("mask-list", "masks.mask_list", ""),
