@@ -534,10 +534,12 @@ class TextOnly:
         n_to_process: Any = None,
         **kwargs: Any,
     ) -> Any:
+        """The logits of the tokens."""
         return SimpleNamespace(logits=self._model.call(tokens, cache, **kwargs))
 
     @property
     def language_model(self) -> TextOnly:
+        """Itself."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -554,9 +556,10 @@ class Endless:
         self.stopping_criteria = self
 
     def add_eos_token_ids(self, ids: Any) -> None:
-        pass
+        """Takes them, and forgets them."""
 
     def __call__(self, token: Any) -> bool:
+        """Whether this token ends a text: never."""
         return False
 
 

@@ -25,55 +25,77 @@ _IDS = re.compile(r"ids((?: \d+)+);")
 
 
 def batch_generate(
-    model: LabModel, prompts: Sequence[Sequence[int]], count: int
+    model: LabModel, prompts: Sequence[Sequence[int]], count: int, grid: Any = None
 ) -> list[list[Said]]:
     """What the public function says, greedily, row by row.
 
     Args:
+        model: of the family.
         prompts: token ids, a row each, in ascending order of length: the release sorts them.
         count: how many tokens each row says.
+        grid: (1, 3), of the image in every prompt, None for texts.
     """
     package = importlib.import_module(package_of(model.family.distribution))
     generate = getattr(package, "batch_generate", None)
     if generate is None:
         raise NotApplicable("the release has no batch_generate")
-    heard = Heard()
-    options = {"max_tokens": count, "sampler": heard}
     if model.family.distribution == "mlx-lm":
-        prompts = [list(prompt) for prompt in prompts]
-        texts = generate(model.module, Numbers(), prompts=prompts, **options).texts
-    else:
-        texts = [f"ids {' '.join(map(str, prompt))};" for prompt in prompts]
-        texts = generate(WholeModel(model), Numbers(), prompts=texts, **options).texts
-    tokens = [[int(figure) for figure in text.split()] for text in texts]
+        answers = generate(model.module, _Numbers(), [list(p) for p in prompts], max_tokens=count)
+        return [[Said(token) for token in _figures(text)] for text in answers.texts]
+    heard = _Heard()
+    texts = [f"ids {' '.join(map(str, prompt))};" for prompt in prompts]
+    images = None if grid is None else [_blank() for _ in prompts]
+    whole = WholeModel(model, grid is not None)
+    answers = generate(
+        whole, _Numbers(grid), images, prompts=texts, max_tokens=count, sampler=heard
+    )
+    tokens = [_figures(text) for text in answers.texts]
     return [
         [Said(token, every=step[row]) for token, step in zip(own, heard.steps, strict=False)]
         for row, own in enumerate(tokens)
     ]
 
 
+def _figures(text: str) -> list[int]:
+    return [int(figure) for figure in text.split()]
+
+
+def _blank() -> Any:
+    return importlib.import_module("PIL.Image").new("RGB", (28, 28))
+
+
 class WholeModel:
     """A model without a vision part around a tiny language model."""
 
-    def __init__(self, model: LabModel):
+    def __init__(self, model: LabModel, images: bool = False):
         self.model = model
-        self.shell = shell(model)
+        self.shell = None if images else shell(model)
         self.language_model = model.module if self.shell else TextOnly(model)
         self.config = config(model)
 
     def get_input_embeddings(
         self, input_ids: Any, pixel_values: Any = None, mask: Any = None, **kwargs: Any
     ) -> Any:
-        """The family's own; else empty ones, with what the language model knows of positions."""
+        """The family's own; else empty ones, with what the language model knows of positions.
+
+        An image is what the language model makes of its tokens.
+        """
         if self.shell is not None:
             return self.shell.get_input_embeddings(input_ids, pixel_values, mask=mask, **kwargs)
         import mlx.core as mx
 
         base = importlib.import_module(f"{package_of(self.model.family.distribution)}.models.base")
         own: dict[str, Any] = {}
-        if own_positions(self.model):
-            index = self.model.module.get_rope_index(input_ids, attention_mask=mask)
-            own["position_ids"], own["rope_deltas"], *_ = index
+        grid = kwargs.get("image_grid_thw")
+        hands = own_positions(self.model) if hasattr(self.model.module, "get_rope_index") else 0
+        if hands or grid is not None:
+            index = self.model.module.get_rope_index
+            own["position_ids"], own["rope_deltas"], *_ = index(
+                input_ids, grid, attention_mask=mask
+            )
+        if not hands:
+            self.model.module._position_ids = own.pop("position_ids", None)
+            self.model.module._rope_deltas = own.pop("rope_deltas", None)
         return base.InputEmbeddingsFeatures(inputs_embeds=mx.zeros((*input_ids.shape, 1)), **own)
 
 
@@ -102,8 +124,7 @@ def shell(model: LabModel) -> Any:
         own = {name: value for name, value in made.to_dict().items() if value is not None}
         said = model.module(tokens, cache=model.make_cache(), **own)
         mx.eval(getattr(said, "logits", said))
-    except Exception as e:
-        print("SHELL", type(e), e)
+    except Exception:  # it needs its vision part all the same
         return None
     return whole
 
@@ -121,7 +142,7 @@ def config(model: LabModel) -> Any:
     return SimpleNamespace(**{**marks, **settings, "model_type": name})
 
 
-class Heard:
+class _Heard:
     """Takes the likeliest token of each row, and keeps what it chose from."""
 
     def __init__(self) -> None:
@@ -134,7 +155,7 @@ class Heard:
         return mx.argmax(logprobs, axis=-1)
 
 
-class Numbers:
+class _Numbers:
     """A tokenizer, processor and detokenizer of texts that hold token ids in figures.
 
     No token ends a text.
@@ -145,30 +166,43 @@ class Numbers:
     pad_token_id = eos_token_id = PADDING
     eos_token_ids: tuple[int, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, grid: Any = None) -> None:
+        self.grid = grid
         self.said: list[int] = []
         self.stopping_criteria = Endless()
 
-    def __call__(self, prompts: Any, padding_side: str = "left", **options: Any) -> Any:
-        """Token ids and their mask, both (prompts, tokens)."""
+    def __call__(
+        self, text: Any, images: Any = None, padding_side: str = "left", **options: Any
+    ) -> Any:
+        """Token ids and their mask, both (prompts, tokens), and what there is of images."""
         import mlx.core as mx
 
-        rows = [read_ids(prompt) for prompt in prompts]
-        pads = [max(map(len, rows)) - len(row) for row in rows]
+        rows = [read_ids(prompt) for prompt in text]
+        longest = max(map(len, rows))
         ids, mask = [], []
-        for row, pad in zip(rows, pads, strict=True):
-            parts = ([PADDING] * pad, row), ([0] * pad, [1] * len(row))
-            first, second = (part[:: 1 if padding_side == "left" else -1] for part in parts)
-            ids.append(first[0] + first[1])
-            mask.append(second[0] + second[1])
-        return SimpleNamespace(input_ids=mx.array(ids), attention_mask=mx.array(mask))
+        for row in rows:
+            pad = [PADDING] * (longest - len(row))
+            left = padding_side == "left"
+            ids.append(pad + row if left else row + pad)
+            mask.append(
+                [int(at is not pad) for at in ([pad, row] if left else [row, pad]) for _ in at]
+            )
+        inputs = {"input_ids": mx.array(ids), "attention_mask": mx.array(mask)}
+        if images is None:
+            return SimpleNamespace(**inputs)
+        pixels = mx.zeros((len(images), 1))
+        return {
+            **inputs,
+            "pixel_values": pixels,
+            "image_grid_thw": mx.concatenate([self.grid] * len(images)),
+        }
 
     def apply_chat_template(self, messages: Any, **options: Any) -> str:
         """The messages, in which the figures stay as they are."""
         return str(messages)
 
     @property
-    def detokenizer(self) -> Numbers:
+    def detokenizer(self) -> _Numbers:
         return self
 
     def reset(self) -> None:

@@ -19,6 +19,7 @@ from mlx_patches.patches.caches.plain import empty, padding, reads
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.caches.recurrent import extract, masks, rows, state
 from mlx_patches.patches.generation import (
+    batch_generate,
     kv_bits_refused,
     processors_prompt,
     quantize_last_layer,
@@ -472,6 +473,15 @@ def windows_with_nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative_window, "spare", lambda layer: 0)
 
 
+def prompts_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("padded_spans", "spans_by_padding"):
+        monkeypatch.setattr(batch_generate, name, lambda *_: None)
+
+
+def deltas_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_generate, "rebased", lambda row, padding=0: row)
+
+
 def prompts_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors_prompt, "unseen", lambda prompt, tokens: prompt[:0])
 
@@ -528,6 +538,8 @@ MUTANTS: dict[str, Mutant] = {
     "server-empty-prompt": texts_without_beginning,
     "server-batch-error": requests_that_nobody_answers,
     "speculative-window": windows_with_nothing_to_spare,
+    "padded-prompts": prompts_with_their_padding,
+    "padded-deltas": deltas_with_their_padding,
     "processors-prompt": prompts_of_one_token,
     "recurrent-extract": rows_that_are_all_the_first,
     "cachelist-state": states_of_another_cache,

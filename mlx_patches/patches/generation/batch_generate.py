@@ -129,7 +129,7 @@ def spans_by_padding(prompts: Sequence[Sequence[int]], padding: int | None) -> l
 def find_span(mask: Sequence[int], gaps: bool = False) -> Span | None:
     """Where a row's prompt is; None where it has none, or, without ``gaps``, gaps in it."""
     kept = [place for place, keep in enumerate(mask) if keep]
-    if not kept or not gaps and kept[-1] - kept[0] + 1 != len(kept):
+    if not kept or (not gaps and kept[-1] - kept[0] + 1 != len(kept)):
         return None
     return kept[0], kept[-1] + 1
 
