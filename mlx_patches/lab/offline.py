@@ -111,15 +111,15 @@ def shell(model: LabModel) -> Any:
     kind = getattr(importlib.import_module(f"{package}.models.{model.family.name}"), "Model", None)
     if kind is None or not hasattr(kind, "get_input_embeddings"):
         return None
+    tokens = mx.array([[1, 2, 3]])
     whole = kind.__new__(kind)
     nn.Module.__init__(whole)
-    whole.language_model, whole.config = model.module, config(model)
-    whole.model_type = model.family.name
-    for part in PARTS:
-        if not hasattr(whole, part):
-            setattr(whole, part, None)
-    tokens = mx.array([[1, 2, 3]])
     try:
+        whole.language_model, whole.config = model.module, config(model)
+        whole.model_type = model.family.name
+        for part in PARTS:
+            if not hasattr(whole, part):
+                setattr(whole, part, None)
         made = whole.get_input_embeddings(tokens, None, mask=mx.ones_like(tokens))
         own = {name: value for name, value in made.to_dict().items() if value is not None}
         said = model.module(tokens, cache=model.make_cache(), **own)
@@ -161,12 +161,12 @@ class _Numbers:
     No token ends a text.
     """
 
-    chat_template = "figures"
     pad_token = eos_token = "0"
     pad_token_id = eos_token_id = PADDING
     eos_token_ids: tuple[int, ...] = ()
 
     def __init__(self, grid: Any = None) -> None:
+        self.chat_template = "figures"  # looked for in the instance
         self.grid = grid
         self.said: list[int] = []
         self.stopping_criteria = Endless()

@@ -43,7 +43,7 @@ def compare(target: Target, family: str) -> Result:
 
     module = importlib.import_module(target.module)
     owner, _, method = target.name.rpartition(".")
-    holder = getattr(module, owner) if owner else module
+    holder = getattr(module, owner, None) if owner else module
     if getattr(getattr(holder, method, None), "__module__", "") != target.module:
         raise NotApplicable(f"{target.module} does not define {target.name}")
     try:

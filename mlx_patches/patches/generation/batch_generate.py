@@ -48,7 +48,7 @@ def inserted(
 ) -> Any:
     """Prompts without their padding, which the generator adds itself."""
     own = {} if prompt_kwargs is None else {"prompt_kwargs": prompt_kwargs}
-    # Before 0.5 they come with the first step; from 0.6.11 on the generator is told of padding.
+    # Before 0.5 they come with the first step; later than 0.6.12 the generator is told of padding.
     told = "attention_mask" in kwargs or getattr(generator, "_existing_left_padding", None)
     spans = None if told or not own else padded_spans(prompts)
     if spans is None:
@@ -238,9 +238,9 @@ PADDED_PROMPTS = Patch(
         embeddings are made, by a copy of the model that shares all its parts and lives as long
         as the call.
     Upstream
-        mlx-vlm 0.7.0 gives the mask to ``BatchGenerator.insert``.
+        mlx-vlm 0.6.17 tells the generator of the padding; 0.7.0 gives it the mask.
     Retire when
-        No supported release is older than mlx-vlm 0.7.0.
+        No supported release is older than mlx-vlm 0.6.17.
     """,
 )
 
