@@ -25,7 +25,11 @@ _IDS = re.compile(r"ids((?: \d+)+);")
 
 
 def batch_generate(
-    model: LabModel, prompts: Sequence[Sequence[int]], count: int, grid: Any = None
+    model: LabModel,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    grid: Any = None,
+    padding_side: str = "left",
 ) -> list[list[Said]]:
     """What the public function says, greedily, row by row.
 
@@ -34,6 +38,7 @@ def batch_generate(
         prompts: token ids, a row each, in ascending order of length: the release sorts them.
         count: how many tokens each row says.
         grid: (1, 3), of the image in every prompt, None for texts.
+        padding_side: of the tokenizer, whatever it is asked for.
     """
     package = importlib.import_module(package_of(model.family.distribution))
     generate = getattr(package, "batch_generate", None)
@@ -47,7 +52,7 @@ def batch_generate(
     images = None if grid is None else [_blank() for _ in prompts]
     whole = WholeModel(model, grid is not None)
     answers = generate(
-        whole, _Numbers(grid), images, prompts=texts, max_tokens=count, sampler=heard
+        whole, _Numbers(grid, padding_side), images, prompts=texts, max_tokens=count, sampler=heard
     )
     tokens = [_figures(text) for text in answers.texts]
     return [
@@ -165,15 +170,14 @@ class _Numbers:
     pad_token_id = eos_token_id = PADDING
     eos_token_ids: tuple[int, ...] = ()
 
-    def __init__(self, grid: Any = None) -> None:
+    def __init__(self, grid: Any = None, padding_side: str = "left") -> None:
         self.chat_template = "figures"  # looked for in the instance
         self.grid = grid
+        self.side = padding_side
         self.said: list[int] = []
         self.stopping_criteria = Endless()
 
-    def __call__(
-        self, text: Any, images: Any = None, padding_side: str = "left", **options: Any
-    ) -> Any:
+    def __call__(self, text: Any, images: Any = None, **options: Any) -> Any:
         """Token ids and their mask, both (prompts, tokens), and what there is of images."""
         import mlx.core as mx
 
@@ -182,7 +186,7 @@ class _Numbers:
         ids, mask = [], []
         for row in rows:
             pad = [PADDING] * (longest - len(row))
-            left = padding_side == "left"
+            left = self.side == "left"
             ids.append(pad + row if left else row + pad)
             mask.append(
                 [int(at is not pad) for at in ([pad, row] if left else [row, pad]) for _ in at]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 
 from ..core.patch import Target
 from . import NotApplicable, Result
@@ -19,22 +18,19 @@ _OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "
 
 
 def probe(target: Target) -> Result:
-    """Red where a prompt is answered otherwise beside a longer one."""
-    return compare(target, _FAMILY)
+    """Red where a prompt is answered otherwise beside a longer one, padded on either side."""
+    left = compare(target, _FAMILY)
+    return left if left.red else compare(target, _FAMILY, "right")
 
 
 def probe_deltas(target: Target) -> Result:
     """The same of a model whose rows have rope deltas."""
-    module = importlib.import_module(target.module)
-    taken = inspect.signature(module.BatchGenerator).parameters
-    if target.name.endswith(".insert") and "existing_left_padding" not in taken:
-        raise NotApplicable("this release's generator is not told of padding")
     importlib.import_module(f"mlx_vlm.models.{_MROPE}.language")
     with out_of_the_way(_OTHERS):
         return compare(target, _MROPE)
 
 
-def compare(target: Target, family: str) -> Result:
+def compare(target: Target, family: str, side: str = "left") -> Result:
     """What rows say together, against what each says alone, both through the function."""
     from ..lab import EXACT, Family, NotBuilt, engine, offline
     from ..lab.build import build
@@ -53,6 +49,6 @@ def compare(target: Target, family: str) -> Result:
     prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, _LENGTHS)]
     alone = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]
     engine.forget(model)
-    said = offline.batch_generate(model, prompts, _TOKENS)
+    said = offline.batch_generate(model, prompts, _TOKENS, padding_side=side)
     cell = spoken(said, [[one.every for one in row] for row in alone], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)

@@ -479,7 +479,7 @@ def prompts_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deltas_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_generate, "rebased", lambda row, padding=0: row)
+    monkeypatch.setattr(batch_generate, "rebased", lambda row: row)
 
 
 def prompts_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:

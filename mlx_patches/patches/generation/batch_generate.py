@@ -48,9 +48,8 @@ def inserted(
 ) -> Any:
     """Prompts without their padding, which the generator adds itself."""
     own = {} if prompt_kwargs is None else {"prompt_kwargs": prompt_kwargs}
-    # Before 0.5 they come with the first step; later than 0.6.12 the generator is told of padding.
-    told = "attention_mask" in kwargs or getattr(generator, "_existing_left_padding", None)
-    spans = None if told or not own else padded_spans(prompts)
+    # Before 0.5 they come with the first step; from 0.7 on the mask is given.
+    spans = padded_spans(prompts) if own and "attention_mask" not in kwargs else None
     if spans is None:
         return insert(generator, prompts, *args, **own, **kwargs)
     aligned = inspect.unwrap(insert).__globals__["_is_sequence_aligned_prompt_kwarg"]
@@ -59,6 +58,8 @@ def inserted(
         for prompt, row, span in zip(prompts, prompt_kwargs, spans, strict=True)
     ]
     texts = [prompt[slice(*span)] for prompt, span in zip(prompts, spans, strict=True)]
+    if getattr(generator, "_existing_left_padding", None):
+        generator._existing_left_padding = None  # it was told of what is gone, on either side
     return insert(generator, texts, *args, prompt_kwargs=rows, **kwargs)
 
 
@@ -179,33 +180,16 @@ def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[
     ]
 
 
-def counted(
-    insert: Callable[..., Any], generator: Any, prompts: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Prompts whose padding the generator knows of, with deltas that do not count it."""
-    padding, rows = getattr(generator, "_existing_left_padding", None), kwargs.get("prompt_kwargs")
-    if padding and rows and len(padding) == len(rows):
-        kwargs["prompt_kwargs"] = [
-            rebased(row, pad) if pad else row for row, pad in zip(rows, padding, strict=True)
-        ]
-    return insert(generator, prompts, *args, **kwargs)
-
-
-def rebased(row: Mapping[str, Any], padding: int = 0) -> dict[str, Any]:
+def rebased(row: Mapping[str, Any]) -> dict[str, Any]:
     """A prompt's arguments with the delta that follows from its positions.
 
     That is how far the position after its last token is from their number. Releases count the
     padding among them.
-
-    Args:
-        row: the arguments.
-        padding: how many of the first positions are those of padding.
     """
     positions, deltas = row.get("position_ids"), row.get("rope_deltas")
     if positions is None or deltas is None:
         return dict(row)
-    own = positions[..., padding:]
-    delta = own.max() + 1 - own.shape[-1]
+    delta = positions.max() + 1 - positions.shape[-1]
     return {**row, "rope_deltas": delta.astype(deltas.dtype).reshape(deltas.shape)}
 
 
@@ -238,19 +222,17 @@ PADDED_PROMPTS = Patch(
         embeddings are made, by a copy of the model that shares all its parts and lives as long
         as the call.
     Upstream
-        mlx-vlm 0.6.17 tells the generator of the padding; 0.7.0 gives it the mask.
+        mlx-vlm 0.6.17 tells the generator how much padding there is, but counts it in rope
+        deltas, and takes it to be on the left; 0.7.0 gives the generator the mask.
     Retire when
-        No supported release is older than mlx-vlm 0.6.17.
+        No supported release is older than mlx-vlm 0.7.0.
     """,
 )
 
 PADDED_DELTAS = Patch(
     id="padded-deltas",
     summary="mlx_vlm.batch_generate counts padding that it took away among a row's positions",
-    targets=(
-        Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),
-        Target("mlx-vlm", _MODULES[1], "BatchGenerator.insert", around(counted), _BODY),
-    ),
+    targets=(Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),),
     probe="mlx_patches.probes.batch_generate:probe_deltas",
     module=__name__,
     doc="""
@@ -258,8 +240,7 @@ PADDED_DELTAS = Patch(
 
     Why
         An M-RoPE model counts the padding of a batch in the rope delta of each row. The
-        generator takes the padding from the prompts and their positions, or tells its caches of
-        it, and leaves the delta:
+        generator takes the padding from the prompts and their positions, and leaves the delta:
         the answer of a shorter prompt begins among its own tokens.
     How
         The delta of a row whose padding was taken away follows from the positions that are
