@@ -117,9 +117,9 @@ def shell(model: LabModel) -> Any:
     if kind is None or not hasattr(kind, "get_input_embeddings"):
         return None
     tokens = mx.array([[1, 2, 3]])
-    whole = kind.__new__(kind)
-    nn.Module.__init__(whole)
     try:
+        whole = kind.__new__(kind)
+        nn.Module.__init__(whole)
         whole.language_model, whole.config = model.module, config(model)
         whole.model_type = model.family.name
         for part in PARTS:
