@@ -16,7 +16,7 @@ from typing import Any
 from ..core.packages import package_of
 from ..probes import NotApplicable
 from . import LabModel, Said
-from .engine import MARKS, Endless, TextOnly, own_positions
+from .engine import MARKS, Endless, TextOnly, own_positions, unless_refused
 
 PADDING = 0
 # What a whole model may look for, even of a text.
@@ -44,6 +44,17 @@ def batch_generate(
     generate = getattr(package, "batch_generate", None)
     if generate is None:
         raise NotApplicable("the release has no batch_generate")
+    return unless_refused(_answers, generate, model, prompts, count, grid, padding_side)
+
+
+def _answers(
+    generate: Any,
+    model: LabModel,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    grid: Any,
+    padding_side: str,
+) -> list[list[Said]]:
     if model.family.distribution == "mlx-lm":
         answers = generate(model.module, _Numbers(), [list(p) for p in prompts], max_tokens=count)
         return [[Said(token) for token in _figures(text)] for text in answers.texts]
