@@ -69,7 +69,7 @@ def batch_cache(model: LabModel, padding: Sequence[int]) -> list[Any]:
     Engines that merge new rows pad on the right; hosts pad on the left with the same caches.
     """
     if not merges_new_rows(model):
-        return _unless_refused(model.make_batch_cache, list(padding))
+        return unless_refused(model.make_batch_cache, list(padding))
     cache = merge(model, [model.make_cache() for _ in padding])
     for layer in cache:
         _pad_left(layer, padding)
@@ -92,7 +92,7 @@ def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
     """One batch cache from the rows' own caches."""
     merge_caches = getattr(_generate_module(model), "_merge_caches", None)
     if merge_caches is not None:
-        return _unless_refused(merge_caches, list(rows))
+        return unless_refused(merge_caches, list(rows))
     return [_having(layers[0], "merge").merge(list(layers)) for layers in zip(*rows, strict=True)]
 
 
@@ -179,7 +179,7 @@ def quantized(
     if make is None or "kv_bits" not in inspect.signature(make).parameters:
         raise NotApplicable("the release has no quantized batch cache")
     group = {"kv_bits": bits, "kv_group_size": GROUP}
-    batch = _unless_refused(lambda: make(model.module, list(padding), **group))
+    batch = unless_refused(lambda: make(model.module, list(padding), **group))
     if not any(hasattr(layer, "bits") for layer in batch):
         raise NotApplicable("the release quantizes none of its layers")
     makers: list[Callable[[], Any]] = []
@@ -395,7 +395,7 @@ def generate(
         late: one more prompt, inserted when the others have said a few tokens.
         count: how many tokens each row says.
     """
-    return _unless_refused(_generated, speaker(model, count), prompts, late, count)
+    return unless_refused(_generated, speaker(model, count), prompts, late, count)
 
 
 def speaker(model: LabModel, count: int, **options: Any) -> Any:
@@ -465,7 +465,7 @@ class _VlmSpeaker:
 
     def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
         self.model = model
-        self.generator = generator(_TextOnly(model), _Endless(), max_tokens=count, **options)
+        self.generator = generator(TextOnly(model), Endless(), max_tokens=count, **options)
         self.by_row = "prompt_kwargs" in inspect.signature(self.generator.insert).parameters
         self.waiting: list[int] = []
 
@@ -519,7 +519,7 @@ class _VlmSpeaker:
         return own
 
 
-class _TextOnly:
+class TextOnly:
     """A language model that reads token ids, whatever embeddings it is given."""
 
     def __init__(self, model: LabModel):
@@ -534,10 +534,12 @@ class _TextOnly:
         n_to_process: Any = None,
         **kwargs: Any,
     ) -> Any:
+        """The logits of the tokens."""
         return SimpleNamespace(logits=self._model.call(tokens, cache, **kwargs))
 
     @property
-    def language_model(self) -> _TextOnly:
+    def language_model(self) -> TextOnly:
+        """Itself."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -547,16 +549,17 @@ class _TextOnly:
         setattr(self._model.module, name, value)
 
 
-class _Endless:
+class Endless:
     """A tokenizer, as far as a batch generator needs one: no token ends a text."""
 
     def __init__(self) -> None:
         self.stopping_criteria = self
 
     def add_eos_token_ids(self, ids: Any) -> None:
-        pass
+        """Takes them, and forgets them."""
 
     def __call__(self, token: Any) -> bool:
+        """Whether this token ends a text: never."""
         return False
 
 
@@ -595,7 +598,8 @@ def _package(family: Family) -> str:
     return package_of(family.distribution)
 
 
-def _unless_refused(make: Any, *arguments: Any) -> list[Any]:
+def unless_refused(make: Any, *arguments: Any) -> list[Any]:
+    """What the release makes; NotApplicable where it refuses the kind of cache."""
     try:
         return list(make(*arguments))
     except NotImplementedError as error:

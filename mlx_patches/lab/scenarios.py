@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..probes import NotApplicable
-from . import Cell, LabModel, engine
+from . import Cell, LabModel, engine, offline
 from .compare import differences, spoken
 
 # A prompt shorter than the window of a shrunk model, one longer, one in between.
@@ -288,6 +288,36 @@ def engine_(model: LabModel) -> Cell:
     said = engine.generate(model, [first, second], late, count)
     expected = [alone(model, prompt, count) for prompt in (first, second, late)]
     return spoken(said, expected, model.tolerance)
+
+
+@scenario("batch-generate")
+def batch_generate(model: LabModel) -> Cell:
+    """Unequal prompts through the release's public function, against each prompt through it."""
+    rows = rows_of(model, sorted(LENGTHS))
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
+    if model.family.distribution != "mlx-lm":
+        return offline_(model, prompts)
+    count = steps(model)
+    said = offline.batch_generate(model, prompts, count)
+    return spoken(said, [alone(model, prompt, count) for prompt in prompts], model.tolerance)
+
+
+@scenario("batch-generate-images")
+def batch_generate_images(model: LabModel) -> Cell:
+    """The same of unequal prompts with images of one shape."""
+    if model.family.distribution == "mlx-lm":
+        raise NotApplicable("the release has no batch_generate with images")
+    rows = [row_with_image(model, length, (2, 2)) for length in (9, 11, 14)]
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
+    return offline_(model, prompts, rows[0].image)
+
+
+def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | None = None) -> Cell:
+    """What the public function says of prompts together, against each of them alone."""
+    count, grid = steps(model), None if image is None else image.grid
+    said = offline.batch_generate(model, prompts, count, grid)
+    own = [offline.batch_generate(model, [prompt], count, grid)[0] for prompt in prompts]
+    return spoken(said, [[one.every for one in row] for row in own], model.tolerance)
 
 
 def quantized(model: LabModel, bits: int) -> Cell:

@@ -57,6 +57,8 @@ _CATALOGUE = (
     ("vlm-prompt-cache-cut", "generation.prompt_cache_cut", "mlx-vlm"),
     ("max-kv-size-ignored", "generation.max_kv_size_ignored", ""),
     ("vlm-quantize-last-layer", "generation.quantize_last_layer", "mlx-vlm"),
+    ("padded-prompts", "generation.batch_generate:PADDED_PROMPTS", "mlx-vlm"),
+    ("padded-deltas", "generation.batch_generate:PADDED_DELTAS", "mlx-vlm"),
     ("xtc-rows", "generation.xtc_rows", "mlx-lm"),
     ("top-p-rows", "generation.top_p_rows", "mlx-vlm"),
     ("top-p-dtype", "generation.top_p_dtype", ""),

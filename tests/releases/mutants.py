@@ -21,6 +21,7 @@ from mlx_patches.patches.caches.plain import chains, empty, joined, padding, rea
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
 from mlx_patches.patches.caches.recurrent import advance, extract, masks, rows, state
 from mlx_patches.patches.generation import (
+    batch_generate,
     generator_stream,
     kv_bits_refused,
     max_kv_size_ignored,
@@ -544,6 +545,15 @@ def windows_with_nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative_window, "spare", lambda layer: 0)
 
 
+def prompts_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("padded_spans", "spans_by_padding"):
+        monkeypatch.setattr(batch_generate, name, lambda *_: None)
+
+
+def deltas_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_generate, "rebased", lambda row: row)
+
+
 def prompts_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors_prompt, "unseen", lambda prompt, tokens: prompt[:0])
 
@@ -688,6 +698,8 @@ MUTANTS: dict[str, Mutant] = {
     "server-xtc": thresholds_of_nothing,
     "server-batch-error": requests_that_nobody_answers,
     "speculative-window": windows_with_nothing_to_spare,
+    "padded-prompts": prompts_with_their_padding,
+    "padded-deltas": deltas_with_their_padding,
     "processors-prompt": prompts_of_one_token,
     "processor-rows": lists_of_other_rows,
     "recurrent-extract": rows_that_are_all_the_first,

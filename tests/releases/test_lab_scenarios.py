@@ -67,7 +67,14 @@ def applied():
 
 
 # What no release gives a plain attention model, or only some do.
-MAY_LACK = {"right-padded", "rope-deltas", "images", "quantized-8", "quantized-4"}
+MAY_LACK = {
+    "right-padded",
+    "rope-deltas",
+    "images",
+    "batch-generate-images",
+    "quantized-8",
+    "quantized-4",
+}
 
 
 def test_a_right_family_is_green(right):

@@ -11,6 +11,7 @@ import pytest
 from mlx_patches.core.patch import Patch
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine
 from mlx_patches.lab.build import build
+from mlx_patches.lab.engine import MARKS
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models import row_by_row
@@ -212,3 +213,53 @@ def test_every_output_is_joined(ungated):
     assert not manager.withdrawn
     assert out.logits.shape[:2] == (2, 5)
     assert mx.array_equal(out.cross_attention_states, states).item()
+
+
+def with_image(model: LabModel, length: int, patches: int, seed: int) -> tuple[list[int], list]:
+    """A prompt and the grid of the image in it; no image where it has no patches."""
+    merge = int(engine._setting(model, "spatial_merge_size"))
+    image, start = (int(engine._setting(model, *names)) for names in (MARKS[:2], MARKS[2:4]))
+    tokens = [1 + (seed + 5 * place) % 40 for place in range(length)]
+    if not patches:
+        return tokens, []
+    tokens[2 : 3 + 2 * patches] = [start] + [image] * 2 * patches
+    return tokens, [[1, patches * merge, 2 * merge]]
+
+
+def prefill_and_decode(model: LabModel, prompts: list) -> tuple[object, list[int]]:
+    """The logits of a token after each prompt, with the deltas that an engine reads."""
+    longest = max(len(tokens) for tokens, _ in prompts)
+    padding = [longest - len(tokens) for tokens, _ in prompts]
+    cache = model.make_batch_cache(padding) if len(prompts) > 1 else model.make_cache()
+    engine.forget(model)
+    grids = [grid[0] for _, grid in prompts if grid]
+    kwargs = {"image_grid_thw": mx.array(grids)} if grids else {}
+    table = [[0] * pad + tokens for pad, (tokens, _) in zip(padding, prompts, strict=True)]
+    model.call(table, cache, **kwargs)
+    deltas = engine.captured_deltas(model, [0] * len(prompts))
+    kwargs = {"rope_deltas": mx.array(deltas)[:, None]} if engine._capture(model) else {}
+    return model.call([[5]] * len(prompts), cache, **kwargs)[:, -1], deltas
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 2), (2, 0)])
+def test_a_row_decodes_with_its_own_delta(order, ungated):
+    model = built("mlx-vlm:ernie4_5_moe_vl")
+    manager = ungated(catalogue.builtin().get("row-by-row"))
+    engine._mark(model)
+    made = [with_image(model, *of) for of in ((11, 3, 7), (9, 2, 14), (7, 0, 21))]
+    prompts = [made[index] for index in order]
+    with out_of_the_way(("offset-alias", "mask-list")):
+        said, deltas = prefill_and_decode(model, prompts)
+        for row, prompt in enumerate(prompts):
+            alone, (own,) = prefill_and_decode(model, [prompt])
+            assert deltas[row] == own
+            assert mx.abs(said[row] - alone[0]).max().item() <= TOLERANCE
+    assert not manager.withdrawn
+
+
+def test_deltas_are_joined_by_row():
+    before = mx.array([[4], [5], [6]])
+    joined = row_by_row.join_deltas([mx.array([[7]]), None, mx.array([[8]])], before)
+    assert joined.tolist() == [[7], [5], [8]]
+    assert row_by_row.join_deltas([None, mx.array(9)], None).tolist() == [[0], [9]]
+    assert row_by_row.join_deltas([None, mx.array([9])], before[:2]).tolist() == [4, 9]

@@ -55,6 +55,8 @@ FAMILIES = {
 }
 # Model attribute that caches the last prompt's position ids.
 POSITIONS = "_position_ids"
+# Model attribute that the engine reads after a prompt: what its rows decode with.
+DELTAS = "_rope_deltas"
 # A batch-wide argument without boundaries between rows.
 FEATURES = "deepstack_visual_embeds"
 # Where the language model's call is the same in releases with the defect and without.
@@ -142,7 +144,8 @@ def forward_per_row(
     kinds = model.make_cache() if hasattr(model, "make_cache") else layers
     if len(kinds) != len(layers):
         kinds = layers
-    saved = getattr(model, POSITIONS, None)
+    saved, deltas = getattr(model, POSITIONS, None), getattr(model, DELTAS, None)
+    left: list[Any] = []
     outputs: list[Any] = []
     updates: list[list[list[Update]]] = []
     try:
@@ -156,12 +159,20 @@ def forward_per_row(
                 setattr(model, POSITIONS, slice_positions(saved, part))
             if part.span[0] == part.span[1]:
                 outputs.append(None)
+                left.append(None)
                 continue
+            given = slice_deltas(deltas, part)
+            put_deltas(model, given)
             one = slice_call(bound, part, own)
             outputs.append(call(*one.args, **one.kwargs))
+            own_delta = getattr(model, DELTAS, None)
+            left.append(None if own_delta is given else own_delta)
+        if any(delta is not None for delta in left):
+            deltas = join_deltas(left, deltas)
     finally:
         if hasattr(model, POSITIONS):
             setattr(model, POSITIONS, saved)
+        put_deltas(model, deltas)
     batch = cache_rows.flatten_caches(cache)
     for layer, new in zip(batch, zip(*updates, strict=True), strict=True):
         enter_updates(layer, new)
@@ -175,6 +186,39 @@ def slice_positions(positions: Any, part: RowPart) -> Any:
     if rows == 1 or positions is None:
         return positions
     return positions[part.row : part.row + 1] if positions.shape[0] == rows else None
+
+
+def put_deltas(model: Any, deltas: Any) -> None:
+    """Have the model hold these deltas; one that knows none is left alone."""
+    if getattr(model, DELTAS, None) is not deltas:
+        setattr(model, DELTAS, deltas)
+
+
+def slice_deltas(deltas: Any, part: RowPart) -> Any:
+    """A row's share of the deltas that the model holds; all of them where it has no share."""
+    rows = part.shape[0]
+    if rows == 1 or not getattr(deltas, "ndim", 0) or deltas.shape[0] != rows:
+        return deltas
+    return deltas[part.row : part.row + 1]
+
+
+def join_deltas(rows: Sequence[Any], before: Any) -> Any:
+    """The deltas that calls of one row each left on the model: (rows,) or (rows, 1), as theirs.
+
+    Args:
+        rows: each row's; None where its call left none.
+        before: what the model held for all of them.
+    """
+    import mlx.core as mx
+
+    counted = getattr(before, "ndim", 0) and before.shape[0] == len(rows)
+    kept = before.reshape(-1) if counted else mx.zeros(len(rows), mx.int32)
+    own = [
+        kept[row : row + 1] if delta is None else mx.array(delta).reshape(-1)[:1]
+        for row, delta in enumerate(rows)
+    ]
+    flat = all(getattr(delta, "ndim", 1) == 1 for delta in rows)
+    return mx.concatenate(own) if flat else mx.concatenate(own)[:, None]
 
 
 def take_row(layer: Any, row: int) -> Any:

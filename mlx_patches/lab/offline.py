@@ -1,0 +1,246 @@
+"""The releases' public ``batch_generate``, with a tokenizer and a whole model around a tiny one.
+
+Its prompts are texts that hold token ids in figures; the tokenizer reads those, and pads on the
+left as real ones do. Where the family's own model makes the embeddings of a text without its
+vision part, it does; else the language model reads the token ids.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ..core.packages import package_of
+from ..probes import NotApplicable
+from . import LabModel, Said
+from .engine import MARKS, Endless, TextOnly, own_positions, unless_refused
+
+PADDING = 0
+# What a whole model may look for, even of a text.
+PARTS = ("vision_tower", "audio_tower", "vision_model", "embed_vision", "embed_audio")
+_IDS = re.compile(r"ids((?: \d+)+);")
+
+
+def batch_generate(
+    model: LabModel,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    grid: Any = None,
+    padding_side: str = "left",
+) -> list[list[Said]]:
+    """What the public function says, greedily, row by row.
+
+    Args:
+        model: of the family.
+        prompts: token ids, a row each, in ascending order of length: the release sorts them.
+        count: how many tokens each row says.
+        grid: (1, 3), of the image in every prompt, None for texts.
+        padding_side: of the tokenizer, whatever it is asked for.
+    """
+    package = importlib.import_module(package_of(model.family.distribution))
+    generate = getattr(package, "batch_generate", None)
+    if generate is None:
+        raise NotApplicable("the release has no batch_generate")
+    return unless_refused(_answers, generate, model, prompts, count, grid, padding_side)
+
+
+def _answers(
+    generate: Any,
+    model: LabModel,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    grid: Any,
+    padding_side: str,
+) -> list[list[Said]]:
+    if model.family.distribution == "mlx-lm":
+        answers = generate(model.module, _Numbers(), [list(p) for p in prompts], max_tokens=count)
+        return [[Said(token) for token in _figures(text)] for text in answers.texts]
+    heard = _Heard()
+    texts = [f"ids {' '.join(map(str, prompt))};" for prompt in prompts]
+    images = None if grid is None else [_blank() for _ in prompts]
+    whole = WholeModel(model, grid is not None)
+    answers = generate(
+        whole, _Numbers(grid, padding_side), images, prompts=texts, max_tokens=count, sampler=heard
+    )
+    tokens = [_figures(text) for text in answers.texts]
+    return [
+        [Said(token, every=step[row]) for token, step in zip(own, heard.steps, strict=False)]
+        for row, own in enumerate(tokens)
+    ]
+
+
+def _figures(text: str) -> list[int]:
+    return [int(figure) for figure in text.split()]
+
+
+def _blank() -> Any:
+    return importlib.import_module("PIL.Image").new("RGB", (28, 28))
+
+
+class WholeModel:
+    """A model without a vision part around a tiny language model."""
+
+    def __init__(self, model: LabModel, images: bool = False):
+        self.model = model
+        self.shell = None if images else shell(model)
+        self.language_model = model.module if self.shell else TextOnly(model)
+        self.config = config(model)
+
+    def get_input_embeddings(
+        self, input_ids: Any, pixel_values: Any = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
+        """The family's own; else empty ones, with what the language model knows of positions.
+
+        An image is what the language model makes of its tokens.
+        """
+        if self.shell is not None:
+            return self.shell.get_input_embeddings(input_ids, pixel_values, mask=mask, **kwargs)
+        import mlx.core as mx
+
+        base = importlib.import_module(f"{package_of(self.model.family.distribution)}.models.base")
+        own: dict[str, Any] = {}
+        grid = kwargs.get("image_grid_thw")
+        hands = own_positions(self.model) if hasattr(self.model.module, "get_rope_index") else 0
+        if hands or grid is not None:
+            index = self.model.module.get_rope_index
+            own["position_ids"], own["rope_deltas"], *_ = index(
+                input_ids, grid, attention_mask=mask
+            )
+        if not hands:
+            self.model.module._position_ids = own.pop("position_ids", None)
+            self.model.module._rope_deltas = own.pop("rope_deltas", None)
+        return base.InputEmbeddingsFeatures(inputs_embeds=mx.zeros((*input_ids.shape, 1)), **own)
+
+
+def shell(model: LabModel) -> Any:
+    """The family's whole model, whose only part is the language model.
+
+    None where that makes no embeddings of a text.
+    """
+    import mlx.core as mx
+    import mlx.nn as nn
+
+    package = package_of(model.family.distribution)
+    kind = getattr(importlib.import_module(f"{package}.models.{model.family.name}"), "Model", None)
+    if kind is None or not hasattr(kind, "get_input_embeddings"):
+        return None
+    tokens = mx.array([[1, 2, 3]])
+    try:
+        whole = kind.__new__(kind)
+        nn.Module.__init__(whole)
+        whole.language_model, whole.config = model.module, config(model)
+        whole.model_type = model.family.name
+        for part in PARTS:
+            if not hasattr(whole, part):
+                setattr(whole, part, None)
+        made = whole.get_input_embeddings(tokens, None, mask=mx.ones_like(tokens))
+        own = {name: value for name, value in made.to_dict().items() if value is not None}
+        said = model.module(tokens, cache=model.make_cache(), **own)
+        mx.eval(getattr(said, "logits", said))
+    except Exception:  # it needs its vision part all the same
+        return None
+    return whole
+
+
+def config(model: LabModel) -> Any:
+    """The language model's own settings, with the name of a family that takes chats.
+
+    No text has an image's tokens.
+    """
+    own = getattr(model.module, "config", None) or getattr(model.module, "args", None) or {}
+    prompts = importlib.import_module(f"{package_of(model.family.distribution)}.prompt_utils")
+    name = model.family.name if model.family.name in prompts.MODEL_CONFIG else "qwen2_vl"
+    marks = dict(zip(MARKS, range(model.vocabulary, 2 * model.vocabulary), strict=False))
+    settings = own if isinstance(own, dict) else vars(own)
+    return SimpleNamespace(**{**marks, **settings, "model_type": name})
+
+
+class _Heard:
+    """Takes the likeliest token of each row, and keeps what it chose from."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+
+    def __call__(self, logprobs: Any) -> Any:
+        import mlx.core as mx
+
+        self.steps.append(logprobs)
+        return mx.argmax(logprobs, axis=-1)
+
+
+class _Numbers:
+    """A tokenizer, processor and detokenizer of texts that hold token ids in figures.
+
+    No token ends a text.
+    """
+
+    pad_token = eos_token = "0"
+    pad_token_id = eos_token_id = PADDING
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __init__(self, grid: Any = None, padding_side: str = "left") -> None:
+        self.chat_template = "figures"  # looked for in the instance
+        self.grid = grid
+        self.side = padding_side
+        self.said: list[int] = []
+        self.stopping_criteria = Endless()
+
+    def __call__(self, text: Any, images: Any = None, **options: Any) -> Any:
+        """Token ids and their mask, both (prompts, tokens), and what there is of images."""
+        import mlx.core as mx
+
+        rows = [read_ids(prompt) for prompt in text]
+        longest = max(map(len, rows))
+        ids, mask = [], []
+        for row in rows:
+            pad = [PADDING] * (longest - len(row))
+            left = self.side == "left"
+            ids.append(pad + row if left else row + pad)
+            mask.append(
+                [int(at is not pad) for at in ([pad, row] if left else [row, pad]) for _ in at]
+            )
+        inputs = {"input_ids": mx.array(ids), "attention_mask": mx.array(mask)}
+        if images is None:
+            return SimpleNamespace(**inputs)
+        pixels = mx.zeros((len(images), 1))
+        return {
+            **inputs,
+            "pixel_values": pixels,
+            "image_grid_thw": mx.concatenate([self.grid] * len(images)),
+        }
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> str:
+        """The messages, in which the figures stay as they are."""
+        return str(messages)
+
+    @property
+    def detokenizer(self) -> _Numbers:
+        return self
+
+    def reset(self) -> None:
+        self.said = []
+
+    def add_token(self, token: int, **options: Any) -> None:
+        self.said.append(int(token))
+
+    def finalize(self) -> None:
+        """The text is whole as it is."""
+
+    @property
+    def text(self) -> str:
+        return self.decode(self.said)
+
+    def decode(self, tokens: Sequence[int], **options: Any) -> str:
+        """The figures of the tokens."""
+        return " ".join(map(str, tokens))
+
+
+def read_ids(prompt: str) -> list[int]:
+    """The token ids in a prompt, whatever a chat template put around them."""
+    found = _IDS.search(prompt)
+    if found is None:
+        raise NotApplicable("the release's chat template drops the prompt")
+    return [int(figure) for figure in found[1].split()]

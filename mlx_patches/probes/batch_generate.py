@@ -1,0 +1,54 @@
+"""Has the release's public ``batch_generate`` answer unequal prompts, together and one by one."""
+
+from __future__ import annotations
+
+import importlib
+
+from ..core.patch import Target
+from . import NotApplicable, Result
+from .rope_deltas import out_of_the_way
+
+_LENGTHS = (3, 5, 8)
+_TOKENS = 4
+# Nothing else is wrong with it in a batch, from the first release that has the function on.
+_FAMILY = "gemma3"
+_MROPE = "qwen2_5_vl"
+# What the latter trips over as well.
+_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "rope-deltas")
+
+
+def probe(target: Target) -> Result:
+    """Red where a prompt is answered otherwise beside a longer one, padded on either side."""
+    left = compare(target, _FAMILY)
+    return left if left.red else compare(target, _FAMILY, "right")
+
+
+def probe_deltas(target: Target) -> Result:
+    """The same of a model whose rows have rope deltas."""
+    importlib.import_module(f"mlx_vlm.models.{_MROPE}.language")
+    with out_of_the_way(_OTHERS):
+        return compare(target, _MROPE)
+
+
+def compare(target: Target, family: str, side: str = "left") -> Result:
+    """What rows say together, against what each says alone, both through the function."""
+    from ..lab import EXACT, Family, NotBuilt, engine, offline
+    from ..lab.build import build
+    from ..lab.compare import spoken
+    from ..lab.scenarios import rows_of
+
+    module = importlib.import_module(target.module)
+    owner, _, method = target.name.rpartition(".")
+    holder = getattr(module, owner, None) if owner else module
+    if getattr(getattr(holder, method, None), "__module__", "") != target.module:
+        raise NotApplicable(f"{target.module} does not define {target.name}")
+    try:
+        model = build(Family("mlx-vlm", family))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, _LENGTHS)]
+    alone = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]
+    engine.forget(model)
+    said = offline.batch_generate(model, prompts, _TOKENS, padding_side=side)
+    cell = spoken(said, [[one.every for one in row] for row in alone], EXACT)
+    return Result(cell.verdict == "red", cell.detail, cell.figure)
