@@ -40,35 +40,77 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option("--model", metavar="TYPE_OR_FOLDER", help="Only what this model needs.")
+@click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
 @click.option("--host", metavar="DISTRIBUTION", help="Say what to do for this host server.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/audit-json.md).")
+@click.option("-v", "--verbose", is_flag=True, help="Every patch, with its targets.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict alone.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown", "sarif"]),
+    default="text",
+    help="json is documented in docs/audit-json.md.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--fail-on",
+    metavar="SEVERITY,...",
+    callback=lambda context, parameter, value: _severities(value),
+    help="What makes the exit code 1: wrong-text, crash, memory, security, feature, or any."
+    "  [default: wrong-text,crash,security]",
+)
 @click.option("--strict", is_flag=True, help="What was switched off by choice is a finding too.")
-@click.option("--all", "show_all", is_flag=True, help="Show the targets that need nothing as well.")
-@click.option("--html", type=Path, metavar="FILE", help="Write the report page, too.")
+@click.option("--all", "show_all", is_flag=True, help="As -v, with what needs nothing as well.")
+@click.option("--html", type=Path, metavar="FILE", help="Write the report page, too; - prints it.")
 def audit(
     model: str | None,
     host: str | None,
+    verbose: bool,
+    quiet: bool,
+    form: str,
     as_json: bool,
+    fail_on: frozenset[str],
     strict: bool,
     show_all: bool,
     html: Path | None,
 ) -> None:
-    """Say what is installed, what is wrong with it, and what is repaired."""
+    """Say whether what is installed batches right, what repairs it, and what to type.
+
+    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 nothing could
+    be audited, the model was not measured, or usage.
+    """
+    from .auditing import formats
     from .auditing.audit import audit as make_audit
 
     report = make_audit(model, host)
-    code = report.exit_code(strict)
+    code = report.exit_code(strict, fail_on)
     if html is not None:
         from .evidence.store import load
-        from .report import save
+        from .report import content, page, save
 
+        if str(html) == "-":
+            click.echo(page(content(load(), report.as_dict())), nl=False)
+            sys.exit(code)
         save(html, load(), report.as_dict())
-    if as_json:
-        click.echo(json.dumps({**report.as_dict(), "exit_code": code}, indent=2))
+    form = "json" if as_json else form
+    if form != "text":
+        click.echo(formats.FORMATS[form](report, code))
+    elif quiet:
+        click.echo(formats.quiet(report))
     else:
-        _print_audit(report, code, show_all)
+        _print_audit(report, code, verbose or show_all, show_all)
     sys.exit(code)
+
+
+@cli.command()
+@click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
+@click.option("--host", metavar="DISTRIBUTION", help="A host server.")
+def report(model: str | None, host: str | None) -> None:
+    """Print what a bug report needs: this environment and its audit, in Markdown under 8 kB."""
+    from .auditing import formats
+    from .auditing.audit import audit as make_audit
+
+    click.echo(formats.bug_report(make_audit(model, host)))
 
 
 @cli.command()
@@ -277,16 +319,25 @@ def _run_child(*arguments: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _print_audit(report: Any, code: int, show_all: bool) -> None:
+def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
+    from .auditing import screen
+
     console = _console()
-    installed = ", ".join(map(str, report.distributions)) or "no MLX package"
-    console.print(Text(f"Installed: {installed}"))
-    active = f"in processes of {report.host}" if report.host else "yes" if report.active else "no"
-    console.print(Text(f"Active in this environment: {active}"))
-    for broken in report.broken_sets:
-        console.print(Text(f"Cannot work: {broken.reason}: {broken.remedy}", style="red"))
+    width = min(console.width, screen.WIDTH)
+    height = None if verbose else screen.HEIGHT
+    count = len(screen.top(report, width)[0])
+    for number, line in enumerate(screen.lines(report, height, width)):
+        style = ("bold red" if code else "bold green") if number < count else ""
+        console.print(Text(line, style=style))
+    if verbose:
+        _print_targets(console, report, show_all)
+
+
+def _print_targets(console: Console, report: Any, show_all: bool) -> None:
+    console.print(Text(f"\nInstalled: {', '.join(map(str, report.distributions)) or 'nothing'}"))
     if report.model is not None:
         _print_model(console, report.model)
+        _print_scenarios(console, report)
     shown = [o for o in report.outcomes if show_all or o.finding or _worth_a_row(o)]
     if shown:
         table = _table("patch", "target", "status", "reason")
@@ -298,37 +349,36 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
     hidden = len(report.outcomes) - len(shown)
     if hidden:
         console.print(Text(f"{hidden} more targets need nothing (--all shows them)", style="dim"))
-    if report.model is None and report.models:
-        table = _table("affected model", "distribution", "patches")
-        for model, rows in report.models.items():
-            for distribution, ids in rows.items():
-                table.add_row(model, distribution, ", ".join(ids))
-        console.print(table)
-    if report.host_report is not None:
-        style = "bold red" if report.host_report.finding else "bold green"
-        console.print(Text(report.host_report.advice, style=style))
-    console.print(Text(_verdict(report, code), style="bold red" if code else "bold green"))
-
-
-def _verdict(report: Any, code: int) -> str:
-    if not code:
-        return "Nothing to do"
-    count = len(report.findings)
-    said = f"{count} finding{'' if count == 1 else 's'}" if count else "Switched off by choice"
-    if not report.active and any(o.status == "disabled" and o.finding for o in report.outcomes):
-        said += "; to activate: mlx-patches enable, or mlx_patches.apply() in your program"
-    return said
+    if report.model is None and report.verdicts:
+        _print_families(console, report)
 
 
 def _print_model(console: Console, model: Any) -> None:
     row = "its own row" if model.known else "the row default"
     rows = "; ".join(f"{name}: {', '.join(ids) or 'nothing'}" for name, ids in model.rows.items())
     console.print(Text(f"Model type {model.model_type}, {row}: {rows or 'not installed'}"))
-    if model.folder:
-        for file, ids in model.folder.eos.items():
-            console.print(Text(f"Stop tokens in {file}: {', '.join(map(str, ids))}"))
-        if model.folder.problem:
-            console.print(Text(model.folder.problem, style="red"))
+
+
+def _print_scenarios(console: Console, report: Any) -> None:
+    here = report.here()
+    for one in report.verdicts:
+        table = _table(f"scenario, {one.release}", "as released", "with patches", "here", "needs")
+        for cell in one.cells:
+            with_ = "not measured" if len(cell.pair) == 1 else "wrong" if cell.still else "right"
+            words = [cell.severity if cell.wrong else "right", with_]
+            words.append("wrong" if cell in one.open(here) else "right")
+            needs = "not traced" if cell.needs is None and cell.wrong else ""
+            table.add_row(cell.words, *words, ", ".join(cell.needs or ()) or needs)
+        console.print(table)
+
+
+def _print_families(console: Console, report: Any) -> None:
+    table = _table("model family", "release", "verdict", "patches")
+    for one in report.verdicts:
+        if one.word != "right":
+            ids = ", ".join(one.patches) if one.traced else "not traced: see --model"
+            table.add_row(one.family, one.release, one.word, ids if one.wrong else one.note)
+    console.print(table)
 
 
 def _worth_a_row(outcome: Any) -> bool:
@@ -347,6 +397,24 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _severities(value: str | None) -> frozenset[str]:
+    """The severities that a user names.
+
+    Raises:
+        click.BadParameter: one is none.
+    """
+    from .evidence.words import FAIL_ON, SEVERITIES
+
+    if value is None:
+        return FAIL_ON
+    names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
+    if names == {"any"}:
+        return frozenset(SEVERITIES)
+    if unknown := sorted(names - set(SEVERITIES)):
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(SEVERITIES)}, any")
+    return names
 
 
 def _styled(word: str) -> Text:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import MlxPatchesError
-from .words import GREEN, INSENSITIVE, NOT_BUILT, RED, REPAIRED
+from .words import CANNOT_BATCH, GREEN, INSENSITIVE, NOT_BUILT, RED, REPAIRED, scenario
 
 _HERE = Path(__file__).parent
 
@@ -73,22 +73,45 @@ def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def cell_pairs(evidence: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Family to scenario to its letter without and, where it was measured, with the patches."""
-    with_ = evidence.get("with", {})
-    return {
-        family: {
-            name: letter + with_.get(family, {}).get(name, "") for name, letter in named.items()
-        }
-        for family, named in evidence["without"].items()
-    }
+    return {family: pairs_of(evidence, family) for family in evidence["without"]}
+
+
+def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
+    """What ``cell_pairs`` has of one family; empty where it was not measured."""
+    with_ = evidence.get("with", {}).get(family, {})
+    without = evidence["without"].get(family, {})
+    return {name: letter + with_.get(name, "") for name, letter in without.items()}
+
+
+def traced(place: Path | None = None) -> frozenset[str]:
+    """The patches that some cell of the evidence was seen to need.
+
+    Raises:
+        MlxPatchesError: as ``load`` does.
+    """
+    return frozenset(
+        id_
+        for one in load(place)
+        for named in one.get("needs", {}).values()
+        for ids in named.values()
+        for id_ in ids
+    )
 
 
 def fate(cells: Mapping[str, str]) -> str:
-    """A family's fate: green, repaired, red, insensitive or not-built."""
+    """A family's fate: green, repaired, red, cannot-batch, insensitive or not-built."""
     pairs = cells.values()
     if any(pair[0] == "x" for pair in pairs):
         return NOT_BUILT
-    if any(pair in ("r", "rr", "gr", "nr") for pair in pairs):
+    if any(is_red(pair) for pair in pairs):
         return RED
     if any(pair[0] == "r" for pair in pairs):
         return REPAIRED
+    if all(pair[0] == "n" for name, pair in cells.items() if scenario(name).batch):
+        return CANNOT_BATCH
     return INSENSITIVE if any(pair[0] == "i" for pair in pairs) else GREEN
+
+
+def is_red(pair: str) -> bool:
+    """Whether a cell is red whatever is active: with the patches, or not measured with them."""
+    return pair in ("r", "rr", "gr", "nr")
