@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +23,15 @@ from .core.packages import MODEL_PACKAGES
 
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
+_REPOSITORIES = {
+    "mlx-lm": "https://github.com/ml-explore/mlx-lm",
+    "mlx-vlm": "https://github.com/Blaizzy/mlx-vlm",
+    "vllm-mlx": "https://github.com/waybarrios/vllm-mlx",
+}
+# What a probe of a model family runs.
+PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
+# Where standard output is closed or full.
+_NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
 _STYLES = {
     "applied": "green",
     "pending": "green",
@@ -122,7 +135,8 @@ def explain(patch: str) -> None:
     current = session()
     found = current.registry.get(patch)
     click.echo(f"{found.id}: {found.summary}\n")
-    click.echo(found.documentation)
+    click.echo(_here(found))
+    click.echo(f"\n{_plain(found.documentation)}")
     click.echo("\nTargets")
     for target in found.targets:
         click.echo(f"    {target.path}")
@@ -135,6 +149,35 @@ def explain(patch: str) -> None:
     if origin := current.registry.origin(patch):
         click.echo(f"Contributed by\n    {origin}")
     click.echo(f"Reproducer\n    mlx-patches probe {found.id}")
+
+
+def _here(patch: Any) -> str:
+    """Whether this environment is affected by what a patch repairs, and repaired."""
+    from .auditing.audit import outcomes_of
+    from .auditing.severity import of_patch
+    from .core.outcome import IN_EFFECT, NOT_NEEDED
+
+    outcomes = outcomes_of(patch)
+    needed = [one for one in outcomes if one.status not in NOT_NEEDED]
+    said = f"Severity\n    {of_patch(patch.id)}\nHere\n    "
+    if not needed:
+        reasons = dict.fromkeys(one.reason for one in outcomes)
+        return f"{said}not affected: {'; '.join(reasons)}"
+    open_ = [one for one in needed if one.status not in IN_EFFECT]
+    state = f"affected, and not repaired here ({open_[0].status})" if open_ else "repaired here"
+    return f"{said}{state}: {(open_ or needed)[0].reason}"
+
+
+def _plain(text: str) -> str:
+    """A docstring for a terminal: no markup, and its threads as addresses."""
+    text = re.sub(r"``([^`]*)``|`([^`]*)`", lambda found: found[1] or found[2], text)
+    found = dict.fromkeys(re.findall(r"\b([a-z][\w-]*)\s+#(\d+)", text))
+    links = [
+        f"    {_REPOSITORIES[name]}/issues/{number}"
+        for name, number in found
+        if name in _REPOSITORIES
+    ]
+    return "\n".join([text, *(["Threads", *links] if links else [])])
 
 
 @cli.command("list")
@@ -157,27 +200,26 @@ def list_patches() -> None:
 @click.argument("name", metavar="PATCH|MODEL")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def probe(name: str, as_json: bool) -> None:
-    """Run a reproducer in two processes: without the patches, and with them."""
+    """Run a reproducer in two processes: without the patches, and with them.
+
+    Of a model family it runs the lab's scenarios that most servers meet. Exit codes: 0 green with
+    the patches, 1 red with them, 2 nothing could be run.
+    """
     from .activation.session import session
+    from .lab import report
     from .probes.tiny import MODELS
 
     registry = session().registry
     if name not in registry and name not in MODELS:
-        models = ", ".join(MODELS)
-        raise MlxPatchesError(f"no patch or model {name!r}; models: {models}; see mlx-patches list")
-    kind = "--patch" if name in registry else "--model"
-    without, with_ = (_run_child(kind, name, *extra) for extra in ([], ["--patched"]))
-    rows = [
-        {
-            "patch": name,
-            "target": before["target"],
-            "without": before["verdict"],
-            "with": after["verdict"],
-            "detail_without": before["detail"],
-            "detail_with": after["detail"],
-        }
-        for before, after in zip(without, with_, strict=True)
-    ]
+        rows = _probe_family(name)
+    else:
+        kind = "--patch" if name in registry else "--model"
+        with report.steps() as tell:
+            tell(f"{name}, without the patches")
+            without = _run_child(kind, name)
+            tell(f"{name}, with the patches")
+            with_ = _run_child(kind, name, "--patched")
+        rows = _pairs(name, without, with_)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
@@ -186,7 +228,54 @@ def probe(name: str, as_json: bool) -> None:
             verdicts = [_styled(row["without"]), _styled(row["with"])]
             table.add_row(row["target"], *verdicts, row["detail_without"], row["detail_with"])
         _console().print(table)
+    if all(row["without"] == row["with"] == "n/a" for row in rows):
+        raise MlxPatchesError(f"nothing of {name} could be run in this environment")
     sys.exit(1 if any(row["with"] == "red" for row in rows) else 0)
+
+
+def _probe_family(name: str) -> list[dict[str, Any]]:
+    """The rows of a model family of the installed releases, from the lab."""
+    from .activation.session import session
+    from .lab import report, runner
+
+    try:
+        tasks = runner.tasks((name,), PROBED)
+    except MlxPatchesError as error:
+        hint = session().registry.hint(name)
+        raise MlxPatchesError(f"no patch or model {name!r}{hint}; {error}") from None
+    with report.steps() as tell:
+        seen = []
+        for task in tasks:
+            tell(f"{task.family}, {'with' if task.patched else 'without'} the patches")
+            seen += runner.measure(task)
+    parts = [
+        [
+            {"target": f"{r.family} {r.scenario}", "verdict": r.verdict, "detail": r.detail}
+            for r in seen
+            if r.patched is patched
+        ]
+        for patched in (False, True)
+    ]
+    return _pairs(name, *parts)
+
+
+def _pairs(
+    name: str, without: list[dict[str, Any]], with_: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One row a target, of what was seen without the patches and with them."""
+    after = {row["target"]: row for row in with_}
+    nothing = {"verdict": "n/a", "detail": "did not run"}
+    return [
+        {
+            "patch": name,
+            "target": row["target"],
+            "without": row["verdict"],
+            "with": after.get(row["target"], nothing)["verdict"],
+            "detail_without": row["detail"],
+            "detail_with": after.get(row["target"], nothing)["detail"],
+        }
+        for row in without
+    ]
 
 
 @cli.command()
@@ -207,7 +296,14 @@ def probe(name: str, as_json: bool) -> None:
     "--out", type=Path, metavar="FILE", help="Add rows to it, and run only what it lacks."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--timeout", default=120.0, show_default=True, metavar="S", help="Of each family.")
+@click.option(
+    "--timeout",
+    default=120.0,
+    show_default=True,
+    metavar="S",
+    callback=lambda context, parameter, value: _seconds(value),
+    help="Of each family.",
+)
 @click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
 @click.option("--weights", type=Path, metavar="FOLDER", help="Load the model in this folder.")
 def lab(
@@ -257,12 +353,16 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([one.as_dict() for one in found], indent=2))
         return
-    table = _table("distribution", "right without patches", "right with them", "newest to use")
     for one in found:
-        newest = one.best_repaired or "none that was measured"
-        green, repaired = (", ".join(names) or "none" for names in (one.green, one.repaired))
-        table.add_row(one.distribution, green, repaired, newest)
-    _console().print(table)
+        click.echo(f"{one.family} in {one.distribution}, by the lab's evidence")
+        for word, names in one.by_word.items():
+            if names:
+                versions = ", ".join(name.partition(" ")[2] for name in names)
+                click.echo(f"  {word:<24}{versions}")
+        newest, needs = one.best_repaired, " with the patches"
+        needs = "" if newest == one.best_green else needs
+        limit = f" of those that {host} admits" if host else ""
+        click.echo(f"  {'newest to use':<24}{newest + needs if newest else 'none' + limit}")
 
 
 @cli.command()
@@ -399,6 +499,17 @@ def _table(*columns: str) -> Table:
     return table
 
 
+def _seconds(value: float) -> float:
+    """A time limit.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is no number of seconds above 0")
+    return value
+
+
 def _severities(value: str | None) -> frozenset[str]:
     """The severities that a user names.
 
@@ -423,9 +534,40 @@ def _styled(word: str) -> Text:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; a broken input is one line on stderr and exit code 2."""
+    if sys.stdout is None:  # closed by whoever started us, who wants the exit code alone
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
-        cli.main(args=arguments, standalone_mode=True)
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _NO_OUTPUT:
+            raise
+        code = _without_output(error)
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int | str | None:
+    try:
+        code = cli.main(args=arguments, standalone_mode=False)
+    except SystemExit as end:
+        return end.code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("mlx-patches: interrupted", err=True)
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except MlxPatchesError as error:
         click.echo(f"mlx-patches: {error}", err=True)
-        sys.exit(2)
-    sys.exit(0)
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def _without_output(error: OSError) -> int:
+    """The exit code where standard output cannot be written: as of a program that SIGPIPE ends."""
+    # Whatever is left in the buffer goes nowhere, so that Python's own end stays silent.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if error.errno == errno.EPIPE:
+        return 141
+    click.echo(f"mlx-patches: standard output cannot be written ({error.strerror})", err=True)
+    return 2

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from .. import __version__
@@ -104,7 +103,7 @@ class Audit:
         ]
         if self.host_report and self.host_report.unmet:
             lines.append(self.host_report.advice)
-        return tuple([*lines, *self.unknown])
+        return (*lines, *self.unknown)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -152,9 +151,11 @@ class Audit:
                 model so is a model family that no patch makes right.
             fail_on: the severities of which a defect is a finding.
         """
+        if self.problems:
+            return 1
         if self.unaudited:
             return 2
-        if self.problems or self.unknown or (self.host_report and self.host_report.unmet):
+        if self.unknown or (self.host_report and self.host_report.unmet):
             return 1
         open_ = {o.patch for o in self.outcomes if o.finding or (strict and o.by_choice)}
         if self.model is not None:
@@ -267,6 +268,17 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         unmeasured=unmeasured(current),
         unaudited=sound.unaudited(current, relevant, report.families if report else {}, _declared),
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
+    )
+
+
+def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
+    """The state of a patch's targets in this environment."""
+    current = session()
+    live = {o.target: o for o in current.status(held_elsewhere=True) if o.patch == patch.id}
+    active = _active(current)
+    return tuple(
+        live.get(target.path) or _unasked(current, patch, target, active)
+        for target in patch.targets
     )
 
 

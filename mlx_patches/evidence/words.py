@@ -30,7 +30,13 @@ WORDS = {
 }
 
 # What a defect does to a user, the worst first; ``feature``: something is refused, or slow.
-WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = "wrong-text", "crash", "memory", "security", "feature"
+WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = (
+    "wrong-text",
+    "crash",
+    "memory",
+    "security",
+    "feature",
+)
 SEVERITIES = (WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE)
 FAIL_ON = frozenset({WRONG_TEXT, CRASH, SECURITY})
 
