@@ -73,9 +73,12 @@ def implementations(model_type: str) -> dict[str, str]:
     """Distribution to the name of the module that implements a model type, where installed."""
     found = {}
     for package, distribution in MODEL_PACKAGES.items():
-        name = remapping(package).get(model_type, model_type).replace("-", "_")
-        if is_name(name) and exists(f"{package}.{name}"):
-            found[distribution] = name
+        name = remapping(package).get(model_type, model_type)
+        # Some modules have a hyphen in their name, lfm2-vl among them.
+        for one in (name, name.replace("-", "_")):
+            if is_name(one.replace("-", "_")) and exists(f"{package}.{one}"):
+                found[distribution] = one
+                break
     return found
 
 

@@ -106,7 +106,7 @@ def shortened(text: str, width: int) -> str:
         head = text[: width + 1].rpartition(mark)[0]
         if len(head) >= width // 2:
             return head
-    return text[: width - 2].rpartition(" ")[0] + " ..."
+    return text[: width - 3].rpartition(" ")[0] + " ..."
 
 
 def facts(report: Audit) -> list[str]:
@@ -197,11 +197,17 @@ def commands(report: Audit) -> list[str]:
         return []
     said = []
     fixable = [o.patch for o in report.outcomes if o.finding and o.status == "disabled"]
-    if any(map(report.concerns, fixable)):
+    here = report.here()
+    open_ = [c for one in report.verdicts for c in one.open(here)] if report.model else []
+    repairable = not here.active and any(not cell.still for cell in open_)
+    if repairable or any(map(report.concerns, fixable)):
         host = report.host_report
         limit = f" --host {host.installed.name}" if host and not host.limited_to else ""
         said.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
-    elif report.active:
+    elif report.model is not None and open_:
+        family = next(iter(report.model.families.values()))
+        said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
+    if report.active:
         said.append("Undo:  mlx-patches disable")
     proof = _proof(report)
     return [*said, *([f"Proof: {proof}"] if proof else [])]

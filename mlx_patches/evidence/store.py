@@ -6,6 +6,7 @@ measured, once with every patch that the release admits.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +49,11 @@ def load_set(distribution: str, version: str) -> dict[str, Any] | None:
     Raises:
         MlxPatchesError: its file is broken.
     """
-    file = folder() / f"{distribution}-{version}.json"
+    return _read(folder() / f"{distribution}-{version}.json")
+
+
+@functools.cache
+def _read(file: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads(file.read_bytes())
         found["without"]
@@ -83,6 +88,7 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
     return {name: letter + with_.get(name, "") for name, letter in without.items()}
 
 
+@functools.cache
 def traced(place: Path | None = None) -> frozenset[str]:
     """The patches that some cell of the evidence was seen to need.
 
