@@ -424,11 +424,11 @@ def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
 
     console = _console()
     width = min(console.width, screen.WIDTH)
-    height = None if verbose else screen.HEIGHT
     count = len(screen.top(report, width)[0])
-    for number, line in enumerate(screen.lines(report, height, width)):
-        style = ("bold red" if code else "bold green") if number < count else ""
-        console.print(Text(line, style=style))
+    lines = screen.lines(report, None if verbose else screen.HEIGHT, width)
+    for number, line in enumerate(lines):
+        colour = ("red" if code else "green") if number < count else None
+        click.secho(line, fg=colour, bold=number < count)
     if verbose:
         _print_targets(console, report, show_all)
 
@@ -550,7 +550,8 @@ def _run(arguments: list[str] | None) -> int | str | None:
     try:
         code = cli.main(args=arguments, standalone_mode=False)
     except SystemExit as end:
-        return end.code
+        # Click ends with 1, a finding, where the reader of a pipe has gone.
+        return 141 if isinstance(sys.stdout, click.utils.PacifyFlushWrapper) else end.code
     except (KeyboardInterrupt, click.Abort):
         click.echo("mlx-patches: interrupted", err=True)
         return 130

@@ -103,13 +103,22 @@ def possible(
 
 
 def _likely(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
-    """Those of them that the family's code reaches, and that some family was seen to need."""
+    """Those of them that the family's code reaches, and that may be what its cells need.
+
+    What some traced release has the defect of, and no family there needed, is left out.
+    """
     entry = current.matrix.patches_for(family, distribution)
     reached = modules_of(_package_of(distribution), family, cache(source_file))
     ids = possible(current, distribution, entry, needs, reached)
+    sets, seen = store.traced()
+    releases = [name.split() for name in sets]
     own = set(entry) - set(current.matrix.patches_for("default", distribution))
-    seen = store.traced() | own
-    return [id_ for id_ in ids if id_ in seen] or ids
+
+    def was_tried(id_: str) -> bool:
+        rules = [(current.matrix.rule(id_, name), version) for name, version in releases]
+        return any(rule and rule.decide(version) == "affected" for rule, version in rules)
+
+    return [id_ for id_ in ids if id_ in seen | own or not was_tried(id_)] or ids
 
 
 def _package_of(distribution: str) -> str:

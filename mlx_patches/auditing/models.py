@@ -36,6 +36,8 @@ def folder_of(model: str) -> ModelFolder | None:
     Raises:
         MlxPatchesError: it is a path, and no model is there.
     """
+    if not model:
+        return None
     path = Path(model)
     try:
         is_file, is_folder = path.is_file(), path.is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -55,10 +56,12 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
         width: of the terminal, in columns.
     """
     said, facts = top(report, width)
-    bottom = _wrapped([*commands(report), *_footer(report)], width, "       ")
+    # What may be copied stays in one piece, and takes as many lines as a terminal makes of it.
+    bottom = [*commands(report), *_footer(report)]
+    taken = sum(max(1, -(-len(line) // width)) for line in bottom)
     if height is not None:
-        facts = facts[: max(height - len(said) - len(bottom) - 3, 0)]
-        room = height - len(said) - len(facts) - len(bottom) - 1
+        facts = facts[: max(height - len(said) - taken - 3, 0)]
+        room = height - len(said) - len(facts) - taken - 1
     shown = _repairs(report, None if height is None else room, width)
     return [*said, *facts, *shown, "", *bottom]
 
@@ -218,7 +221,7 @@ def _proof(report: Audit) -> str:
         ids = [*effects(report), *worst_first(report.needed)]
         return f"mlx-patches probe {ids[0]}" if ids else ""
     if report.model.folder is not None:
-        return f"mlx-patches lab --config {report.model.folder.path}"
+        return f"mlx-patches lab --config {shlex.quote(str(report.model.folder.path))}"
     families = dict.fromkeys(report.model.families.values())
     return f"mlx-patches lab --model {next(iter(families))}" if families else ""
 

@@ -89,18 +89,30 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
 
 
 @functools.cache
-def traced(place: Path | None = None) -> frozenset[str]:
-    """The patches that some cell of the evidence was seen to need.
+def traced(place: Path | None = None) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The sets whose every repair was traced to patches, and the patches that some cell needed.
 
     Raises:
         MlxPatchesError: as ``load`` does.
     """
-    return frozenset(
+    found = load(place)
+    ids = (
         id_
-        for one in load(place)
+        for one in found
         for named in one.get("needs", {}).values()
-        for ids in named.values()
-        for id_ in ids
+        for cell in named.values()
+        for id_ in cell
+    )
+    return tuple(one["set"] for one in found if _is_traced(one)), frozenset(ids)
+
+
+def _is_traced(evidence: Mapping[str, Any]) -> bool:
+    needs = evidence.get("needs", {})
+    return all(
+        name in needs.get(family, {})
+        for family, pairs in cell_pairs(evidence).items()
+        for name, pair in pairs.items()
+        if pair == "rg"
     )
 
 
