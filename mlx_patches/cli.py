@@ -487,9 +487,16 @@ def _worth_a_row(outcome: Any) -> bool:
     return outcome.status not in NOT_NEEDED
 
 
+class _Console(Console):
+    """A console that leaves it to ``main`` what a reader's leaving means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def _console() -> Console:
     # Piped output is for programs and logs: one line a row, whatever its length.
-    return Console() if sys.stdout.isatty() else Console(width=400, no_color=True)
+    return _Console() if sys.stdout.isatty() else _Console(width=400, no_color=True)
 
 
 def _table(*columns: str) -> Table:
@@ -551,7 +558,8 @@ def _run(arguments: list[str] | None) -> int | str | None:
         code = cli.main(args=arguments, standalone_mode=False)
     except SystemExit as end:
         # Click ends with 1, a finding, where the reader of a pipe has gone.
-        return 141 if isinstance(sys.stdout, click.utils.PacifyFlushWrapper) else end.code
+        gone = type(sys.stdout).__name__ == "PacifyFlushWrapper"
+        return 141 if gone else end.code
     except (KeyboardInterrupt, click.Abort):
         click.echo("mlx-patches: interrupted", err=True)
         return 130
