@@ -558,7 +558,7 @@ def _run(arguments: list[str] | None) -> int | str | None:
         code = cli.main(args=arguments, standalone_mode=False)
     except SystemExit as end:
         # Click ends with 1, a finding, where the reader of a pipe has gone.
-        gone = type(sys.stdout).__name__ == "PacifyFlushWrapper"
+        gone = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return 141 if gone else end.code
     except (KeyboardInterrupt, click.Abort):
         click.echo("mlx-patches: interrupted", err=True)

@@ -58,10 +58,11 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     said, facts = top(report, width)
     # What may be copied stays in one piece, and takes as many lines as a terminal makes of it.
     bottom = [*commands(report), *_footer(report)]
-    taken = sum(max(1, -(-len(line) // width)) for line in bottom)
     if height is not None:
-        facts = facts[: max(height - len(said) - taken - 3, 0)]
-        room = height - len(said) - len(facts) - taken - 1
+        left = height - rows(said, width) - rows(bottom, width) - 1
+        while facts and rows(facts, width) > max(left - 2, 1):
+            facts.pop()
+        room = left - rows(facts, width)
     shown = _repairs(report, None if height is None else room, width)
     return [*said, *facts, *shown, "", *bottom]
 
@@ -69,7 +70,17 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
 def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
     """The verdict's lines, and those of what else there is to say."""
     said = _wrapped(verdict(report).splitlines(), width)
-    return said, _wrapped([f"  {text}" for text in facts(report)], width, "    ")
+    problem = report.model.folder.problem if report.model and report.model.folder else ""
+    # It names a file, which stays in one piece.
+    return said, [
+        *([f"  {problem}"] if problem else []),
+        *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, "    "),
+    ]
+
+
+def rows(lines: Sequence[str], width: int = WIDTH) -> int:
+    """How many lines a terminal makes of some."""
+    return sum(max(1, -(-len(line) // width)) for line in lines)
 
 
 def worst(report: Audit) -> list[ModelVerdict]:
