@@ -95,7 +95,8 @@ def audit(
     from .auditing import formats
     from .auditing.audit import audit as make_audit
 
-    report = make_audit(model, host)
+    form = "json" if as_json else form
+    report = make_audit(model, host, models=form == "json" or html is not None)
     code = report.exit_code(strict, fail_on)
     if html is not None:
         from .evidence.store import load
@@ -105,7 +106,6 @@ def audit(
             click.echo(page(content(load(), report.as_dict())), nl=False)
             sys.exit(code)
         save(html, load(), report.as_dict())
-    form = "json" if as_json else form
     if form != "text":
         click.echo(formats.FORMATS[form](report, code))
     elif quiet:
@@ -123,7 +123,7 @@ def report(model: str | None, host: str | None) -> None:
     from .auditing import formats
     from .auditing.audit import audit as make_audit
 
-    click.echo(formats.bug_report(make_audit(model, host)))
+    click.echo(formats.bug_report(make_audit(model, host, models=False)))
 
 
 @cli.command()
@@ -426,8 +426,9 @@ def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
     width = min(console.width, screen.WIDTH)
     count = len(screen.top(report, width)[0])
     lines = screen.lines(report, None if verbose else screen.HEIGHT, width)
+    bad = code or screen.effects(report)
     for number, line in enumerate(lines):
-        colour = ("red" if code else "green") if number < count else None
+        colour = ("red" if bad else "green") if number < count else None
         click.secho(line, fg=colour, bold=number < count)
     if verbose:
         _print_targets(console, report, show_all)

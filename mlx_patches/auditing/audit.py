@@ -213,8 +213,8 @@ class Audit:
         }
 
 
-def audit(model: str | None = None, host: str | None = None) -> Audit:
-    """See ``mlx_patches.audit``."""
+def audit(model: str | None = None, host: str | None = None, models: bool = True) -> Audit:
+    """See ``mlx_patches.audit``. The table of affected models takes time: ``models`` asks for it."""
     current = sound.session_of_readable()
     if host is not None and not canonical(host).strip("-"):
         raise MlxPatchesError("--host needs the name of a distribution")
@@ -257,7 +257,9 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         outcomes=outcomes,
         models=affected_models(
             current.matrix, current.registry, needed, measured_here(current.installed)
-        ),
+        )
+        if models
+        else {},
         active=_active(current),
         model=report,
         host=boot.limited_to(),

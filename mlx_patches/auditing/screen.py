@@ -41,10 +41,10 @@ def verdict(report: Audit) -> str:
     if report.findings:
         return f"{whose}{report.findings[0]}"
     if needed:
-        return f"{whose}nothing to do: all {_many(needed, 'known defect')} repaired here"
+        return f"{whose}Nothing to do: {_all(needed)} repaired here"
     if report.unmeasured:
-        return f"{whose}no known defect in what is installed, which the lab did not measure whole"
-    return f"{whose}nothing to do: the installed releases have no known defect"
+        return f"{whose}No known defect in what is installed, which the lab did not measure whole"
+    return f"{whose}Nothing to do: the installed releases have no known defect"
 
 
 def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
@@ -136,6 +136,8 @@ def _facts(report: Audit) -> Iterator[str]:
         yield from (f"cannot work: {one.reason}: {one.remedy}" for one in report.broken_sets)
     yield from report.unknown
     yield from (one.finding for one in report.foreign if one.finding)
+    for variable in _switches(report):
+        yield f"switched off by {variable}"
     if report.model is not None:
         yield from _model_facts(report)
         return
@@ -144,10 +146,8 @@ def _facts(report: Audit) -> Iterator[str]:
         wrong, still = (
             sum(one.fate in fates for one in own) for fates in ((RED, REPAIRED), (RED,))
         )
-        yield (
-            f"{own[0].release}: {wrong} of {len(own)} model families wrong in a batch, {still} with"
-            " the patches"
-        )
+        families = f"{wrong} of {len(own)} model families"
+        yield f"{own[0].release}: {families} wrong as released, {still} with the patches"
     yield from (
         f"{release}: not measured by the lab; by the measured ranges of the patches alone"
         for release in report.unmeasured
@@ -218,6 +218,8 @@ def commands(report: Audit) -> list[str]:
         host = report.host_report
         limit = f" --host {host.installed.name}" if host and not host.limited_to else ""
         said.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
+    elif variables := _switches(report):
+        said.append(f"Fix:   unset {' '.join(variables)}")
     elif report.model is not None and open_:
         family = next(iter(report.model.families.values()))
         said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
@@ -225,6 +227,15 @@ def commands(report: Audit) -> list[str]:
         said.append("Undo:  mlx-patches disable")
     proof = _proof(report)
     return [*said, *([f"Proof: {proof}"] if proof else [])]
+
+
+def _switches(report: Audit) -> list[str]:
+    """The environment variables that switch off what is needed."""
+    before, found = "switched off by ", []
+    for one in report.outcomes:
+        if one.by_choice and before in one.reason and report.concerns(one.patch):
+            found.append(one.reason.rpartition(before)[2])
+    return list(dict.fromkeys(found))
 
 
 def _proof(report: Audit) -> str:
@@ -263,6 +274,10 @@ def _wrapped(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
             drop_whitespace=True,
         )
     ]
+
+
+def _all(count: int) -> str:
+    return "the one known defect is" if count == 1 else f"all {count} known defects are"
 
 
 def _many(count: int, word: str) -> str:

@@ -246,6 +246,7 @@ def test_twenty_lines_of_eighty_columns(release, evidence, active):
         assert lines[0] == screen.top(report)[0][0]
         text = "\n".join(lines)
         assert screen.METAL in text and "Environment: " in text
+        assert screen.rows(lines) <= 20
         fixes = [line for line in lines if line.startswith("Fix: ")]
         assert len(fixes) == (report.exit_code() == 1), model
         assert not active or not any("enable" in line for line in fixes), model
