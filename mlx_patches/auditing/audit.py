@@ -214,7 +214,7 @@ class Audit:
 
 
 def audit(model: str | None = None, host: str | None = None, models: bool = True) -> Audit:
-    """See ``mlx_patches.audit``. The table of affected models takes time: ``models`` asks for it."""
+    """See ``mlx_patches.audit``; ``models`` asks for the table of affected models, too."""
     current = sound.session_of_readable()
     if host is not None and not canonical(host).strip("-"):
         raise MlxPatchesError("--host needs the name of a distribution")

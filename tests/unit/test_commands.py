@@ -222,7 +222,7 @@ def test_a_row_that_was_cut_is_written_again(tmp_path):
 
 
 def test_an_interruption_is_no_finding(said, monkeypatch):
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mlx_patches.auditing.audit.audit", interrupted)
