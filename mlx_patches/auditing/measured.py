@@ -116,7 +116,8 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
 
     def was_tried(id_: str) -> bool:
         rules = [(current.matrix.rule(id_, name), version) for name, version in releases]
-        return any(rule and rule.decide(version) == "affected" for rule, version in rules)
+        measured = [(rule, version) for rule, version in rules if rule and version in rule.releases]
+        return any(rule.decide(version) == "affected" for rule, version in measured)
 
     return [id_ for id_ in ids if id_ in seen | own or not was_tried(id_)] or ids
 
