@@ -46,6 +46,7 @@ QUICK = ["mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10"]
 COMMANDS = "tests/releases/test_cli.py"
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 DEMO = "mlx-vlm 0.4.3"
+DEMO_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
 RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
 PYTHONS = ["3.11", "3.12", "3.13"]
@@ -163,14 +164,20 @@ def installs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def demo(session: nox.Session) -> None:
-    """A tiny Gemma 4 in a batch, without and with the patches, then the audit."""
+    """A tiny Gemma 4 in a batch, without and with the patches; the audit before and after."""
     python = release_environment(session, DEMO)
     command = str(Path(python).with_name("mlx-patches"))
-    session.run(command, "probe", "gemma4")
-    session.run(command, "audit", success_codes=[1])
+    verdict = ("audit", "--model", DEMO_MODEL, "--quiet")
+    session.run(command, "probe", DEMO_MODEL)
+    session.run(command, "audit", "--model", DEMO_MODEL, success_codes=[1])
+    before = session.run(command, *verdict, success_codes=[1], silent=True)
     session.run(command, "enable")
-    session.run(command, "audit")
-    session.run(command, "disable", silent=True)
+    try:
+        after = session.run(command, *verdict, silent=True)
+    finally:
+        session.run(command, "disable", silent=True)
+    for name, said in (("before", before), ("after", after)):
+        session.log(f"{name}: {str(said).strip()}")
 
 
 def release_environment(session: nox.Session, name: str) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +24,15 @@ from .core.packages import MODEL_PACKAGES
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
 _PROFILE_HELP = "Which patches: batch, server, security, safe, or several."
+_REPOSITORIES = {
+    "mlx-lm": "https://github.com/ml-explore/mlx-lm",
+    "mlx-vlm": "https://github.com/Blaizzy/mlx-vlm",
+    "vllm-mlx": "https://github.com/waybarrios/vllm-mlx",
+}
+# What a probe of a model family runs.
+PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
+# Where standard output is closed or full.
+_NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
 _STYLES = {
     "applied": "green",
     "pending": "green",
@@ -41,35 +54,77 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option("--model", metavar="TYPE_OR_FOLDER", help="Only what this model needs.")
+@click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
 @click.option("--host", metavar="DISTRIBUTION", help="Say what to do for this host server.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/audit-json.md).")
+@click.option("-v", "--verbose", is_flag=True, help="Every patch, with its targets.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict alone.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown", "sarif"]),
+    default="text",
+    help="json is documented in docs/audit-json.md.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--fail-on",
+    metavar="SEVERITY,...",
+    callback=lambda context, parameter, value: _severities(value),
+    help="What makes the exit code 1: wrong-text, crash, memory, security, feature, or any."
+    "  [default: wrong-text,crash,security]",
+)
 @click.option("--strict", is_flag=True, help="What was switched off by choice is a finding too.")
-@click.option("--all", "show_all", is_flag=True, help="Show the targets that need nothing as well.")
-@click.option("--html", type=Path, metavar="FILE", help="Write the report page, too.")
+@click.option("--all", "show_all", is_flag=True, help="As -v, with what needs nothing as well.")
+@click.option("--html", type=Path, metavar="FILE", help="Write the report page, too; - prints it.")
 def audit(
     model: str | None,
     host: str | None,
+    verbose: bool,
+    quiet: bool,
+    form: str,
     as_json: bool,
+    fail_on: frozenset[str],
     strict: bool,
     show_all: bool,
     html: Path | None,
 ) -> None:
-    """Say what is installed, what is wrong with it, and what is repaired."""
+    """Say whether what is installed batches right, what repairs it, and what to type.
+
+    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 nothing could
+    be audited, the model was not measured, or usage.
+    """
+    from .auditing import formats
     from .auditing.audit import audit as make_audit
 
-    report = make_audit(model, host)
-    code = report.exit_code(strict)
+    form = "json" if as_json else form
+    report = make_audit(model, host, models=form == "json" or html is not None)
+    code = report.exit_code(strict, fail_on)
     if html is not None:
         from .evidence.store import load
-        from .report import save
+        from .report import content, page, save
 
+        if str(html) == "-":
+            click.echo(page(content(load(), report.as_dict())), nl=False)
+            sys.exit(code)
         save(html, load(), report.as_dict())
-    if as_json:
-        click.echo(json.dumps({**report.as_dict(), "exit_code": code}, indent=2))
+    if form != "text":
+        click.echo(formats.FORMATS[form](report, code))
+    elif quiet:
+        click.echo(formats.quiet(report))
     else:
-        _print_audit(report, code, show_all)
+        _print_audit(report, code, verbose or show_all, show_all)
     sys.exit(code)
+
+
+@cli.command()
+@click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
+@click.option("--host", metavar="DISTRIBUTION", help="A host server.")
+def report(model: str | None, host: str | None) -> None:
+    """Print what a bug report needs: this environment and its audit, in Markdown under 8 kB."""
+    from .auditing import formats
+    from .auditing.audit import audit as make_audit
+
+    click.echo(formats.bug_report(make_audit(model, host, models=False)))
 
 
 @cli.command()
@@ -81,7 +136,8 @@ def explain(patch: str) -> None:
     current = session()
     found = current.registry.get(patch)
     click.echo(f"{found.id}: {found.summary}\n")
-    click.echo(found.documentation)
+    click.echo(_here(found))
+    click.echo(f"\n{_plain(found.documentation)}")
     click.echo("\nTargets")
     for target in found.targets:
         click.echo(f"    {target.path}")
@@ -94,6 +150,35 @@ def explain(patch: str) -> None:
     if origin := current.registry.origin(patch):
         click.echo(f"Contributed by\n    {origin}")
     click.echo(f"Reproducer\n    mlx-patches probe {found.id}")
+
+
+def _here(patch: Any) -> str:
+    """Whether this environment is affected by what a patch repairs, and repaired."""
+    from .auditing.audit import outcomes_of
+    from .auditing.severity import of_patch
+    from .core.outcome import IN_EFFECT, NOT_NEEDED
+
+    outcomes = outcomes_of(patch)
+    needed = [one for one in outcomes if one.status not in NOT_NEEDED]
+    said = f"Severity\n    {of_patch(patch.id)}\nHere\n    "
+    if not needed:
+        reasons = dict.fromkeys(one.reason for one in outcomes)
+        return f"{said}not affected: {'; '.join(reasons)}"
+    open_ = [one for one in needed if one.status not in IN_EFFECT]
+    state = f"affected, and not repaired here ({open_[0].status})" if open_ else "repaired here"
+    return f"{said}{state}: {(open_ or needed)[0].reason}"
+
+
+def _plain(text: str) -> str:
+    """A docstring for a terminal: no markup, and its threads as addresses."""
+    text = re.sub(r"``([^`]*)``|`([^`]*)`", lambda found: found[1] or found[2], text)
+    found = dict.fromkeys(re.findall(r"\b([a-z][\w-]*)\s+#(\d+)", text))
+    links = [
+        f"    {_REPOSITORIES[name]}/issues/{number}"
+        for name, number in found
+        if name in _REPOSITORIES
+    ]
+    return "\n".join([text, *(["Threads", *links] if links else [])])
 
 
 @cli.command("list")
@@ -124,27 +209,26 @@ def list_patches(profile: str | None) -> None:
 @click.argument("name", metavar="PATCH|MODEL")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def probe(name: str, as_json: bool) -> None:
-    """Run a reproducer in two processes: without the patches, and with them."""
+    """Run a reproducer in two processes: without the patches, and with them.
+
+    Of a model family it runs the lab's scenarios that most servers meet. Exit codes: 0 green with
+    the patches, 1 red with them, 2 nothing could be run.
+    """
     from .activation.session import session
+    from .lab import report
     from .probes.tiny import MODELS
 
     registry = session().registry
     if name not in registry and name not in MODELS:
-        models = ", ".join(MODELS)
-        raise MlxPatchesError(f"no patch or model {name!r}; models: {models}; see mlx-patches list")
-    kind = "--patch" if name in registry else "--model"
-    without, with_ = (_run_child(kind, name, *extra) for extra in ([], ["--patched"]))
-    rows = [
-        {
-            "patch": name,
-            "target": before["target"],
-            "without": before["verdict"],
-            "with": after["verdict"],
-            "detail_without": before["detail"],
-            "detail_with": after["detail"],
-        }
-        for before, after in zip(without, with_, strict=True)
-    ]
+        rows = _probe_family(name)
+    else:
+        kind = "--patch" if name in registry else "--model"
+        with report.steps() as tell:
+            tell(f"{name}, without the patches")
+            without = _run_child(kind, name)
+            tell(f"{name}, with the patches")
+            with_ = _run_child(kind, name, "--patched")
+        rows = _pairs(name, without, with_)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
@@ -153,7 +237,54 @@ def probe(name: str, as_json: bool) -> None:
             verdicts = [_styled(row["without"]), _styled(row["with"])]
             table.add_row(row["target"], *verdicts, row["detail_without"], row["detail_with"])
         _console().print(table)
+    if all(row["without"] == row["with"] == "n/a" for row in rows):
+        raise MlxPatchesError(f"nothing of {name} could be run in this environment")
     sys.exit(1 if any(row["with"] == "red" for row in rows) else 0)
+
+
+def _probe_family(name: str) -> list[dict[str, Any]]:
+    """The rows of a model family of the installed releases, from the lab."""
+    from .activation.session import session
+    from .lab import report, runner
+
+    try:
+        tasks = runner.tasks((name,), PROBED)
+    except MlxPatchesError as error:
+        hint = session().registry.hint(name)
+        raise MlxPatchesError(f"no patch or model {name!r}{hint}; {error}") from None
+    with report.steps() as tell:
+        seen = []
+        for task in tasks:
+            tell(f"{task.family}, {'with' if task.patched else 'without'} the patches")
+            seen += runner.measure(task)
+    parts = [
+        [
+            {"target": f"{r.family} {r.scenario}", "verdict": r.verdict, "detail": r.detail}
+            for r in seen
+            if r.patched is patched
+        ]
+        for patched in (False, True)
+    ]
+    return _pairs(name, *parts)
+
+
+def _pairs(
+    name: str, without: list[dict[str, Any]], with_: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One row a target, of what was seen without the patches and with them."""
+    after = {row["target"]: row for row in with_}
+    nothing = {"verdict": "n/a", "detail": "did not run"}
+    return [
+        {
+            "patch": name,
+            "target": row["target"],
+            "without": row["verdict"],
+            "with": after.get(row["target"], nothing)["verdict"],
+            "detail_without": row["detail"],
+            "detail_with": after.get(row["target"], nothing)["detail"],
+        }
+        for row in without
+    ]
 
 
 @cli.command()
@@ -174,7 +305,14 @@ def probe(name: str, as_json: bool) -> None:
     "--out", type=Path, metavar="FILE", help="Add rows to it, and run only what it lacks."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--timeout", default=120.0, show_default=True, metavar="S", help="Of each family.")
+@click.option(
+    "--timeout",
+    default=120.0,
+    show_default=True,
+    metavar="S",
+    callback=lambda context, parameter, value: _seconds(value),
+    help="Of each family.",
+)
 @click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
 @click.option("--weights", type=Path, metavar="FOLDER", help="Load the model in this folder.")
 def lab(
@@ -224,12 +362,16 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([one.as_dict() for one in found], indent=2))
         return
-    table = _table("distribution", "right without patches", "right with them", "newest to use")
     for one in found:
-        newest = one.best_repaired or "none that was measured"
-        green, repaired = (", ".join(names) or "none" for names in (one.green, one.repaired))
-        table.add_row(one.distribution, green, repaired, newest)
-    _console().print(table)
+        click.echo(f"{one.family} in {one.distribution}, by the lab's evidence")
+        for word, names in one.by_word.items():
+            if names:
+                versions = ", ".join(name.partition(" ")[2] for name in names)
+                click.echo(f"  {word:<24}{versions}")
+        newest, needs = one.best_repaired, " with the patches"
+        needs = "" if newest == one.best_green else needs
+        limit = f" of those that {host} admits" if host else ""
+        click.echo(f"  {'newest to use':<24}{newest + needs if newest else 'none' + limit}")
 
 
 @cli.command()
@@ -309,18 +451,26 @@ def _run_child(*arguments: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _print_audit(report: Any, code: int, show_all: bool) -> None:
+def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
+    from .auditing import screen
+
     console = _console()
-    installed = ", ".join(map(str, report.distributions)) or "no MLX package"
-    console.print(Text(f"Installed: {installed}"))
-    active = f"in processes of {report.host}" if report.host else "yes" if report.active else "no"
-    console.print(Text(f"Active in this environment: {active}"))
-    for broken in report.broken_sets:
-        console.print(Text(f"Cannot work: {broken.reason}: {broken.remedy}", style="red"))
-    for warned in report.warnings:
-        console.print(Text(f"No patch repairs: {warned.effect}: {warned.remedy}", style="yellow"))
+    width = min(console.width, screen.WIDTH)
+    count = len(screen.top(report, width)[0])
+    lines = screen.lines(report, None if verbose else screen.HEIGHT, width)
+    bad = code or screen.effects(report)
+    for number, line in enumerate(lines):
+        colour = ("red" if bad else "green") if number < count else None
+        click.secho(line, fg=colour, bold=number < count)
+    if verbose:
+        _print_targets(console, report, show_all)
+
+
+def _print_targets(console: Console, report: Any, show_all: bool) -> None:
+    console.print(Text(f"\nInstalled: {', '.join(map(str, report.distributions)) or 'nothing'}"))
     if report.model is not None:
         _print_model(console, report.model)
+        _print_scenarios(console, report)
     shown = [o for o in report.outcomes if show_all or o.finding or _worth_a_row(o)]
     if shown:
         table = _table("patch", "target", "status", "reason")
@@ -332,37 +482,36 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
     hidden = len(report.outcomes) - len(shown)
     if hidden:
         console.print(Text(f"{hidden} more targets need nothing (--all shows them)", style="dim"))
-    if report.model is None and report.models:
-        table = _table("affected model", "distribution", "patches")
-        for model, rows in report.models.items():
-            for distribution, ids in rows.items():
-                table.add_row(model, distribution, ", ".join(ids))
-        console.print(table)
-    if report.host_report is not None:
-        style = "bold red" if report.host_report.finding else "bold green"
-        console.print(Text(report.host_report.advice, style=style))
-    console.print(Text(_verdict(report, code), style="bold red" if code else "bold green"))
-
-
-def _verdict(report: Any, code: int) -> str:
-    if not code:
-        return "Nothing to do"
-    count = len(report.findings)
-    said = f"{count} finding{'' if count == 1 else 's'}" if count else "Switched off by choice"
-    if not report.active and any(o.status == "disabled" and o.finding for o in report.outcomes):
-        said += "; to activate: mlx-patches enable, or mlx_patches.apply() in your program"
-    return said
+    if report.model is None and report.verdicts:
+        _print_families(console, report)
 
 
 def _print_model(console: Console, model: Any) -> None:
     row = "its own row" if model.known else "the row default"
     rows = "; ".join(f"{name}: {', '.join(ids) or 'nothing'}" for name, ids in model.rows.items())
     console.print(Text(f"Model type {model.model_type}, {row}: {rows or 'not installed'}"))
-    if model.folder:
-        for file, ids in model.folder.eos.items():
-            console.print(Text(f"Stop tokens in {file}: {', '.join(map(str, ids))}"))
-        if model.folder.problem:
-            console.print(Text(model.folder.problem, style="red"))
+
+
+def _print_scenarios(console: Console, report: Any) -> None:
+    here = report.here()
+    for one in report.verdicts:
+        table = _table(f"scenario, {one.release}", "as released", "with patches", "here", "needs")
+        for cell in one.cells:
+            with_ = "not measured" if len(cell.pair) == 1 else "wrong" if cell.still else "right"
+            words = [cell.severity if cell.wrong else "right", with_]
+            words.append("wrong" if cell in one.open(here) else "right")
+            needs = "not traced" if cell.needs is None and cell.wrong else ""
+            table.add_row(cell.words, *words, ", ".join(cell.needs or ()) or needs)
+        console.print(table)
+
+
+def _print_families(console: Console, report: Any) -> None:
+    table = _table("model family", "release", "verdict", "patches")
+    for one in report.verdicts:
+        if one.word != "right":
+            ids = ", ".join(one.patches) if one.traced else "not traced: see --model"
+            table.add_row(one.family, one.release, one.word, ids if one.wrong else one.note)
+    console.print(table)
 
 
 def _worth_a_row(outcome: Any) -> bool:
@@ -371,9 +520,16 @@ def _worth_a_row(outcome: Any) -> bool:
     return outcome.status not in NOT_NEEDED
 
 
+class _Console(Console):
+    """A console that leaves it to ``main`` what a reader's leaving means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def _console() -> Console:
     # Piped output is for programs and logs: one line a row, whatever its length.
-    return Console() if sys.stdout.isatty() else Console(width=400, no_color=True)
+    return _Console() if sys.stdout.isatty() else _Console(width=400, no_color=True)
 
 
 def _table(*columns: str) -> Table:
@@ -383,15 +539,77 @@ def _table(*columns: str) -> Table:
     return table
 
 
+def _seconds(value: float) -> float:
+    """A time limit.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is no number of seconds above 0")
+    return value
+
+
+def _severities(value: str | None) -> frozenset[str]:
+    """The severities that a user names.
+
+    Raises:
+        click.BadParameter: one is none.
+    """
+    from .evidence.words import FAIL_ON, SEVERITIES
+
+    if value is None:
+        return FAIL_ON
+    names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
+    if names == {"any"}:
+        return frozenset(SEVERITIES)
+    if unknown := sorted(names - set(SEVERITIES)):
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(SEVERITIES)}, any")
+    return names
+
+
 def _styled(word: str) -> Text:
     return Text(word, style=_STYLES.get(word, "red"))
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; a broken input is one line on stderr and exit code 2."""
+    if sys.stdout is None:  # closed by whoever started us, who wants the exit code alone
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
-        cli.main(args=arguments, standalone_mode=True)
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _NO_OUTPUT:
+            raise
+        code = _without_output(error)
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int | str | None:
+    try:
+        code = cli.main(args=arguments, standalone_mode=False)
+    except SystemExit as end:
+        # Click ends with 1, a finding, where the reader of a pipe has gone.
+        gone = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
+        return 141 if gone else end.code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("mlx-patches: interrupted", err=True)
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except MlxPatchesError as error:
         click.echo(f"mlx-patches: {error}", err=True)
-        sys.exit(2)
-    sys.exit(0)
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def _without_output(error: OSError) -> int:
+    """The exit code where standard output cannot be written: as of a program that SIGPIPE ends."""
+    # Whatever is left in the buffer goes nowhere, so that Python's own end stays silent.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if error.errno == errno.EPIPE:
+        return 141
+    click.echo(f"mlx-patches: standard output cannot be written ({error.strerror})", err=True)
+    return 2

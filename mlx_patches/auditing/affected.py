@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -67,7 +67,7 @@ def affected_models(
             if not ids or not exists(f"{package}.{model}"):
                 continue
             reached = modules_of(package, model, find)
-            ids = [id_ for id_ in ids if any(_runs(t, package, reached) for t in needed(id_))]
+            ids = [id_ for id_ in ids if any(runs(t, package, reached) for t in needed(id_))]
             if ids:
                 affected.setdefault(model, {})[distribution] = tuple(ids)
     return affected
@@ -107,7 +107,8 @@ def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
     return reached
 
 
-def _runs(target: Target, package: str, reached: set[str]) -> bool:
+def runs(target: Target, package: str, reached: Collection[str]) -> bool:
+    """Whether a model runs a target: in a module that it reaches, or in its package's engine."""
     own = target.module.partition(".")[0] == package.partition(".")[0]
     return target.module in reached or (own and not target.module.startswith(f"{package}."))
 

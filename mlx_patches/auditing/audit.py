@@ -7,43 +7,69 @@ rest, so that it needs no import of MLX or of any release.
 from __future__ import annotations
 
 import platform
+import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..activation import boot, contributions, settings
+from ..activation.profiles import PROFILES
 from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
-from ..core.outcome import Outcome, Status, Verdict
+from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
+from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.matrix import BrokenSet, Warned
-from . import conflicts, hosts
+from . import conflicts, hosts, sound
 from .affected import affected_models, measured_here
-from .models import ModelFolder, implementations, read_folder
+from .measured import unmeasured, verdicts_of_all, verdicts_of_model
+from .models import ModelFolder, folder_of, implementations
+from .severity import of_patch
+from .verdict import Here, ModelVerdict, headline
 
 JSON_SCHEMA = 1
+ANY = frozenset(SEVERITIES)
+_OPTIONAL = "optional: ask for it by name"
 CORE = ("mlx", "mlx-lm", "mlx-vlm")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One model type: the packages that implement it and the patches that its rows name."""
+    """One model type: the packages that implement it and the patches that its rows name.
+
+    ``families`` is the module that implements it in each package.
+    """
 
     model_type: str
     folder: ModelFolder | None
     rows: dict[str, tuple[str, ...]]
     known: bool
+    families: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def own_patches(self) -> tuple[str, ...]:
+        """What the folder itself makes a defect of: stop tokens beside those of ``config.json``."""
+        if self.folder is None:
+            return ()
+        first = set(self.folder.eos.get("config.json", ()))
+        more = {id_ for ids in self.folder.eos.values() for id_ in ids} - first
+        return ("extra-eos",) if more else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The report. ``outcomes`` has one entry a patch and target."""
+    """The report. ``outcomes`` has one entry a patch and target.
+
+    ``verdicts`` are the model's, or those of every family that was measured in the installed
+    releases; ``unmeasured`` names the releases without evidence. ``unaudited`` says why nothing
+    could be audited, ``environment`` which one was looked at.
+    """
 
     distributions: tuple[Installed, ...]
     broken_sets: tuple[BrokenSet, ...]
@@ -57,29 +83,102 @@ class Audit:
     foreign: tuple[conflicts.Foreign, ...] = ()
     unknown: tuple[str, ...] = ()
     warnings: tuple[Warned, ...] = ()
+    verdicts: tuple[ModelVerdict, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    unaudited: tuple[str, ...] = ()
+    environment: str = sys.prefix
 
     @property
     def findings(self) -> tuple[str, ...]:
         """One line for each thing that is not as it should be."""
-        lines = [f"{broken.reason}: {broken.remedy}" for broken in self.broken_sets]
+        lines = [*self.problems]
+        if self.model is not None:
+            lines += [
+                headline(one, self.here(), self.model.model_type)
+                for one in self.verdicts
+                if one.exit_code(self.here(), ANY) == 1
+            ]
         lines += [
-            f"{o.patch} {o.target}: {o.status}: {o.reason}" for o in self.outcomes if o.finding
+            f"{o.patch} {o.target}: {o.status}: {o.reason}"
+            for o in self.outcomes
+            if o.finding and self.concerns(o.patch)
         ]
-        if self.model and self.model.folder and self.model.folder.problem:
-            lines.append(self.model.folder.problem)
-        lines += [one.finding for one in self.foreign if one.finding]
-        lines += self.unknown
         if self.host_report and self.host_report.unmet:
             lines.append(self.host_report.advice)
-        return tuple(lines)
+        return (*lines, *self.unknown)
 
-    def exit_code(self, strict: bool = False) -> int:
-        """0 where nothing is needed or all is in effect, 1 for a finding.
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What no patch repairs, a line each."""
+        lines = [f"{broken.reason}: {broken.remedy}" for broken in self.broken_sets]
+        if self.model and self.model.folder and self.model.folder.problem:
+            lines.append(self.model.folder.problem)
+        return (*lines, *(one.finding for one in self.foreign if one.finding))
 
-        With ``strict`` a defect that the user chose not to repair is a finding too.
+    def concerns(self, patch: str) -> bool:
+        """Whether a patch is about what was asked: of a model, whether it repairs that."""
+        if self.model is None:
+            return True
+        return patch in self.model.own_patches or any(patch in one.patches for one in self.verdicts)
+
+    def here(self, by_choice: bool = True) -> Here:
+        """What is in effect; ``by_choice``: what the user switched off counts as missing."""
+        seen: dict[str, set[Status]] = {}
+        missing = set()
+        for one in self.outcomes:
+            seen.setdefault(one.patch, set()).add(one.status)
+            if one.status not in IN_EFFECT | NOT_NEEDED and (by_choice or not one.by_choice):
+                missing.add(one.patch)
+        # What the evidence says is needed, and is not there at all.
+        missing |= {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
+        active = self.active or (not by_choice and any(one.by_choice for one in self.outcomes))
+        return Here(active, frozenset(missing))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The patches that the installed releases need, in effect or not."""
+        ids = (o.patch for o in self.outcomes if o.status not in NOT_NEEDED and self._counts(o))
+        return tuple(dict.fromkeys(ids))
+
+    @property
+    def refusing(self) -> tuple[str, ...]:
+        """The optional patches of the profile ``security`` that would repair something here."""
+        ids = (o.patch for o in self.outcomes if o.reason.startswith(_OPTIONAL))
+        return tuple(dict.fromkeys(id_ for id_ in ids if id_ in PROFILES["security"].also))
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Those of them that are not in effect."""
+        return tuple(id_ for id_ in self.needed if id_ in self.here().missing)
+
+    def exit_code(self, strict: bool = False, fail_on: Collection[str] = FAIL_ON) -> int:
+        """0 nothing is wrong, or all of it is repaired here; 1 a finding; 2 nothing was audited.
+
+        Args:
+            strict: a defect that the user chose not to repair is a finding too; without a
+                model so is a model family that no patch makes right.
+            fail_on: the severities of which a defect is a finding.
         """
-        chosen = strict and any(o.by_choice for o in self.outcomes)
-        return 1 if self.findings or chosen else 0
+        if self.problems:
+            return 1
+        if self.unaudited:
+            return 2
+        if self.unknown or (self.host_report and self.host_report.unmet):
+            return 1
+        open_ = {o.patch for o in self.outcomes if o.finding or (strict and o.by_choice)}
+        if self.model is not None:
+            here = self.here(by_choice=strict)
+            codes = {one.exit_code(here, fail_on) for one in self.verdicts}
+            if any(of_patch(id_) in fail_on for id_ in open_ & set(self.model.own_patches)):
+                return 1
+            return 1 if 1 in codes else max(codes, default=2)
+        still = [cell for one in self.verdicts for cell in one.still] if strict else []
+        found = {of_patch(id_) for id_ in open_} | {cell.severity for cell in still}
+        return int(bool(found & set(fail_on)))
+
+    def _counts(self, outcome: Outcome) -> bool:
+        """Whether an outcome is of a patch that is needed; what is optional is not."""
+        return not outcome.reason.startswith(_OPTIONAL)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form; docs/audit-json.md describes it."""
@@ -88,8 +187,12 @@ class Audit:
             "mlx_patches": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
+            "environment": self.environment,
             "active": self.active,
             "host": self.host,
+            "unaudited": list(self.unaudited),
+            "unmeasured": list(self.unmeasured),
+            "verdicts": [one.as_dict(self.here()) for one in self.verdicts],
             "distributions": [
                 {"name": d.name, "version": d.version, "commit": d.commit, "editable": d.editable}
                 for d in self.distributions
@@ -103,7 +206,11 @@ class Audit:
                 for one in self.warnings
             ],
             "patches": [
-                {**o.as_dict(), "origin": self.origins.get(o.patch, "mlx-patches")}
+                {
+                    **o.as_dict(),
+                    "severity": of_patch(o.patch),
+                    "origin": self.origins.get(o.patch, "mlx-patches"),
+                }
                 for o in self.outcomes
             ],
             "models": {
@@ -118,26 +225,37 @@ class Audit:
         }
 
 
-def audit(model: str | None = None, host: str | None = None) -> Audit:
-    """See ``mlx_patches.audit``."""
-    current = session()
+def audit(model: str | None = None, host: str | None = None, models: bool = True) -> Audit:
+    """See ``mlx_patches.audit``; ``models`` asks for the table of affected models, too."""
+    current = sound.session_of_readable()
+    if host is not None and not canonical(host).strip("-"):
+        raise MlxPatchesError("--host needs the name of a distribution")
     report = _model_report(current, model) if model is not None else None
     declared = contributions.hosts(current.disabled)
     names = dict.fromkeys((*CORE, *hosts.KNOWN, *declared, *([host] if host else ())))
     installed = [current.installed(name) for name in names]
     distributions = tuple(one for one in installed if one is not None)
     versions = _versions(current)
-    ids = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
-    if report is not None:
+
+    def needed(patch: Patch, target: Target) -> bool:
+        return judge_file(current, patch, target).ok
+
+    relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
+    if report is None:
+        ids, verdicts = relevant, verdicts_of_all(current, needed)
+    else:
+        verdicts = verdicts_of_model(current, report.families, needed)
         named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
-        ids = tuple(id_ for id_ in ids if id_ in named)
+        named |= {id_ for one in verdicts for id_ in one.patches}
+        ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
     live = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
+    own = {*report.rows, *MODEL_PACKAGES.values()} if report else set()
     outcomes = tuple(
         live.get((patch.id, target.path)) or _unasked(current, patch, target, active)
         for patch in map(current.registry.get, ids)
         for target in patch.targets
-        if report is None or target.distribution in report.rows
+        if report is None or target.distribution in own
     )
     broken = tuple(b for b in current.matrix.broken_sets if b.matches(versions))
     host_report = None
@@ -151,17 +269,19 @@ def audit(model: str | None = None, host: str | None = None) -> Audit:
         warnings=tuple(one for one in current.matrix.warnings if one.matches(versions, _devices())),
         outcomes=outcomes,
         models=affected_models(
-            current.matrix,
-            current.registry,
-            lambda patch, target: judge_file(current, patch, target).ok,
-            measured_here(current.installed),
-        ),
+            current.matrix, current.registry, needed, measured_here(current.installed)
+        )
+        if models
+        else {},
         active=_active(current),
         model=report,
         host=boot.limited_to(),
         host_report=host_report,
         foreign=(*conflicts.replaced(), *conflicts.marked()),
         unknown=current.unknown,
+        verdicts=verdicts,
+        unmeasured=unmeasured(current),
+        unaudited=sound.unaudited(current, relevant, report.families if report else {}, _declared),
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
 
@@ -180,6 +300,17 @@ def _devices() -> tuple[str, ...]:
     return ("metal",) if platform.system() == "Darwin" else ()
 
 
+def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
+    """The state of a patch's targets in this environment."""
+    current = session()
+    live = {o.target: o for o in current.status(held_elsewhere=True) if o.patch == patch.id}
+    active = _active(current)
+    return tuple(
+        live.get(target.path) or _unasked(current, patch, target, active)
+        for target in patch.targets
+    )
+
+
 def _active(current: Session, host: str | None = None) -> bool:
     """Whether processes of this host, or of the one that this environment is for, get patches."""
     limit, same = boot.limited_to(), canonical
@@ -195,8 +326,8 @@ def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Ou
     elif current.switched_off(patch.id):
         status, reason = Status.DISABLED, f"switched off by {settings.DISABLE}"
         by_choice = True
-    elif patch.optional:
-        status, reason = Status.DISABLED, f"optional: ask for it by name; {verdict.reason}"
+    elif patch.optional and not current.asks_for(patch.id):
+        status, reason = Status.DISABLED, f"{_OPTIONAL}; {verdict.reason}"
         by_choice = True
     elif active:
         status, by_choice = Status.PENDING, False
@@ -233,11 +364,8 @@ def _declared(module: str) -> tuple[str, ...]:
 
 
 def _model_report(current: Session, model: str) -> ModelReport:
-    folder = None
-    if Path(model).is_dir() or "/" in model or model.startswith("."):
-        if not Path(model).is_dir():
-            raise MlxPatchesError(f"{model}: no such folder")
-        folder = read_folder(Path(model))
+    folder = folder_of(model)
+    if folder is not None:
         model = folder.model_type
     found = implementations(model)
     installed = [d for d in MODEL_PACKAGES.values() if current.installed(d)]
@@ -253,7 +381,7 @@ def _model_report(current: Session, model: str) -> ModelReport:
         for distribution, name in found.items()
     }
     known = any(name in current.matrix.models for name in found.values())
-    return ModelReport(model, folder, rows, known)
+    return ModelReport(quoted(model), folder, rows, known, found)
 
 
 def _model_dict(report: ModelReport | None) -> dict[str, Any] | None:

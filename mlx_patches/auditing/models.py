@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
+from ..core.files import quoted
 from ..core.model_files import read_object, stop_ids
 from ..core.packages import MODEL_PACKAGES
 
@@ -29,6 +30,33 @@ class ModelFolder:
     problem: str
 
 
+def folder_of(model: str) -> ModelFolder | None:
+    """The folder that a text means, or whose ``config.json`` it is; None for a model type.
+
+    Raises:
+        MlxPatchesError: it is a path, and no model is there.
+    """
+    if not model:
+        return None
+    path = Path(model)
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except (OSError, ValueError):  # too long for a path, or with a zero in it
+        is_file = is_folder = False
+    if is_folder:
+        return read_folder(path)
+    if is_file and path.suffix == ".json":
+        if path.name != "config.json":
+            raise MlxPatchesError(f"{quoted(model)}: not a config.json; give the model's folder")
+        return read_folder(path.parent)
+    if is_file or "/" in model or model.startswith("."):
+        raise MlxPatchesError(
+            f"{quoted(model)}: no such folder; names on the Hub are not looked up: give the folder"
+            " that the model was downloaded to, or its model type"
+        )
+    return None
+
+
 def read_folder(path: Path) -> ModelFolder:
     """Read a model's folder.
 
@@ -47,9 +75,12 @@ def implementations(model_type: str) -> dict[str, str]:
     """Distribution to the name of the module that implements a model type, where installed."""
     found = {}
     for package, distribution in MODEL_PACKAGES.items():
-        name = remapping(package).get(model_type, model_type).replace("-", "_")
-        if is_name(name) and exists(f"{package}.{name}"):
-            found[distribution] = name
+        name = remapping(package).get(model_type, model_type)
+        # Some modules have a hyphen in their name, lfm2-vl among them.
+        for one in (name, name.replace("-", "_")):
+            if is_name(one.replace("-", "_")) and exists(f"{package}.{one}"):
+                found[distribution] = one
+                break
     return found
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..activation.session import Session, session
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
+from ..core.patch import Patch, Target
 from .audit import judge_file
+from .measured import verdicts_of_model
 from .models import implementations
+from .verdict import ModelVerdict
 
 
 class Need(NamedTuple):
@@ -43,18 +47,22 @@ def needs(model: str) -> tuple[Need, ...]:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         where = " or ".join(installed) or "this environment: no MLX package is installed"
         raise MlxPatchesError(f"no model type {model!r} in {where}{hint}")
-    return tuple(
+    named = (
         need
-        for distribution, name in found.items()
-        for need in _needed(current, distribution, name)
+        for one in verdicts_of_model(current, found, _has_defect(current))
+        for need in _needed(current, one)
     )
+    return tuple(dict.fromkeys(named))
 
 
-def _needed(current: Session, distribution: str, model: str) -> list[Need]:
-    """What a model's entry names and the installed release has the defect of."""
-    ids = (*current.matrix.always, *current.matrix.patches_for(model, distribution))
+def _has_defect(current: Session) -> Callable[[Patch, Target], bool]:
+    return lambda patch, target: judge_file(current, patch, target).ok
+
+
+def _needed(current: Session, verdict: ModelVerdict) -> list[Need]:
+    """The patches of a verdict, each once for every distribution whose code has the defect."""
     found = []
-    for patch in map(current.registry.get, dict.fromkeys(ids)):
+    for patch in map(current.registry.get, verdict.patches):
         verdicts = [
             (target, judge_file(current, patch, target))
             for target in patch.targets

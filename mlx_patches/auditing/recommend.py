@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import MlxPatchesError
-from ..evidence.words import GREEN, RED, REPAIRED
+from ..evidence.words import CANNOT_BATCH, GREEN, NOT_MEASURED, RED, REPAIRED, word_of
 
 SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
 
@@ -18,7 +18,8 @@ SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
 class Recommendation:
     """Release sets, newest first, for one model of one distribution.
 
-    ``green`` are right without patches, ``repaired`` with them. With a host, ``best_green`` and
+    ``green`` are right without patches, ``repaired`` with them; ``other`` has what cannot batch
+    and what was not measured, by the verdict's word. With a host, ``best_green`` and
     ``best_repaired`` are the newest that the host's requirements admit.
     """
 
@@ -30,6 +31,17 @@ class Recommendation:
     best_green: str | None
     best_repaired: str | None
     versions: Mapping[str, Mapping[str, str]]
+    other: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def by_word(self) -> dict[str, tuple[str, ...]]:
+        """What is said of a release to those of which it is."""
+        return {
+            "right as released": self.green,
+            "right with the patches": self.repaired,
+            "wrong": self.red,
+            **self.other,
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -39,6 +51,8 @@ class Recommendation:
             "green": list(self.green),
             "repaired": list(self.repaired),
             "red": list(self.red),
+            "cannot_batch": list(self.other.get(word_of(CANNOT_BATCH), ())),
+            "not_measured": list(self.other.get(NOT_MEASURED, ())),
             "best_green": self.best_green,
             "best_repaired": self.best_repaired,
             "versions": {name: dict(found) for name, found in self.versions.items()},
@@ -65,14 +79,18 @@ def recommend(
     found = []
     for distribution, family in families.items():
         by_fate: dict[str, list[str]] = {GREEN: [], REPAIRED: [], RED: []}
+        other: dict[str, list[str]] = {}
         versions: dict[str, Mapping[str, str]] = {}
         for name, one in reversed(summary["sets"].items()):
             fate = one["families"].get(family)
-            if name.split()[0] != distribution or fate not in by_fate:
+            if name.split()[0] != distribution or fate is None:
+                continue
+            if fate not in by_fate:
+                other.setdefault(word_of(fate), []).append(name)
                 continue
             by_fate[fate].append(name)
             versions[name] = one["versions"]
-        if not versions:
+        if not versions and word_of(CANNOT_BATCH) not in other:
             continue
         found.append(
             Recommendation(
@@ -84,6 +102,7 @@ def recommend(
                 _first_admitted(by_fate[GREEN], versions, limits),
                 _first_admitted(by_fate[GREEN] + by_fate[REPAIRED], versions, limits),
                 versions,
+                {word: tuple(names) for word, names in other.items()},
             )
         )
     return found

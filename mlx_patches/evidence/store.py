@@ -6,13 +6,14 @@ measured, once with every patch that the release admits.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import MlxPatchesError
-from .words import GREEN, INSENSITIVE, NOT_BUILT, RED, REPAIRED
+from .words import CANNOT_BATCH, GREEN, INSENSITIVE, NOT_BUILT, RED, REPAIRED, scenario
 
 _HERE = Path(__file__).parent
 
@@ -48,7 +49,11 @@ def load_set(distribution: str, version: str) -> dict[str, Any] | None:
     Raises:
         MlxPatchesError: its file is broken.
     """
-    file = folder() / f"{distribution}-{version}.json"
+    return _read(folder() / f"{distribution}-{version}.json")
+
+
+@functools.cache
+def _read(file: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads(file.read_bytes())
         found["without"]
@@ -73,22 +78,58 @@ def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def cell_pairs(evidence: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Family to scenario to its letter without and, where it was measured, with the patches."""
-    with_ = evidence.get("with", {})
-    return {
-        family: {
-            name: letter + with_.get(family, {}).get(name, "") for name, letter in named.items()
-        }
-        for family, named in evidence["without"].items()
-    }
+    return {family: pairs_of(evidence, family) for family in evidence["without"]}
+
+
+def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
+    """What ``cell_pairs`` has of one family; empty where it was not measured."""
+    with_ = evidence.get("with", {}).get(family, {})
+    without = evidence["without"].get(family, {})
+    return {name: letter + with_.get(name, "") for name, letter in without.items()}
+
+
+@functools.cache
+def traced(place: Path | None = None) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The sets whose every repair was traced to patches, and the patches that some cell needed.
+
+    Raises:
+        MlxPatchesError: as ``load`` does.
+    """
+    found = load(place)
+    ids = (
+        id_
+        for one in found
+        for named in one.get("needs", {}).values()
+        for cell in named.values()
+        for id_ in cell
+    )
+    return tuple(one["set"] for one in found if _is_traced(one)), frozenset(ids)
+
+
+def _is_traced(evidence: Mapping[str, Any]) -> bool:
+    needs = evidence.get("needs", {})
+    return all(
+        name in needs.get(family, {})
+        for family, pairs in cell_pairs(evidence).items()
+        for name, pair in pairs.items()
+        if pair == "rg"
+    )
 
 
 def fate(cells: Mapping[str, str]) -> str:
-    """A family's fate: green, repaired, red, insensitive or not-built."""
+    """A family's fate: green, repaired, red, cannot-batch, insensitive or not-built."""
     pairs = cells.values()
     if any(pair[0] == "x" for pair in pairs):
         return NOT_BUILT
-    if any(pair in ("r", "rr", "gr", "nr") for pair in pairs):
+    if any(is_red(pair) for pair in pairs):
         return RED
     if any(pair[0] == "r" for pair in pairs):
         return REPAIRED
+    if all(pair[0] == "n" for name, pair in cells.items() if scenario(name).batch):
+        return CANNOT_BATCH
     return INSENSITIVE if any(pair[0] == "i" for pair in pairs) else GREEN
+
+
+def is_red(pair: str) -> bool:
+    """Whether a cell is red whatever is active: with the patches, or not measured with them."""
+    return pair in ("r", "rr", "gr", "nr")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 GREEN, RED = "green", "red"
 INSENSITIVE, NOT_BUILT = "insensitive", "not-built"
 
@@ -12,5 +14,76 @@ VERDICTS = (RED, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
 LETTERS = {GREEN: "g", RED: "r", NOT_APPLICABLE: "n", INSENSITIVE: "i", NOT_BUILT: "x"}
 
 # How a family fares in a release set: ``repaired`` is red without the patches, green with them.
-REPAIRED = "repaired"
-FATES = (GREEN, REPAIRED, RED, INSENSITIVE, NOT_BUILT)
+# ``cannot-batch``: no scenario with several rows applies to it.
+REPAIRED, CANNOT_BATCH = "repaired", "cannot-batch"
+FATES = (GREEN, REPAIRED, RED, CANNOT_BATCH, INSENSITIVE, NOT_BUILT)
+
+# What the audit, the recommendation and the report page say of a fate.
+RIGHT, WRONG, NOT_MEASURED = "right", "wrong", "not measured"
+WORDS = {
+    GREEN: RIGHT,
+    REPAIRED: "repaired",
+    RED: WRONG,
+    CANNOT_BATCH: "cannot batch",
+    INSENSITIVE: NOT_MEASURED,
+    NOT_BUILT: NOT_MEASURED,
+}
+
+# What a defect does to a user, the worst first; ``feature``: something is refused, or slow.
+WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = (
+    "wrong-text",
+    "crash",
+    "memory",
+    "security",
+    "feature",
+)
+SEVERITIES = (WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE)
+FAIL_ON = frozenset({WRONG_TEXT, CRASH, SECURITY})
+
+
+class Scenario(NamedTuple):
+    """What users are told of a scenario of the lab.
+
+    Args:
+        words: what a server does in it.
+        severity: of a red cell in which no exception was raised; one that was is a ``crash``.
+        batch: several rows run together.
+    """
+
+    words: str
+    severity: str = WRONG_TEXT
+    batch: bool = True
+
+
+SCENARIOS = {
+    "left-padded": Scenario("unequal prompts, left-padded"),
+    "right-padded": Scenario("unequal prompts, right-padded"),
+    "equal-lengths": Scenario("equal prompts"),
+    "chunked-solo": Scenario("one prompt alone, in pieces", batch=False),
+    "chunked-batch": Scenario("prompts in pieces"),
+    "merge": Scenario("prompts merged into a batch"),
+    "extend": Scenario("a request that joins"),
+    "filter": Scenario("a request that leaves"),
+    "extract-early": Scenario("a request taken out early"),
+    "extract-late": Scenario("a request taken out late"),
+    "trim": Scenario("a batch that steps back"),
+    "state": Scenario("a saved and restored batch"),
+    "history": Scenario("prompts on top of cached ones"),
+    "rope-deltas": Scenario("an image beside text"),
+    "images": Scenario("several images"),
+    "quantized-8": Scenario("8-bit keys and values"),
+    "quantized-4": Scenario("4-bit keys and values"),
+    "engine": Scenario("the release's own batch engine"),
+    "batch-generate": Scenario("batch_generate"),
+    "batch-generate-images": Scenario("batch_generate with images"),
+}
+
+
+def scenario(name: str) -> Scenario:
+    """What users are told of a scenario; of a strange one its name."""
+    return SCENARIOS.get(name, Scenario(name))
+
+
+def word_of(fate: str) -> str:
+    """The verdict's word for a family's fate."""
+    return WORDS.get(fate, NOT_MEASURED)

@@ -33,6 +33,17 @@ def progress(total: int) -> Iterator[Tell]:
         yield tell
 
 
+@contextlib.contextmanager
+def steps() -> Iterator[Callable[[str], None]]:
+    """Says on stderr what runs now, where that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(text)
+
+
 def as_dict(rows: Sequence[Row]) -> dict[str, Any]:
     """The JSON output."""
     return {

@@ -26,6 +26,8 @@ DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario of a family whose process did not come to its end.
 PROCESS = "process"
 SECONDS = 120.0
+# How each line of a file of rows begins.
+_BEGINS = '{"environment": "'
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +303,12 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
                 f"{path}: line {number}: not a row that the lab wrote; give --out another file"
             )
         yield row
+    # An interruption may have cut the last line; what does not begin as a row is somebody else's.
+    cut = lines[-1]
+    if cut and not (cut.startswith(_BEGINS) or _BEGINS.startswith(cut)):
+        raise MlxPatchesError(
+            f"{path}: line {len(lines)}: not a row that the lab wrote; give --out another file"
+        )
 
 
 def _append(path: Path) -> TextIO:

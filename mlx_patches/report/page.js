@@ -9,6 +9,7 @@ const FATES = {
   repaired: ["+", "repaired: wrong as released, right with the patches"],
   partly: ["±", "partly repaired: the patches repair some scenarios, not all"],
   red: ["✗", "red: wrong in some scenario"],
+  "cannot-batch": ["∅", "cannot batch: no scenario with several rows applies"],
   insensitive: ["?", "the tiny model is too blunt to tell"],
   "not-built": ["–", "not built: the lab could not make a model of it"],
 };

@@ -108,6 +108,7 @@ def test_every_measured_cell_is_there(page, evidence):
         for family in list(fates)[:3]:
             name = cell_of(page, family, one["set"]).get_attribute("aria-label")
             sign = {"green": "right", "repaired": "repaired", "not-built": "not built"}
+            sign["cannot-batch"] = "cannot batch"
             wanted = sign.get(fates[family], "red|partly|blunt")
             assert re.search(wanted, name), (name, fates[family])
 

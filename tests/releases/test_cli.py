@@ -62,6 +62,52 @@ def test_audit_json_is_what_the_document_says(enabled):
         assert f"`{key}`" in text, key
 
 
+def test_the_objects_of_the_json_are_documented():
+    report = json.loads(run("audit", "--json").stdout)
+    text = (Path(__file__).parents[2] / "docs" / "audit-json.md").read_text()
+    assert report["verdicts"]
+    for one in report["verdicts"]:
+        assert not {key for key in one if f"`{key}`" not in text}
+        assert not {key for cell in one["cells"] for key in cell if f"`{key}`" not in text}
+
+
+def screens():
+    """What the audit prints: of the environment, and of some models of it."""
+    for model in ([], ["--model", "gemma3"], ["--model", "qwen3"], ["--model", "llama4"]):
+        done = run("audit", *model)
+        if "no model type" not in done.stderr:
+            yield model, done
+
+
+def test_the_screen_is_twenty_lines_and_the_verdict_comes_first(enabled):
+    seen = dict.fromkeys((0, 1), 0)
+    for state in ("enabled", "disabled"):
+        for model, done in screens():
+            lines = done.stdout.splitlines()
+            assert sum(-(-max(len(line), 1) // 80) for line in lines) <= 20, (state, model)
+            assert lines[0].startswith(model[-1] if model else ("Nothing to do", "4", "3", "2"))
+            assert any("not on Metal" in line for line in lines)
+            assert sys.prefix in lines[-1]
+            seen[done.returncode] += 1
+        assert run("disable").returncode == 0
+    assert seen[0] and seen[1]
+
+
+def test_a_model_that_is_right_is_right_before_and_after(enabled):
+    for _ in ("enabled", "disabled"):
+        done = run("audit", "--model", "qwen3", "-q")
+        if "no model type" not in done.stderr:
+            assert (done.returncode, " is right " in done.stdout) == (0, True), done.stdout
+        assert run("disable").returncode == 0
+
+
+def test_the_report_for_an_issue_is_short():
+    done = run("report", "--model", "qwen3" if "mlx-lm" in PRESENT else "gemma4")
+    assert done.returncode == 0
+    assert len(done.stdout.encode()) < 8_000
+    assert sys.prefix in done.stdout
+
+
 def test_audit_imports_no_mlx():
     code = (
         "import sys, mlx_patches; mlx_patches.audit();"

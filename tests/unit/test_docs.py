@@ -223,7 +223,7 @@ ELEMENTS = {"markdown": False, "input": True, "textarea": True, "dropdown": True
 
 
 @pytest.mark.parametrize("name", ["wrong-output", "not-covered"])
-def test_a_form_is_one_and_asks_for_the_audit_first(name):
+def test_a_form_is_one_and_asks_for_the_report_first(name):
     form = yaml.safe_load((FORMS / f"{name}.yml").read_text())
     assert form.keys() == {"name", "description", "body"}
     answers = [element for element in form["body"] if ELEMENTS[element["type"]]]
@@ -234,7 +234,7 @@ def test_a_form_is_one_and_asks_for_the_audit_first(name):
         needed = {"markdown": "value"}.get(element["type"], "label")
         assert element["attributes"][needed]
         assert element["type"] != "dropdown" or len(element["attributes"]["options"]) > 1
-    assert answers[0]["attributes"]["label"] == "mlx-patches audit --json"
+    assert answers[0]["attributes"]["label"] == "mlx-patches report"
     assert answers[0]["validations"] == {"required": True}
 
 

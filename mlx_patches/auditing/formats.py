@@ -1,0 +1,153 @@
+"""The audit for other readers: JSON, Markdown, SARIF, a bug report."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import __version__
+from ..activation import boot, settings
+from ..activation.session import session
+from ..core.distributions import source_file
+from ..core.files import quoted
+from ..evidence.words import CRASH, MEMORY, SECURITY, WRONG_TEXT
+from . import screen
+from .audit import Audit
+from .severity import of_patch
+
+# GitHub takes 65 kB in a comment, and a reader less.
+MAX_REPORT = 8_000
+_ROWS = 40
+_VARIABLES = (boot.SWITCH, settings.DISABLE, settings.ENABLE, settings.STRICT)
+_SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVELS = {WRONG_TEXT: "error", CRASH: "error", SECURITY: "error", MEMORY: "warning"}
+
+
+def quiet(report: Audit) -> str:
+    """The verdict alone, a line a package."""
+    return screen.verdict(report)
+
+
+def as_json(report: Audit, code: int) -> str:
+    """The JSON form; docs/audit-json.md describes it."""
+    return json.dumps({**report.as_dict(), "exit_code": code}, indent=2)
+
+
+def markdown(report: Audit, code: int) -> str:
+    """The verdict, what it is about, and what is not in effect, in Markdown."""
+    lines = [f"**{_escaped(text)}**  " for text in screen.verdict(report).splitlines()]
+    lines += ["", *(f"- {_escaped(text.strip())}" for text in screen.facts(report))]
+    found = screen.effects(report)
+    if found:
+        lines += ["", "| patch | severity | without it |", "|---|---|---|"]
+        lines += [
+            f"| `{id_}` | {of_patch(id_)} | {_escaped(effect)} |" for id_, effect in found.items()
+        ]
+    lines += ["", *(f"    {text}" for text in screen.commands(report))]
+    installed = ", ".join(map(str, report.distributions)) or "no MLX package"
+    lines += ["", f"Installed: {installed}. {screen.METAL} Exit code {code}."]
+    return "\n".join(lines)
+
+
+def bug_report(report: Audit) -> str:
+    """What a bug report needs, in Markdown of at most 8 kB."""
+    rows = [
+        f"| {o.patch} | {o.target} | {o.status} | {_escaped(o.reason)} |"
+        for o in report.outcomes
+        if o.finding and o.status != "disabled"
+    ]
+    open_ = ", ".join(report.open) or "none"
+    in_effect = ", ".join(id_ for id_ in report.needed if id_ not in report.open) or "none"
+    said = [f"- {_escaped(text)}" for text in (*screen.verdict(report).splitlines(),)]
+    said += [f"- {_escaped(text.strip())}" for text in screen.facts(report)]
+    lines = [
+        "### mlx-patches report",
+        "",
+        *said,
+        "",
+        "| | |",
+        "|---|---|",
+        f"| mlx-patches | {__version__} |",
+        f"| installed | {', '.join(map(str, report.distributions)) or 'no MLX package'} |",
+        f"| Python | {platform.python_version()} on {platform.platform()} |",
+        f"| environment | {_escaped(report.environment)} |",
+        f"| active | {report.host or ('yes' if report.active else 'no')} |",
+        *(
+            f"| {name} | {_escaped(quoted(os.environ[name]))} |"
+            for name in _VARIABLES
+            if name in os.environ
+        ),
+        f"| needed, not in effect | {open_} |",
+        f"| in effect | {in_effect} |",
+    ]
+    if rows:
+        lines += ["", "| patch | target | status | reason |", "|---|---|---|---|", *rows[:_ROWS]]
+    text = "\n".join(lines)
+    if len(text.encode()) <= MAX_REPORT:
+        return text
+    cut = text.encode()[: MAX_REPORT - 100].decode(errors="ignore").rpartition("\n")[0]
+    return f"{cut}\n\n(cut; mlx-patches audit --json has all of it)"
+
+
+def sarif(report: Audit, code: int) -> str:
+    """SARIF 2.1.0, for what collects findings: a result a patch that is not in effect."""
+    found = screen.effects(report)
+    targets: dict[str, list[str]] = {}
+    for one in report.outcomes:
+        if one.patch in found and one.status not in ("not-affected", "fixed-upstream", "absent"):
+            targets.setdefault(one.patch, []).append(one.target)
+    driver = {
+        "name": "mlx-patches",
+        "version": __version__,
+        "rules": [
+            {
+                "id": id_,
+                "shortDescription": {"text": effect},
+                "help": {"text": session().registry.get(id_).documentation},
+                "properties": {"severity": of_patch(id_)},
+            }
+            for id_, effect in found.items()
+        ],
+    }
+    results: list[dict[str, Any]] = [
+        {
+            "ruleId": id_,
+            "level": _LEVELS.get(of_patch(id_), "note"),
+            "message": {"text": f"{effect} ({', '.join(targets.get(id_, ()))})"},
+            "locations": [_location(target) for target in targets.get(id_, ())],
+        }
+        for id_, effect in found.items()
+    ]
+    results += [
+        {"ruleId": "environment", "level": "error", "message": {"text": text}}
+        for text in (*report.unaudited, *report.problems, *report.unknown)
+    ]
+    run = {
+        "tool": {"driver": driver},
+        "results": results,
+        "properties": {"verdict": screen.verdict(report), "exitCode": code},
+    }
+    return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+FORMATS: Mapping[str, Callable[[Audit, int], str]] = {
+    "json": as_json,
+    "markdown": markdown,
+    "sarif": sarif,
+}
+
+
+def _location(target: str) -> dict[str, Any]:
+    module = target.partition(":")[0]
+    file = source_file(module)
+    uri = file.as_uri() if file else f"{module.replace('.', '/')}.py"
+    name = [{"fullyQualifiedName": target}]
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}}, "logicalLocations": name}
+
+
+def _escaped(text: str) -> str:
+    """A text for a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")

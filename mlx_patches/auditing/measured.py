@@ -1,0 +1,143 @@
+"""The verdicts on the models of the installed releases, from the evidence of their versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+from ..activation.session import Session
+from ..core.distributions import source_file
+from ..core.packages import MODEL_PACKAGES
+from ..core.patch import Patch, Target
+from ..evidence import store
+from .affected import modules_of, runs
+from .verdict import ModelVerdict, judge
+
+Needs = Callable[[Patch, Target], bool]
+# What of a set's versions a verdict depends on.
+_MATTER = ("mlx", *MODEL_PACKAGES.values())
+
+
+def verdicts_of_model(
+    current: Session, families: Mapping[str, str], needs: Needs
+) -> tuple[ModelVerdict, ...]:
+    """The verdict on a model in each package that implements it.
+
+    Args:
+        current: whose registry, matrix and installed releases are asked.
+        families: distribution to the module that implements the model there.
+        needs: whether the installed release of a target needs the patch there.
+    """
+    found = []
+    for distribution, family in families.items():
+        here = current.installed(distribution)
+        if here is None:
+            continue
+        evidence = store.load_set(distribution, here.version)
+        ids = partial(_likely, current, distribution, family, needs)
+        note = _note(current, here.commit, evidence)
+        found.append(judge(evidence, distribution, here.version, family, ids, note))
+    return tuple(found)
+
+
+def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
+    """The verdict on every family that was measured in an installed release."""
+
+    @cache  # many families have one entry in common
+    def ids(distribution: str, entry: tuple[str, ...]) -> list[str]:
+        return possible(current, distribution, entry, needs)
+
+    found = []
+    for distribution in MODEL_PACKAGES.values():
+        here = current.installed(distribution)
+        evidence = store.load_set(distribution, here.version) if here else None
+        if here is None or evidence is None:
+            continue
+        note = _note(current, here.commit, evidence)
+        for family in evidence["without"]:
+            entry = current.matrix.patches_for(family, distribution)
+            likely = partial(ids, distribution, tuple(entry))
+            found.append(judge(evidence, distribution, here.version, family, likely, note))
+    return tuple(found)
+
+
+def unmeasured(current: Session) -> tuple[str, ...]:
+    """The installed releases of model packages that the lab has no evidence of."""
+    here = filter(None, map(current.installed, MODEL_PACKAGES.values()))
+    return tuple(str(one) for one in here if store.load_set(one.name, one.version) is None)
+
+
+def possible(
+    current: Session,
+    distribution: str,
+    entry: Sequence[str],
+    needs: Needs,
+    modules: Collection[str] | None = None,
+) -> list[str]:
+    """The patches that a family may need, where nobody traced which.
+
+    Those of its entry and, of those that every model gets, those in what models are made of.
+
+    Args:
+        current: whose registry and matrix are asked.
+        distribution: the family's.
+        entry: the patches that the family's entry names.
+        needs: whether the installed release of a target needs the patch there.
+        modules: those that the model runs; by default all that it may.
+    """
+    inside = tuple(f"{one}." for one in MODEL_PACKAGES)
+    found = []
+    for id_ in dict.fromkeys((*current.matrix.always, *entry)):
+        if id_ not in current.registry:
+            continue
+        targets = [t for t in current.registry.get(id_).targets if t.distribution in _MATTER]
+        if id_ not in entry:
+            targets = [t for t in targets if t.module.startswith(inside)]
+        if modules is not None:
+            package = _package_of(distribution)
+            targets = [t for t in targets if runs(t, package, modules)]
+        if any(needs(current.registry.get(id_), target) for target in targets):
+            found.append(id_)
+    return found
+
+
+def _likely(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
+    """Those of them that the family's code reaches, and that may be what its cells need.
+
+    What some traced release has the defect of, and no family there needed, is left out.
+    """
+    entry = current.matrix.patches_for(family, distribution)
+    reached = modules_of(_package_of(distribution), family, cache(source_file))
+    ids = possible(current, distribution, entry, needs, reached)
+    sets, seen = store.traced()
+    releases = [name.split() for name in sets]
+    own = set(entry) - set(current.matrix.patches_for("default", distribution))
+
+    def was_tried(id_: str) -> bool:
+        rules = [(current.matrix.rule(id_, name), version) for name, version in releases]
+        measured = [(rule, version) for rule, version in rules if rule and version in rule.releases]
+        return any(rule.decide(version) == "affected" for rule, version in measured)
+
+    return [id_ for id_ in ids if id_ in seen | own or not was_tried(id_)] or ids
+
+
+def _package_of(distribution: str) -> str:
+    """The package of a distribution's models."""
+    return {name: package for package, name in MODEL_PACKAGES.items()}[distribution]
+
+
+def _note(current: Session, commit: str | None, evidence: Mapping[str, Any] | None) -> str:
+    """How the installed releases differ from those of the evidence."""
+    if evidence is None:
+        return ""
+    said = [f"{evidence['set']} was measured, this is a build from a commit"] if commit else []
+    here = {name: current.installed(name) for name in _MATTER}
+    other = [
+        f"{name} {version}"
+        for name, version in evidence["versions"].items()
+        if (one := here.get(name)) is not None and one.version != version
+    ]
+    if other:
+        said.append(f"{evidence['set']} was measured with {', '.join(other)}")
+    return "; ".join(said)

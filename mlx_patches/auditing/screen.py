@@ -1,0 +1,288 @@
+"""What ``mlx-patches audit`` prints: at most twenty lines of eighty columns, the verdict first."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ..activation.session import session
+from ..evidence.words import NOT_MEASURED, RED, REPAIRED, SEVERITIES
+from .audit import Audit
+from .severity import worst_first
+from .verdict import ModelVerdict, headline
+
+WIDTH, HEIGHT = 80, 20
+METAL = "Measured on a CPU in float32; not on Metal."
+_MOST_IDS = 8
+
+
+def verdict(report: Audit) -> str:
+    """The verdict in a sentence; a model's in one a package."""
+    if report.unaudited:
+        return f"Nothing could be audited: {report.unaudited[0]}"
+    if report.model is not None:
+        name = report.model.model_type
+        said = [headline(one, report.here(), name) for one in worst(report)]
+        return "\n".join(said) or f"{name} is in none of the installed packages"
+    if report.host_report is not None and (report.host_report.broken or report.host_report.unmet):
+        return report.host_report.advice
+    whose = f"{report.host_report.installed}: " if report.host_report else ""
+    if report.broken_sets:
+        return f"{whose}{report.broken_sets[0].reason}"
+    open_, needed = len(report.open), len(report.needed)
+    if open_:
+        switched = "" if _is_finding(report) else ", by choice"
+        known = f"{open_} of {needed}" if open_ < needed else str(open_)
+        are = "is" if needed == 1 else "are"
+        known += f" known defect{'' if needed == 1 else 's'}"
+        return f"{whose}{known} of the installed releases {are} not repaired here{switched}"
+    if report.findings:
+        return f"{whose}{report.findings[0]}"
+    if needed:
+        return f"{whose}Nothing to do: {_all(needed)} repaired here"
+    if report.unmeasured:
+        return f"{whose}No known defect in what is installed, which the lab did not measure whole"
+    return f"{whose}Nothing to do: the installed releases have no known defect"
+
+
+def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
+    """The screen.
+
+    Args:
+        report: what to show.
+        height: the most lines; None for all that there are.
+        width: of the terminal, in columns.
+    """
+    said, facts = top(report, width)
+    # What may be copied stays in one piece, and takes as many lines as a terminal makes of it.
+    bottom = [*commands(report), *_footer(report)]
+    if height is not None:
+        left = height - rows(said, width) - rows(bottom, width) - 1
+        while facts and rows(facts, width) > max(left - 2, 1):
+            facts.pop()
+        room = left - rows(facts, width)
+    shown = _repairs(report, None if height is None else room, width)
+    return [*said, *facts, *shown, "", *bottom]
+
+
+def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
+    """The verdict's lines, and those of what else there is to say."""
+    said = _wrapped(verdict(report).splitlines(), width)
+    problem = report.model.folder.problem if report.model and report.model.folder else ""
+    # It names a file, which stays in one piece.
+    return said, [
+        *([f"  {problem}"] if problem else []),
+        *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, "    "),
+    ]
+
+
+def rows(lines: Sequence[str], width: int = WIDTH) -> int:
+    """How many lines a terminal makes of some."""
+    return sum(max(1, -(-len(line) // width)) for line in lines)
+
+
+def worst(report: Audit) -> list[ModelVerdict]:
+    """A model's verdicts, the worst first."""
+    here, order = report.here(), {1: 0, 2: 1, 0: 2}
+
+    def weight(one: ModelVerdict) -> tuple[int, int, int]:
+        open_ = one.open(here)
+        severity = SEVERITIES.index(open_[0].severity) if open_ else len(SEVERITIES)
+        return order[one.exit_code(here)], severity, -len(open_)
+
+    return sorted(report.verdicts, key=weight)
+
+
+def effects(report: Audit) -> dict[str, str]:
+    """The patches that are not in effect and that what was asked needs, and their effects.
+
+    The worst first; of one severity those that most families need, in the order of a model's
+    verdicts where a model was asked for.
+    """
+    registry = session().registry
+    ids = [id_ for id_ in report.open if report.concerns(id_)]
+    if report.model is not None:
+        named = [id_ for one in worst(report) for id_ in one.patches]
+        ids = [id_ for id_ in dict.fromkeys((*named, *report.model.own_patches)) if id_ in ids]
+    else:
+        families = Counter(id_ for one in report.verdicts if one.wrong for id_ in one.patches)
+        ids.sort(key=lambda id_: -families[id_])
+    return {id_: registry.get(id_).summary for id_ in worst_first(ids)}
+
+
+def shortened(text: str, width: int) -> str:
+    """A sentence cut to a width: at a clause where one ends in its second half, else at a word."""
+    if len(text) <= width:
+        return text
+    for mark in (": ", "; ", ", ", " and "):
+        head = text[: width + 1].rpartition(mark)[0]
+        if len(head) >= width // 2:
+            return head
+    return text[: width - 3].rpartition(" ")[0] + " ..."
+
+
+def facts(report: Audit) -> list[str]:
+    """What else there is to say of what was asked, a sentence each."""
+    return list(_facts(report))
+
+
+def _facts(report: Audit) -> Iterator[str]:
+    yield from report.unaudited[1:]
+    if report.unaudited:
+        return
+    if report.host_report is None or not report.host_report.broken:
+        yield from (f"cannot work: {one.reason}: {one.remedy}" for one in report.broken_sets)
+    yield from (f"no patch repairs: {one.effect}: {one.remedy}" for one in report.warnings)
+    yield from report.unknown
+    yield from (one.finding for one in report.foreign if one.finding)
+    for variable in _switches(report):
+        yield f"switched off by {variable}"
+    if report.model is not None:
+        yield from _model_facts(report)
+        return
+    for distribution in dict.fromkeys(one.distribution for one in report.verdicts):
+        own = [one for one in report.verdicts if one.distribution == distribution]
+        wrong, still = (
+            sum(one.fate in fates for one in own) for fates in ((RED, REPAIRED), (RED,))
+        )
+        families = f"{wrong} of {len(own)} model families"
+        yield f"{own[0].release}: {families} wrong as released, {still} with the patches"
+    yield from (
+        f"{release}: not measured by the lab; by the measured ranges of the patches alone"
+        for release in report.unmeasured
+    )
+    if count := len(report.refusing):
+        more = f"{count} more repair{'' if count == 1 else 's'} of security"
+        yield f"{more}, which may refuse requests: mlx-patches enable --profile safe,security"
+
+
+def _model_facts(report: Audit) -> Iterator[str]:
+    here = report.here()
+    # One distribution's scenarios: the worst.
+    for one in worst(report)[:1]:
+        if open_ := one.open(here):
+            words = [cell.words for cell in open_]
+            more = f"; +{len(words) - 3} more (-v)" if len(words) > 3 else ""
+            yield f"in: {'; '.join(words[:3])}{more}"
+    known = [one for one in report.verdicts if one.word != NOT_MEASURED]
+    yield from dict.fromkeys(one.note for one in known if one.note)
+    if any(not one.traced for one in known) and effects(report):
+        yield "which of these patches it needs was not traced:"
+    folder = report.model.folder if report.model else None
+    if folder is None:
+        return
+    for file, ids in folder.eos.items():
+        more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
+        yield f"stop tokens in {file}: {', '.join(map(str, ids[:_MOST_IDS]))}{more}"
+    if folder.problem:
+        yield folder.problem
+
+
+def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
+    """A line a patch, the worst first, and how many more there are."""
+    if report.unaudited:
+        return []
+    found = effects(report)
+    others = len([id_ for id_ in report.open if id_ not in found])
+    active = len(report.needed) - len(report.open)
+    hints = []
+    if others:
+        hints.append(f"+{_many(others, 'server or cache repair')} available (-v)")
+    if active and report.model is None and report.open:
+        hints.append(f"+{_many(active, 'repair')} in effect (-v)")
+    reasons = {o.patch: str(o.status) for o in report.outcomes if o.patch in found and o.finding}
+    most = len(found)
+    if room is not None and most > (room := room - 1 - len(hints)):
+        most = max(room - 1, 0)
+    ids = list(found)[:most]
+    column = max(map(len, ids), default=0) + 4
+    listed = []
+    for id_ in ids:
+        status = reasons.get(id_, "disabled")
+        effect = found[id_] if status == "disabled" else f"{status}: {found[id_]}"
+        name = f"  {id_}"
+        listed.append(f"{name:<{column}}{shortened(effect, width - column)}")
+    if len(found) > most:
+        listed.append(f"  +{len(found) - most} more (-v)")
+    return [""] * bool(listed) + listed + [f"  {hint}" for hint in hints]
+
+
+def commands(report: Audit) -> list[str]:
+    """One command to fix, one to undo, one to prove."""
+    if report.unaudited:
+        return []
+    said = []
+    fixable = [o.patch for o in report.outcomes if o.finding and o.status == "disabled"]
+    here = report.here()
+    open_ = [c for one in report.verdicts for c in one.open(here)] if report.model else []
+    repairable = not here.active and any(not cell.still for cell in open_)
+    if repairable or any(map(report.concerns, fixable)):
+        host = report.host_report
+        limit = f" --host {host.installed.name}" if host and not host.limited_to else ""
+        said.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
+    elif variables := _switches(report):
+        said.append(f"Fix:   unset {' '.join(variables)}")
+    elif report.model is not None and open_:
+        family = next(iter(report.model.families.values()))
+        said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
+    if report.active:
+        said.append("Undo:  mlx-patches disable")
+    proof = _proof(report)
+    return [*said, *([f"Proof: {proof}"] if proof else [])]
+
+
+def _switches(report: Audit) -> list[str]:
+    """The environment variables that switch off what is needed."""
+    before, found = "switched off by ", []
+    for one in report.outcomes:
+        if one.by_choice and before in one.reason and report.concerns(one.patch):
+            found.append(one.reason.rpartition(before)[2])
+    return list(dict.fromkeys(found))
+
+
+def _proof(report: Audit) -> str:
+    if report.model is None:
+        ids = [*effects(report), *worst_first(report.needed)]
+        return f"mlx-patches probe {ids[0]}" if ids else ""
+    if report.model.folder is not None:
+        return f"mlx-patches lab --config {shlex.quote(str(report.model.folder.path))}"
+    families = dict.fromkeys(report.model.families.values())
+    return f"mlx-patches lab --model {next(iter(families))}" if families else ""
+
+
+def _footer(report: Audit) -> list[str]:
+    active = "enabled" if report.active else "not enabled"
+    if report.host:
+        active = f"enabled for {report.host}"
+    measured = [] if report.unaudited else [METAL]
+    return [*measured, f"Environment: {report.environment} ({active})"]
+
+
+def _is_finding(report: Audit) -> bool:
+    return any(o.finding for o in report.outcomes)
+
+
+def _wrapped(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
+    """Lines of a width; a path that is longer than that is not broken."""
+    return [
+        line
+        for text in texts
+        for line in textwrap.wrap(
+            text,
+            width,
+            subsequent_indent=indent,
+            break_long_words=True,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+    ]
+
+
+def _all(count: int) -> str:
+    return "the one known defect is" if count == 1 else f"all {count} known defects are"
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

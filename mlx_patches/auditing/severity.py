@@ -1,0 +1,78 @@
+"""What each patch's defect does to a user who does not have the patch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..evidence.words import CRASH, FEATURE, MEMORY, SECURITY, SEVERITIES, WRONG_TEXT
+
+# What is not here gives wrong text: the worst, so that a new patch is not overlooked.
+_PATCHES = {
+    CRASH: (
+        "rotating-max-size",
+        "rotating-merge",
+        "cachelist-state",
+        "arrays-restored",
+        "recurrent-extract",
+        "mamba-rows",
+        "never-written",
+        "learned-positions",
+        "dynamic-rope",
+        "long-rope",
+        "arrays-extend",
+        "gated-delta-mask",
+        "batch-quantized",
+        "batch-turbo-quant",
+        "quantized-merge",
+        "quantize-rotating",
+        "kv-bits-refused",
+        "unknown-kwargs",
+        "altup-batch",
+        "single-joins",
+        "aya-blur",
+        "server-prefix-hit",
+        "server-empty-prompt",
+        "server-batch-error",
+        "server-short-prompt",
+        "server-xtc",
+        "generator-stream",
+        "processor-rows",
+        "top-p-rows",
+        "rotating-last-piece",
+        "ngram-context",
+        "vllm-loaded-model",
+    ),
+    MEMORY: (
+        "arrays-advance",
+        "offset-chain",
+        "server-cache-bytes",
+        "joined-dtype",
+    ),
+    SECURITY: (
+        "phi4-siglip-code",
+        "model-code-consent",
+        "vlm-model-code-consent",
+        "media-limits",
+        "media-policy",
+    ),
+    FEATURE: (
+        "max-kv-size-ignored",
+        "vlm-fresh-seed",
+        "vlm-quantize-last-layer",
+        "vllm-sliding-vlm",
+        "vllm-json-escapes",
+        "vllm-billing-header",
+        "vllm-gemma4-reasoning",
+    ),
+}
+BY_PATCH = {id_: severity for severity, ids in _PATCHES.items() for id_ in ids}
+
+
+def of_patch(patch_id: str) -> str:
+    """The severity of a patch's defect."""
+    return BY_PATCH.get(patch_id, WRONG_TEXT)
+
+
+def worst_first(ids: Iterable[str]) -> list[str]:
+    """Patches by severity; of one severity in the order in which they came."""
+    return sorted(ids, key=lambda id_: SEVERITIES.index(of_patch(id_)))

@@ -1,0 +1,116 @@
+"""Whether an environment can be audited at all: never an all-clear where nothing was looked at."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from ..activation.session import Session, session
+from ..core.distributions import source_file
+from ..core.errors import MlxPatchesError
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
+from ..core.resolve import in_file
+
+
+def session_of_readable() -> Session:
+    """The session, where the metadata of the environment can be read.
+
+    Raises:
+        MlxPatchesError: it cannot.
+    """
+    try:
+        current = session()
+        for distribution in DISTRIBUTIONS.values():
+            current.installed(distribution)
+    except UnicodeDecodeError as error:
+        raise MlxPatchesError(
+            f"the metadata of a package in {sys.prefix} is not text ({error.reason}): install"
+            " its package again"
+        ) from None
+    return current
+
+
+def unaudited(
+    current: Session,
+    ids: Collection[str],
+    families: Mapping[str, str],
+    names: Callable[[str], tuple[str, ...]],
+) -> tuple[str, ...]:
+    """Why nothing could be audited, a sentence a reason; empty where all could.
+
+    Args:
+        current: whose registry and installed releases are asked.
+        ids: the patches that may concern this environment.
+        families: distribution to the model's module there, where a model was asked for.
+        names: what is looked for in the file of a module.
+    """
+    found = list(_broken_metadata(current))
+    targets = {
+        target.module: target
+        for id_ in ids
+        for target in current.registry.get(id_).targets
+        if current.installed(target.distribution)
+    }
+    if not targets and not found:
+        found.append(f"no MLX package that we know is installed in {sys.prefix}")
+    found += _missing(current, {module: one.distribution for module, one in targets.items()})
+    found += [
+        f"{source_file(module)} is not Python: install {target.distribution} again"
+        for module, target in sorted(targets.items())
+        if in_file(target, names(module)).missing.endswith("cannot be read as Python")
+    ]
+    packages = {name: package for package, name in MODEL_PACKAGES.items()}
+    for distribution, family in families.items():
+        file = source_file(f"{packages[distribution]}.{family}")
+        try:
+            ast.parse(file.read_bytes() if file else b"")
+        except (OSError, SyntaxError, ValueError):
+            found.append(f"{file} is not Python: install {distribution} again")
+    return tuple(found)
+
+
+def _broken_metadata(current: Session) -> Iterator[str]:
+    from packaging.version import InvalidVersion, Version
+
+    for package, distribution in DISTRIBUTIONS.items():
+        here = current.installed(distribution)
+        file = source_file(package)
+        if here is None and file is not None:
+            yield (
+                f"{file.parent} is there, and no metadata says which release of {distribution} it"
+                f" is: install {distribution} again"
+            )
+        elif here is not None:
+            try:
+                Version(here.version)
+            except InvalidVersion:
+                yield (
+                    f"the metadata of {distribution} gives no version but {here.version[:40]!r}:"
+                    f" install {distribution} again"
+                )
+
+
+def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:
+    """The modules that a release installed, by its own record, and that are not there."""
+    for package, distribution in DISTRIBUTIONS.items():
+        if current.installed(distribution) is None:
+            continue
+        if f"{package}.models" in MODEL_PACKAGES and not source_file(f"{package}.models.cache"):
+            yield f"{package}.models.cache is missing: install {distribution} again"
+        recorded = _recorded(distribution)
+        for module in sorted(name for name, whose in targets.items() if whose == distribution):
+            path = module.replace(".", "/")
+            listed = recorded & {f"{path}.py", f"{path}/__init__.py"}
+            if listed and not source_file(module) and not module.endswith(".models.cache"):
+                yield f"{min(listed)} is missing: install {distribution} again"
+
+
+def _recorded(distribution: str) -> set[str]:
+    """The Python files that a distribution says it installed."""
+    try:
+        text = importlib.metadata.distribution(distribution).read_text("RECORD") or ""
+    except (importlib.metadata.PackageNotFoundError, UnicodeDecodeError):
+        return set()
+    return {line.partition(",")[0] for line in text.splitlines()}

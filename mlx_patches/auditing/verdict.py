@@ -1,0 +1,310 @@
+"""What the lab's evidence says of a model on the installed releases.
+
+The audit, ``recommend``, ``needs`` and the report page take a model's verdict from here and from
+``evidence.store.fate`` alone, so that they cannot contradict each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..evidence.store import fate, is_red, pairs_of
+from ..evidence.words import (
+    CANNOT_BATCH,
+    CRASH,
+    FAIL_ON,
+    FEATURE,
+    INSENSITIVE,
+    NOT_BUILT,
+    NOT_MEASURED,
+    RED,
+    REPAIRED,
+    RIGHT,
+    SEVERITIES,
+    WRONG_TEXT,
+    scenario,
+    word_of,
+)
+from .severity import of_patch, worst_first
+
+# How the lab quotes an exception.
+_RAISED = re.compile(r"\w+(Error|Exception|Interrupt|Warning)\b")
+
+
+class Here(NamedTuple):
+    """What is in effect in this environment.
+
+    Args:
+        active: its processes apply patches.
+        missing: the patches that are needed by a release and not in effect.
+    """
+
+    active: bool
+    missing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CellVerdict:
+    """One scenario of a model.
+
+    Args:
+        name: the scenario.
+        pair: its letters in the evidence, without and, where it was measured, with the patches.
+        severity: of the cell where it is red.
+        needs: the patches that turn it green; None where that was not traced.
+    """
+
+    name: str
+    pair: str
+    severity: str
+    needs: tuple[str, ...] | None
+
+    @property
+    def words(self) -> str:
+        """The scenario in words."""
+        return scenario(self.name).words
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is red as released."""
+        return self.pair[0] == "r"
+
+    @property
+    def still(self) -> bool:
+        """Whether it is red whatever is active."""
+        return is_red(self.pair)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "name": self.name,
+            "words": self.words,
+            "severity": self.severity if self.wrong or self.still else None,
+            "wrong": self.wrong,
+            "wrong_with_patches": self.still,
+            "needs": None if self.needs is None else list(self.needs),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVerdict:
+    """What was measured of one model in one package.
+
+    Args:
+        family: the model's module.
+        distribution: the package that implements it.
+        version: the one that is installed.
+        fate: the family's, as the evidence has it; empty where there is none.
+        cells: the scenarios that apply to it.
+        inapplicable: how many do not.
+        patches: what repairs it: measured where it was traced, else what its entry names.
+        traced: whether every repair was traced to its patches.
+        note: how the installed releases differ from those that were measured; or why it was not
+            measured.
+    """
+
+    family: str
+    distribution: str
+    version: str
+    fate: str
+    cells: tuple[CellVerdict, ...] = ()
+    inapplicable: int = 0
+    patches: tuple[str, ...] = ()
+    traced: bool = True
+    note: str = ""
+
+    @property
+    def word(self) -> str:
+        """``right``, ``wrong``, ``repaired``, ``cannot batch`` or ``not measured``."""
+        return word_of(self.fate)
+
+    @property
+    def release(self) -> str:
+        """The installed package and its version."""
+        return f"{self.distribution} {self.version}"
+
+    @property
+    def wrong(self) -> tuple[CellVerdict, ...]:
+        """The scenarios that are wrong as released, the worst first."""
+        return self._sorted(cell for cell in self.cells if cell.wrong)
+
+    @property
+    def still(self) -> tuple[CellVerdict, ...]:
+        """The scenarios that are wrong with the patches too, or were not measured with them."""
+        return self._sorted(cell for cell in self.cells if cell.still)
+
+    def open(self, here: Here) -> tuple[CellVerdict, ...]:
+        """The scenarios that are wrong in this environment."""
+        return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
+
+    def exit_code(self, here: Here, fail_on: Collection[str] = FAIL_ON) -> int:
+        """0 right or repaired here, 1 wrong here, 2 nobody measured it."""
+        if self.word == NOT_MEASURED:
+            possible = {of_patch(id_) for id_ in self.patches if id_ in here.missing}
+            return 1 if possible & set(fail_on) else 2
+        if self.fate == CANNOT_BATCH and FEATURE in fail_on:
+            return 1
+        return int(any(cell.severity in fail_on for cell in self.open(here)))
+
+    def as_dict(self, here: Here, fail_on: Collection[str] = FAIL_ON) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "family": self.family,
+            "distribution": self.distribution,
+            "version": self.version,
+            "verdict": self.word,
+            "repaired_here": self.fate == REPAIRED and not self.open(here),
+            "scenarios": len(self.cells),
+            "wrong": len(self.wrong),
+            "wrong_with_patches": len(self.still),
+            "wrong_here": len(self.open(here)),
+            "not_applicable": self.inapplicable,
+            "patches": list(self.patches),
+            "traced": self.traced,
+            "note": self.note,
+            "cells": [cell.as_dict() for cell in self.cells],
+            "exit_code": self.exit_code(here, fail_on),
+        }
+
+    def _is_open(self, cell: CellVerdict, here: Here) -> bool:
+        if cell.still or not cell.wrong:
+            return cell.still
+        needs = self.patches if cell.needs is None else cell.needs
+        if not needs:
+            return not here.active
+        return any(id_ in here.missing for id_ in needs)
+
+    def _sorted(self, cells: Any) -> tuple[CellVerdict, ...]:
+        return tuple(sorted(cells, key=lambda cell: SEVERITIES.index(cell.severity)))
+
+
+def judge(
+    evidence: Mapping[str, Any] | None,
+    distribution: str,
+    version: str,
+    family: str,
+    possible: Callable[[], Sequence[str]] = tuple,
+    note: str = "",
+) -> ModelVerdict:
+    """The verdict on one family.
+
+    Args:
+        evidence: of the release set of this version; None where there is none.
+        distribution: the family's.
+        version: the installed one.
+        family: the model's module.
+        possible: gives the patches that it may need, for scenarios whose repair was not traced.
+        note: how the installed releases differ from the evidence's.
+    """
+    pairs = pairs_of(evidence, family) if evidence else {}
+    if evidence is None or not pairs:
+        why = "this family was not there" if evidence else f"no evidence of {distribution}"
+        return ModelVerdict(
+            family,
+            distribution,
+            version,
+            "",
+            patches=tuple(worst_first(possible())),
+            traced=False,
+            note=f"{why} {'when the lab measured it' if evidence else version}",
+        )
+    found = fate(pairs)
+    needs = evidence.get("needs", {}).get(family, {})
+    cells = tuple(
+        CellVerdict(
+            name,
+            pair,
+            severity_of(name, _said(evidence, family, name)),
+            tuple(needs[name]) if name in needs else None,
+        )
+        for name, pair in pairs.items()
+        if pair[0] in "gr" or is_red(pair)
+    )
+    repairable = [cell for cell in cells if cell.wrong and cell.pair != "rr"]
+    traced = all(cell.needs is not None for cell in repairable)
+    patches = [id_ for cell in repairable for id_ in cell.needs or ()]
+    if not traced or word_of(found) == NOT_MEASURED:
+        patches += possible()
+    if found == NOT_BUILT:
+        said = _said(evidence, family, "build")
+        note = f"the lab could not build it{f': {said}' if said else ''}"
+    elif found == INSENSITIVE:
+        note = "the lab's tiny model is too blunt to tell"
+    return ModelVerdict(
+        family,
+        distribution,
+        version,
+        found,
+        cells,
+        sum(pair[0] == "n" for pair in pairs.values()),
+        tuple(worst_first(dict.fromkeys(patches))),
+        traced,
+        note,
+    )
+
+
+def severity_of(name: str, said: str) -> str:
+    """What a red cell does to a user.
+
+    Args:
+        name: the scenario.
+        said: what the lab said of the cell.
+    """
+    own = scenario(name).severity
+    return CRASH if own == WRONG_TEXT and _RAISED.match(said) else own
+
+
+def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
+    """The verdict in a sentence.
+
+    Args:
+        one: the verdict.
+        here: what is in effect.
+        name: what the user called the model; the family's name by default.
+    """
+    name = name or one.family
+    if one.word == NOT_MEASURED:
+        return f"{name} was not measured in {one.release}: {one.note}"
+    if one.fate == CANNOT_BATCH:
+        total = len(one.cells) + one.inapplicable
+        return (
+            f"{name} cannot be batched by {one.release}: {one.inapplicable} of {total} scenarios"
+            " do not apply to it"
+        )
+    count = len(one.cells)
+    if one.word == RIGHT:
+        return f"{name} is right in a batch here ({one.release}): {count} of {count} scenarios"
+    wrong, still, open_ = len(one.wrong), len(one.still), one.open(here)
+    if not open_:
+        return (
+            f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"
+            " as released, with the patches 0"
+        )
+    does = effect(open_)
+    if one.fate == RED and here.active and len(open_) == still:
+        return (
+            f"{name} {does} in a batch here ({one.release}), with the patches in effect:"
+            f" {still} of {count} scenarios"
+        )
+    return (
+        f"{name} {does} in a batch here ({one.release}): {len(open_)} of {count} scenarios, with"
+        f" the patches {still}"
+    )
+
+
+def effect(cells: Sequence[CellVerdict]) -> str:
+    """What red cells do to a user, as a verb: of the worst of them."""
+    worst = min((cell.severity for cell in cells), key=SEVERITIES.index)
+    verbs = {WRONG_TEXT: "gives wrong text", CRASH: "crashes", FEATURE: "is refused something"}
+    return verbs.get(worst, f"has a {worst} defect")
+
+
+def _said(evidence: Mapping[str, Any], family: str, name: str) -> str:
+    """What was said of a cell, as released where it was wrong then."""
+    for part in ("details_without", "details_with"):
+        if said := evidence.get(part, {}).get(family, {}).get(name):
+            return str(said)
+    return ""

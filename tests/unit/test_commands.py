@@ -1,0 +1,258 @@
+"""The command line where things go wrong, and the audit's other forms."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches import MlxPatchesError, cli
+from mlx_patches.activation import session as activation
+from mlx_patches.auditing import formats, models
+from mlx_patches.core import distributions
+from mlx_patches.lab import runner
+
+from .conftest import patch_of, session_for
+
+COMMAND = [sys.executable, "-m", "mlx_patches"]
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """Runs a command in this process: its exit code, and what it printed."""
+
+    def run(*arguments):
+        monkeypatch.setattr(distributions, "_packages", {})
+        with pytest.raises(SystemExit) as ended:
+            cli.main(list(arguments))
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=ended.value.code, out=out, err=err)
+
+    return run
+
+
+@pytest.fixture
+def affected(fake, monkeypatch):
+    """A fake release that has one patch's defect, in a session of its own."""
+    monkeypatch.setattr(activation, "_session", session_for(patch_of("attend"), always=["fix"]))
+
+
+@pytest.fixture
+def llama(site):
+    """mlx-lm 0.32.2 with a llama, and a folder of such a model."""
+    site.install("mlx-lm", "0.32.2")
+    for module in ("models/cache", "models/llama", "generate"):
+        site.write(f"mlx_lm/{module}.py")
+    folder = site.root / "a model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "eos_token_id": 1}')
+    return folder
+
+
+def test_the_verdict_alone_is_a_line(said, affected):
+    done = said("audit", "-q")
+    assert done.out == "1 known defect of the installed releases is not repaired here\n"
+    assert done.code == 1
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"),
+    [("wrong-text", 1), ("crash", 0), ("memory,security", 0), ("any", 1), ("crash,wrong-text", 1)],
+)
+def test_what_fails_is_to_choose(said, affected, fail_on, code):
+    assert said("audit", "--fail-on", fail_on).code == code
+    done = said("audit", "--fail-on", fail_on, "--json")
+    assert (done.code, json.loads(done.out)["exit_code"]) == (code, code)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--fail-on", "crashes"], ["--format", "xml"], ["--host", ""]]
+)
+def test_a_wrong_option_is_usage(said, affected, arguments):
+    done = said("audit", *arguments)
+    assert done.code == 2
+    assert done.err and "Traceback" not in done.err
+
+
+def test_json_is_the_same_by_either_name(said, affected):
+    assert said("audit", "--json").out == said("audit", "--format", "json").out
+
+
+def test_verbose_adds_the_targets(said, affected):
+    plain, verbose = said("audit").out, said("audit", "-v").out
+    assert "fake_lm.cache:attend" in verbose
+    assert "fake_lm.cache:attend" not in plain
+
+
+def test_markdown_and_sarif_name_the_patch(said, affected):
+    assert "| `fix` | wrong-text | goes wrong |" in said("audit", "--format", "markdown").out
+    done = said("audit", "--format", "sarif")
+    (run,) = json.loads(done.out)["runs"]
+    (result,) = run["results"]
+    assert (result["ruleId"], result["level"], done.code) == ("fix", "error", 1)
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith(
+        "cache.py"
+    )
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["fix"]
+
+
+def test_the_bug_report_is_short(said, affected, monkeypatch):
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", "x" * 100_000)
+    done = said("report")
+    assert done.code == 0
+    assert done.out.startswith("### mlx-patches report\n")
+    assert "| needed, not in effect | fix |" in done.out
+    assert len(done.out.encode()) <= formats.MAX_REPORT + 1
+
+
+def test_a_long_bug_report_is_cut_at_a_line(affected, monkeypatch):
+    from mlx_patches.auditing.audit import audit
+
+    report = audit()
+    monkeypatch.setattr(formats, "MAX_REPORT", 300)
+    text = formats.bug_report(report)
+    assert len(text.encode()) <= 300
+    assert text.endswith("(cut; mlx-patches audit --json has all of it)")
+
+
+def test_a_config_file_is_its_folder(said, llama):
+    by_folder = said("audit", "--model", str(llama))
+    by_file = said("audit", "--model", str(llama / "config.json"))
+    assert by_folder.out == by_file.out
+    assert by_folder.out.startswith("llama ")
+    assert f"Proof: mlx-patches lab --config '{llama}'\n" in by_folder.out
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("org/name", "names on the Hub are not looked up"),
+        ("./nowhere", "no such folder"),
+        ("x" * 5000, "no model type"),
+        ("a/" + "x" * 5000, "no such folder"),
+        ("", "no model type"),
+    ],
+)
+def test_a_model_that_is_not_there_is_a_line(said, llama, model, message):
+    done = said("audit", "--model", model)
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err) < 500 and done.err.count("\n") == 1
+
+
+def test_another_file_of_the_folder_is_refused(llama):
+    (llama / "generation_config.json").write_text("{}")
+    with pytest.raises(MlxPatchesError, match=r"not a config\.json"):
+        models.folder_of(str(llama / "generation_config.json"))
+
+
+def test_many_stop_tokens_are_few_lines(said, llama):
+    ids = list(range(200_000))
+    (llama / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    done = said("audit", "--model", str(llama))
+    lines = done.out.splitlines()
+    # A command is not broken: a terminal may make two lines of it.
+    assert sum(-(-max(len(line), 1) // 80) for line in lines) <= 20
+    assert "and 199992 more" in done.out
+
+
+def test_modules_with_a_hyphen_are_found(said, llama, site):
+    site.write("mlx_lm/models/lfm2-vl.py")
+    assert models.implementations("lfm2-vl") == {"mlx-lm": "lfm2-vl"}
+
+
+def test_the_page_goes_to_standard_output(said, affected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = said("audit", "--html", "-")
+    assert done.out.startswith("<!doctype html>") or "<html" in done.out[:200].lower()
+    assert not list(tmp_path.glob("-"))
+
+
+def test_explain_says_whether_you_are_affected(said, affected, fake):
+    done = said("explain", "fix")
+    assert "Here\n    affected, and not repaired here (disabled)" in done.out
+    assert "Severity\n    wrong-text" in done.out
+    assert "`" not in done.out
+
+
+def test_explain_says_that_you_are_not(said, site):
+    assert "Here\n    not affected: " in said("explain", "offset-alias").out
+
+
+def test_threads_are_addresses():
+    text = "Upstream\n    Reported as mlx-lm #1234, ``cache`` of other-thing #5."
+    assert cli._plain(text).endswith(
+        "Threads\n    https://github.com/ml-explore/mlx-lm/issues/1234"
+    )
+    assert "`" not in cli._plain(text)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf", "-inf"])
+def test_a_time_limit_is_a_number_of_seconds(said, seconds):
+    done = said("lab", "--timeout", seconds)
+    assert done.code == 2
+    assert "--timeout" in done.err
+
+
+@pytest.mark.parametrize("text", ["three words here", "7", '{"other": 1}', "line\nand a half"])
+def test_a_file_that_is_not_the_labs_stays_as_it_is(tmp_path, text):
+    file = tmp_path / "notes.txt"
+    file.write_text(text)
+    with pytest.raises(MlxPatchesError, match="not a row that the lab wrote"):
+        runner.run([], out=file)
+    assert file.read_text() == text
+
+
+def test_a_row_that_was_cut_is_written_again(tmp_path):
+    row = runner.Row("mlx-lm 1", "mlx-lm:a", False, "merge", "green")
+    line = json.dumps(row.as_dict())
+    for cut in (line[:3], line[: len(line) // 2], ""):
+        file = tmp_path / "rows.jsonl"
+        file.write_text(f"{line}\n{cut}")
+        runner.run([], out=file)
+        assert file.read_text() == f"{line}\n"
+
+
+# -- how a process ends ----------------------------------------------------------------------
+
+
+def test_an_interruption_is_no_finding(said, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mlx_patches.auditing.audit.audit", interrupted)
+    done = said("audit")
+    assert done.code == 128 + signal.SIGINT
+    assert done.err.split("\n") == ["", "mlx-patches: interrupted", ""]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_output_is_a_line(site):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "mlx-patches: standard output cannot be written (No space left on device)\n"
+    )
+
+
+def test_a_reader_that_leaves_is_no_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run([*COMMAND, "list"], stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_without_a_standard_output_the_exit_code_says_it():
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m mlx_patches audit >&-', sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (2, "")

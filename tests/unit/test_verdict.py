@@ -1,0 +1,324 @@
+"""One truth a model: what the audit, the recommendation, ``needs`` and the page say of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import mlx_patches
+from mlx_patches import report as page
+from mlx_patches.activation import boot
+from mlx_patches.activation import session as activation
+from mlx_patches.auditing import audit, recommend, screen, severity, sound, verdict
+from mlx_patches.auditing.verdict import Here
+from mlx_patches.core import distributions
+from mlx_patches.core.resolve import Found
+from mlx_patches.evidence import store, words
+from mlx_patches.patches import catalogue
+
+EVIDENCE = store.load()
+SETS = [pytest.param(one, id=one["set"]) for one in EVIDENCE]
+EVERY = words.SEVERITIES
+
+
+@pytest.fixture
+def release(site, monkeypatch):
+    """Installs a release set of the evidence as it was, with families that hold no code."""
+    # What a release needs is decided by its version: there is no code to compare.
+    for module in (audit, sound):
+        monkeypatch.setattr(module, "in_file", lambda target, names=(): Found())
+    # The table of affected models has tests of its own, and takes most of an audit's time.
+    monkeypatch.setattr(audit, "affected_models", lambda *arguments: {})
+    monkeypatch.setattr(audit, "measured_here", lambda installed: {})
+    monkeypatch.setattr(distributions, "_packages", {})
+    monkeypatch.setattr("mlx_patches.auditing.models.remapping", lambda package: {})
+
+    def install(evidence, active=False, versions=None):
+        for name, version in {**evidence["versions"], **(versions or {})}.items():
+            site.install(name, version)
+        own = evidence["set"].split()[0].replace("-", "_")
+        for package in {own, *(n.replace("-", "_") for n in evidence["versions"] if "-" in n)}:
+            site.write(f"{package}/models/cache.py")
+            site.write(f"{package}/models/__init__.py")
+        for family in evidence["without"]:
+            (site.root / own / "models" / f"{family}.py").write_text("")
+        monkeypatch.setattr(activation, "_session", None)
+        monkeypatch.setattr(boot, "active", lambda: active)
+
+    return install
+
+
+def expected_code(fate, pairs, active, evidence, family):
+    """What the exit code has to be, from the letters alone."""
+    word = words.word_of(fate)
+    if word in (words.RIGHT, "cannot batch"):
+        return {0}
+    if word == words.NOT_MEASURED:
+        return {1, 2}
+    wrong = {name for name, pair in pairs.items() if pair[0] == "r" or store.is_red(pair)}
+    if active:
+        wrong = {name for name in wrong if store.is_red(pairs[name])}
+    parts = (evidence.get("details_without", {}), evidence.get("details_with", {}))
+    said = {name: "".join(p.get(family, {}).get(name, "") for p in parts) for name in wrong}
+    return {int(any(verdict.severity_of(n, said[n]) in words.FAIL_ON for n in wrong))}
+
+
+@pytest.mark.parametrize("evidence", SETS)
+def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
+    release(evidence)
+    name, version = evidence["set"].split()
+    plain = {one.family: one for one in mlx_patches.audit().verdicts if one.distribution == name}
+    pairs = store.cell_pairs(evidence)
+    assert set(plain) == set(pairs)
+    (shown,) = (one for one in page.content([evidence])["packages"] if one["name"] == name)
+    column = [one["version"] for one in shown["releases"]].index(version)
+    summary = recommend.load_summary()["sets"][evidence["set"]]["families"]
+    for family, cells in pairs.items():
+        fate = store.fate(cells)
+        word = words.word_of(fate)
+        report = mlx_patches.audit(family)
+        (own,) = report.verdicts
+        on_page = shown["families"][family][column]["fate"]
+        assert (own.word, plain[family].word) == (word, word), family
+        assert on_page == fate or (on_page, fate) == (page.PARTLY, words.RED)
+        assert words.word_of(summary[family]) == word
+        code = report.exit_code()
+        assert code in expected_code(fate, cells, False, evidence, family), (family, word)
+        assert report.as_dict()["exit_code"] == code
+        said = screen.verdict(report)
+        assert said.startswith(family) and word_in(said, own, report.here()), said
+        needed = {need.patch for need in mlx_patches.needs(family)}
+        assert needed <= set(own.patches)
+        assert not needed or word not in (words.RIGHT, "cannot batch")
+    # Enabled: all of them by what is in effect, some of them from the start.
+    monkeypatch.setattr(boot, "active", lambda: True)
+    enabled = mlx_patches.audit()
+    assert enabled.exit_code() == 0
+    for index, (family, one) in enumerate(plain.items()):
+        expected = expected_code(one.fate, pairs[family], True, evidence, family)
+        assert one.exit_code(enabled.here()) in expected, family
+        if index % 7 == 0:
+            assert mlx_patches.audit(family).exit_code() in expected, family
+
+
+def word_in(said, one, here):
+    """Whether a sentence says what the verdict is."""
+    if one.word == words.RIGHT:
+        return " is right " in said
+    if one.word == "cannot batch":
+        return " cannot be batched " in said
+    if one.word == words.NOT_MEASURED:
+        return " was not measured " in said
+    return (" is repaired here " in said) is (not one.open(here))
+
+
+def test_the_recommendation_lists_each_set_under_the_verdicts_word():
+    names = {"green": "right as released", "repaired": "right with the patches", "red": "wrong"}
+    for family in ("llama4", "qwen3", "gemma4"):
+        (found,) = recommend.recommend({"mlx-lm": family})
+        for one in EVIDENCE:
+            pairs = store.pairs_of(one, family)
+            if not one["set"].startswith("mlx-lm ") or not pairs:
+                continue
+            fate = store.fate(pairs)
+            word = names.get(fate, words.word_of(fate))
+            assert one["set"] in found.by_word[word]
+
+
+def test_a_release_that_was_not_measured_is_neither_right_nor_an_all_clear(release):
+    evidence = next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2")
+    release(evidence, versions={"mlx-lm": "0.31.0"})
+    report = mlx_patches.audit("qwen3")
+    assert [one.word for one in report.verdicts] == [words.NOT_MEASURED]
+    assert report.exit_code() in (1, 2)
+    assert "qwen3 was not measured in mlx-lm 0.31.0" in screen.verdict(report)
+    assert mlx_patches.audit().unmeasured == ("mlx-lm 0.31.0",)
+
+
+def test_other_releases_beside_a_measured_one_are_named(release):
+    evidence = next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2")
+    release(evidence, versions={"mlx": "9.9"})
+    (one,) = mlx_patches.audit("qwen3").verdicts
+    assert one.word == words.RIGHT
+    assert one.note == f"mlx-lm 0.32.2 was measured with mlx {evidence['versions']['mlx']}"
+
+
+MEASURED = {
+    "set": "mlx-lm 9.9.9",
+    "versions": {"mlx-lm": "9.9.9"},
+    "without": {
+        "text": {"merge": "r", "trim": "g"},
+        "dies": {"merge": "r"},
+        "untraced": {"merge": "r"},
+        "partly": {"merge": "r", "trim": "r"},
+        "alone": {"chunked-solo": "g", "merge": "n"},
+        "blunt": {"merge": "i"},
+    },
+    "with": {
+        "text": {"merge": "g", "trim": "g"},
+        "dies": {"merge": "g"},
+        "untraced": {"merge": "g"},
+        "partly": {"merge": "g", "trim": "r"},
+        "alone": {"chunked-solo": "g", "merge": "n"},
+        "blunt": {"merge": "i"},
+    },
+    "details_without": {
+        "text": {"merge": "row 0, token 12: differs by 0.2 of the logits' scale"},
+        "dies": {"merge": "ValueError: shapes (mlx_lm/models/cache.py:1)"},
+        "partly": {"merge": "row 0: NaN", "trim": "ValueError: no (mlx_lm/models/a.py:1)"},
+    },
+    "needs": {
+        "text": {"merge": ["mask-list"]},
+        "dies": {"merge": ["single-joins"]},
+        "partly": {"merge": ["mask-list"]},
+    },
+}
+
+
+def judged(family):
+    return verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, lambda: ["padding-nan"])
+
+
+IDLE = Here(False, frozenset({"mask-list", "single-joins", "padding-nan"}))
+ACTIVE = Here(True)
+
+
+@pytest.mark.parametrize(
+    ("family", "word", "idle", "active", "patches"),
+    [
+        ("text", "repaired", 1, 0, ("mask-list",)),
+        ("dies", "repaired", 1, 0, ("single-joins",)),
+        ("untraced", "repaired", 1, 0, ("padding-nan",)),
+        ("partly", "wrong", 1, 1, ("mask-list",)),
+        ("alone", "cannot batch", 0, 0, ()),
+        ("blunt", "not measured", 1, 2, ("padding-nan",)),
+        ("nowhere", "not measured", 1, 2, ("padding-nan",)),
+    ],
+)
+def test_a_verdict_is_its_cells(family, word, idle, active, patches):
+    one = judged(family)
+    assert (one.word, one.patches) == (word, patches)
+    assert (one.exit_code(IDLE), one.exit_code(ACTIVE)) == (idle, active)
+
+
+def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
+    assert judged("text").exit_code(Here(True, frozenset({"single-joins"}))) == 0
+    assert judged("dies").exit_code(Here(True, frozenset({"single-joins"}))) == 1
+
+
+def test_the_severity_of_a_cell_and_what_fails():
+    text, dies = judged("text"), judged("dies")
+    assert (text.wrong[0].severity, dies.wrong[0].severity) == ("wrong-text", "crash")
+    assert dies.exit_code(IDLE, {"wrong-text"}) == 0
+    assert text.exit_code(IDLE, {"wrong-text"}) == 1
+    assert "gives wrong text" in verdict.headline(text, IDLE)
+    assert "crashes" in verdict.headline(dies, IDLE)
+    assert judged("alone").exit_code(IDLE, EVERY) == 1  # it is a feature that is refused
+
+
+def test_every_scenario_has_words_and_a_severity():
+    from mlx_patches.lab.scenarios import SCENARIOS
+
+    measured = {name for one in EVIDENCE for cells in one["without"].values() for name in cells}
+    assert {*SCENARIOS, *measured} - {"build", "process"} <= set(words.SCENARIOS)
+    assert {one.severity for one in words.SCENARIOS.values()} <= set(words.SEVERITIES)
+    assert len({one.words for one in words.SCENARIOS.values()}) == len(words.SCENARIOS)
+
+
+def test_severities_are_of_patches_that_there_are():
+    assert set(severity.BY_PATCH) <= set(catalogue.builtin().ids())
+    assert set(severity.BY_PATCH.values()) <= set(words.SEVERITIES)
+
+
+# -- the screen ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("active", [False, True], ids=["idle", "active"])
+@pytest.mark.parametrize("evidence", SETS)
+def test_twenty_lines_of_eighty_columns(release, evidence, active):
+    release(evidence, active)
+    for model in (None, *list(evidence["without"])[::9]):
+        report = mlx_patches.audit(model)
+        lines = screen.lines(report)
+        assert len(lines) <= 20, model
+        assert max(map(len, lines)) <= 80, model
+        assert lines[0] == screen.top(report)[0][0]
+        text = "\n".join(lines)
+        assert screen.METAL in text and "Environment: " in text
+        assert screen.rows(lines) <= 20
+        fixes = [line for line in lines if line.startswith("Fix: ")]
+        assert len(fixes) == (report.exit_code() == 1), model
+        assert not active or not any("enable" in line for line in fixes), model
+
+
+def test_effects_are_cut_where_a_clause_or_a_word_ends():
+    text = "a cache offset read before an update moves with it: queries and keys rotate apart"
+    assert screen.shortened(text, 100) == text
+    assert screen.shortened(text, 60) == "a cache offset read before an update moves with it"
+    assert screen.shortened(text, 30) == "a cache offset read before ..."
+    assert all(
+        len(screen.shortened(patch.summary, width)) <= width
+        for patch in catalogue.builtin()
+        for width in (30, 50, 56)
+    )
+
+
+# -- never a false all-clear -----------------------------------------------------------------
+
+
+@pytest.fixture
+def mlx_lm(site):
+    """mlx-lm 0.32.2 as pip leaves it, without code."""
+    site.install("mlx", "0.32.4")
+    info = site.install("mlx-lm", "0.32.2")
+    for module in ("cache", "base", "qwen3"):
+        site.write(f"mlx_lm/models/{module}.py")
+    site.write("mlx_lm/generate.py")
+    (info / "RECORD").write_text("mlx_lm/models/cache.py,,\nmlx_lm/generate.py,,\n")
+    return site
+
+
+def test_an_environment_without_mlx_is_not_audited(site):
+    report = mlx_patches.audit()
+    assert report.exit_code() == 2
+    assert screen.verdict(report).startswith("Nothing could be audited: no MLX package")
+    assert len(screen.lines(report)) <= 20
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda root: (root / "mlx_lm-0.32.2.dist-info" / "METADATA").unlink(), "no metadata"),
+        (
+            lambda root: (root / "mlx_lm-0.32.2.dist-info" / "METADATA").write_text(
+                "Metadata-Version: 2.1\nName: mlx-lm\nVersion: banana\n"
+            ),
+            "no version but 'banana'",
+        ),
+        (lambda root: (root / "mlx_lm/models/cache.py").unlink(), "models.cache is missing"),
+        (lambda root: (root / "mlx_lm/generate.py").unlink(), "generate.py is missing"),
+        (lambda root: (root / "mlx_lm/models/cache.py").write_text("def f(:"), "is not Python"),
+        (lambda root: (root / "mlx_lm/models/cache.py").write_bytes(b"\0"), "is not Python"),
+    ],
+)
+def test_what_is_broken_is_not_audited(mlx_lm, monkeypatch, broken, said):
+    monkeypatch.setattr(distributions, "_packages", {})
+    broken(mlx_lm.root)
+    report = mlx_patches.audit()
+    assert report.exit_code() == 2
+    assert any(said in reason for reason in report.unaudited), report.unaudited
+    assert json.loads(json.dumps(report.as_dict()))["exit_code"] == 2
+
+
+def test_a_models_file_that_is_not_python_is_not_audited(mlx_lm, monkeypatch):
+    monkeypatch.setattr(distributions, "_packages", {})
+    assert mlx_patches.audit("qwen3").exit_code() == 0
+    (mlx_lm.root / "mlx_lm/models/qwen3.py").write_text("<html>")
+    assert mlx_patches.audit("qwen3").exit_code() == 2
+
+
+def test_metadata_that_is_not_text_is_one_line(mlx_lm):
+    (mlx_lm.root / "mlx_lm-0.32.2.dist-info" / "METADATA").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(mlx_patches.MlxPatchesError, match="not text"):
+        mlx_patches.audit()

@@ -1,0 +1,61 @@
+"""Audits every model family of this environment, and compares each verdict with the evidence.
+
+    .nox/mlx-lm-0.32.2/bin/python tools/audit_agreement.py
+
+Prints how many families agree, the longest screen and how long an audit took; exit code 1 where
+one disagrees or a screen is longer than it may be.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import mlx_patches
+from mlx_patches.auditing import screen
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.core.packages import MODEL_PACKAGES
+from mlx_patches.evidence import store
+from mlx_patches.evidence.words import word_of
+
+
+def main() -> None:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "mlx_patches", "audit", "-q"], check=False)
+    seconds = time.perf_counter() - start
+    plain = mlx_patches.audit()
+    longest = screen.rows(screen.lines(plain))
+    installed = {one.name: one.version for one in plain.distributions}
+    words: Counter[str] = Counter()
+    agree, differ = 0, []
+    for distribution in MODEL_PACKAGES.values():
+        evidence = store.load_set(distribution, installed.get(distribution, ""))
+        for family in evidence["without"] if evidence else ():
+            try:
+                report = mlx_patches.audit(family)
+            except MlxPatchesError as error:
+                differ.append(f"{family}: {error}")
+                continue
+            longest = max(longest, screen.rows(screen.lines(report)))
+            expected = word_of(store.fate(store.pairs_of(evidence or {}, family)))
+            own = [one for one in report.verdicts if one.distribution == distribution]
+            if [one.word for one in own if one.family == family] == [expected]:
+                agree += 1
+                words[f"{expected}, exit {own[0].exit_code(report.here())}"] += 1
+            else:
+                differ.append(f"{distribution}:{family}: {[one.word for one in own]}, {expected}")
+    total = agree + len(differ)
+    print(f"{', '.join(map(str, plain.distributions))}: {agree} of {total} families agree")
+    print("; ".join(f"{count} {word}" for word, count in sorted(words.items())))
+    print(f"longest screen: {longest} lines; mlx-patches audit: {seconds:.2f} s")
+    print("\n".join(differ))
+    sys.exit(bool(differ) or longest > screen.HEIGHT or "mlx" in sys.modules)
+
+
+if __name__ == "__main__":
+    main()
