@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,17 @@ def test_the_report_for_an_issue_is_short():
     assert done.returncode == 0
     assert len(done.stdout.encode()) < 8_000
     assert sys.prefix in done.stdout
+
+
+def test_the_readme_shows_what_the_audit_prints():
+    """Its sample is of one release set; the path of the environment stands for any."""
+    versions = [metadata.version(name) for name in ("mlx-lm", "mlx-vlm") if installed(name)]
+    if versions != ["0.31.3", "0.4.3"]:
+        pytest.skip("the sample is of mlx-vlm 0.4.3")
+    done = run("audit", "--model", "gemma4")
+    assert done.returncode == 1
+    sample = done.stdout.replace(sys.prefix, "/path/to/env").strip()
+    assert sample in (Path(__file__).parents[2] / "README.md").read_text(), sample
 
 
 def test_audit_imports_no_mlx():
