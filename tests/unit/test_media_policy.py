@@ -259,7 +259,7 @@ def resolve(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
 TRUSTING = Policy(resolve, lambda address: address == HERE)
 
 
-def get(url: str, limits: Limits = SMALL, policy: Policy = TRUSTING) -> fetch_policy.Fetched:
+def get(url: str, limits: Limits = SMALL, policy: Policy = TRUSTING) -> media_limits.Fetched:
     return within(limits.seconds, lambda expiry: fetch(url, limits, expiry, policy))
 
 

@@ -19,7 +19,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from .media_limits import Expiry, Limits, Refused, check_length, read_limited
+from .media_limits import Expiry, Fetched, Limits, Refused, check_length, read_limited
 
 REDIRECTS = 5
 # Between two pieces of an answer.
@@ -48,13 +48,6 @@ class Place(NamedTuple):
     host: str
     port: int
     path: str
-
-
-class Fetched(NamedTuple):
-    """A file that was fetched, and the type that its server gave."""
-
-    content: bytes
-    mime: str
 
 
 class Policy(NamedTuple):

@@ -25,11 +25,11 @@ from typing import Any, TypeVar
 
 from ...core.errors import refusal
 from ...core.patch import Patch, Target, around
-from .fetch_policy import Fetched
 from .media_limits import (
     IMAGE,
     MEDIA,
     Expiry,
+    Fetched,
     Limits,
     Refused,
     as_refusal,

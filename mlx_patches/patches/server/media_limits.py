@@ -56,6 +56,13 @@ class Refused(Exception):
         self.private = private
 
 
+class Fetched(NamedTuple):
+    """A file that was fetched, and the type that its server gave."""
+
+    content: bytes
+    mime: str
+
+
 class Expiry:
     """Whether a job's time is over; ``stop`` is called when it is."""
 

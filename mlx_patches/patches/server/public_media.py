@@ -26,9 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from ...core.patch import Patch, Target, around
-from .fetch_policy import Fetched, fetch
+from .fetch_policy import fetch
 from .limited_media import Content, guarded, is_web, put_images
-from .media_limits import IMAGE, MEDIA, Limits, Refused, check_data_url, check_pixels, within
+from .media_limits import (
+    IMAGE,
+    MEDIA,
+    Fetched,
+    Limits,
+    Refused,
+    check_data_url,
+    check_pixels,
+    within,
+)
 from .media_paths import local_file, local_path, media_roots
 
 
