@@ -161,7 +161,8 @@ def test_it_is_listed_with_its_distribution_and_so_is_what_is_blocked(theirs, mo
 
     theirs()
     (line,) = [line for line in said("list").splitlines() if line.startswith("their-patch")]
-    assert line.split() == ["their-patch", "an", "update", "is", "lost", "their-package"]
+    profiles = ["batch,", "server,", "safe"]
+    assert line.split() == ["their-patch", *profiles, *"an update is lost their-package".split()]
     assert "Contributed by\n    their-package" in said("explain", "their-patch")
     assert "their-patch (their-package)" in said("audit", "--all")
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "Their.Package")
