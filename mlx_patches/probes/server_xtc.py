@@ -60,6 +60,8 @@ def _requested(module: Any) -> Result:
                 max_tokens=8, temp=1.0, top_p=1.0, top_k=0, min_p=0.0, num_draft_tokens=3
             )
             self.response_generator = SimpleNamespace(cli_args=options)
+            # What a release without a generation thread has in its place.
+            self.model_provider = SimpleNamespace(cli_args=options, load=lambda *names: (None, None))
 
         def handle_completion(self, request: Any, stop_words: Any) -> None:
             pass

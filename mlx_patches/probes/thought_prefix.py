@@ -13,8 +13,9 @@ _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
 
 def probe(target: Target) -> Result:
     """Red where a thought is not what was said."""
-    split = getattr(importlib.import_module(target.module), "_split_thinking", None)
-    if split is None:
+    module = importlib.import_module(target.module)
+    split = getattr(module, "_split_thinking", None)
+    if split is None or not hasattr(module, target.name):
         raise NotApplicable("this release splits no thoughts here")
     for opening in _OPENINGS:
         for thought in _THOUGHTS:

@@ -30,11 +30,16 @@ def count_fed(cache: Any) -> int:
 
 
 def tie_counts(cache: Any) -> None:
-    """Have offset and padding evaluated whenever the keys are, at no copy of them."""
+    """Have offset and padding evaluated whenever the keys are, at no copy of them.
+
+    Where MLX cannot tie them to the keys they are evaluated now; nothing waits for that.
+    """
     import mlx.core as mx
 
     keys, counts = cache.keys, [cache.offset, cache.left_padding]
-    if isinstance(keys, (tuple, list)):  # packed keys, scales and biases
+    if not hasattr(mx, "depends"):  # MLX below 0.29.2
+        mx.async_eval(*counts)
+    elif isinstance(keys, (tuple, list)):  # packed keys, scales and biases
         first = mx.depends(keys[0], counts)
         cache.keys = type(keys)((first, *keys[1:]))
     else:
