@@ -61,9 +61,20 @@ def _requested(module: Any) -> Result:
             )
             self.response_generator = SimpleNamespace(cli_args=options)
             # What a release without a generation thread has in its place.
-            self.model_provider = SimpleNamespace(cli_args=options, load=lambda *names: (None, None))
+            self.model_provider = SimpleNamespace(
+                cli_args=options, load=lambda *names: (None, _tokenizer())
+            )
 
-        def handle_completion(self, request: Any, stop_words: Any) -> None:
+        def handle_completion(self, *args: Any) -> None:
+            pass
+
+        def send_response(self, *args: Any) -> None:
+            pass
+
+        def send_header(self, *args: Any) -> None:
+            pass
+
+        def end_headers(self) -> None:
             pass
 
     handler = Handler()
