@@ -100,8 +100,11 @@ def browser(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged(QUICK, dict.fromkeys(QUICK, "quick")))
 def quick(session: nox.Session, name: str) -> None:
-    """Probes, mutants and conformance against a real release: what is not marked slow."""
-    test_release(session, name, "-m", "not slow")
+    """Probes, mutants and conformance against a real release: what is not marked slow.
+
+    A set of mlx-vlm tests mlx-vlm's targets alone: mlx-lm has sets of its own.
+    """
+    test_release(session, name, "-m", "not slow", only=SETS[name].distribution)
 
 
 @nox.session(venv_backend="none")
@@ -114,8 +117,9 @@ def release(session: nox.Session, name: str) -> None:
         session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)
 
 
-def test_release(session: nox.Session, name: str, *selected: str) -> None:
-    """Run the tests of one release set in its environment."""
+def test_release(session: nox.Session, name: str, *selected: str, only: str = "") -> None:
+    """Run the tests of one release set in its environment, or of one distribution there."""
+    env = {"MLX_PATCHES_TEST_ONLY": only} if only else {}
     python = release_environment(session, name)
     pytest = (python, "-m", "pytest", "-q", *selected, *session.posargs)
     if SETS[name].distribution in HOSTS:
@@ -124,7 +128,7 @@ def test_release(session: nox.Session, name: str, *selected: str) -> None:
         own = " or ".join([*ids, *(id_.replace("-", "_") for id_ in ids)])
         session.run(*pytest, "-k", own, "tests/releases", f"--ignore={COMMANDS}")
         return
-    session.run(*pytest, "-n", "2", "tests/releases", f"--ignore={COMMANDS}")
+    session.run(*pytest, "-n", "2", "tests/releases", f"--ignore={COMMANDS}", env=env)
 
 
 def patches_of(distribution: str) -> list[str]:

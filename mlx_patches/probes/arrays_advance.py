@@ -17,7 +17,7 @@ def probe(target: Target) -> Result:
     import mlx.core as mx
 
     kind: Any = getattr(importlib.import_module(target.module), "ArraysCache", None)
-    if not hasattr(kind, "advance"):
+    if not hasattr(kind, "advance") or kind.__module__ != target.module:
         raise NotApplicable("this release's recurrent cache does not count")
     cache = kind(1, left_padding=[3, 0])
     cache.prepare(lengths=[200, 150])

@@ -20,8 +20,8 @@ def probe(target: Target) -> Result:
 
     name = target.name.partition(".")[0]
     kind: Any = getattr(importlib.import_module(target.module), name, None)
-    if kind is None:
-        raise NotApplicable(f"{target.module} has no {name}")
+    if kind is None or kind.__module__ != target.module:
+        raise NotApplicable(f"{target.module} defines no {name}")
     cache = kind(WINDOW, [1, 0]) if "Rotating" in name else kind([1, 0])
     most = dict.fromkeys(STEPS, 0)
     token = mx.zeros((2, 1, 1, WIDTH))

@@ -27,6 +27,7 @@ from mlx_patches.probes.child import anything_goes
 # Tests of conformance that start a process for each patch: a share of them in each set.
 PROCESSES = ("another_process", "before_the_import")
 SHARE = 16
+ONLY = "MLX_PATCHES_TEST_ONLY"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -51,22 +52,30 @@ def installed(distribution: str) -> bool:
     return importlib.util.find_spec(distribution.replace("-", "_")) is not None
 
 
+def is_tested(distribution: str) -> bool:
+    """Whether targets of a distribution are tested here.
+
+    ``MLX_PATCHES_TEST_ONLY`` names one, where another environment tests the others it needs.
+    """
+    return installed(distribution) and distribution == os.environ.get(ONLY, distribution)
+
+
 def every_target() -> list[ParameterSet]:
-    """(patch, target) for each target of an installed distribution, as pytest parameters."""
+    """(patch, target) for each target of a tested distribution, as pytest parameters."""
     return [
         pytest.param(patch, target, id=f"{patch.id}-{target.path}")
         for patch in catalogue.builtin()
         for target in patch.targets
-        if installed(target.distribution)
+        if is_tested(target.distribution)
     ]
 
 
 def every_patch() -> list[ParameterSet]:
-    """Each patch that has a target in an installed distribution, as pytest parameters."""
+    """Each patch that has a target in a tested distribution, as pytest parameters."""
     return [
         pytest.param(patch, id=patch.id)
         for patch in catalogue.builtin()
-        if any(installed(target.distribution) for target in patch.targets)
+        if any(is_tested(target.distribution) for target in patch.targets)
     ]
 
 
@@ -84,6 +93,13 @@ def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
 def verdict(patch: Patch, target: Target) -> Verdict:
     """The gate's word on a target, by the committed matrix."""
     return judge_file(Session(catalogue.builtin(), CompatMatrix.builtin()), patch, target)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """The same random numbers in every run, whatever ran before and however it failed."""
+    if "mlx.core" in sys.modules:
+        sys.modules["mlx.core"].random.seed(0)
 
 
 @pytest.fixture
