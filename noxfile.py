@@ -85,7 +85,16 @@ def unit(session: nox.Session, python: str) -> None:
     environment = ROOT / ".nox" / f"pure-{python}"
     uv(session, "venv", "--quiet", "--allow-existing", "--python", interpreter, str(environment))
     uv(session, *into(environment), "-e", ".", "--group", "test")
-    session.run(str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", "2", "tests/unit")
+    selected = ["-m", "not slow"] if python == HERE else []  # the rest of those: below
+    python = str(environment / "bin" / "python")
+    session.run(python, "-m", "pytest", "-q", "-n", "2", *selected, "tests/unit")
+
+
+@nox.session(python=False, tags=["rest"])
+def unit_slow(session: nox.Session) -> None:
+    """What `unit` leaves out on this Python."""
+    python = str(ROOT / ".nox" / f"pure-{HERE}" / "bin" / "python")
+    session.run(python, "-m", "pytest", "-q", "-n", "2", "-m", "slow", "tests/unit")
 
 
 @nox.session(venv_backend="none", tags=["quick"])

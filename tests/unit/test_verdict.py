@@ -18,7 +18,12 @@ from mlx_patches.evidence import store, words
 from mlx_patches.patches import catalogue
 
 EVIDENCE = store.load()
-SETS = [pytest.param(one, id=one["set"]) for one in EVIDENCE]
+# What most hosts use, and the newest of mlx-vlm; the others take a minute together.
+OFTEN = {"mlx-lm 0.31.3", "mlx-vlm 0.7.10"}
+SETS = [
+    pytest.param(one, id=one["set"], marks=() if one["set"] in OFTEN else pytest.mark.slow)
+    for one in EVIDENCE
+]
 EVERY = words.SEVERITIES
 
 
