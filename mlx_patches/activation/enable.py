@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import MlxPatchesError
+from ..core.packages import SERVERS
 from .boot import OFF, SWITCH
 from .profiles import SAFE, choose
 from .settings import STRICT
@@ -69,12 +70,15 @@ def limit_to(host: str) -> Limit:
 
     from .contributions import hosts
 
+    distribution = SERVERS.get(host, host)
     try:
-        found = importlib_metadata.distribution(host)
+        found = importlib_metadata.distribution(distribution)
     except importlib_metadata.PackageNotFoundError:
         raise MlxPatchesError(
             f"{host} is not installed in this environment; leave --host out, or install it"
         ) from None
+    if host in SERVERS:
+        return Limit(host, (host,), (host.partition(".")[0],))
     name = canonicalize_name(host)
     for own in hosts().values():
         if canonicalize_name(own.name) == name:

@@ -21,7 +21,7 @@ from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
-from ..core.packages import MODEL_PACKAGES
+from ..core.packages import MODEL_PACKAGES, SERVERS
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
 from ..evidence.words import FAIL_ON, SEVERITIES
@@ -230,6 +230,7 @@ def audit(model: str | None = None, host: str | None = None, models: bool = True
     current = sound.session_of_readable()
     if host is not None and not canonical(host).strip("-"):
         raise MlxPatchesError("--host needs the name of a distribution")
+    host = None if host is None else SERVERS.get(host, host)
     report = _model_report(current, model) if model is not None else None
     declared = contributions.hosts(current.disabled)
     names = dict.fromkeys((*CORE, *hosts.KNOWN, *declared, *([host] if host else ())))
@@ -313,7 +314,7 @@ def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
 
 def _active(current: Session, host: str | None = None) -> bool:
     """Whether processes of this host, or of the one that this environment is for, get patches."""
-    limit, same = boot.limited_to(), canonical
+    limit, same = SERVERS.get(boot.limited_to(), boot.limited_to()), canonical
     by_itself = boot.active() or bool(limit and same(limit) == same(host or limit))
     return current.active or (by_itself and not settings.off())
 

@@ -10,6 +10,8 @@ MODELS = ("mlx_lm", "mlx_vlm")
 MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MODELS}
 # What an audit always names, hosts aside.
 CORE = ("mlx", *MODEL_PACKAGES.values())
+# Servers that people name by their command, and the distribution that installs it.
+SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
 
 
 def package_of(distribution: str) -> str:

@@ -158,6 +158,22 @@ def test_a_limit_holds_for_other_processes_and_children_inherit_it():
     assert run(as_host, MLX_PATCHES="0").stdout.split() == ["False", "0"]
 
 
+def test_a_server_is_named_by_its_command(site):
+    with pytest.raises(MlxPatchesError, match=r"mlx_lm\.server is not installed"):
+        enable.limit_to("mlx_lm.server")
+    site.install("mlx-lm", "0.31.3")
+    limit = enable.limit_to("mlx_lm.server")
+    assert (limit.host, limit.scripts, limit.modules) == (
+        "mlx_lm.server",
+        ("mlx_lm.server",),
+        ("mlx_lm",),
+    )
+    started = ["python", "-m", "mlx_lm", "server"]
+    assert boot.starts(started, limit.scripts, limit.modules)
+    assert boot.starts(["python", "/bin/mlx_lm.server"], limit.scripts, limit.modules)
+    assert not boot.starts(["python", "/bin/mlx_lm.generate"], limit.scripts, limit.modules)
+
+
 def test_limits_come_from_the_hosts_own_metadata():
     limit = enable.limit_to("pytest")
     assert "pytest" in limit.scripts
