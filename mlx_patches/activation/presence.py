@@ -8,16 +8,21 @@ and the file is stale. Nothing here raises: a host runs as well without.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import io
 import json
 import os
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 # A file says little; one that is larger is not ours.
 LIMIT = 100_000
+# How long a thread waits for another one's turn.
+SECONDS = 1.0
 
 
 class Process(NamedTuple):
@@ -41,47 +46,70 @@ class Process(NamedTuple):
 
 
 class Presence:
-    """This process's file. Made on the first ``tell``, removed at the process's end."""
+    """This process's file. Made on the first ``tell``, removed at the process's end.
+
+    Threads take turns: a descriptor that one has closed may already be somebody else's file.
+    """
 
     def __init__(self, folder: Path | None = None):
         self._folder = folder
-        self._file: int | None = None
+        self._file: io.FileIO | None = None
         self._pid = 0
+        self._turn = threading.Lock()
 
     def tell(self, content: Mapping[str, Any]) -> None:
         """Write what is in effect now."""
-        try:
-            if self._file is None or self._pid != os.getpid():  # at first, and in a forked child
-                self._file = self._open()
-                self._pid = os.getpid()
-                atexit.register(self.forget)
-            if self._file is not None:
-                text = json.dumps({**content, "pid": self._pid, "host": started_as()}).encode()
-                os.ftruncate(self._file, 0)
-                os.pwrite(self._file, text, 0)
-        except (OSError, ValueError):
-            self.forget()
+        with self._my_turn() as mine:
+            if mine:
+                try:
+                    self._write({**content, "host": started_as()})
+                except (OSError, ValueError):
+                    self._remove()
 
     def forget(self) -> None:
         """Remove the file of this process; a parent's stays."""
+        with self._my_turn() as mine:
+            if mine:
+                self._remove()
+
+    @contextlib.contextmanager
+    def _my_turn(self) -> Iterator[bool]:
+        """False where it does not come: a forked child has the lock as it was at the fork."""
+        mine = self._turn.acquire(timeout=SECONDS)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._turn.release()
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        if self._pid != os.getpid():  # at first, and in a forked child
+            self._file, self._pid = None, os.getpid()
+            atexit.register(self.forget)
+        if self._file is None:
+            self._file = self._open()
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write(json.dumps({**content, "pid": self._pid}).encode())
+
+    def _remove(self) -> None:
         if self._file is None or self._pid != os.getpid():
             return
-        try:
-            os.close(self._file)
+        with contextlib.suppress(OSError):
+            self._file.close()
             (self._folder or folder()).joinpath(f"{self._pid}.json").unlink(missing_ok=True)
-        except OSError:
-            pass
         self._file = None
 
-    def _open(self) -> int | None:
+    def _open(self) -> io.FileIO | None:
         place = self._folder or folder()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_ours_alone(place):
             return None
         path = place / f"{os.getpid()}.json"
         path.unlink(missing_ok=True)  # of a process that had this number before
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        _lock(file)
+        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+")
+        _lock(file.fileno())
         return file
 
 

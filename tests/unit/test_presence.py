@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -77,6 +79,38 @@ def test_a_forked_child_that_lives_on_does_not_keep_its_parent_listed(folder):
     child.stdin.close()
     child.wait()
     assert presence.processes() == []
+
+
+def test_threads_do_not_close_each_other_s_files(folder):
+    """Nor write into what somebody else opened under a number that was ours."""
+    mine, stop, failed = presence.Presence(), threading.Event(), []
+
+    def tell():
+        while not stop.is_set():
+            mine.tell(CONTENT)
+            mine.forget()
+
+    def read(path):
+        while not stop.is_set():
+            try:
+                assert path.read_text() == "theirs"
+                with open(path, "r+") as file:
+                    file.write("theirs")
+            except (OSError, AssertionError) as error:
+                failed.append(error)
+
+    files = [folder.parent / f"theirs-{number}" for number in range(3)]
+    for file in files:
+        file.write_text("theirs")
+    threads = [threading.Thread(target=tell) for _ in range(4)]
+    threads += [threading.Thread(target=read, args=(file,)) for file in files]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failed
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "\x00", '{"pid": "x"}', json.dumps(CONTENT)])
