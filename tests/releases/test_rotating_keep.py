@@ -45,7 +45,8 @@ def rows_of(release, model, *lengths, keep=4):
 
 
 def merged(rows):
-    return [layers[0].merge(list(layers)) for layers in zip(*rows, strict=True)]
+    kind = importlib.import_module("mlx_lm.models.cache").BatchRotatingKVCache
+    return [kind.merge(list(layers)) for layers in zip(*rows, strict=True)]
 
 
 def step(model, batch, rows, tokens):
