@@ -17,6 +17,7 @@ Retire when
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,7 @@ def converted(
         value = convert(text, name, schema, *more)
     except (ValueError, SyntaxError):
         if not kind.startswith(_NUMBERS):
-            return read_json(text, text)
+            return read_json(text, read_literal(text))
         if is_integer(text):
             return int(float(text))
         raise
@@ -68,6 +69,14 @@ def read_json(text: str, default: Any) -> Any:
         return json.loads(text, strict=False)
     except ValueError:
         return default
+
+
+def read_literal(text: str) -> Any:
+    """What a Python literal says, as later releases read it; the text where it is none."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
 
 
 def closed(parse: Callable[..., Any], call: str, *args: Any, **kwargs: Any) -> Any:
