@@ -45,6 +45,7 @@ QUICK = ["mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10"]
 # Enables the patches in the environment: not while other tests run there.
 COMMANDS = "tests/releases/test_cli.py"
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
+AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
 DEMO = "mlx-vlm 0.4.3"
 DEMO_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
@@ -150,6 +151,13 @@ def patches_of(distribution: str) -> list[str]:
         for patch in catalogue.builtin()
         if any(target.distribution == distribution for target in patch.targets)
     ]
+
+
+@nox.session(venv_backend="none", tags=["rest"])
+@nox.parametrize("name", tagged(AUDITED, {}))
+def agreement(session: nox.Session, name: str) -> None:
+    """The audit of every model family says what the evidence says."""
+    session.run(release_environment(session, name), "tools/audit_agreement.py")
 
 
 @nox.session(venv_backend="none")
