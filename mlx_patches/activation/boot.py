@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Overrides what the environment was enabled for, in one process and its children.
 SWITCH = "MLX_PATCHES"
+# The profile of what `enable` and `run` start.
+SAFE = "safe"
 ON = {"1", "true", "yes", "on"}
 OFF = {"0", "false", "no", "off"}
 # Interpreter options that take the next argument.
@@ -32,7 +34,7 @@ def start(
     host: str = "",
     scripts: Sequence[str] = (),
     modules: Sequence[str] = (),
-    profile: str | None = None,
+    profile: str = SAFE,
 ) -> None:
     """Wait for a package that has patches.
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..core.errors import MlxPatchesError
 from ..core.packages import SERVERS
-from .boot import OFF, SWITCH
-from .profiles import SAFE, choose
+from .boot import OFF, SAFE, SWITCH
+from .profiles import choose
 from .settings import STRICT
 
 NAME = "mlx_patches_boot.pth"

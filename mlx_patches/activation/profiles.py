@@ -6,23 +6,21 @@ the release accepts are named here one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..core.errors import MlxPatchesError
+from .boot import SAFE
 
 
 class Profile(NamedTuple):
     """A set of patches.
 
     Args:
-        summary: what it is for, in a phrase.
         areas: folders below ``mlx_patches/patches`` whose default patches belong to it.
         models: importing a model activates what its entry in the matrix names.
         also: optional patches that belong to it.
     """
 
-    summary: str
     areas: frozenset[str] = frozenset()
     models: bool = False
     also: frozenset[str] = frozenset()
@@ -40,20 +38,16 @@ CONSENT = frozenset({"model-code-consent", "vlm-model-code-consent"})
 MEDIA = frozenset({"media-limits", "media-policy"})
 
 PROFILES = {
-    "batch": Profile("rows of a batch get what they get alone", BATCH, models=True),
-    "server": Profile("servers and generators answer every request", SERVER),
-    "security": Profile("a request or a model's folder reaches nothing else", also=CONSENT | MEDIA),
-    "safe": Profile(
-        "batch and server, and a model's own code runs only with your consent",
-        BATCH | SERVER,
-        models=True,
-        also=CONSENT,
-    ),
+    # Rows of a batch get what they get alone.
+    "batch": Profile(BATCH, models=True),
+    # Servers and generators answer every request.
+    "server": Profile(SERVER),
+    # A request or a model's folder reaches nothing that the user did not name.
+    "security": Profile(also=CONSENT | MEDIA),
+    SAFE: Profile(BATCH | SERVER, models=True, also=CONSENT),
 }
 # What `apply()` asks for: nothing that refuses what the release accepts.
 DEFAULT = "batch,server"
-# What `enable` and `run` ask for.
-SAFE = "safe"
 
 
 def choose(names: str) -> Profile:
@@ -69,7 +63,12 @@ def choose(names: str) -> Profile:
     for name in wanted or [names]:
         if name not in PROFILES:
             raise MlxPatchesError(f"no profile {name!r}; there are {', '.join(PROFILES)}")
-    return _union(PROFILES[name] for name in wanted)
+    chosen = [PROFILES[name] for name in wanted]
+    return Profile(
+        areas=frozenset().union(*(one.areas for one in chosen)),
+        models=any(one.models for one in chosen),
+        also=frozenset().union(*(one.also for one in chosen)),
+    )
 
 
 def profiles_of(area: str, patch: str, by_default: bool) -> tuple[str, ...]:
@@ -79,13 +78,3 @@ def profiles_of(area: str, patch: str, by_default: bool) -> tuple[str, ...]:
         for name, one in PROFILES.items()
         if patch in one.also or (by_default and one.has_area(area))
     )
-
-
-def _union(chosen: Iterable[Profile]) -> Profile:
-    areas: frozenset[str] = frozenset()
-    also: frozenset[str] = frozenset()
-    models, summaries = False, []
-    for one in chosen:
-        areas, also, models = areas | one.areas, also | one.also, models or one.models
-        summaries.append(one.summary)
-    return Profile("; ".join(summaries), areas, models, also)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ..core.errors import MlxPatchesError
 from . import settings
-from .boot import SWITCH
-from .profiles import SAFE, choose
+from .boot import SAFE, SWITCH
+from .profiles import choose
 
 # The folder that holds sitecustomize.py.
 LAUNCH = Path(__file__).parent / "launch"

@@ -294,7 +294,7 @@ class Session:
         except MlxPatchesError as error:
             # A typing error must not take a host down, nor leave it without patches.
             logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
-            return profiles.choose(profiles.SAFE)
+            return profiles.choose(boot.SAFE)
 
     def asks_for(self, patch_id: str) -> bool:
         """Whether this environment asks for an optional patch, by its id or by a profile."""

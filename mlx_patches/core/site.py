@@ -266,7 +266,9 @@ def rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
     # One pass by name, since there are a thousand modules and start-up pays for each.
     modules = list(sys.modules.values())
     for module in [one for one in modules if attribute in getattr(one, "__dict__", ())]:
-        if module is not besides and vars(module)[attribute] is old:
+        held = getattr(module, "__dict__", None)
+        # Another thread may have taken the name away meanwhile.
+        if module is not besides and type(held) is dict and held.get(attribute) is old:
             setattr(module, attribute, new)
     package = besides.__name__.partition(".")[0]
     for name in [one for one in list(sys.modules) if one.startswith(package)]:

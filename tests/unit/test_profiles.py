@@ -121,3 +121,15 @@ def test_the_environments_word_outranks_what_enable_wrote(monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "server")
     auto.activate()
     assert asked == ["safe", None]
+
+
+def test_what_starts_without_a_word_on_profiles_gets_safe(monkeypatch):
+    """From Python 3.15 on the file that ``enable`` writes names the function alone."""
+    monkeypatch.setattr(boot, "_watcher", None)
+    monkeypatch.setattr(boot, "_profile", None)
+    monkeypatch.delenv("MLX_PATCHES", raising=False)
+    try:
+        boot.start()
+        assert boot.profile() == "safe"
+    finally:
+        boot.stop()
