@@ -47,11 +47,21 @@ def models(tmp_path_factory):
     return of
 
 
+def asked_of(case):
+    """The prompts that a case's host is asked; half of them begin alike."""
+    asked = prompts(COUNT // 2) + prompts(COUNT // 2, seed=1, prefix=PREFIX)
+    return with_images(asked) if case.get("images") else asked
+
+
+def differing(before, after):
+    """The answers that differ: the index of the prompt, the one answer, the other."""
+    pairs = enumerate(zip(before, after, strict=True))
+    return [(index, *pair) for index, pair in pairs if pair[0] != pair[1]]
+
+
 def answers(case, model, log, patched):
     """What the host says alone, together, and asked again."""
-    asked = prompts(COUNT // 2) + prompts(COUNT // 2, seed=1, prefix=PREFIX)
-    if case.get("images"):
-        asked = with_images(asked)
+    asked = asked_of(case)
     with serving(case, model, log, patched) as host:
         right = patched or "alone" not in case["wrong"]
         alone = host.alone(asked) if right else host.one_by_one(asked)
@@ -66,12 +76,18 @@ def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
     without = answers(case, model, tmp_path / "without.log", patched=False)
     with_ = answers(case, model, tmp_path / "with.log", patched=True)
     wrong = [name for name, said in without.items() if said != without["alone"]]
-    if without["alone"] != with_["alone"]:
+    changed = differing(without["alone"], with_["alone"])
+    if changed and "alone" not in case["wrong"]:
+        # Some hosts evaluate arrays in two threads, and once in many runs the release itself
+        # answers a lone request otherwise. It is asked once more; the patched host is not.
+        with serving(case, model, tmp_path / "again.log", patched=False) as host:
+            changed = differing(host.alone(asked_of(case)), with_["alone"])
+    if changed:
         wrong.append("alone")
     assert set(case["wrong"]) <= set(wrong), "the defect does not show without the patches"
-    assert ("alone" in wrong) == ("alone" in case["wrong"]), "a right answer has changed"
-    assert with_["together"] == with_["alone"]
-    assert with_["repeated"] == with_["alone"]
+    assert "alone" in case["wrong"] or not changed, f"a right answer has changed: {changed}"
+    for name in ("together", "repeated"):
+        assert not (unlike := differing(with_["alone"], with_[name])), f"{name}: {unlike}"
 
 
 @pytest.mark.parametrize("patched", [False, True], ids=["without", "with"])
