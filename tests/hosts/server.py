@@ -62,7 +62,11 @@ def serving(
     # Some hosts list what is in the hub's cache, and fail where there is none.
     cache = log.with_suffix(".hub")
     cache.mkdir(exist_ok=True)
-    environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
+    # vllm-mlx saves its prefix cache below the home folder and loads it at its next start: what a
+    # server without the patches got wrong would be the next one's answer.
+    home = log.with_suffix(".home")
+    home.mkdir(exist_ok=True)
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache), "HOME": str(home)}
     asked = {name: case[name] for name in ("chat", "streams") if name in case}
     host = Host(f"http://127.0.0.1:{port}", str(model), **asked)
     with log.open("w") as out:
