@@ -1,7 +1,13 @@
-"""Writes the generated parts of the documents; `--check` only says whether they are current."""
+"""Writes what is generated from the patches: the catalogue, and the declarations for start-up.
+
+    python tools/write_docs.py [--check]
+
+`--check` only says whether they are current.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -14,6 +20,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from mlx_patches.patches.catalogue import DECLARATIONS, builtin  # noqa: E402
+
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 HEAD = """\
 # The patches
@@ -25,8 +33,10 @@ measured release of it has the defect. `mlx-patches explain PATCH` prints the sa
 
 
 def main() -> None:
-    current = {CATALOGUE: catalogue()}
-    stale = [path for path, text in current.items() if path.read_text() != text]
+    current = {CATALOGUE: catalogue(), DECLARATIONS: declarations()}
+    stale = [
+        path for path, text in current.items() if not path.exists() or path.read_text() != text
+    ]
     if "--check" in sys.argv[1:]:
         names = ", ".join(path.name for path in stale)
         sys.exit(f"{names}: stale, run python tools/write_docs.py" if stale else 0)
@@ -34,10 +44,15 @@ def main() -> None:
         path.write_text(current[path])
 
 
+def declarations() -> str:
+    """A line a patch."""
+    rows = builtin().describe().items()
+    lines = [f"{json.dumps(id_)}: {json.dumps(row, separators=(',', ':'))}" for id_, row in rows]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def table() -> str:
     """The index: every patch, and the releases that it repairs."""
-    from mlx_patches.patches.catalogue import builtin
-
     matrix = the_matrix()
     head = ("patch", "without it", *matrix.releases)
     rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -53,8 +68,7 @@ def table() -> str:
 def catalogue() -> str:
     """The page of all patches, those of hosts without a release at its end."""
     from mlx_patches.activation import git_hosts
-    from mlx_patches.matrix.matrix import declared_rules
-    from mlx_patches.patches.catalogue import builtin
+    from mlx_patches.matrix.declared import declared_rules
 
     matrix = the_matrix()
     patches = list(builtin())

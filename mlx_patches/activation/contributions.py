@@ -17,11 +17,13 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.contribution import Contribution, Host
 from ..core.distributions import canonical
 from .settings import ALL
+
+if TYPE_CHECKING:
+    from ..core.contribution import Contribution, Host
 
 logger = logging.getLogger("mlx_patches")
 
@@ -32,16 +34,22 @@ INFO = ".dist-info"
 
 def contributions(blocked: Collection[str] = ()) -> list[tuple[str, Contribution]]:
     """(distribution, contribution) of every package that declares patches."""
-    points = (
+    points = [
         (distribution.name, point)
         for distribution in declaring(PATCHES)
         for point in distribution.entry_points.select(group=PATCHES)
-    )
+    ]
+    if not points:  # nearly always; start-up does without the types then
+        return []
+    from ..core.contribution import Contribution
+
     return list(_loaded(points, Contribution, blocked))
 
 
 def hosts(blocked: Collection[str] = ()) -> dict[str, Host]:
     """The hosts that declare themselves, by name. Reads all metadata: not for start-up."""
+    from ..core.contribution import Host
+
     return {host.name: host for _, host in _loaded(_installed(HOSTS), Host, blocked)}
 
 

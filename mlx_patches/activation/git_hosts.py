@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from ..core.contribution import Contribution
+if TYPE_CHECKING:
+    from ..core.contribution import Contribution
 
 NOTE = "not verified against a release"
 _MODULES = {"omlx": ("omlx.boundary_snapshots",)}

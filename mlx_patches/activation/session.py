@@ -26,7 +26,7 @@ from ..core.packages import MODEL_PACKAGES, MODELS
 from ..core.patch import Patch
 from ..core.registry import Registry
 from ..matrix.gate import Gate
-from ..matrix.matrix import CompatMatrix, declared_rules
+from ..matrix.matrix import CompatMatrix
 from ..patches import catalogue
 from . import boot, contributions, git_hosts, presence, profiles, settings
 from .import_hook import Watcher
@@ -107,6 +107,8 @@ class Session:
         for origin, one in [*ours, *contributions.contributions(self.disabled)]:
             note = "; ".join(filter(None, (origin and f"declared by {origin}", one.note)))
             try:
+                from ..matrix.declared import declared_rules
+
                 rules = declared_rules(one.patch.id, one.affected, one.fixed, note)
                 self.registry.add(one.patch, origin)
                 self.matrix.contribute(one.patch.id, rules, one.patch.optional)
@@ -117,7 +119,7 @@ class Session:
             logger.warning("mlx_patches: %s", problem)
         if self.by_model:  # somebody applied meanwhile
             late = [id_ for id_ in self.matrix.always if id_ not in known]
-            for patch in map(self.registry.get, filter(self.relevant, late)):
+            for patch in map(self.registry.declared, filter(self.relevant, late)):
                 self._ask(patch, self.strict, dry_run=False)
 
     def _unknown(self) -> tuple[str, ...]:
@@ -349,7 +351,7 @@ class Session:
         core = set(MODEL_PACKAGES.values())
         if self.registry.distribution(patch_id) not in (None, *core):
             return self.has_code(patch_id)
-        patch = self.registry.get(patch_id)
+        patch = self.registry.declared(patch_id)
         return any(t.distribution in core or self.installed(t.distribution) for t in patch.targets)
 
     def has_code(self, patch_id: str) -> bool:
@@ -378,7 +380,7 @@ class Session:
             ids = [*filter(self.relevant, code), *named]
         elif models is not None:
             ids = [id_ for id_ in ids if id_ in named or id_ in self.matrix.always]
-        return sorted(map(self.registry.get, set(ids)), key=lambda p: self.registry.rank(p.id))
+        return sorted(map(self.registry.declared, set(ids)), key=lambda p: self.registry.rank(p.id))
 
     def _watch(self, packages: set[str]) -> None:
         wanted = packages | set(MODELS)
@@ -426,7 +428,7 @@ class Session:
         outcomes = []
         for patch_id in self.matrix.patches_for(model, distribution):
             if patch_id not in self._taken_out:
-                patch = self.registry.get(patch_id)
+                patch = self.registry.declared(patch_id)
                 outcomes += self._ask(patch, strict, dry_run, by_model=True)
         return outcomes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -50,10 +51,10 @@ def affected_models(
 
     @cache
     def needed(patch_id: str) -> tuple[Target, ...]:
-        patch = registry.get(patch_id)
+        patch = registry.declared(patch_id)
         return tuple(target for target in patch.targets if needs(patch, target))
 
-    find = cache(source_file)
+    find = _source_files().get
     models = dict.fromkeys(
         model for known in (matrix.models, *measured.values()) for model in known
     )
@@ -119,6 +120,23 @@ def _modules(name: str, find: Find) -> Iterator[str]:
     path = find(name)
     if path and path.name == "__init__.py":
         yield from (f"{name}.{file.stem}" for file in path.parent.glob("[!_]*.py"))
+
+
+def _source_files() -> dict[str, Path]:
+    """The source file of each module of the packages; looking for them singly takes longer."""
+    found: dict[str, Path] = {}
+    for package in MODELS:
+        init = source_file(package)
+        top = init.parent if init else Path(os.devnull)
+        for folder, _, files in os.walk(top):
+            inside = os.path.relpath(folder, top)
+            base = [package, *(inside.split(os.sep) if inside != os.curdir else ())]
+            for file in files:
+                stem, extension = os.path.splitext(file)
+                if extension == ".py":
+                    parts = base if stem == "__init__" else [*base, stem]
+                    found[".".join(parts)] = Path(folder, file)
+    return found
 
 
 @cache

@@ -25,7 +25,7 @@ from ..core.packages import MODEL_PACKAGES, SERVERS
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
 from ..evidence.words import FAIL_ON, SEVERITIES
-from ..matrix.matrix import BrokenSet, Warned
+from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, sound
 from .affected import affected_models, measured_here
 from .measured import unmeasured, verdicts_of_all, verdicts_of_model
@@ -254,7 +254,7 @@ def audit(model: str | None = None, host: str | None = None, models: bool = True
     own = {*report.rows, *MODEL_PACKAGES.values()} if report else set()
     outcomes = tuple(
         live.get((patch.id, target.path)) or _unasked(current, patch, target, active)
-        for patch in map(current.registry.get, ids)
+        for patch in map(current.registry.declared, ids)
         for target in patch.targets
         if report is None or target.distribution in own
     )
@@ -352,16 +352,21 @@ def judge_file(current: Session, patch: Patch, target: Target) -> Verdict:
     return current.gate.decide(patch, target, in_file(target, _declared(target.module)))
 
 
-@cache
 def _declared(module: str) -> tuple[str, ...]:
     """Every name that a patch declares in a file of this name, for one parse of the file."""
-    file = module.rpartition(".")[2]
-    names: dict[str, None] = {}
-    for patch in session().registry:
+    return tuple(_declared_by_file().get(module.rpartition(".")[2], ()))
+
+
+@cache
+def _declared_by_file() -> dict[str, dict[str, None]]:
+    """File name to the names that patches declare in such files, in order."""
+    registry = session().registry
+    names: dict[str, dict[str, None]] = {}
+    for patch in map(registry.declared, registry.ids()):
         for target in patch.targets:
-            if target.module.rpartition(".")[2] == file:
-                names.update(dict.fromkeys(target.mentions))
-    return tuple(names)
+            file = target.module.rpartition(".")[2]
+            names.setdefault(file, {}).update(dict.fromkeys(target.mentions))
+    return names
 
 
 def _model_report(current: Session, model: str) -> ModelReport:

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.distributions import Installed
 from ..core.errors import MlxPatchesError
 from ..core.outcome import IN_EFFECT, Outcome, Status
-from ..matrix.matrix import BrokenSet
+from ..matrix.sets import BrokenSet
 
 KNOWN = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
 

@@ -91,13 +91,13 @@ def possible(
     for id_ in dict.fromkeys((*current.matrix.always, *entry)):
         if id_ not in current.registry:
             continue
-        targets = [t for t in current.registry.get(id_).targets if t.distribution in _MATTER]
+        targets = [t for t in current.registry.declared(id_).targets if t.distribution in _MATTER]
         if id_ not in entry:
             targets = [t for t in targets if t.module.startswith(inside)]
         if modules is not None:
             package = _package_of(distribution)
             targets = [t for t in targets if runs(t, package, modules)]
-        if any(needs(current.registry.get(id_), target) for target in targets):
+        if any(needs(current.registry.declared(id_), target) for target in targets):
             found.append(id_)
     return found
 

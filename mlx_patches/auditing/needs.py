@@ -62,7 +62,7 @@ def _has_defect(current: Session) -> Callable[[Patch, Target], bool]:
 def _needed(current: Session, verdict: ModelVerdict) -> list[Need]:
     """The patches of a verdict, each once for every distribution whose code has the defect."""
     found = []
-    for patch in map(current.registry.get, verdict.patches):
+    for patch in map(current.registry.declared, verdict.patches):
         verdicts = [
             (target, judge_file(current, patch, target))
             for target in patch.targets

@@ -109,7 +109,7 @@ def effects(report: Audit) -> dict[str, str]:
     else:
         families = Counter(id_ for one in report.verdicts if one.wrong for id_ in one.patches)
         ids.sort(key=lambda id_: -families[id_])
-    return {id_: registry.get(id_).summary for id_ in worst_first(ids)}
+    return {id_: registry.declared(id_).summary for id_ in worst_first(ids)}
 
 
 def shortened(text: str, width: int) -> str:

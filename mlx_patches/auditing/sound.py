@@ -50,7 +50,7 @@ def unaudited(
     targets = {
         target.module: target
         for id_ in ids
-        for target in current.registry.get(id_).targets
+        for target in current.registry.declared(id_).targets
         if current.installed(target.distribution)
     }
     if not targets and not found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import sys
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -86,7 +86,7 @@ class Patch(NamedTuple):
         """The patch's docstring, without its indentation."""
         import inspect  # not at start-up: it costs 4 ms
 
-        return inspect.cleandoc(self.doc or sys.modules[self.module].__doc__ or "")
+        return inspect.cleandoc(self.doc or importlib.import_module(self.module).__doc__ or "")
 
 
 def around(wrapper: Callable[..., Any]) -> Factory:

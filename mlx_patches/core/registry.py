@@ -1,16 +1,20 @@
 """All patches by id.
 
-Modules are imported when their patch is asked for: start-up pays for what it uses.
+What a patch changes stands in a table of declarations, so that start-up can decide every target
+and import the modules of those patches alone that it puts in effect.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import json
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from .errors import MlxPatchesError
-from .patch import Patch
+from .patch import Patch, Target
 
 
 class Entry(NamedTuple):
@@ -21,11 +25,18 @@ class Entry(NamedTuple):
 
 
 class Registry:
-    """Patches by id. ``get`` imports the patch's module on first use."""
+    """Patches by id. ``get`` imports the patch's module on first use; ``declared`` does not.
 
-    def __init__(self, entries: Mapping[str, Entry] | None = None):
+    Args:
+        entries: where each patch is declared.
+        table: the file of their declarations, as ``describe`` makes them.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry] | None = None, table: Path | None = None):
         self._entries = dict(entries or {})
+        self._table = table
         self._patches: dict[str, Patch] = {}
+        self._declared: dict[str, Patch] = {}
         self._origins: dict[str, str] = {}
         self._ranks: dict[str, int] = {}
 
@@ -56,6 +67,43 @@ class Registry:
             assert patch.id == patch_id, (patch.id, patch_id)
             self._patches[patch_id] = patch
         return self._patches[patch_id]
+
+    def declared(self, patch_id: str) -> Patch:
+        """A patch whose module is imported as soon as one of its factories runs.
+
+        Raises:
+            MlxPatchesError: there is none of this id.
+        """
+        if patch_id in self._declared:
+            return self._declared[patch_id]
+        row = None if patch_id in self._patches else self._declarations.get(patch_id)
+        if row is None or patch_id not in self._entries:
+            return self.get(patch_id)
+        targets = []
+        for distribution, module, name, body, *flags in row["targets"]:
+            factory = functools.partial(self._run_factory, patch_id, f"{module}:{name}")
+            targets.append(Target(distribution, module, name, factory, tuple(body), *flags))
+        module = self._entries[patch_id].place.partition(":")[0]
+        summary, probe, optional = row["summary"], row["probe"], row["optional"]
+        patch = Patch(patch_id, summary, tuple(targets), probe, module, optional)
+        self._declared[patch_id] = patch
+        return patch
+
+    @functools.cached_property
+    def _declarations(self) -> dict[str, Any]:
+        """The table; empty where it cannot be read, and every module is imported then."""
+        try:
+            rows = json.loads(self._table.read_bytes()) if self._table else {}
+        except (OSError, ValueError):
+            return {}
+        return rows if isinstance(rows, dict) else {}
+
+    def _run_factory(self, patch_id: str, path: str, original: Any) -> Any:
+        """Run the factory of a declared target."""
+        for target in self.get(patch_id).targets:
+            if target.path == path:
+                return target.factory(original)
+        raise MlxPatchesError(f"{patch_id} has no target {path}: {self._table} is out of date")
 
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""
@@ -88,6 +136,21 @@ class Registry:
     def origin(self, patch_id: str) -> str:
         """The distribution that contributed a patch; empty for our own."""
         return self._origins.get(patch_id, "")
+
+    def describe(self) -> dict[str, Any]:
+        """The declarations of all patches; imports them."""
+        return {
+            patch.id: {
+                "summary": patch.summary,
+                "probe": patch.probe,
+                "optional": patch.optional,
+                "targets": [
+                    [t.distribution, t.module, t.name, t.body, t.adds, t.supports, t.answers_none]
+                    for t in patch.targets
+                ],
+            }
+            for patch in self
+        }
 
     def __contains__(self, patch_id: object) -> bool:
         return patch_id in self._entries or patch_id in self._patches

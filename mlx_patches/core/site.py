@@ -263,21 +263,19 @@ def current_owner(path: str) -> Any:
 
 def rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
     """Replace ``old`` wherever it was imported by name: under any name in its own package."""
-    # One pass by name, since there are a thousand modules and start-up pays for each.
-    modules = list(sys.modules.values())
-    for module in [one for one in modules if attribute in getattr(one, "__dict__", ())]:
-        held = getattr(module, "__dict__", None)
-        # Another thread may have taken the name away meanwhile.
-        if module is not besides and type(held) is dict and held.get(attribute) is old:
-            setattr(module, attribute, new)
     package = besides.__name__.partition(".")[0]
-    for name in [one for one in list(sys.modules) if one.startswith(package)]:
-        inside = sys.modules.get(name)
-        held = getattr(inside, "__dict__", None)
-        if inside is besides or type(held) is not dict or name.partition(".")[0] != package:
+    inside = f"{package}."
+    # There are a thousand modules, and start-up pays for each: one pass, one look at each.
+    for name, module in list(sys.modules.items()):
+        held = getattr(module, "__dict__", ())
+        mine = name.startswith(inside) or name == package
+        if not (mine or attribute in held) or module is besides or type(held) is not dict:
             continue
-        for other in [key for key, value in list(held.items()) if value is old]:
-            setattr(inside, other, new)
+        # Another thread may have taken the name away meanwhile.
+        names = [key for key, value in list(held.items()) if value is old] if mine else [attribute]
+        for key in names:
+            if held.get(key) is old:
+                setattr(module, key, new)
 
 
 def _kind(obj: Any) -> type | None:

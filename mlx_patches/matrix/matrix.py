@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.errors import MlxPatchesError
+if TYPE_CHECKING:
+    from .sets import BrokenSet, Warned
 
-SCHEMA = 1
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
 COMPILED = _HERE / "compiled.json"
-_SCHEMA_FILE = _HERE / "schema.json"
+# Of the compiled file: a half-done upgrade may leave one that an older mlx-patches wrote.
+_FORMAT = 2
+_DECISIONS = {decision[0]: decision for decision in ("affected", "fixed", "clear")}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -34,7 +36,8 @@ class Rule(NamedTuple):
         affected_bodies: target name to the fingerprints of bodies with the defect.
         sound_bodies: the same for bodies without it.
         releases: every measured release of the distribution, oldest first.
-        decided: measured release to ``affected``, ``fixed`` or ``clear``.
+        decided: a letter for each of these releases: the first of ``affected``, ``fixed``,
+            ``clear``; empty where it has not been compiled.
         note: added to every reason that comes of the rule.
         declared: the ranges are somebody's word, also on releases that we did not measure.
     """
@@ -44,7 +47,7 @@ class Rule(NamedTuple):
     affected_bodies: Mapping[str, frozenset[str]] = _NOTHING
     sound_bodies: Mapping[str, frozenset[str]] = _NOTHING
     releases: tuple[str, ...] = ()
-    decided: Mapping[str, str] = _NOTHING
+    decided: str = ""
     note: str = ""
     declared: bool = False
 
@@ -57,8 +60,8 @@ class Rule(NamedTuple):
 
         Pre-releases count as members of a range; a local part (``+git``) does not matter.
         """
-        if version in self.decided:
-            return self.decided[version]
+        if self.decided and version in self.releases:
+            return _DECISIONS[self.decided[self.releases.index(version)]]
         from packaging.version import Version
 
         try:
@@ -77,44 +80,12 @@ class Rule(NamedTuple):
     def _side(self, release: str) -> str:
         from packaging.version import Version
 
+        from .ranges import is_within
+
         version = Version(release)
-        if _within(self.affected, version):
+        if is_within(self.affected, version):
             return "affected"
-        return "fixed" if self.fixed and _within(self.fixed, version) else "clear"
-
-
-class BrokenSet(NamedTuple):
-    """Releases that cannot work together, why, and what to install."""
-
-    when: Mapping[str, str]
-    reason: str
-    remedy: str
-
-    def matches(self, versions: Mapping[str, str]) -> bool:
-        """True where every named distribution is installed at a version in its range."""
-        return _all_within(self.when, versions)
-
-
-class Warned(NamedTuple):
-    """A defect of these releases that no patch can repair, and that nobody here has measured.
-
-    Args:
-        when: distribution to the versions that have it; all must be installed.
-        effect: what a user sees, and when.
-        remedy: what to install, or to leave off.
-        threads: where it was reported, as ``repository#number``.
-        device: ``metal`` where only Apple's GPUs have it; empty for all.
-    """
-
-    when: Mapping[str, str]
-    effect: str
-    remedy: str
-    threads: Sequence[str]
-    device: str = ""
-
-    def matches(self, versions: Mapping[str, str], devices: Collection[str]) -> bool:
-        """True where the releases are installed and this machine has the device."""
-        return (not self.device or self.device in devices) and _all_within(self.when, versions)
+        return "fixed" if self.fixed and is_within(self.fixed, version) else "clear"
 
 
 class CompatMatrix:
@@ -128,6 +99,7 @@ class CompatMatrix:
         }
         self.always: tuple[str, ...] = tuple(document["always"])
         self._contributed: dict[str, dict[str, Rule]] = {}
+        self._rules: dict[tuple[str, str], Rule | None] = {}
 
     @classmethod
     def builtin(cls) -> CompatMatrix:
@@ -136,7 +108,7 @@ class CompatMatrix:
         try:
             digest = hashlib.sha256(source.read_bytes()).hexdigest()
             compiled = json.loads(COMPILED.read_bytes())
-            if compiled["digest"] == digest:
+            if compiled["digest"] == digest and compiled["format"] == _FORMAT:
                 return cls(compiled["document"], str(source))
         except (OSError, ValueError, KeyError, TypeError):
             pass
@@ -149,12 +121,20 @@ class CompatMatrix:
         Raises:
             MlxPatchesError: naming file, line and key.
         """
-        return cls(check(path), str(path))
+        from . import check
+
+        return cls(check.read(path), str(path))
 
     def rule(self, patch: str, distribution: str) -> Rule | None:
         """The rule for a patch in a distribution, or None where the matrix has none."""
         if patch in self._contributed:
             return self._contributed[patch].get(distribution)
+        key = (patch, distribution)
+        if key not in self._rules:
+            self._rules[key] = self._read_rule(patch, distribution)
+        return self._rules[key]
+
+    def _read_rule(self, patch: str, distribution: str) -> Rule | None:
         raw = self._document["patches"].get(patch, {}).get(distribution)
         if raw is None:
             return None
@@ -165,7 +145,7 @@ class CompatMatrix:
             affected_bodies={k: frozenset(v.get("affected", ())) for k, v in bodies.items()},
             sound_bodies={k: frozenset(v.get("sound", ())) for k, v in bodies.items()},
             releases=self.releases.get(distribution, ()),
-            decided=raw.get("decided", {}),
+            decided=raw.get("decided", ""),
         )
 
     def contribute(self, patch: str, rules: dict[str, Rule], optional: bool = False) -> None:
@@ -193,11 +173,15 @@ class CompatMatrix:
     @cached_property
     def broken_sets(self) -> tuple[BrokenSet, ...]:
         """Sets of releases that cannot work at all."""
+        from .sets import BrokenSet
+
         return tuple(BrokenSet(**raw) for raw in self._document["broken_sets"])
 
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:
         """What no patch can repair."""
+        from .sets import Warned
+
         return tuple(Warned(**raw) for raw in self._document.get("warnings", ()))
 
     def compiled(self) -> dict[str, Any]:
@@ -207,32 +191,9 @@ class CompatMatrix:
             for distribution, raw in rules.items():
                 rule = self.rule(patch, distribution)
                 assert rule is not None
-                raw["decided"] = {v: rule.decide(v) for v in self.releases.get(distribution, ())}
+                decided = map(rule.decide, self.releases.get(distribution, ()))
+                raw["decided"] = "".join(decision[0] for decision in decided)
         return document
-
-
-def declared_rules(
-    patch: str, affected: Mapping[str, str], fixed: Mapping[str, str], note: str = ""
-) -> dict[str, Rule]:
-    """The rules that another package's word on its own patch makes.
-
-    Raises:
-        ValueError: a range is no version specifier, claims too much, or belongs to nothing.
-    """
-    from packaging.specifiers import SpecifierSet
-
-    if strange := fixed.keys() - affected.keys():
-        raise ValueError(f"{patch}: {min(strange)} is fixed and was never affected")
-    rules = {}
-    for distribution, specifier in affected.items():
-        if not str(SpecifierSet(specifier)):
-            raise ValueError(f"{patch}: an empty range claims every {distribution}")
-        rule = Rule(specifier, fixed.get(distribution, ""), note=note, declared=True)
-        point = _in_both(rule.affected, rule.fixed) if rule.fixed else None
-        if point is not None:
-            raise ValueError(f"{patch}: {distribution} {point} is both affected and fixed")
-        rules[distribution] = rule
-    return rules
 
 
 def builtin_path() -> Path:
@@ -245,154 +206,9 @@ def compile_builtin() -> str:
     """The text of the compiled matrix, from the YAML."""
     source = builtin_path()
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
-    content = {"digest": digest, "document": CompatMatrix.load(source).compiled()}
+    content = {
+        "format": _FORMAT,
+        "digest": digest,
+        "document": CompatMatrix.load(source).compiled(),
+    }
     return json.dumps(content, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
-
-
-def check(path: Path) -> dict[str, Any]:
-    """Return the document of a matrix file that satisfies the schema and contradicts nothing.
-
-    Raises:
-        MlxPatchesError: naming file, line and key.
-    """
-    import fastjsonschema
-
-    from ..core import files
-    from . import plain_yaml
-
-    document, lines = plain_yaml.read(path)
-
-    def fail(at: Iterable[str | int], problem: str) -> MlxPatchesError:
-        at = tuple(at)
-        known = next(at[:n] for n in range(len(at), -1, -1) if at[:n] in lines or n == 0)
-        line = f"line {lines[known]}: " if known in lines else ""
-        key, said = map(files.quoted, (".".join(map(str, at)) or "document", problem))
-        return MlxPatchesError(f"{path}: {line}{key}: {said}")
-
-    if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
-        raise fail(
-            ("schema",),
-            f"version {document['schema']} is not known to this mlx-patches (it reads {SCHEMA}); "
-            "upgrade mlx-patches",
-        )
-    try:
-        fastjsonschema.compile(json.loads(_SCHEMA_FILE.read_bytes()))(document)
-    except fastjsonschema.JsonSchemaValueException as error:
-        at = tuple(int(p) if p.isdigit() else p for p in _real_path(error, document))
-        raise fail(at, error.message.replace(error.name or "data", "it", 1)) from None
-    _check_ranges(document, fail)
-    _check_ids(document, fail)
-    return document  # type: ignore[no-any-return]
-
-
-def _real_path(error: Any, document: Any) -> list[str]:
-    """The path of a schema error as keys of the document: the library joins them with dots."""
-    name = (error.name or "data").removeprefix("data")
-    path: list[str] = []
-    node = document
-    while name:
-        if name.startswith("["):
-            index, _, name = name[1:].partition("]")
-            path.append(index)
-            node = node[int(index)] if isinstance(node, list) else None
-            continue
-        name = name.removeprefix(".")
-        keys = [str(k) for k in node] if isinstance(node, dict) else []
-        match = max((k for k in keys if name.startswith(k)), key=len, default=name)
-        path.append(match)
-        node = node.get(match) if isinstance(node, dict) else None
-        name = name[len(match) :]
-    return path
-
-
-def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    from packaging.version import InvalidVersion, Version
-
-    for distribution, versions in document["releases"].items():
-        where = ("releases", distribution)
-        try:
-            parsed = [Version(version) for version in versions]
-        except InvalidVersion as error:
-            raise fail(where, str(error)) from None
-        if parsed != sorted(set(parsed)):
-            raise fail(where, "list each release once, oldest first")
-    for patch, rules in document["patches"].items():
-        for distribution, rule in rules.items():
-            at = ("patches", patch, distribution)
-            for key in ("affected", "fixed"):
-                try:
-                    SpecifierSet(rule.get(key, ""))
-                except InvalidSpecifier as error:
-                    raise fail((*at, key), str(error)) from None
-            if not rule["affected"]:
-                raise fail((*at, "affected"), "an empty range claims every release")
-            if fixed := rule.get("fixed", ""):
-                releases = document["releases"].get(distribution, ())
-                point = _in_both(rule["affected"], fixed, releases)
-                if point is not None:
-                    raise fail(at, f"{point} is both affected and fixed")
-            for target, bodies in rule.get("bodies", {}).items():
-                both = set(bodies.get("affected", ())) & set(bodies.get("sound", ()))
-                if both:
-                    raise fail((*at, "bodies", target), f"{min(both)} is both affected and sound")
-    for table in ("broken_sets", "warnings"):
-        for index, one in enumerate(document.get(table, ())):
-            for name, specifier in one["when"].items():
-                try:
-                    SpecifierSet(specifier)
-                except InvalidSpecifier as error:
-                    raise fail((table, index, "when", name), str(error)) from None
-
-
-def _in_both(affected: str, fixed: str, releases: Iterable[str] = ()) -> Any:
-    """The first version that is in both ranges, None where there is none to be seen."""
-    from packaging.version import Version
-
-    ranges = (affected, fixed)
-    points = sorted({*map(Version, releases), *_ends(ranges)})
-    return next((p for p in points if all(_within(one, p) for one in ranges)), None)
-
-
-def _ends(ranges: Iterable[str]) -> Iterator[Any]:
-    """The versions at which a range may begin or end, and one just behind each."""
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
-
-    for one in ranges:
-        for specifier in SpecifierSet(one):
-            if specifier.operator == "===":  # of a text, which has no place among versions
-                continue
-            version = Version(specifier.version.removesuffix(".*"))
-            yield from (version, Version(f"{version.base_version}.0.1"))
-
-
-def _check_ids(document: Mapping[str, Any], fail: Any) -> None:
-    def known(ids: list[str], at: tuple[str | int, ...]) -> None:
-        for index, patch in enumerate(ids):
-            if patch not in document["patches"]:
-                raise fail((*at, index), f"no patch {patch!r} in patches")
-
-    known(document["always"], ("always",))
-    for model, row in document["models"].items():
-        for distribution, ids in row.items():
-            known(ids, ("models", model, distribution))
-
-
-def _all_within(when: Mapping[str, str], versions: Mapping[str, str]) -> bool:
-    """Whether every named distribution is installed at a version in its range."""
-    from packaging.version import Version
-
-    try:
-        return all(
-            name in versions and _within(specifier, Version(versions[name]))
-            for name, specifier in when.items()
-        )
-    except ValueError:
-        return False
-
-
-def _within(specifier: str, version: Any) -> bool:
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(specifier).contains(version, prereleases=True)

@@ -7,7 +7,12 @@ distribution that is not installed is never imported.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..core.registry import Entry, Registry
+
+# What each patch changes, for start-up: written by tools/write_docs.py.
+DECLARATIONS = Path(__file__).parent / "declarations.json"
 
 _CATALOGUE = (
     ("offset-alias", "caches.plain.reads:OFFSET_ALIAS", ""),
@@ -119,5 +124,6 @@ def builtin() -> Registry:
         {
             id_: Entry(f"{__package__}.{place}", distribution)
             for id_, place, distribution in _CATALOGUE
-        }
+        },
+        DECLARATIONS,
     )

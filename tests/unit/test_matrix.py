@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from mlx_patches import MlxPatchesError
+from mlx_patches.matrix import check, plain_yaml
 from mlx_patches.matrix import matrix as matrix_module
-from mlx_patches.matrix import plain_yaml
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
@@ -287,29 +287,32 @@ def shipped(tmp_path, monkeypatch):
 
 
 def test_compiled_is_used_where_the_digest_matches(shipped, monkeypatch):
-    monkeypatch.setattr(matrix_module, "check", lambda path: pytest.fail("the YAML was read"))
+    monkeypatch.setattr(check, "read", lambda path: pytest.fail("the YAML was read"))
     matrix = CompatMatrix.builtin()
     assert matrix.patches == ("fix", "other")
-    assert matrix.rule("fix", "fake-lm").decided == {
-        "0.9": "clear",
-        "1.0": "affected",
-        "2.0": "fixed",
-    }
+    rule = matrix.rule("fix", "fake-lm")
+    assert (rule.releases, rule.decided) == (("0.9", "1.0", "2.0"), "caf")
+    assert [rule.decide(release) for release in rule.releases] == ["clear", "affected", "fixed"]
 
 
 def test_compiled_is_not_used_for_another_yaml(shipped):
     source, _ = shipped
     source.write_text(GOOD.replace('fixed: ">=2.0"', 'fixed: ">=2.5"'))
     rule = CompatMatrix.builtin().rule("fix", "fake-lm")
-    assert rule.decided == {}
+    assert not rule.decided
     assert rule.decide("2.0") == "clear"
+
+
+def test_compiled_is_not_used_in_the_format_of_another_version(shipped, monkeypatch):
+    monkeypatch.setattr(matrix_module, "_FORMAT", 3)
+    assert not CompatMatrix.builtin().rule("fix", "fake-lm").decided
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "3", "{}", '{"digest": 1}'])
 def test_a_broken_compiled_file_does_not_matter(shipped, content):
     _, compiled = shipped
     compiled.unlink() if content is None else compiled.write_text(content)
-    assert CompatMatrix.builtin().rule("fix", "fake-lm").decided == {}
+    assert not CompatMatrix.builtin().rule("fix", "fake-lm").decided
 
 
 def test_a_compiled_file_without_its_document_does_not_matter(shipped):

@@ -16,7 +16,8 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
 from mlx_patches.matrix.gate import judge
-from mlx_patches.matrix.matrix import BrokenSet, CompatMatrix, Rule, builtin_path
+from mlx_patches.matrix.matrix import CompatMatrix, Rule, builtin_path
+from mlx_patches.matrix.sets import BrokenSet
 
 from .conftest import document
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from mlx_patches import MlxPatchesError
@@ -41,6 +45,70 @@ def test_a_module_is_imported_when_its_patch_is_asked_for(site):
     assert "lazy" in registry
     with pytest.raises(RuntimeError, match="imported"):
         registry.get("lazy")
+
+
+LAZY = """
+from mlx_patches.core.patch import Patch, Target
+
+def double(original):
+    return lambda: 2 * original()
+
+TARGETS = (Target("fake-lm", "fake_lm.cache", "{name}", double, ("size",)),)
+PATCH = Patch("lazy", "it is half", TARGETS, "probes:lazy", __name__)
+"""
+
+
+@pytest.fixture
+def declaring(site, tmp_path):
+    """A function that writes a patch's module, and gives a registry with its declaration."""
+
+    def write(name="size", declared="size"):
+        site.write("lazy_patches.py", LAZY.format(name=name))
+        targets = [["fake-lm", "fake_lm.cache", declared, ["size"], False, False, False]]
+        row = {"summary": "it is half", "probe": "probes:lazy", "optional": False}
+        table = tmp_path / "declarations.json"
+        table.write_text(json.dumps({"lazy": {**row, "targets": targets}}))
+        return Registry({"lazy": Entry("lazy_patches")}, table)
+
+    return write
+
+
+def test_a_declared_patch_is_imported_when_a_factory_runs(declaring):
+    registry = declaring()
+    patch = registry.declared("lazy")
+    assert "lazy_patches" not in sys.modules
+    assert patch.targets[0].path == "fake_lm.cache:size"
+    assert patch.targets[0].factory(lambda: 2)() == 4
+    assert "lazy_patches" in sys.modules
+    real = registry.get("lazy")
+    assert patch._replace(targets=()) == real._replace(targets=())
+    assert [t._replace(factory=None) for t in patch.targets] == [
+        t._replace(factory=None) for t in real.targets
+    ]
+
+
+def test_a_declaration_that_is_out_of_date_says_so(declaring):
+    patch = declaring(name="width").declared("lazy")
+    with pytest.raises(MlxPatchesError, match=r"no target fake_lm\.cache:size.*out of date"):
+        patch.targets[0].factory(lambda: 2)
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}"])
+def test_a_patch_without_a_declaration_is_imported(declaring, tmp_path, content):
+    registry = declaring()
+    table = tmp_path / "declarations.json"
+    table.unlink() if content is None else table.write_text(content)
+    assert registry.declared("lazy") is registry.get("lazy")
+
+
+def test_a_patch_that_nothing_needs_is_not_imported():
+    """Deciding every patch of ours imports none of them."""
+    code = (
+        "import sys, mlx_patches; assert mlx_patches.apply()\n"
+        "print([name for name in sys.modules if name.startswith('mlx_patches.patches.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['mlx_patches.patches.catalogue']"
 
 
 def test_every_patch_of_ours_is_well_formed():

@@ -1,0 +1,41 @@
+"""Version ranges, by ``packaging``, which costs too much to import at start-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+
+def is_within(specifier: str, version: Version) -> bool:
+    """Whether a version is in a range; pre-releases count."""
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def are_all_within(when: Mapping[str, str], versions: Mapping[str, str]) -> bool:
+    """Whether every named distribution is installed at a version in its range."""
+    try:
+        return all(
+            name in versions and is_within(specifier, Version(versions[name]))
+            for name, specifier in when.items()
+        )
+    except ValueError:
+        return False
+
+
+def find_in_both(affected: str, fixed: str, releases: Iterable[str] = ()) -> Version | None:
+    """The first version that is in both ranges, None where there is none to be seen."""
+    ranges = (affected, fixed)
+    points = sorted({*map(Version, releases), *_find_ends(ranges)})
+    return next((p for p in points if all(is_within(one, p) for one in ranges)), None)
+
+
+def _find_ends(ranges: Iterable[str]) -> Iterator[Version]:
+    """The versions at which a range may begin or end, and one just behind each."""
+    for one in ranges:
+        for specifier in SpecifierSet(one):
+            if specifier.operator == "===":  # of a text, which has no place among versions
+                continue
+            version = Version(specifier.version.removesuffix(".*"))
+            yield from (version, Version(f"{version.base_version}.0.1"))
