@@ -28,6 +28,8 @@ from mlx_patches.probes.child import anything_goes
 PROCESSES = ("another_process", "before_the_import")
 SHARE = 16
 ONLY = "MLX_PATCHES_TEST_ONLY"
+# At so many of its targets `make test` tries a patch in one release.
+SAMPLE = 3
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -60,14 +62,40 @@ def is_tested(distribution: str) -> bool:
     return installed(distribution) and distribution == os.environ.get(ONLY, distribution)
 
 
+def sampled(patch: Patch) -> list[Target]:
+    """The targets at which `make test` tries a patch: some of those that this release has."""
+    here = [t for t in patch.targets if is_tested(t.distribution) and source_file(t.module)]
+    return here[:SAMPLE]
+
+
 def every_target() -> list[ParameterSet]:
     """(patch, target) for each target of a tested distribution, as pytest parameters."""
     return [
-        pytest.param(patch, target, id=f"{patch.id}-{target.path}")
+        pytest.param(
+            patch,
+            target,
+            id=f"{patch.id}-{target.path}",
+            marks=[] if target in sampled(patch) else pytest.mark.slow,
+        )
         for patch in catalogue.builtin()
         for target in patch.targets
         if is_tested(target.distribution)
     ]
+
+
+def targets_of_patches() -> list[ParameterSet]:
+    """(patch, targets): the sampled targets of each patch, and the others of a tested
+    distribution, which only `make test-all` tries."""
+    found = []
+    for patch in catalogue.builtin():
+        sample = sampled(patch)
+        others = [t for t in patch.targets if is_tested(t.distribution) and t not in sample]
+        if sample:
+            found.append(pytest.param(patch, sample, id=patch.id))
+        if others:
+            name = f"{patch.id}-others"
+            found.append(pytest.param(patch, others, id=name, marks=pytest.mark.slow))
+    return found
 
 
 def every_patch() -> list[ParameterSet]:

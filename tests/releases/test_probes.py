@@ -10,7 +10,7 @@ from mlx_patches.core.outcome import Status
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 
-from .conftest import every_patch, every_target, run_probe, verdict
+from .conftest import every_target, run_probe, targets_of_patches, verdict
 from .mutants import MUTANTS
 
 
@@ -36,11 +36,11 @@ def test_needed_where_it_is_red_then_green_then_red_again(patch, target, ungated
     assert run_probe(patch, target).red == before.red
 
 
-@pytest.mark.parametrize("patch", every_patch())
-def test_mutant_turns_the_probe_red(patch, ungated, monkeypatch):
+@pytest.mark.parametrize(("patch", "targets"), targets_of_patches())
+def test_mutant_turns_the_probe_red(patch, targets, ungated, monkeypatch):
     red = [
         target
-        for target in patch.targets
+        for target in targets
         if not isinstance(seen := without(patch, target), NotApplicable) and seen.red
     ]
     MUTANTS[patch.id](monkeypatch)
