@@ -31,9 +31,10 @@ hosts: $(VENV)/ready
 downstream: $(VENV)/ready
 	@$(NOX) -s "downstream$(if $(RECIPE),(name='$(RECIPE)'))"
 
-# Build the wheel twice, from two copies of the source, and compare them byte by byte.
+# Build the wheel twice, from two copies of the source, and compare them byte by byte; OUT=FOLDER
+# keeps it.
 wheel: $(VENV)/ready
-	$(VENV)/bin/python tools/check_wheel.py
+	$(VENV)/bin/python tools/check_wheel.py $(OUT)
 
 # Bend what we read from files at random for a while; failures are kept in fuzz-failures/.
 SECONDS ?= 60

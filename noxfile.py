@@ -50,7 +50,12 @@ DEMO = "mlx-vlm 0.4.3"
 DEMO_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
 RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
+# Where words are checked.
+WORDS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "mlx_patches",
+    "tools", "tests", "benchmarks")  # fmt: skip
 PYTHONS = ["3.11", "3.12", "3.13"]
+# By name, and in a job of the workflow: few machines have it yet.
+NEWEST = "3.14"
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 CASES = tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())
 # Hosts whose environments are made for the tests above.
@@ -64,9 +69,10 @@ def tagged(names: Iterable[str], tags: Mapping[str, str]) -> list[Any]:
 
 @nox.session(python=False, tags=["quick"])
 def lint(session: nox.Session) -> None:
-    """Ruff: rules and format."""
+    """Ruff: rules and format. codespell: the words."""
     session.run(sys.executable, "-m", "ruff", "check")
     session.run(sys.executable, "-m", "ruff", "format", "--check")
+    session.run(sys.executable, "-m", "codespell_lib", *WORDS)
 
 
 @nox.session(python=False, tags=["quick"])
@@ -76,7 +82,9 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("python", tagged(PYTHONS, dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"}))
+@nox.parametrize(
+    "python", tagged([*PYTHONS, NEWEST], dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"})
+)
 def unit(session: nox.Session, python: str) -> None:
     """The pure part: no MLX."""
     interpreter = find_python(python)

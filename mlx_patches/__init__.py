@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .core.outcome import Names as Names
     from .core.outcome import Outcome, Report, Status
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Audit",
     "MlxPatchesError",

@@ -1,5 +1,9 @@
 """Builds the wheel twice and compares: the same source gives the same bytes.
 
+    python tools/check_wheel.py [FOLDER]
+
+A wheel whose bytes agree is kept in the folder.
+
 The copies differ in what must not matter: their path, the times and modes of their files, and
 the user's umask. ``SOURCE_DATE_EPOCH`` is passed on; without it the build backend takes a date
 of its own.
@@ -23,6 +27,10 @@ def main() -> None:
         first = built(copied(Path(place, "one"), umask=0o022, time=1_600_000_000), umask=0o022)
         other = built(copied(Path(place, "another"), umask=0o077, time=1_700_000_000), umask=0o077)
         digests = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in (first, other)]
+        if digests[0] == digests[1] and sys.argv[1:]:
+            kept = Path(sys.argv[1])
+            kept.mkdir(parents=True, exist_ok=True)
+            shutil.copy(first, kept)
     for digest in digests:
         print(f"{digest}  {first.name}")
     sys.exit(digests[0] != digests[1] and "the two wheels differ")

@@ -1,4 +1,4 @@
-"""Writes what is generated from the patches: the catalogue, and the declarations for start-up.
+"""Writes what is generated from the code: the catalogue, the API, the declarations for start-up.
 
     python tools/write_docs.py [--check]
 
@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from mlx_patches.patches.catalogue import DECLARATIONS, builtin  # noqa: E402
 
+API = ROOT / "docs" / "api.md"
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 HEAD = """\
 # The patches
@@ -33,7 +34,7 @@ measured release of it has the defect. `mlx-patches explain PATCH` prints the sa
 
 
 def main() -> None:
-    current = {CATALOGUE: catalogue(), DECLARATIONS: declarations()}
+    current = {CATALOGUE: catalogue(), API: api(), DECLARATIONS: declarations()}
     stale = [
         path for path, text in current.items() if not path.exists() or path.read_text() != text
     ]
@@ -42,6 +43,16 @@ def main() -> None:
         sys.exit(f"{names}: stale, run python tools/write_docs.py" if stale else 0)
     for path in stale:
         path.write_text(current[path])
+
+
+def api() -> str:
+    """The page of the Python interface."""
+    import api_page
+
+    import mlx_patches
+    from mlx_patches import plugin
+
+    return api_page.page([mlx_patches, plugin])
 
 
 def declarations() -> str:

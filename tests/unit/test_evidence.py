@@ -98,6 +98,10 @@ def test_readme_and_catalogue_are_current():
     assert write_docs.catalogue() == write_docs.CATALOGUE.read_text()
 
 
+def test_the_page_of_the_interface_is_that_of_the_docstrings():
+    assert write_docs.api() == write_docs.API.read_text()
+
+
 def test_the_declarations_are_those_of_the_patches():
     assert write_docs.declarations() == write_docs.DECLARATIONS.read_text()
 

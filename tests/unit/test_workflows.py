@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import mlx_patches
+
 ROOT = Path(__file__).parents[2]
 JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "measure.yml").read_text())["jobs"]
 SHARD, PROPOSE = JOBS["shard"]["steps"], JOBS["propose"]["steps"]
@@ -133,3 +135,26 @@ def test_a_page_counts_the_release_sets_that_are_tested(page, table):
     words = {4: "four", 8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve"}
     said = re.search(r"(\w+) (?:real )?release sets", (ROOT / page).read_text())
     assert said and said[1] == words[len(ast.literal_eval(tested))]
+
+
+RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+
+
+def test_a_release_is_tested_then_built_then_published():
+    assert RELEASE["test"]["uses"] == "./.github/workflows/ci.yml"
+    assert (RELEASE["build"]["needs"], RELEASE["publish"]["needs"]) == ("test", "build")
+    # Trusted publishing and attestation each need a token of the workflow, and nothing else does.
+    asked = {name: job.get("permissions", {}).get("id-token") for name, job in RELEASE.items()}
+    assert asked == {"test": None, "build": "write", "publish": "write"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "passes"), [("v{version}", True), ("{version}", True), ("v9.9.9", False)]
+)
+def test_a_tag_is_the_version_and_has_a_dated_changelog(tag, passes):
+    step = one(RELEASE["build"]["steps"], "changelog")
+    tag = tag.format(version=mlx_patches.__version__)
+    done = subprocess.run(
+        ["bash", "-e", "-c", step["run"]], cwd=ROOT, env={**os.environ, "GITHUB_REF_NAME": tag}
+    )
+    assert (done.returncode == 0) == passes
