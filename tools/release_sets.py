@@ -19,8 +19,8 @@ from mlx_patches.core import packages  # noqa: E402
 
 # The distributions that have sets of their own.
 DISTRIBUTIONS = tuple(packages.DISTRIBUTIONS.values())
-# What some releases require, is gigabytes large on Linux, and next to nobody imports.
-NEVER = ("torch", "torchvision")
+# What some releases require on Linux, is gigabytes large, and nobody imports on a CPU.
+NEVER = ("torch", "torchvision", "mlx-cuda-12", "mlx-cuda-13")
 # Our own dependencies are younger than the older sets.
 _ANY_AGE = (
     "wrapt",

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..core import distributions
 from ..core.fingerprint import functions_of
 from ..core.foreign import describe
 from ..core.packages import MODELS
@@ -135,14 +136,8 @@ class _Installers(dict[str, str]):
     """Top-level package to the distributions that installed it; read when first asked."""
 
     def __missing__(self, package: str) -> str:
-        import importlib_metadata
-
-        try:
-            found = importlib_metadata.packages_distributions()
-        except (OSError, KeyError):  # what is left of an uninstalled one has no name
-            found = {}
-        for name, distributions in found.items():
-            self[name] = ", ".join(dict.fromkeys(distributions))
+        for name, found in distributions.installers().items():
+            self[name] = ", ".join(found)
         return self.setdefault(package, "")
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ..activation.session import Session, session
-from ..core.distributions import source_file
+from ..core.distributions import canonical, installers, source_file
 from ..core.errors import MlxPatchesError
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from ..core.resolve import in_file
@@ -78,6 +78,9 @@ def _broken_metadata(current: Session) -> Iterator[str]:
         here = current.installed(distribution)
         file = source_file(package)
         if here is None and file is not None:
+            # Rapid-MLX brings a package of this name of its own, which no patch is about.
+            if set(map(canonical, installers().get(package, ()))) - {distribution}:
+                continue
             yield (
                 f"{file.parent} is there, and no metadata says which release of {distribution} it"
                 f" is: install {distribution} again"

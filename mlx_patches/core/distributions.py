@@ -64,6 +64,18 @@ def origin(name: str) -> Any:
         return None
 
 
+def installers() -> dict[str, list[str]]:
+    """Top-level package to the distributions that installed it. Reads all metadata: not for
+    start-up."""
+    import importlib_metadata
+
+    try:
+        found = importlib_metadata.packages_distributions()
+    except (OSError, KeyError):  # what is left of an uninstalled one has no name
+        return {}
+    return {name: list(dict.fromkeys(filter(None, owners))) for name, owners in found.items()}
+
+
 def canonical(name: str) -> str:
     """A distribution's name in the one spelling that all others mean, as ``packaging`` has it."""
     return re.sub("[-_.]+", "-", name).lower()

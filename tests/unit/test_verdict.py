@@ -316,6 +316,16 @@ def test_what_is_broken_is_not_audited(mlx_lm, monkeypatch, broken, said):
     assert json.loads(json.dumps(report.as_dict()))["exit_code"] == 2
 
 
+def test_another_distribution_may_bring_a_package_of_the_same_name(mlx_lm, monkeypatch):
+    """Rapid-MLX brings a ``vllm_mlx`` of its own."""
+    monkeypatch.setattr(distributions, "_packages", {})
+    info = mlx_lm.install("rapid-mlx", "0.16.10", files={"vllm_mlx/__init__.py": ""})
+    assert any("vllm_mlx is there" in reason for reason in mlx_patches.audit().unaudited)
+    (info / "top_level.txt").write_text("vllm_mlx\n")
+    report = mlx_patches.audit()
+    assert (report.unaudited, report.exit_code()) == ((), 0)
+
+
 def test_a_models_file_that_is_not_python_is_not_audited(mlx_lm, monkeypatch):
     monkeypatch.setattr(distributions, "_packages", {})
     assert mlx_patches.audit("qwen3").exit_code() == 0
