@@ -108,6 +108,8 @@ WHOLE = {
 }
 # The best token is far ahead: some hosts sample whatever temperature they are asked for.
 CERTAINTY = 1e4
+# How many tokens a model says that it takes.
+CONTEXT = 8192
 TEMPLATE = """
 {%- for message in messages -%}
 {%- if message['content'] is string -%}{{ message['content'] }}
@@ -136,11 +138,19 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
         write(folder / "preprocessor_config.json", {"patch_size": 14, "merge_size": 2})
     else:
         model = build(Family(package, family), config=CONFIGS.get(family))
-        module, config = model.module, model.config
+        module, config = model.module, with_context(model.config)
     weights = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     write(folder / "config.json", {**config, "eos_token_id": 0})
     save_tokenizer(folder, whole=package == "mlx-vlm")
+
+
+def with_context(config: dict[str, Any]) -> dict[str, Any]:
+    """A config that says how long prompts may be: some hosts refuse those that are longer."""
+    said = {**config, "max_position_embeddings": CONTEXT}
+    if "text_config" in config:
+        said["text_config"] = {**config["text_config"], "max_position_embeddings": CONTEXT}
+    return said
 
 
 def whole_model(family: str) -> Any:
