@@ -28,6 +28,7 @@ from typing import Any
 
 from ...core.patch import Patch, Target
 from ..caches import rows as cache_rows
+from .batched import deepseek_vl_v2, limite
 from .row_calls import (
     RowPart,
     bind_call,
@@ -59,6 +60,11 @@ POSITIONS = "_position_ids"
 DELTAS = "_rope_deltas"
 # A batch-wide argument without boundaries between rows.
 FEATURES = "deepstack_visual_embeds"
+# Families that take a batch's rows in one call of the model.
+BATCHED: dict[str, Any] = {
+    "deepseek_vl_v2": deepseek_vl_v2,
+    "limite": limite,
+}
 # Where the language model's call is the same in releases with the defect and without.
 BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
@@ -304,10 +310,19 @@ _NAMES = {
 PATCH = Patch(
     id="row-by-row",
     summary="the model treats cache.offset as a scalar: it fails on a batch, or mixes its rows",
-    targets=tuple(
-        Target(distribution, module.format(family), name, call_per_row, BODIES.get(family, ()))
-        for distribution, (module, name) in _NAMES.items()
-        for family in FAMILIES[distribution]
+    targets=(
+        *(
+            Target(
+                distribution,
+                module.format(family),
+                name,
+                BATCHED[family].CALL if family in BATCHED else call_per_row,
+                BODIES.get(family, ()),
+            )
+            for distribution, (module, name) in _NAMES.items()
+            for family in FAMILIES[distribution]
+        ),
+        *(target for batched in BATCHED.values() for target in batched.TARGETS),
     ),
     probe="mlx_patches.probes.model_batch:whole",
     module=__name__,

@@ -1,0 +1,170 @@
+"""Each row's offset, for models that ask a cache for one number."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...caches import rows as cache_rows
+from ..row_calls import bind_call, find_argument, find_extra_name, find_shape
+
+Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], None]
+
+
+class RowOffset:
+    """Where in its text each row of a batch is, before a call feeds it more.
+
+    It stands for ``cache.offset`` and has no number of its own: a reader that takes it for one
+    gets what all rows share, the batch's columns. Nothing is read from the device.
+
+    Args:
+        rows: each row's number of tokens (rows,), negative in what is left of its padding.
+        columns: how many positions of keys the batch's caches hold, padding included.
+    """
+
+    def __init__(self, rows: Any, columns: int):
+        self.rows, self.columns = rows, columns
+        self._made: dict[Any, Any] = {}
+
+    def __int__(self) -> int:
+        return self.columns
+
+    def once(self, make: Callable[..., Any], *args: Any) -> Any:
+        """``make(self, *args)``, made once a forward: all layers have the same offsets."""
+        key = (make, *args)
+        if key not in self._made:
+            self._made[key] = make(self, *args)
+        return self._made[key]
+
+    def positions(self, length: int) -> Any:
+        """Each row's next positions (rows, length); 0 for padding, which has none."""
+        return self.once(_make_positions, length)
+
+
+def _make_positions(offset: RowOffset, length: int) -> Any:
+    import mlx.core as mx
+
+    return mx.maximum(offset.rows[:, None] + mx.arange(length), 0)
+
+
+def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
+    """The offsets of a batch's rows; None of anything but a batch of plain caches."""
+    layers = list(cache_rows.flatten_caches(cache or ()))
+    first = next((layer for layer in layers if counts_rows(layer)), None)
+    if first is None or not all(hasattr(layer, "update_and_fetch") for layer in layers):
+        return None
+    columns = getattr(first, "_idx", None)
+    if columns is None:
+        return None
+    # Another handle: the caches advance theirs in place.
+    return RowOffset(first.offset.astype(first.offset.dtype), columns)
+
+
+def counts_rows(layer: Any) -> bool:
+    """Whether a cache counts each row's tokens."""
+    return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
+
+
+def with_rows(prepare: Prepare) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A factory of a model's call that lets ``prepare`` change a batch's arguments.
+
+    Calls without a batch's caches, and such as the model does not take, are the release's own.
+
+    Args:
+        prepare: changes the bound call; is given the rows' offsets, and rows and length.
+    """
+
+    def factory(call: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(call)
+
+        @functools.wraps(call)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            bound = bind_call(signature, args, kwargs)
+            offset = None if bound is None else read_offset(find_argument(bound, "cache"))
+            shape = None if bound is None else find_shape(bound)
+            if bound is None or offset is None or shape is None or shape[1] == 0:
+                return call(*args, **kwargs)
+            prepare(bound, offset, shape)
+            return call(*bound.args, **bound.kwargs)
+
+        return replacement
+
+    return factory
+
+
+def put_argument(bound: inspect.BoundArguments, name: str, value: Any) -> None:
+    """Give a call an argument by name, among its ``**kwargs`` where it has no other place."""
+    extra = find_extra_name(bound.signature)
+    if name in bound.signature.parameters or not extra:
+        bound.arguments[name] = value
+    else:
+        bound.arguments[extra] = {**bound.arguments.get(extra, {}), name: value}
+
+
+def put_mask(bound: inspect.BoundArguments, length: int) -> None:
+    """Have a call without a mask get the first cache's, which leaves padding out.
+
+    Some releases ask the list of caches for a mask, which has none to give.
+    """
+    if find_argument(bound, "mask") is None:
+        cache = find_argument(bound, "cache")
+        put_argument(bound, "mask", cache[0].make_mask(length))
+
+
+def put_views(bound: inspect.BoundArguments, offset: Any) -> None:
+    """Have a model see its caches with another offset."""
+    views = [with_offset(layer, offset) for layer in find_argument(bound, "cache")]
+    put_argument(bound, "cache", views)
+
+
+def with_offset(cache: Any, offset: Any) -> Any:
+    """A view of a cache: what it holds and does is the cache's own, but for ``offset``."""
+    return _view()(cache, offset)
+
+
+@functools.cache
+def _view() -> Any:
+    import wrapt  # not at start-up
+
+    class View(wrapt.ObjectProxy[Any]):
+        def __init__(self, cache: Any, offset: Any):
+            super().__init__(cache)
+            self._self_offset = offset
+
+        @property
+        def offset(self) -> Any:
+            return self._self_offset
+
+    return View
+
+
+def read_view(cache: Any) -> RowOffset | None:
+    """The rows' offsets that a view of a cache has; None of any other cache."""
+    offset = getattr(cache, "offset", None)
+    return offset if isinstance(offset, RowOffset) else None
+
+
+def with_parts(module: Any, **parts: Any) -> Any:
+    """A shallow copy of a module with some of its parts exchanged; the module is as it was."""
+    kind: Any = type(module)
+    copied = kind.__new__(kind)
+    dict.update(copied, module)
+    vars(copied).update(vars(module))
+    for name, part in parts.items():
+        # Not with setattr: a module tells arrays, modules and the rest apart by its own rules.
+        dict.__setitem__(copied, name, part)
+        vars(copied).pop(name, None)
+    return copied
+
+
+class RowRope:
+    """A rotary embedding that rotates each row from its own offset on, whatever it is given."""
+
+    def __init__(self, rope: Callable[..., Any], rows: Any):
+        self.rope, self.rows = rope, rows
+
+    def __call__(self, x: Any, offset: Any = 0) -> Any:
+        """``x`` (rows, heads, length, width), rotated."""
+        return self.rope(x, offset=self.rows)
