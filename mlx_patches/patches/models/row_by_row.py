@@ -28,7 +28,7 @@ from typing import Any
 
 from ...core.patch import Patch, Target
 from ..caches import rows as cache_rows
-from .batched import deepseek_vl_v2, limite
+from .batched import afm7, deepseek_vl_v2, limite, llama4, mllama, moondream3
 from .row_calls import (
     RowPart,
     bind_call,
@@ -62,8 +62,12 @@ DELTAS = "_rope_deltas"
 FEATURES = "deepstack_visual_embeds"
 # Families that take a batch's rows in one call of the model.
 BATCHED: dict[str, Any] = {
+    "afm7": afm7,
     "deepseek_vl_v2": deepseek_vl_v2,
     "limite": limite,
+    "llama4": llama4,
+    "mllama": mllama,
+    "moondream3": moondream3,
 }
 # Where the language model's call is the same in releases with the defect and without.
 BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}

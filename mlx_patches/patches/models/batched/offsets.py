@@ -103,6 +103,11 @@ def put_argument(bound: inspect.BoundArguments, name: str, value: Any) -> None:
         bound.arguments[extra] = {**bound.arguments.get(extra, {}), name: value}
 
 
+def put_model(bound: inspect.BoundArguments, model: Any) -> None:
+    """Have another model take the call."""
+    bound.arguments[next(iter(bound.signature.parameters))] = model
+
+
 def put_mask(bound: inspect.BoundArguments, length: int) -> None:
     """Have a call without a mask get the first cache's, which leaves padding out.
 
