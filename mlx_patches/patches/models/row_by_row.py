@@ -28,7 +28,19 @@ from typing import Any
 
 from ...core.patch import Patch, Target
 from ..caches import rows as cache_rows
-from .batched import afm7, deepseek_vl_v2, limite, llama4, mllama, moondream3
+from .batched import (
+    afm7,
+    cohere_compass,
+    deepseek_vl_v2,
+    ernie4_5_moe_vl,
+    falcon_ocr,
+    hunyuan_vl,
+    limite,
+    llama4,
+    mllama,
+    moondream3,
+)
+from .batched.offsets import Factory, with_rows
 from .row_calls import (
     RowPart,
     bind_call,
@@ -69,6 +81,14 @@ BATCHED: dict[str, Any] = {
     "mllama": mllama,
     "moondream3": moondream3,
 }
+# Families whose decode steps take one call, and whose prompts go row by row: an image's
+# positions depend on its row's tokens.
+STEPPED: dict[str, Any] = {
+    "cohere_compass": cohere_compass,
+    "ernie4_5_moe_vl": ernie4_5_moe_vl,
+    "falcon_ocr": falcon_ocr,
+    "hunyuan_vl": hunyuan_vl,
+}
 # Where the language model's call is the same in releases with the defect and without.
 BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
@@ -87,6 +107,15 @@ def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
         return forward_per_row(call, bound, layers, parts)
 
     return replacement
+
+
+def make_factory(family: str) -> Factory:
+    """What takes a family's batches: one call of the model, as far as it is repaired."""
+    if family in BATCHED:
+        return with_rows(BATCHED[family].prepare)
+    if family in STEPPED:
+        return with_rows(STEPPED[family].prepare, call_per_row)
+    return call_per_row
 
 
 def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:
@@ -320,13 +349,13 @@ PATCH = Patch(
                 distribution,
                 module.format(family),
                 name,
-                BATCHED[family].CALL if family in BATCHED else call_per_row,
+                make_factory(family),
                 BODIES.get(family, ()),
             )
             for distribution, (module, name) in _NAMES.items()
             for family in FAMILIES[distribution]
         ),
-        *(target for batched in BATCHED.values() for target in batched.TARGETS),
+        *(target for family in (BATCHED | STEPPED).values() for target in family.TARGETS),
     ),
     probe="mlx_patches.probes.model_batch:whole",
     module=__name__,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ..row_calls import find_argument
-from .offsets import RowOffset, RowRope, put_argument, put_model, with_parts, with_rows
+from .offsets import RowOffset, RowRope, put_argument, put_model, with_parts
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
@@ -43,5 +43,4 @@ def _view() -> Any:
     return Pair
 
 
-CALL = with_rows(prepare)
 TARGETS: tuple[Target, ...] = ()

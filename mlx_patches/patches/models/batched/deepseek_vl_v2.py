@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target, around
-from .offsets import RowOffset, put_mask, with_rows
+from .offsets import RowOffset, put_mask
 
 MODULE = "mlx_vlm.models.deepseek_vl_v2.language"
 
@@ -28,5 +28,4 @@ def gated(call: Callable[..., Any], gate: Any, x: Any) -> Any:
     return chosen.reshape(rows, length, -1), weights.reshape(rows, length, -1)
 
 
-CALL = with_rows(prepare)
 TARGETS = (Target("mlx-vlm", MODULE, "MoEGate.__call__", around(gated), supports=True),)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target, around
-from .offsets import RowOffset, put_views, read_view, with_rows
+from .offsets import RowOffset, put_views, read_view
 
 MODULE = "mlx_vlm.models.limite.language"
 
@@ -53,7 +53,6 @@ def mask_rows(
     return mx.where(hidden, mx.array(-mx.inf, dtype), shared)
 
 
-CALL = with_rows(prepare)
 TARGETS = (
     Target("mlx-vlm", MODULE, "LimiteModel.__call__", around(modelled), supports=True),
     Target("mlx-vlm", MODULE, "_causal_window_mask", around(masked), supports=True),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target, around
-from .offsets import RowOffset, put_mask, put_views, read_view, with_parts, with_rows
+from .offsets import RowOffset, put_mask, put_views, read_view, with_parts
 
 MODULE = "mlx_vlm.models.llama4.language"
 
@@ -68,7 +68,6 @@ def make_scales(offset: RowOffset, length: int, floor: float, scale: float) -> A
     return (grown * scale + 1.0)[..., None]
 
 
-CALL = with_rows(prepare)
 TARGETS = (
     Target(
         "mlx-vlm",

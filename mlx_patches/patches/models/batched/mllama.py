@@ -16,7 +16,6 @@ from .offsets import (
     read_view,
     with_offset,
     with_parts,
-    with_rows,
 )
 
 MODULE = "mlx_vlm.models.mllama.language"
@@ -60,7 +59,6 @@ def attended(
     return call(attention, x, mask, cache)
 
 
-CALL = with_rows(prepare)
 TARGETS = (
     Target("mlx-vlm", MODULE, "MllamaTextSelfAttention.__call__", around(attended), supports=True),
 )

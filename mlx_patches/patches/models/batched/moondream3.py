@@ -15,7 +15,6 @@ from .offsets import (
     read_view,
     with_offset,
     with_parts,
-    with_rows,
 )
 
 MODULE = "mlx_vlm.models.moondream3.language"
@@ -58,5 +57,4 @@ class RowTau:
         return tuple(one.reshape(-1, rows, length, 1).transpose(1, 0, 2, 3) for one in scales)
 
 
-CALL = with_rows(prepare)
 TARGETS = (Target("mlx-vlm", MODULE, "Attention.__call__", around(attended), supports=True),)

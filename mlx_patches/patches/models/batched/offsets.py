@@ -10,7 +10,10 @@ from typing import Any
 from ...caches import rows as cache_rows
 from ..row_calls import bind_call, find_argument, find_extra_name, find_shape
 
-Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], None]
+Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], Any]
+Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
+# What ``prepare`` answers of a batch whose rows have to go one by one.
+REFUSED = object()
 
 
 class RowOffset:
@@ -55,7 +58,7 @@ def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
     first = next((layer for layer in layers if counts_rows(layer)), None)
     if first is None or not all(hasattr(layer, "update_and_fetch") for layer in layers):
         return None
-    columns = getattr(first, "_idx", None)
+    columns = getattr(first, "_offset", getattr(first, "_idx", None))
     if columns is None:
         return None
     # Another handle: the caches advance theirs in place.
@@ -67,26 +70,32 @@ def counts_rows(layer: Any) -> bool:
     return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
 
 
-def with_rows(prepare: Prepare) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_rows(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
     """A factory of a model's call that lets ``prepare`` change a batch's arguments.
 
-    Calls without a batch's caches, and such as the model does not take, are the release's own.
-
     Args:
-        prepare: changes the bound call; is given the rows' offsets, and rows and length.
+        prepare: changes the bound call; is given the rows' offsets, and rows and length. It
+            answers ``REFUSED``, and has changed nothing, where the call is not for it.
+        rest: of calls without a batch's caches, of such as the model does not take, and of
+            those refused. The release's own unless given.
     """
 
     def factory(call: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(call)
+        signature, other = inspect.signature(call), rest(call)
 
         @functools.wraps(call)
         def replacement(*args: Any, **kwargs: Any) -> Any:
             bound = bind_call(signature, args, kwargs)
             offset = None if bound is None else read_offset(find_argument(bound, "cache"))
             shape = None if bound is None else find_shape(bound)
-            if bound is None or offset is None or shape is None or shape[1] == 0:
-                return call(*args, **kwargs)
-            prepare(bound, offset, shape)
+            if (
+                bound is None
+                or offset is None
+                or shape is None
+                or shape[1] == 0
+                or prepare(bound, offset, shape) is REFUSED
+            ):
+                return other(*args, **kwargs)
             return call(*bound.args, **bound.kwargs)
 
         return replacement
@@ -149,6 +158,20 @@ def read_view(cache: Any) -> RowOffset | None:
     """The rows' offsets that a view of a cache has; None of any other cache."""
     offset = getattr(cache, "offset", None)
     return offset if isinstance(offset, RowOffset) else None
+
+
+def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
+    """The rope deltas of a call's rows, (rows, 1) or what fits it; 0 where none are known.
+
+    The host's before those that the model keeps.
+    """
+    deltas = find_argument(bound, "rope_deltas")
+    if deltas is None:
+        deltas = getattr(bound.args[0], "_rope_deltas", None)
+    if not getattr(deltas, "ndim", 0):
+        return 0 if deltas is None else deltas
+    deltas = deltas.reshape(-1, 1)
+    return deltas[:rows] if deltas.shape[0] >= rows else deltas[:1]
 
 
 def with_parts(module: Any, **parts: Any) -> Any:
