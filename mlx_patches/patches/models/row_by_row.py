@@ -355,7 +355,7 @@ PATCH = Patch(
             for distribution, (module, name) in _NAMES.items()
             for family in FAMILIES[distribution]
         ),
-        *(target for family in (BATCHED | STEPPED).values() for target in family.TARGETS),
+        *limite.TARGETS,
     ),
     probe="mlx_patches.probes.model_batch:whole",
     module=__name__,

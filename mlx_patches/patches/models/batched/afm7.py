@@ -6,22 +6,25 @@ import functools
 import inspect
 from typing import Any
 
-from ....core.patch import Target
 from ..row_calls import find_argument
-from .offsets import RowOffset, RowRope, put_argument, put_model, with_parts
+from .offsets import RowOffset, RowRope, put_argument, put_layers, with_parts
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """A model whose reusing layers know the rows' offsets: they are given keys, and no cache."""
-    model = bound.args[0]
-    layers = [
-        with_parts(
-            layer,
-            self_attn=with_parts(layer.self_attn, rope=RowRope(layer.self_attn.rope, offset.rows)),
-        )
-        for layer in model.model.kv_reuse_layers
-    ]
-    put_model(bound, with_parts(model, model=with_parts(model.model, kv_reuse_layers=layers)))
+    """Reusing layers that know the rows' offsets: they are given keys, and no cache."""
+    put_layers(
+        bound,
+        "kv_reuse_layers",
+        [
+            with_parts(
+                layer,
+                self_attn=with_parts(
+                    layer.self_attn, rope=RowRope(layer.self_attn.rope, offset.rows)
+                ),
+            )
+            for layer in bound.args[0].model.kv_reuse_layers
+        ],
+    )
     *others, last = find_argument(bound, "cache")
     put_argument(bound, "cache", [*others, with_pair(last)])
 
@@ -41,6 +44,3 @@ def _view() -> Any:
             return self.__wrapped__.state[:2]
 
     return Pair
-
-
-TARGETS: tuple[Target, ...] = ()

@@ -6,7 +6,6 @@ import functools
 import inspect
 from typing import Any
 
-from ....core.patch import Target
 from ..row_calls import find_argument
 from .offsets import REFUSED, RowOffset, given_deltas, put_argument
 
@@ -23,7 +22,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         if bound.args[0].model.rotary_emb.position_selector is not None:
             own = mx.broadcast_to(own[None], (3, rows, 1))
         put_argument(bound, "position_ids", own)
-    views = [with_mask_alone(layer, offset.columns) for layer in find_argument(bound, "cache")]
+    views = [with_mask_alone(layer, offset) for layer in find_argument(bound, "cache")]
     put_argument(bound, "cache", views)
     return None
 
@@ -52,6 +51,3 @@ def _view() -> Any:
             return self._self_offset
 
     return MaskAlone
-
-
-TARGETS: tuple[Target, ...] = ()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ....core.patch import Target
 from ..row_calls import find_argument
 from .offsets import REFUSED, RowOffset, given_deltas, put_argument, put_mask, put_views
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Position ids (rows, 1, 3), the batch's own mask, and caches whose offset is a number."""
+    """Position ids (rows, 1, 3), the batch's own mask."""
     rows, length = shape
     if length > 1:
         return REFUSED
@@ -21,8 +20,5 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         own = mx.maximum(offset.rows[:, None] + given_deltas(bound, rows), 0)
         put_argument(bound, "position_ids", mx.broadcast_to(own[..., None], (rows, 1, 3)))
     put_mask(bound, length)
-    put_views(bound, offset.columns)
+    put_views(bound, offset)
     return None
-
-
-TARGETS: tuple[Target, ...] = ()

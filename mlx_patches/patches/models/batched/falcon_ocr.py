@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ....core.patch import Target
 from .offsets import REFUSED, RowOffset
 
 
@@ -15,6 +14,3 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     Older releases keep one row's delta, and have tables for positions that all rows share.
     """
     return None if shape[1] == 1 and hasattr(bound.args[0], "_rope_deltas") else REFUSED
-
-
-TARGETS: tuple[Target, ...] = ()

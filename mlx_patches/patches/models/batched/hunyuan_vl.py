@@ -7,47 +7,39 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Target, around
-from .offsets import REFUSED, RowOffset, put_mask, put_views, read_view, with_parts
+from ..row_calls import find_argument
+from .offsets import REFUSED, RowOffset, put_argument, put_mask, put_model, with_parts
 
-MODULE = "mlx_vlm.models.hunyuan_vl.language"
 # The table of rotations is made again when it is too short, and then as long as these tokens.
 _STEP = 256
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """The batch's own mask, and caches whose offset is the rows', for the attention."""
-    attention = bound.args[0].model.layers[0].self_attn
-    if shape[1] > 1 or not offset.columns or not attention.xdrope_section:
-        return REFUSED
-    put_mask(bound, shape[1])
-    put_views(bound, offset)
-    return None
-
-
-def attended(
-    call: Callable[..., Any],
-    attention: Any,
-    x: Any,
-    mask: Any = None,
-    cache: Any = None,
-    position_ids: Any = None,
-) -> Any:
-    """The attention's output; a batch's step takes the way of a prompt, with positions by row.
+    """A step takes the way of a prompt, with the positions that the model keeps of one.
 
     The way of a step has one table for all rows. Where all axes have one position, both ways
     rotate alike.
     """
-    offset = read_view(cache)
-    if offset is None:
-        return call(attention, x, mask, cache, position_ids)
+    rows, length = shape
+    model = bound.args[0]
+    sections = model.model.layers[0].self_attn.xdrope_section
+    if length > 1 or not sections:
+        return REFUSED
     import mlx.core as mx
 
-    rows, length = x.shape[:2]
-    own = offset.positions(length)[:, None]
-    own = mx.broadcast_to(own, (rows, len(attention.xdrope_section), length))
-    table = LongTable(attention.rotary_emb, offset.columns + length)
-    return call(with_parts(attention, rotary_emb=table), x, mask, as_prompt(cache), own)
+    put_mask(bound, length)
+    own = mx.broadcast_to(offset.positions(length)[:, None], (rows, len(sections), length))
+    layers = [with_table(layer, offset + length) for layer in model.model.layers]
+    decoder = with_parts(model.model, layers=layers)
+    put_model(bound, with_parts(model, model=decoder, _position_ids=own))
+    put_argument(bound, "cache", [as_prompt(layer) for layer in find_argument(bound, "cache")])
+    return None
+
+
+def with_table(layer: Any, length: int) -> Any:
+    """A layer whose tables of rotations have at least ``length`` positions."""
+    table = LongTable(layer.self_attn.rotary_emb, length)
+    return with_parts(layer, self_attn=with_parts(layer.self_attn, rotary_emb=table))
 
 
 class LongTable:
@@ -63,7 +55,7 @@ class LongTable:
 
 def as_prompt(cache: Any) -> Any:
     """A view of a cache as one that has been fed nothing."""
-    return _view()(cache.__wrapped__)
+    return _view()(cache)
 
 
 @functools.cache
@@ -74,6 +66,3 @@ def _view() -> Any:
         offset = _idx = 0
 
     return Prompt
-
-
-TARGETS = (Target("mlx-vlm", MODULE, "Attention.__call__", around(attended), supports=True),)

@@ -1,4 +1,4 @@
-"""Limite: positions through the model's own argument, and a mask by row."""
+"""Limite: rotations and a mask by row."""
 
 from __future__ import annotations
 
@@ -7,24 +7,42 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target, around
-from .offsets import RowOffset, put_views, read_view
+from .offsets import RowOffset, put_layers, put_views, with_offset, with_parts
 
 MODULE = "mlx_vlm.models.limite.language"
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """Caches whose offset is the rows', for those who ask them below."""
-    put_views(bound, offset)
+    """Attention that knows the rows' offsets; the model itself asks for a plain number."""
+    layers = [
+        with_parts(layer, self_attn=Attention(layer.self_attn, offset, shape[1]))
+        for layer in bound.args[0].model.layers
+    ]
+    put_layers(bound, "layers", layers)
+    put_views(bound, int(offset))
 
 
-def modelled(
-    call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, positions: Any = None
-) -> Any:
-    """The decoder's output for token ids (rows, length), each row at its own positions."""
-    offset = read_view(cache[0]) if cache else None
-    if offset is not None and positions is None:
-        positions = offset.positions(inputs.shape[1])
-    return call(model, inputs, cache, positions)
+class Attention:
+    """An attention whose rotations and mask are by row."""
+
+    def __init__(self, attention: Any, offset: RowOffset, length: int):
+        rotary = Rotary(attention.rotary, offset, length)
+        self.attention, self.offset = with_parts(attention, rotary=rotary), offset
+
+    def __call__(self, x: Any, values: Any, positions: Any, cache: Any = None) -> Any:
+        """The attention's output (rows, length, width), for the arguments of the release's own."""
+        return self.attention(x, values, positions, with_offset(cache, self.offset))
+
+
+class Rotary:
+    """A rotary embedding that rotates tokens by their rows' own positions."""
+
+    def __init__(self, rotary: Callable[..., Any], offset: RowOffset, length: int):
+        self.rotary, self.own = rotary, offset.positions(length).reshape(-1)
+
+    def __call__(self, q: Any, k: Any, positions: Any) -> Any:
+        """Queries and keys (tokens of all rows, heads, width), rotated; not by ``positions``."""
+        return self.rotary(q, k, self.own)
 
 
 def masked(
@@ -45,15 +63,12 @@ def mask_rows(
     """
     import mlx.core as mx
 
-    shared = call(length, offset.columns, window, dtype)
-    padding = (offset.columns - offset.rows)[:, None, None, None]
-    keys = mx.arange(offset.columns + length)
-    queries = keys[offset.columns :][:, None]
+    columns = int(offset)
+    padding = (columns - offset.rows)[:, None, None, None]
+    keys = mx.arange(columns + length)
+    queries = keys[columns:, None]
     hidden = (keys < padding) & (queries >= padding)
-    return mx.where(hidden, mx.array(-mx.inf, dtype), shared)
+    return mx.where(hidden, mx.array(-mx.inf, dtype), call(length, columns, window, dtype))
 
 
-TARGETS = (
-    Target("mlx-vlm", MODULE, "LimiteModel.__call__", around(modelled), supports=True),
-    Target("mlx-vlm", MODULE, "_causal_window_mask", around(masked), supports=True),
-)
+TARGETS = (Target("mlx-vlm", MODULE, "_causal_window_mask", around(masked), supports=True),)

@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Target, around
 from ..row_calls import find_argument
 from .offsets import (
     RowOffset,
     RowRope,
     put_argument,
+    put_layers,
     put_mask,
-    read_view,
     with_offset,
     with_parts,
 )
 
-MODULE = "mlx_vlm.models.mllama.language"
 STATES, STATES_MASK = "cross_attention_states", "cross_attention_mask"
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """The masks of a batch, and caches whose offset is the rows'."""
+    """The masks of a batch, and self-attention that knows the rows' offsets."""
     put_mask(bound, shape[1])
     alone = find_argument(bound, STATES) is None and find_argument(bound, STATES_MASK) is None
     if alone and shape[1] > 1:
         put_argument(bound, STATES_MASK, text_mask(offset, shape[1]))
-    crossing = set(bound.args[0].model.config.cross_attention_layers)
+    decoder = bound.args[0].model
+    crossing = set(decoder.config.cross_attention_layers)
+    put_layers(
+        bound,
+        "layers",
+        [
+            layer if index in crossing else by_row(layer, offset)
+            for index, layer in enumerate(decoder.layers)
+        ],
+    )
     views = [
-        # Its offset is only asked whether the cache holds an image.
+        # Across, it is only asked whether the cache holds an image.
         with_offset(layer, int(layer.keys is not None) if index in crossing else offset)
         for index, layer in enumerate(find_argument(bound, "cache"))
     ]
     put_argument(bound, "cache", views)
+
+
+def by_row(layer: Any, offset: RowOffset) -> Any:
+    """A layer of self-attention that rotates each row from its own offset on."""
+    rope = RowRope(layer.self_attn.rope, offset.rows)
+    return with_parts(layer, self_attn=with_parts(layer.self_attn, rope=rope))
 
 
 def text_mask(offset: RowOffset, length: int) -> Any:
@@ -47,18 +59,3 @@ def text_mask(offset: RowOffset, length: int) -> Any:
 
     text = offset.rows[:, None] + mx.arange(length) >= 0
     return (text[:, None] | ~text[:, :, None])[:, None]
-
-
-def attended(
-    call: Callable[..., Any], attention: Any, x: Any, mask: Any = None, cache: Any = None
-) -> Any:
-    """The self-attention's output, a batch's rotated from the rows' offsets on."""
-    offset = read_view(cache)
-    if offset is not None:
-        attention = with_parts(attention, rope=RowRope(attention.rope, offset.rows))
-    return call(attention, x, mask, cache)
-
-
-TARGETS = (
-    Target("mlx-vlm", MODULE, "MllamaTextSelfAttention.__call__", around(attended), supports=True),
-)

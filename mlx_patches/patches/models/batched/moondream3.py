@@ -6,37 +6,23 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Target, around
-from .offsets import (
-    RowOffset,
-    RowRope,
-    put_mask,
-    put_views,
-    read_view,
-    with_offset,
-    with_parts,
-)
-
-MODULE = "mlx_vlm.models.moondream3.language"
+from .offsets import RowOffset, RowRope, put_layers, put_mask, put_views, with_parts
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """The batch's own mask, and caches whose offset is the rows', for the attention."""
+    """The batch's own mask, and attention that knows the rows' offsets."""
     put_mask(bound, shape[1])
+    blocks = bound.args[0].model.blocks
+    put_layers(
+        bound, "blocks", [with_parts(block, attn=by_row(block.attn, offset)) for block in blocks]
+    )
     put_views(bound, offset)
 
 
-def attended(
-    call: Callable[..., Any], attention: Any, x: Any, mask: Any = None, cache: Any = None
-) -> Any:
-    """The attention's output; a batch's is given parts that know the rows' offsets."""
-    offset = read_view(cache)
-    if offset is None:
-        return call(attention, x, mask, cache)
+def by_row(attention: Any, offset: RowOffset) -> Any:
+    """An attention that rotates and scales by row."""
     tau, rope = RowTau(attention.tau, offset), RowRope(attention.rope, offset.rows)
-    return call(
-        with_parts(attention, tau=tau, rope=rope), x, mask, with_offset(cache.__wrapped__, 0)
-    )
+    return with_parts(attention, tau=tau, rope=rope)
 
 
 class RowTau:
@@ -49,12 +35,9 @@ class RowTau:
         """Two arrays (rows, heads, length, 1), for ``x`` (rows, length, width).
 
         The release's own takes positions (length,) that all rows share: it gets the tokens as
-        one row. ``positions`` count from 0 in each row, and are not looked at.
+        one row. ``positions`` are those, and are not looked at.
         """
         rows, length = x.shape[:2]
         own = self.offset.positions(length).reshape(-1)
         scales = self.tau(x.reshape(1, rows * length, -1), own)
         return tuple(one.reshape(-1, rows, length, 1).transpose(1, 0, 2, 3) for one in scales)
-
-
-TARGETS = (Target("mlx-vlm", MODULE, "Attention.__call__", around(attended), supports=True),)

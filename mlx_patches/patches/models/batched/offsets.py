@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...caches import rows as cache_rows
@@ -16,23 +16,26 @@ Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
 REFUSED = object()
 
 
-class RowOffset:
-    """Where in its text each row of a batch is, before a call feeds it more.
+class RowOffset(int):
+    """Where a batch is, as a number: how many positions of keys its caches hold, with padding.
 
-    It stands for ``cache.offset`` and has no number of its own: a reader that takes it for one
-    gets what all rows share, the batch's columns. Nothing is read from the device.
+    It stands for ``cache.offset``, an array, where a model wants a number. Beside it is what a
+    row's own positions are made of. Nothing is read from the device.
 
     Args:
+        columns: the number.
         rows: each row's number of tokens (rows,), negative in what is left of its padding.
-        columns: how many positions of keys the batch's caches hold, padding included.
     """
 
-    def __init__(self, rows: Any, columns: int):
-        self.rows, self.columns = rows, columns
-        self._made: dict[Any, Any] = {}
+    rows: Any
 
-    def __int__(self) -> int:
-        return self.columns
+    def __new__(cls, columns: int, rows: Any) -> RowOffset:
+        """See the class."""
+        self = super().__new__(cls, columns)
+        self.rows, self._made = rows, {}
+        return self
+
+    _made: dict[Any, Any]
 
     def once(self, make: Callable[..., Any], *args: Any) -> Any:
         """``make(self, *args)``, made once a forward: all layers have the same offsets."""
@@ -62,7 +65,7 @@ def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
     if columns is None:
         return None
     # Another handle: the caches advance theirs in place.
-    return RowOffset(first.offset.astype(first.offset.dtype), columns)
+    return RowOffset(columns, first.offset.astype(first.offset.dtype))
 
 
 def counts_rows(layer: Any) -> bool:
@@ -127,8 +130,8 @@ def put_mask(bound: inspect.BoundArguments, length: int) -> None:
         put_argument(bound, "mask", cache[0].make_mask(length))
 
 
-def put_views(bound: inspect.BoundArguments, offset: Any) -> None:
-    """Have a model see its caches with another offset."""
+def put_views(bound: inspect.BoundArguments, offset: int) -> None:
+    """Have a model see its caches with a number for their offset."""
     views = [with_offset(layer, offset) for layer in find_argument(bound, "cache")]
     put_argument(bound, "cache", views)
 
@@ -154,12 +157,6 @@ def _view() -> Any:
     return View
 
 
-def read_view(cache: Any) -> RowOffset | None:
-    """The rows' offsets that a view of a cache has; None of any other cache."""
-    offset = getattr(cache, "offset", None)
-    return offset if isinstance(offset, RowOffset) else None
-
-
 def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
     """The rope deltas of a call's rows, (rows, 1) or what fits it; 0 where none are known.
 
@@ -179,12 +176,15 @@ def with_parts(module: Any, **parts: Any) -> Any:
     kind: Any = type(module)
     copied = kind.__new__(kind)
     dict.update(copied, module)
-    vars(copied).update(vars(module))
-    for name, part in parts.items():
-        # Not with setattr: a module tells arrays, modules and the rest apart by its own rules.
-        dict.__setitem__(copied, name, part)
-        vars(copied).pop(name, None)
+    # What is found here goes before the module's parameters and before its class's methods.
+    vars(copied).update(vars(module), **parts)
     return copied
+
+
+def put_layers(bound: inspect.BoundArguments, name: str, layers: Sequence[Any]) -> None:
+    """Have a copy of the model take the call, whose decoder has other layers."""
+    model = bound.args[0]
+    put_model(bound, with_parts(model, model=with_parts(model.model, **{name: list(layers)})))
 
 
 class RowRope:
