@@ -5,13 +5,22 @@ Why
     number. A batch's cache has an array there, one offset a row: ``int()`` of it, ``.item()``,
     ``arange`` and a reshape raise, and what does not raise uses one row's position for all.
 How
-    The rows go through the model one at a time, each with its own cache taken from the batch;
-    the keys and values that are new then enter the batch's caches together. Every output is
-    joined, and arguments that the patch does not know are passed on.
+    The rows go through the model in one call. Its layers are copied for the call, with parts
+    that know each row's offset: rotations, masks of chunks and windows, scales that grow with
+    the position. Where the model takes position ids, it is given those. Nothing is read from
+    the device.
 
-    This is a debt: a step costs one call of the model and one copy of its keys and values a
-    row, and one device read a call for the rows' offsets, also in decode. The copies are gone
-    once the step is evaluated.
+    Of Cohere Compass, Ernie 4.5 VL, Falcon OCR and Hunyuan VL that is a decode step. Their
+    prompts go row by row: an image's positions depend on the tokens of its row. So do all calls
+    of Falcon Perception, which keeps what it detects on the model and reads each token from the
+    device, and of Falcon OCR before mlx-vlm 0.5.0, whose tables are of positions that all rows
+    share. Each row then goes through the model with its own cache, taken from the batch; the
+    keys and values that are new enter the batch's caches together. Every output is joined, and
+    arguments that the patch does not know are passed on.
+
+    Row by row is a debt: a call costs one call of the model and one copy of its keys and values
+    a row, and one device read for the rows' offsets. The copies are gone once the step is
+    evaluated. Cohere Compass multiplies each row by its weights by itself in any release.
 Upstream
     mlx-vlm repairs them one by one: moondream3 and mllama in 0.5.0, hunyuan_vl in 0.6.5.
 Retire when
