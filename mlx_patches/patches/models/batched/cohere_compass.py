@@ -1,4 +1,4 @@
-"""Cohere Compass: a decode step's positions through the model's own argument."""
+"""Cohere Compass: positions of text through the model's own argument."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import inspect
 from typing import Any
 
 from ..row_calls import find_argument
-from .offsets import REFUSED, RowOffset, given_deltas, put_argument
+from .offsets import REFUSED, RowOffset, given_deltas, is_text, put_argument, start_deltas
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Position ids (rows, 1), or (3, rows, 1) of M-RoPE; attention that takes all rows at once."""
+    """Position ids (rows, length), (3, rows, length) of M-RoPE; attention that takes all rows."""
     rows, length = shape
-    if length > 1:
-        return REFUSED
-    if find_argument(bound, "position_ids") is None:
-        import mlx.core as mx
+    import mlx.core as mx
 
-        own = mx.maximum(offset.rows[:, None] + given_deltas(bound, rows), 0)
-        if bound.args[0].model.rotary_emb.position_selector is not None:
-            own = mx.broadcast_to(own[None], (3, rows, 1))
+    model = bound.args[0]
+    if length > 1:
+        if not is_text(bound):
+            return REFUSED
+        deltas = start_deltas(bound, offset, rows)
+        model._rope_deltas = deltas
+    else:
+        deltas = given_deltas(bound, rows)
+    if find_argument(bound, "position_ids") is None:
+        own = mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+        if model.model.rotary_emb.position_selector is not None:
+            own = mx.broadcast_to(own[None], (3, rows, length))
         put_argument(bound, "position_ids", own)
-    views = [with_mask_alone(layer, offset) for layer in find_argument(bound, "cache")]
+    views = [with_mask_alone(layer, int(offset)) for layer in find_argument(bound, "cache")]
     put_argument(bound, "cache", views)
     return None
 
@@ -40,8 +46,6 @@ def _view() -> Any:
     import wrapt  # not at start-up
 
     class MaskAlone(wrapt.ObjectProxy[Any]):
-        left_padding = None
-
         def __init__(self, cache: Any, offset: int):
             super().__init__(cache)
             self._self_offset = offset
@@ -49,5 +53,10 @@ def _view() -> Any:
         @property
         def offset(self) -> int:
             return self._self_offset
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "left_padding":
+                raise AttributeError(name)
+            return getattr(self.__wrapped__, name)
 
     return MaskAlone

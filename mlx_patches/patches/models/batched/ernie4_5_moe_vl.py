@@ -1,4 +1,4 @@
-"""Ernie 4.5 VL: a decode step's positions through the model's own argument."""
+"""Ernie 4.5 VL: positions of text through the model's own argument."""
 
 from __future__ import annotations
 
@@ -6,19 +6,33 @@ import inspect
 from typing import Any
 
 from ..row_calls import find_argument
-from .offsets import REFUSED, RowOffset, given_deltas, put_argument, put_mask, put_views
+from .offsets import (
+    REFUSED,
+    RowOffset,
+    given_deltas,
+    is_text,
+    put_argument,
+    put_mask,
+    put_views,
+    start_deltas,
+)
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Position ids (rows, 1, 3), the batch's own mask."""
+    """Position ids (rows, length, 3), the batch's own mask, and caches that give a number."""
     rows, length = shape
-    if length > 1:
-        return REFUSED
-    if find_argument(bound, "position_ids") is None:
-        import mlx.core as mx
+    import mlx.core as mx
 
-        own = mx.maximum(offset.rows[:, None] + given_deltas(bound, rows), 0)
-        put_argument(bound, "position_ids", mx.broadcast_to(own[..., None], (rows, 1, 3)))
+    if length > 1:
+        if not is_text(bound):
+            return REFUSED
+        deltas = start_deltas(bound, offset, rows)
+        bound.args[0]._rope_deltas = deltas[:, 0]
+    else:
+        deltas = given_deltas(bound, rows)
+    if find_argument(bound, "position_ids") is None:
+        own = mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+        put_argument(bound, "position_ids", mx.broadcast_to(own[..., None], (rows, length, 3)))
     put_mask(bound, length)
     put_views(bound, offset)
     return None

@@ -1,4 +1,4 @@
-"""Hunyuan VL: a decode step is rotated by the table of each row's own position."""
+"""Hunyuan VL: text is rotated by the tables of each row's own positions."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 from ..row_calls import find_argument
-from .offsets import REFUSED, RowOffset, put_argument, put_mask, put_model, with_parts
+from .offsets import REFUSED, RowOffset, is_text, put_argument, put_mask, put_model, with_parts
 
 # The table of rotations is made again when it is too short, and then as long as these tokens.
 _STEP = 256
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """A step takes the way of a prompt, with the positions that the model keeps of one.
+    """Text takes the way of a prompt's beginning, with the positions that the model keeps of one.
 
-    The way of a step has one table for all rows. Where all axes have one position, both ways
+    The way of what follows has one table for all rows. Where all axes have one position, both ways
     rotate alike.
     """
     rows, length = shape
     model = bound.args[0]
     sections = model.model.layers[0].self_attn.xdrope_section
-    if length > 1 or not sections:
+    if not sections or (length > 1 and not is_text(bound)):
         return REFUSED
     import mlx.core as mx
 

@@ -19,7 +19,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         for layer in bound.args[0].model.layers
     ]
     put_layers(bound, "layers", layers)
-    put_views(bound, int(offset))
+    put_views(bound, offset)
 
 
 class Attention:

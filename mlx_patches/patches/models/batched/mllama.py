@@ -37,7 +37,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     )
     views = [
         # Across, it is only asked whether the cache holds an image.
-        with_offset(layer, int(layer.keys is not None) if index in crossing else offset)
+        with_offset(layer, int(layer.keys is not None if index in crossing else offset))
         for index, layer in enumerate(find_argument(bound, "cache"))
     ]
     put_argument(bound, "cache", views)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...caches import rows as cache_rows
-from ..row_calls import bind_call, find_argument, find_extra_name, find_shape
+from ..row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_shape
 
 Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], Any]
 Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
+# What a piece of text comes with; an image comes with more.
+TEXT = (*TOKENS[:3], "cache", "rope_deltas", "logits_to_keep", "n_to_process")
 # What ``prepare`` answers of a batch whose rows have to go one by one.
 REFUSED = object()
 
@@ -132,7 +134,8 @@ def put_mask(bound: inspect.BoundArguments, length: int) -> None:
 
 def put_views(bound: inspect.BoundArguments, offset: int) -> None:
     """Have a model see its caches with a number for their offset."""
-    views = [with_offset(layer, offset) for layer in find_argument(bound, "cache")]
+    # A plain one: ``arange`` takes no class of ours.
+    views = [with_offset(layer, int(offset)) for layer in find_argument(bound, "cache")]
     put_argument(bound, "cache", views)
 
 
@@ -155,6 +158,23 @@ def _view() -> Any:
             return self._self_offset
 
     return View
+
+
+def is_text(bound: inspect.BoundArguments) -> bool:
+    """Whether a call has token ids and nothing of an image, nor a mask of the host's."""
+    _, *names = bound.arguments
+    extra = find_extra_name(bound.signature)
+    given = {name: bound.arguments[name] for name in names if name != extra}
+    given |= bound.arguments.get(extra, {})
+    return all(value is None or name in TEXT for name, value in given.items())
+
+
+def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) -> Any:
+    """The rope deltas (rows, 1) of rows that are fed text: 0 for those that begin with it."""
+    import mlx.core as mx
+
+    known = mx.broadcast_to(mx.array(given_deltas(bound, rows), mx.int32), (rows, 1))
+    return mx.where(offset.rows[:, None] > 0, known, 0)
 
 
 def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
