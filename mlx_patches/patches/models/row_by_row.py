@@ -10,13 +10,13 @@ How
     the position. Where the model takes position ids, it is given those. Nothing is read from
     the device.
 
-    Of Cohere Compass, Ernie 4.5 VL, Falcon OCR and Hunyuan VL that is a decode step. Their
-    prompts go row by row: an image's positions depend on the tokens of its row. So do all calls
-    of Falcon Perception, which keeps what it detects on the model and reads each token from the
-    device, and of Falcon OCR before mlx-vlm 0.5.0, whose tables are of positions that all rows
-    share. Each row then goes through the model with its own cache, taken from the batch; the
-    keys and values that are new enter the batch's caches together. Every output is joined, and
-    arguments that the patch does not know are passed on.
+    Rows go one by one where a prompt of Cohere Compass, Ernie 4.5 VL or Hunyuan VL has an image,
+    whose positions depend on the tokens of its row, or a mask of the host's; for any prompt of
+    Falcon OCR; and for all calls of Falcon OCR before mlx-vlm 0.5.0, whose tables are of
+    positions that all rows share, and of Falcon Perception, which keeps what it detects on the
+    model and reads each token from the device. Each row then goes through the model with its
+    own cache, taken from the batch; the keys and values that are new enter the batch's caches
+    together. Every output is joined, and arguments that the patch does not know are passed on.
 
     Row by row is a debt: a call costs one call of the model and one copy of its keys and values
     a row, and one device read for the rows' offsets. The copies are gone once the step is
@@ -90,8 +90,7 @@ BATCHED: dict[str, Any] = {
     "mllama": mllama,
     "moondream3": moondream3,
 }
-# Families whose decode steps take one call, and whose prompts go row by row: an image's
-# positions depend on its row's tokens.
+# Families that do so for text and decode steps: an image's positions depend on its row's tokens.
 STEPPED: dict[str, Any] = {
     "cohere_compass": cohere_compass,
     "ernie4_5_moe_vl": ernie4_5_moe_vl,
