@@ -181,6 +181,13 @@ def test_the_model_stays_as_it_was(model):
     assert {name: id(part) for name, part in model.module.named_modules()} == before
 
 
+def test_caches_of_other_rows_are_left_to_the_release(model, manager):
+    cache = engine.batch_cache(model, PADDING[:3])
+    with pytest.raises((ValueError, TypeError, IndexError, RuntimeError)):
+        mx.eval(model.call(TABLE[:2], cache))
+    assert not manager.failures
+
+
 def test_offsets_are_read_of_plain_caches_alone():
     class Recurrent:
         pass

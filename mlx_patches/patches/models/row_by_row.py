@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,6 +49,7 @@ from .batched import (
     moondream3,
 )
 from .batched.offsets import Factory, with_rows
+from .row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from .row_calls import (
     RowPart,
     bind_call,
@@ -146,11 +146,6 @@ def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]
     return (held, parts) if any(part.span[0] < part.span[1] for part in parts) else None
 
 
-def counts_rows(layer: Any) -> bool:
-    """Whether a cache counts each row's tokens."""
-    return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
-
-
 def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
     """Each row's part of a call; none where the cache has other rows than the call.
 
@@ -188,19 +183,13 @@ def forward_per_row(
         parts: each row's part of the call.
     """
     model, cache = bound.args[0], find_argument(bound, "cache")
-    kinds = model.make_cache() if hasattr(model, "make_cache") else layers
-    if len(kinds) != len(layers):
-        kinds = layers
     saved, deltas = getattr(model, POSITIONS, None), getattr(model, DELTAS, None)
     left: list[Any] = []
     outputs: list[Any] = []
     updates: list[list[list[Update]]] = []
     try:
         for part in parts:
-            own = [
-                attend_in_chunks(take_row(layer, part.row), kind)
-                for layer, kind in zip(layers, kinds, strict=True)
-            ]
+            own = [take_row(layer, part.row) for layer in layers]
             updates.append([record_updates(layer) for layer in cache_rows.flatten_caches(own)])
             if hasattr(model, POSITIONS):
                 setattr(model, POSITIONS, slice_positions(saved, part))
@@ -266,81 +255,6 @@ def join_deltas(rows: Sequence[Any], before: Any) -> Any:
     ]
     flat = all(getattr(delta, "ndim", 1) == 1 for delta in rows)
     return mx.concatenate(own) if flat else mx.concatenate(own)[:, None]
-
-
-def take_row(layer: Any, row: int) -> Any:
-    """One row's cache out of a layer's; an empty one where the row had nothing but padding."""
-    if hasattr(layer, "caches"):
-        return type(layer)(*(take_row(inner, row) for inner in layer.caches))
-    if counts_rows(layer) and (cache_rows.is_empty(layer) or layer.offset[row] <= 0):
-        return cache_rows.make_empty_row(layer)
-    return layer.extract(row) if hasattr(layer, "extract") else cut_row(layer, row)
-
-
-def attend_in_chunks(own: Any, kind: Any) -> Any:
-    """A row's cache as one that attends in chunks, where the model's own does."""
-    if not hasattr(kind, "chunk_size") or hasattr(own, "chunk_size"):
-        return own
-    chunked = type(kind)(kind.chunk_size)
-    chunked.keys, chunked.values, chunked.offset = own.keys, own.values, own.offset
-    return chunked
-
-
-def cut_row(layer: Any, row: int) -> Any:
-    """What ``BatchKVCache.extract`` gives from mlx-lm 0.28.4 on."""
-    own = cache_rows.make_empty_row(layer)
-    tokens = slice(int(layer.left_padding[row]), layer._idx)
-    own.keys, own.values = (side[row : row + 1, :, tokens] for side in (layer.keys, layer.values))
-    own.offset = own.keys.shape[2]
-    return own
-
-
-Update = tuple[Any, Any]
-
-
-def record_updates(layer: Any) -> list[Update]:
-    """The keys and values that a row's cache is given from now on.
-
-    The recorder knows the cache by a weak reference: with a strong one the two would keep each
-    other, and the row's copy of the keys and values, until the cyclic collector runs.
-    """
-    updates: list[Update] = []
-    reference = weakref.ref(layer)
-
-    def update_and_fetch(keys: Any, values: Any) -> Any:
-        updates.append((keys, values))
-        own: Any = reference()
-        return type(own).update_and_fetch(own, keys, values)
-
-    layer.update_and_fetch = update_and_fetch
-    return updates
-
-
-def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
-    """Give a layer of the batch what its rows were given, padding in front of the shorter."""
-    import mlx.core as mx
-
-    if not any(rows):
-        return
-    sides = [
-        [mx.concatenate([pair[side] for pair in row], axis=2) if row else None for row in rows]
-        for side in (0, 1)
-    ]
-    layer.update_and_fetch(*(mx.concatenate(pad_front(side)) for side in sides))
-
-
-def pad_front(rows: Sequence[Any]) -> list[Any]:
-    """The rows' new keys or values with zeros in front, all as long as the longest."""
-    import mlx.core as mx
-
-    like = max((row for row in rows if row is not None), key=lambda row: row.shape[2])
-    _, heads, longest, width = like.shape
-    return [
-        mx.zeros((1, heads, longest, width), like.dtype)
-        if row is None
-        else mx.pad(row, [(0, 0), (0, 0), (longest - row.shape[2], 0), (0, 0)])
-        for row in rows
-    ]
 
 
 _NAMES = {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...caches import rows as cache_rows
+from ..row_caches import counts_rows
 from ..row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_shape
 
 Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], Any]
@@ -70,11 +71,6 @@ def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
     return RowOffset(columns, first.offset.astype(first.offset.dtype))
 
 
-def counts_rows(layer: Any) -> bool:
-    """Whether a cache counts each row's tokens."""
-    return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
-
-
 def with_rows(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
     """A factory of a model's call that lets ``prepare`` change a batch's arguments.
 
@@ -98,6 +94,7 @@ def with_rows(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
                 or offset is None
                 or shape is None
                 or shape[1] == 0
+                or shape[0] != offset.rows.shape[0]
                 or prepare(bound, offset, shape) is REFUSED
             ):
                 return other(*args, **kwargs)
