@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -51,8 +52,10 @@ def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
 
 
 def has(model: object, target: Target) -> bool:
-    """Whether some module of a model is of the target's class."""
-    name = target.name.partition(".")[0]
+    """Whether some module of a model is of the target's class, or calls the target's function."""
+    name, _, method = target.name.partition(".")
+    if not method:
+        return hasattr(sys.modules.get(target.module), name)
     modules = model.modules()  # type: ignore[attr-defined]
     kinds = {(type(one).__module__, type(one).__name__) for one in modules}
     return (target.module, name) in kinds

@@ -63,6 +63,7 @@ from mlx_patches.patches.models import (
     row_calls,
     unknown_kwargs,
 )
+from mlx_patches.patches.models.batched import offsets
 from mlx_patches.patches.positions import (
     deepstack_rows,
     dynamic_rope,
@@ -427,6 +428,7 @@ def rows_fed_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
         return [row_calls.RowPart(row, shape, (0, shape[1])) for row in range(shape[0])]
 
     monkeypatch.setattr(row_by_row, "find_parts", find_parts)
+    monkeypatch.setattr(offsets, "read_offset", lambda cache: None)
 
 
 def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,22 @@ Why
     number. A batch's cache has an array there, one offset a row: ``int()`` of it, ``.item()``,
     ``arange`` and a reshape raise, and what does not raise uses one row's position for all.
 How
-    The rows go through the model one at a time, each with its own cache taken from the batch;
-    the keys and values that are new then enter the batch's caches together. Every output is
-    joined, and arguments that the patch does not know are passed on.
+    The rows go through the model in one call. Its layers are copied for the call, with parts
+    that know each row's offset: rotations, masks of chunks and windows, scales that grow with
+    the position. Where the model takes position ids, it is given those. Nothing is read from
+    the device.
 
-    This is a debt: a step costs one call of the model and one copy of its keys and values a
-    row, and one device read a call for the rows' offsets, also in decode. The copies are gone
-    once the step is evaluated.
+    Rows go one by one where a prompt of Cohere Compass, Ernie 4.5 VL or Hunyuan VL has an image,
+    whose positions depend on the tokens of its row, or a mask of the host's; for any prompt of
+    Falcon OCR; and for all calls of Falcon OCR before mlx-vlm 0.5.0, whose tables are of
+    positions that all rows share, and of Falcon Perception, which keeps what it detects on the
+    model and reads each token from the device. Each row then goes through the model with its
+    own cache, taken from the batch; the keys and values that are new enter the batch's caches
+    together. Every output is joined, and arguments that the patch does not know are passed on.
+
+    Row by row is a debt: a call costs one call of the model and one copy of its keys and values
+    a row, and one device read for the rows' offsets. The copies are gone once the step is
+    evaluated. Cohere Compass multiplies each row by its weights by itself in any release.
 Upstream
     mlx-vlm repairs them one by one: moondream3 and mllama in 0.5.0, hunyuan_vl in 0.6.5.
 Retire when
@@ -22,12 +31,25 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target
 from ..caches import rows as cache_rows
+from .batched import (
+    afm7,
+    cohere_compass,
+    deepseek_vl_v2,
+    ernie4_5_moe_vl,
+    falcon_ocr,
+    hunyuan_vl,
+    limite,
+    llama4,
+    mllama,
+    moondream3,
+)
+from .batched.offsets import Factory, with_rows
+from .row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from .row_calls import (
     RowPart,
     bind_call,
@@ -59,6 +81,22 @@ POSITIONS = "_position_ids"
 DELTAS = "_rope_deltas"
 # A batch-wide argument without boundaries between rows.
 FEATURES = "deepstack_visual_embeds"
+# Families that take a batch's rows in one call of the model.
+BATCHED: dict[str, Any] = {
+    "afm7": afm7,
+    "deepseek_vl_v2": deepseek_vl_v2,
+    "limite": limite,
+    "llama4": llama4,
+    "mllama": mllama,
+    "moondream3": moondream3,
+}
+# Families that do so for text and decode steps: an image's positions depend on its row's tokens.
+STEPPED: dict[str, Any] = {
+    "cohere_compass": cohere_compass,
+    "ernie4_5_moe_vl": ernie4_5_moe_vl,
+    "falcon_ocr": falcon_ocr,
+    "hunyuan_vl": hunyuan_vl,
+}
 # Where the language model's call is the same in releases with the defect and without.
 BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
@@ -79,6 +117,15 @@ def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
+def make_factory(family: str) -> Factory:
+    """What takes a family's batches: one call of the model, as far as it is repaired."""
+    if family in BATCHED:
+        return with_rows(BATCHED[family].prepare)
+    if family in STEPPED:
+        return with_rows(STEPPED[family].prepare, call_per_row)
+    return call_per_row
+
+
 def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:
     """A batch's caches, to take rows from, and each row's part of a call.
 
@@ -97,11 +144,6 @@ def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]
     first = next(layer for layer in cache_rows.flatten_caches(held) if counts_rows(layer))
     parts = find_parts(first, shape)
     return (held, parts) if any(part.span[0] < part.span[1] for part in parts) else None
-
-
-def counts_rows(layer: Any) -> bool:
-    """Whether a cache counts each row's tokens."""
-    return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
 
 
 def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
@@ -141,19 +183,13 @@ def forward_per_row(
         parts: each row's part of the call.
     """
     model, cache = bound.args[0], find_argument(bound, "cache")
-    kinds = model.make_cache() if hasattr(model, "make_cache") else layers
-    if len(kinds) != len(layers):
-        kinds = layers
     saved, deltas = getattr(model, POSITIONS, None), getattr(model, DELTAS, None)
     left: list[Any] = []
     outputs: list[Any] = []
     updates: list[list[list[Update]]] = []
     try:
         for part in parts:
-            own = [
-                attend_in_chunks(take_row(layer, part.row), kind)
-                for layer, kind in zip(layers, kinds, strict=True)
-            ]
+            own = [take_row(layer, part.row) for layer in layers]
             updates.append([record_updates(layer) for layer in cache_rows.flatten_caches(own)])
             if hasattr(model, POSITIONS):
                 setattr(model, POSITIONS, slice_positions(saved, part))
@@ -221,81 +257,6 @@ def join_deltas(rows: Sequence[Any], before: Any) -> Any:
     return mx.concatenate(own) if flat else mx.concatenate(own)[:, None]
 
 
-def take_row(layer: Any, row: int) -> Any:
-    """One row's cache out of a layer's; an empty one where the row had nothing but padding."""
-    if hasattr(layer, "caches"):
-        return type(layer)(*(take_row(inner, row) for inner in layer.caches))
-    if counts_rows(layer) and (cache_rows.is_empty(layer) or layer.offset[row] <= 0):
-        return cache_rows.make_empty_row(layer)
-    return layer.extract(row) if hasattr(layer, "extract") else cut_row(layer, row)
-
-
-def attend_in_chunks(own: Any, kind: Any) -> Any:
-    """A row's cache as one that attends in chunks, where the model's own does."""
-    if not hasattr(kind, "chunk_size") or hasattr(own, "chunk_size"):
-        return own
-    chunked = type(kind)(kind.chunk_size)
-    chunked.keys, chunked.values, chunked.offset = own.keys, own.values, own.offset
-    return chunked
-
-
-def cut_row(layer: Any, row: int) -> Any:
-    """What ``BatchKVCache.extract`` gives from mlx-lm 0.28.4 on."""
-    own = cache_rows.make_empty_row(layer)
-    tokens = slice(int(layer.left_padding[row]), layer._idx)
-    own.keys, own.values = (side[row : row + 1, :, tokens] for side in (layer.keys, layer.values))
-    own.offset = own.keys.shape[2]
-    return own
-
-
-Update = tuple[Any, Any]
-
-
-def record_updates(layer: Any) -> list[Update]:
-    """The keys and values that a row's cache is given from now on.
-
-    The recorder knows the cache by a weak reference: with a strong one the two would keep each
-    other, and the row's copy of the keys and values, until the cyclic collector runs.
-    """
-    updates: list[Update] = []
-    reference = weakref.ref(layer)
-
-    def update_and_fetch(keys: Any, values: Any) -> Any:
-        updates.append((keys, values))
-        own: Any = reference()
-        return type(own).update_and_fetch(own, keys, values)
-
-    layer.update_and_fetch = update_and_fetch
-    return updates
-
-
-def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
-    """Give a layer of the batch what its rows were given, padding in front of the shorter."""
-    import mlx.core as mx
-
-    if not any(rows):
-        return
-    sides = [
-        [mx.concatenate([pair[side] for pair in row], axis=2) if row else None for row in rows]
-        for side in (0, 1)
-    ]
-    layer.update_and_fetch(*(mx.concatenate(pad_front(side)) for side in sides))
-
-
-def pad_front(rows: Sequence[Any]) -> list[Any]:
-    """The rows' new keys or values with zeros in front, all as long as the longest."""
-    import mlx.core as mx
-
-    like = max((row for row in rows if row is not None), key=lambda row: row.shape[2])
-    _, heads, longest, width = like.shape
-    return [
-        mx.zeros((1, heads, longest, width), like.dtype)
-        if row is None
-        else mx.pad(row, [(0, 0), (0, 0), (longest - row.shape[2], 0), (0, 0)])
-        for row in rows
-    ]
-
-
 _NAMES = {
     "mlx-lm": ("mlx_lm.models.{}", "Model.__call__"),
     "mlx-vlm": ("mlx_vlm.models.{}.language", "LanguageModel.__call__"),
@@ -304,10 +265,19 @@ _NAMES = {
 PATCH = Patch(
     id="row-by-row",
     summary="the model treats cache.offset as a scalar: it fails on a batch, or mixes its rows",
-    targets=tuple(
-        Target(distribution, module.format(family), name, call_per_row, BODIES.get(family, ()))
-        for distribution, (module, name) in _NAMES.items()
-        for family in FAMILIES[distribution]
+    targets=(
+        *(
+            Target(
+                distribution,
+                module.format(family),
+                name,
+                make_factory(family),
+                BODIES.get(family, ()),
+            )
+            for distribution, (module, name) in _NAMES.items()
+            for family in FAMILIES[distribution]
+        ),
+        *limite.TARGETS,
     ),
     probe="mlx_patches.probes.model_batch:whole",
     module=__name__,

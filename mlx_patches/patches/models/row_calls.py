@@ -46,11 +46,11 @@ def bind_call(
 
 def find_argument(bound: inspect.BoundArguments, name: str) -> Any:
     """An argument of a call, also one among its ``**kwargs``; None where it was not given."""
-    extra = bound.arguments.get(_extra_name(bound.signature), {})
+    extra = bound.arguments.get(find_extra_name(bound.signature), {})
     return bound.arguments.get(name, extra.get(name))
 
 
-def _extra_name(signature: inspect.Signature) -> str:
+def find_extra_name(signature: inspect.Signature) -> str:
     """The name of a function's ``**kwargs``; empty where it has none."""
     parameters = signature.parameters.values()
     return next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
@@ -72,7 +72,7 @@ def slice_call(
     own = OrderedDict(
         (name, slice_argument(name, value, part)) for name, value in bound.arguments.items()
     )
-    extra = own.get(_extra_name(bound.signature), {})
+    extra = own.get(find_extra_name(bound.signature), {})
     (extra if "cache" in extra else own)["cache"] = cache
     return inspect.BoundArguments(bound.signature, own)
 

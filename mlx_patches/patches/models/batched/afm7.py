@@ -1,0 +1,46 @@
+"""AFM 7: the layers that reuse keys rotate their queries from each row's offset on."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from ..row_calls import find_argument
+from .offsets import RowOffset, RowRope, put_argument, put_layers, with_parts
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+    """Reusing layers that know the rows' offsets: they are given keys, and no cache."""
+    put_layers(
+        bound,
+        "kv_reuse_layers",
+        [
+            with_parts(
+                layer,
+                self_attn=with_parts(
+                    layer.self_attn, rope=RowRope(layer.self_attn.rope, offset.rows)
+                ),
+            )
+            for layer in bound.args[0].model.kv_reuse_layers
+        ],
+    )
+    *others, last = find_argument(bound, "cache")
+    put_argument(bound, "cache", [*others, with_pair(last)])
+
+
+def with_pair(cache: Any) -> Any:
+    """A view of a cache whose state is the keys and the values, as a row's alone is."""
+    return _view()(cache)
+
+
+@functools.cache
+def _view() -> Any:
+    import wrapt  # not at start-up
+
+    class Pair(wrapt.ObjectProxy[Any]):
+        @property
+        def state(self) -> Any:
+            return self.__wrapped__.state[:2]
+
+    return Pair

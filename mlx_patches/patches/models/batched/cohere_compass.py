@@ -1,0 +1,62 @@
+"""Cohere Compass: positions of text through the model's own argument."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from ..row_calls import find_argument
+from .offsets import REFUSED, RowOffset, given_deltas, is_text, put_argument, start_deltas
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
+    """Position ids (rows, length), (3, rows, length) of M-RoPE; attention that takes all rows."""
+    rows, length = shape
+    import mlx.core as mx
+
+    model = bound.args[0]
+    if length > 1:
+        if not is_text(bound):
+            return REFUSED
+        deltas = start_deltas(bound, offset, rows)
+        model._rope_deltas = deltas
+    else:
+        deltas = given_deltas(bound, rows)
+    if find_argument(bound, "position_ids") is None:
+        own = mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+        if model.model.rotary_emb.position_selector is not None:
+            own = mx.broadcast_to(own[None], (3, rows, length))
+        put_argument(bound, "position_ids", own)
+    views = [with_mask_alone(layer, int(offset)) for layer in find_argument(bound, "cache")]
+    put_argument(bound, "cache", views)
+    return None
+
+
+def with_mask_alone(cache: Any, offset: int) -> Any:
+    """A view of a cache that tells of its padding by its mask alone.
+
+    By ``left_padding`` the attention cuts each row out, with two device reads a layer.
+    """
+    return _view()(cache, offset)
+
+
+@functools.cache
+def _view() -> Any:
+    import wrapt  # not at start-up
+
+    class MaskAlone(wrapt.ObjectProxy[Any]):
+        def __init__(self, cache: Any, offset: int):
+            super().__init__(cache)
+            self._self_offset = offset
+
+        @property
+        def offset(self) -> int:
+            return self._self_offset
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "left_padding":
+                raise AttributeError(name)
+            return getattr(self.__wrapped__, name)
+
+    return MaskAlone

@@ -1,0 +1,38 @@
+"""Ernie 4.5 VL: positions of text through the model's own argument."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ..row_calls import find_argument
+from .offsets import (
+    REFUSED,
+    RowOffset,
+    given_deltas,
+    is_text,
+    put_argument,
+    put_mask,
+    put_views,
+    start_deltas,
+)
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
+    """Position ids (rows, length, 3), the batch's own mask, and caches that give a number."""
+    rows, length = shape
+    import mlx.core as mx
+
+    if length > 1:
+        if not is_text(bound):
+            return REFUSED
+        deltas = start_deltas(bound, offset, rows)
+        bound.args[0]._rope_deltas = deltas[:, 0]
+    else:
+        deltas = given_deltas(bound, rows)
+    if find_argument(bound, "position_ids") is None:
+        own = mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+        put_argument(bound, "position_ids", mx.broadcast_to(own[..., None], (rows, length, 3)))
+    put_mask(bound, length)
+    put_views(bound, offset)
+    return None

@@ -1,0 +1,68 @@
+"""Hunyuan VL: text is rotated by the tables of each row's own positions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..row_calls import find_argument
+from .offsets import REFUSED, RowOffset, is_text, put_argument, put_mask, put_model, with_parts
+
+# The table of rotations is made again when it is too short, and then as long as these tokens.
+_STEP = 256
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
+    """Text takes the way of a prompt's beginning, with the positions that the model keeps of one.
+
+    The way of what follows has one table for all rows. Where all axes have one position, both ways
+    rotate alike.
+    """
+    rows, length = shape
+    model = bound.args[0]
+    sections = model.model.layers[0].self_attn.xdrope_section
+    if not sections or (length > 1 and not is_text(bound)):
+        return REFUSED
+    import mlx.core as mx
+
+    put_mask(bound, length)
+    own = mx.broadcast_to(offset.positions(length)[:, None], (rows, len(sections), length))
+    layers = [with_table(layer, offset + length) for layer in model.model.layers]
+    decoder = with_parts(model.model, layers=layers)
+    put_model(bound, with_parts(model, model=decoder, _position_ids=own))
+    put_argument(bound, "cache", [as_prompt(layer) for layer in find_argument(bound, "cache")])
+    return None
+
+
+def with_table(layer: Any, length: int) -> Any:
+    """A layer whose tables of rotations have at least ``length`` positions."""
+    table = LongTable(layer.self_attn.rotary_emb, length)
+    return with_parts(layer, self_attn=with_parts(layer.self_attn, rotary_emb=table))
+
+
+class LongTable:
+    """A rotary embedding whose tables have at least ``length`` positions."""
+
+    def __init__(self, embedding: Callable[..., Any], length: int):
+        self.embedding, self.length = embedding, length
+
+    def __call__(self, x: Any, seq_len: int) -> Any:
+        """The cosines and sines, (positions, width) each."""
+        return self.embedding(x, -(-max(self.length, seq_len) // _STEP) * _STEP)
+
+
+def as_prompt(cache: Any) -> Any:
+    """A view of a cache as one that has been fed nothing."""
+    return _view()(cache)
+
+
+@functools.cache
+def _view() -> Any:
+    import wrapt  # not at start-up
+
+    class Prompt(wrapt.ObjectProxy[Any]):
+        offset = _idx = 0
+
+    return Prompt

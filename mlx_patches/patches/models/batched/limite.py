@@ -1,0 +1,74 @@
+"""Limite: rotations and a mask by row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Target, around
+from .offsets import RowOffset, put_layers, put_views, with_offset, with_parts
+
+MODULE = "mlx_vlm.models.limite.language"
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+    """Attention that knows the rows' offsets; the model itself asks for a plain number."""
+    layers = [
+        with_parts(layer, self_attn=Attention(layer.self_attn, offset, shape[1]))
+        for layer in bound.args[0].model.layers
+    ]
+    put_layers(bound, "layers", layers)
+    put_views(bound, offset)
+
+
+class Attention:
+    """An attention whose rotations and mask are by row."""
+
+    def __init__(self, attention: Any, offset: RowOffset, length: int):
+        rotary = Rotary(attention.rotary, offset, length)
+        self.attention, self.offset = with_parts(attention, rotary=rotary), offset
+
+    def __call__(self, x: Any, values: Any, positions: Any, cache: Any = None) -> Any:
+        """The attention's output (rows, length, width), for the arguments of the release's own."""
+        return self.attention(x, values, positions, with_offset(cache, self.offset))
+
+
+class Rotary:
+    """A rotary embedding that rotates tokens by their rows' own positions."""
+
+    def __init__(self, rotary: Callable[..., Any], offset: RowOffset, length: int):
+        self.rotary, self.own = rotary, offset.positions(length).reshape(-1)
+
+    def __call__(self, q: Any, k: Any, positions: Any) -> Any:
+        """Queries and keys (tokens of all rows, heads, width), rotated; not by ``positions``."""
+        return self.rotary(q, k, self.own)
+
+
+def masked(
+    call: Callable[..., Any], length: int, offset: Any, window: int | None, dtype: Any
+) -> Any:
+    """What is added to the scores: (length, keys), or (rows, 1, length, keys) of a batch."""
+    if not isinstance(offset, RowOffset):
+        return call(length, offset, window, dtype)
+    return offset.once(mask_rows, call, length, window, dtype)
+
+
+def mask_rows(
+    offset: RowOffset, call: Callable[..., Any], length: int, window: int | None, dtype: Any
+) -> Any:
+    """The release's mask of the batch's columns, of which no row sees its padding.
+
+    The padding's own queries see what they would without: a query that sees nothing is no number.
+    """
+    import mlx.core as mx
+
+    columns = int(offset)
+    padding = (columns - offset.rows)[:, None, None, None]
+    keys = mx.arange(columns + length)
+    queries = keys[columns:, None]
+    hidden = (keys < padding) & (queries >= padding)
+    return mx.where(hidden, mx.array(-mx.inf, dtype), call(length, columns, window, dtype))
+
+
+TARGETS = (Target("mlx-vlm", MODULE, "_causal_window_mask", around(masked), supports=True),)

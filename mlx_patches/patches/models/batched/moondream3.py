@@ -1,0 +1,43 @@
+"""Moondream 3: rotations, and the scales that grow with the position, by row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .offsets import RowOffset, RowRope, put_layers, put_mask, put_views, with_parts
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+    """The batch's own mask, and attention that knows the rows' offsets."""
+    put_mask(bound, shape[1])
+    blocks = bound.args[0].model.blocks
+    put_layers(
+        bound, "blocks", [with_parts(block, attn=by_row(block.attn, offset)) for block in blocks]
+    )
+    put_views(bound, offset)
+
+
+def by_row(attention: Any, offset: RowOffset) -> Any:
+    """An attention that rotates and scales by row."""
+    tau, rope = RowTau(attention.tau, offset), RowRope(attention.rope, offset.rows)
+    return with_parts(attention, tau=tau, rope=rope)
+
+
+class RowTau:
+    """The scales of queries and values, by each row's own positions."""
+
+    def __init__(self, tau: Callable[..., Any], offset: RowOffset):
+        self.tau, self.offset = tau, offset
+
+    def __call__(self, x: Any, positions: Any) -> tuple[Any, ...]:
+        """Two arrays (rows, heads, length, 1), for ``x`` (rows, length, width).
+
+        The release's own takes positions (length,) that all rows share: it gets the tokens as
+        one row. ``positions`` are those, and are not looked at.
+        """
+        rows, length = x.shape[:2]
+        own = self.offset.positions(length).reshape(-1)
+        scales = self.tau(x.reshape(1, rows * length, -1), own)
+        return tuple(one.reshape(-1, rows, length, 1).transpose(1, 0, 2, 3) for one in scales)

@@ -1,0 +1,198 @@
+"""Families that ``row-by-row`` feeds a batch in one call: calls, device reads, rows, and bits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.patch import Patch
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab.build import build
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models import row_by_row
+from mlx_patches.patches.models.batched import offsets
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.rope_deltas import out_of_the_way
+
+from . import costs
+from .conftest import installed
+
+mx = pytest.importorskip("mlx.core")
+
+ROWS = 8
+PROMPTS = [[1 + (7 * row + 3 * place) % 40 for place in range(3 + row)] for row in range(ROWS)]
+LONGEST = max(map(len, PROMPTS))
+PADDING = [LONGEST - len(prompt) for prompt in PROMPTS]
+TABLE = [[0] * pad + prompt for pad, prompt in zip(PADDING, PROMPTS, strict=True)]
+STEPS = [[5 + step] * ROWS for step in range(12)]
+TOLERANCE = 1e-3
+# Their release keeps one row's delta and tables for positions that all rows share, to 0.4.4.
+OLD = "_rope_delta"
+
+# The models' own code.
+RELEASES = tuple(
+    f"{Path(mx.__file__).parents[1]}/{package}/models/" for package in ("mlx_lm", "mlx_vlm")
+)
+# What else is wrong with some of them.
+OTHERS = ("offset-alias", "rotating-max-size", "mask-list", "chunked-front", "mllama-text")
+
+
+def name_families() -> list[str]:
+    """The families that take a decode step in one call, by distribution."""
+    known = {**row_by_row.BATCHED, **row_by_row.STEPPED}
+    return [
+        f"{distribution}:{family}"
+        for distribution, families in row_by_row.FAMILIES.items()
+        for family in families
+        if family in known
+    ]
+
+
+@pytest.fixture
+def manager(ungated: Callable[[Patch], Manager]) -> Manager:
+    """The patch, applied."""
+    return ungated(catalogue.builtin().get("row-by-row"))
+
+
+@pytest.fixture(params=name_families())
+def model(request, manager: Manager) -> Iterator[LabModel]:
+    """A tiny model of the installed release."""
+    distribution, family = request.param.split(":")
+    if not installed(distribution):
+        pytest.skip(f"{distribution} is not installed")
+    try:
+        model = build(Family(distribution, family))
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+    if family == "falcon_ocr" and hasattr(model.module, OLD):
+        pytest.skip("its rows go one by one in this release")
+    engine.forget(model)
+    with out_of_the_way(OTHERS):
+        yield model
+    assert not manager.withdrawn
+    assert not manager.failures
+
+
+@pytest.fixture
+def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each call of the decoder has, as the test runs."""
+    decoder = type(model.module.model)
+    installed_call = decoder.__call__
+    rows: list[int] = []
+
+    def counted(self, inputs=None, *args, **kwargs):
+        tokens = kwargs.get("input_ids", kwargs.get("x", inputs))
+        rows.append(tokens.shape[0])
+        return installed_call(self, *(() if inputs is None else (inputs,)), *args, **kwargs)
+
+    monkeypatch.setattr(decoder, "__call__", counted)
+    return rows
+
+
+def step(model: LabModel, cache: list, number: int) -> object:
+    return model.call([[token] for token in STEPS[number]], cache)
+
+
+def test_a_step_is_one_call(model, calls):
+    cache = engine.batch_cache(model, PADDING)
+    mx.eval(model.call(TABLE, cache))
+    if model.family.name != "falcon_ocr":
+        assert calls == [ROWS]
+    calls.clear()
+    for number in range(3):
+        mx.eval(step(model, cache, number))
+    assert calls == [ROWS] * 3
+
+
+def test_a_step_reads_nothing_of_the_device(model):
+    cache = engine.batch_cache(model, PADDING)
+    mx.eval(model.call(TABLE, cache))
+    mx.eval(step(model, cache, 0))
+    with costs.reads((*costs.OURS, *RELEASES)) as seen:
+        said = step(model, cache, 1)
+    mx.eval(said)
+    assert not seen, "\n".join(seen)
+
+
+def test_rows_are_as_alone(model):
+    """Through prompts of unequal length, and past where windows and chunks end."""
+    cache = engine.batch_cache(model, PADDING)
+    said = [model.call(TABLE, cache)[:, -1]]
+    said += [step(model, cache, number)[:, -1] for number in range(len(STEPS))]
+    for row, prompt in enumerate(PROMPTS):
+        own = model.make_cache()
+        engine.forget(model)
+        alone = [model.call([prompt], own)[0, -1]]
+        alone += [model.call([[tokens[row]]], own)[0, -1] for tokens in STEPS]
+        for batch, expected in zip(said, alone, strict=True):
+            scale = max(1.0, mx.abs(expected).max().item())
+            assert mx.abs(batch[row] - expected).max().item() <= TOLERANCE * scale
+
+
+def test_a_row_that_joins_later_is_as_alone(model):
+    """Its columns are not its positions."""
+    caches = []
+    for prompt in PROMPTS[:2]:
+        caches.append(model.make_cache())
+        engine.forget(model)
+        mx.eval(model.call([prompt], caches[-1]))
+    try:
+        first, second = (engine.merge(model, [cache]) for cache in caches)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    for number in range(5):
+        mx.eval(model.call([STEPS[number][:1]], first))
+    for mine, other in zip(first, second, strict=True):
+        mine.extend(other)
+    said = model.call([STEPS[5][:1], STEPS[5][:1]], first)[:, -1]
+    for row, fed in enumerate(([tokens[0] for tokens in STEPS[:6]], [STEPS[5][0]])):
+        own = model.make_cache()
+        engine.forget(model)
+        model.call([PROMPTS[row]], own)
+        for token in fed:
+            expected = model.call([[token]], own)[0, -1]
+        scale = max(1.0, mx.abs(expected).max().item())
+        assert mx.abs(said[row] - expected).max().item() <= TOLERANCE * scale
+
+
+def test_a_sequence_alone_has_the_same_bits(model, manager):
+    def decoded() -> list:
+        engine.forget(model)
+        cache = model.make_cache()
+        said = [model.call([PROMPTS[-1]], cache)]
+        return said + [model.call([[tokens[0]]], cache) for tokens in STEPS]
+
+    after = decoded()
+    mx.eval(after)
+    manager.restore()
+    for one, other in zip(after, decoded(), strict=True):
+        assert mx.array_equal(one, other).item()
+
+
+def test_the_model_stays_as_it_was(model):
+    """Its parts are exchanged in copies."""
+    before = {name: id(part) for name, part in model.module.named_modules()}
+    cache = engine.batch_cache(model, PADDING)
+    mx.eval(model.call(TABLE, cache))
+    mx.eval(step(model, cache, 0))
+    assert {name: id(part) for name, part in model.module.named_modules()} == before
+
+
+def test_caches_of_other_rows_are_left_to_the_release(model, manager):
+    cache = engine.batch_cache(model, PADDING[:3])
+    with contextlib.suppress(ValueError, TypeError, IndexError, RuntimeError):  # one lets it pass
+        mx.eval(model.call(TABLE[:2], cache))
+    assert not manager.failures
+
+
+def test_offsets_are_read_of_plain_caches_alone():
+    class Recurrent:
+        pass
+
+    assert offsets.read_offset(None) is None
+    assert offsets.read_offset([]) is None
+    assert offsets.read_offset([Recurrent()]) is None
