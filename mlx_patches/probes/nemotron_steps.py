@@ -29,6 +29,8 @@ OPTIONS: dict[str, Any] = {
     "n_groups": 1,
     "mlp_bias": False,
     "layer_norm_epsilon": 1e-5,
+    "rms_norm_eps": 1e-5,
+    "residual_in_fp32": False,
     "use_bias": False,
     "use_conv_bias": True,
     "tie_word_embeddings": False,

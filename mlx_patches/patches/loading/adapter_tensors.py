@@ -8,7 +8,7 @@ How
     The names and shapes are compared before the tensors are loaded, and what does not fit is
     named in a ValueError, as later releases do.
 Upstream
-    mlx-lm 0.32.0.
+    mlx-lm 0.32.0 (#1727, commit d53e70f7).
 Retire when
     No supported release is older than mlx-lm 0.32.
 """

@@ -59,8 +59,14 @@ PATCH = Patch(
             adds=True,
         ),
         *(
-            Target("mlx-lm", f"mlx_lm.models.{module}", "Model.sanitize", around(sanitized))
-            for module in ("granitemoehybrid", "gemma4_text")
+            Target(
+                "mlx-lm", f"mlx_lm.models.{module}", "Model.sanitize", around(sanitized), body=body
+            )
+            for module, body in (
+                ("granitemoehybrid", ("Model.sanitize",)),
+                # Up to mlx-lm 0.31.2 such layers have a place for the tensors.
+                ("gemma4_text", ("Model.sanitize", "Attention.__init__")),
+            )
         ),
     ),
     probe="mlx_patches.probes.spare_tensors:probe",

@@ -7,7 +7,7 @@ How
     A config keeps its scale, a layer is made with it, and its values are scaled as they are
     projected, before they go into the cache.
 Upstream
-    mlx-lm 0.32.2; mlx-vlm 0.7.
+    mlx-lm 0.32.2; mlx-vlm between 0.7.1 and 0.7.10.
 Retire when
     No supported release is older than mlx-lm 0.32.2.
 """

@@ -9,7 +9,7 @@ How
     experts' answers. How close is close is 0.01, as in every published config: releases do not
     keep the config's ``router_jitter_noise``.
 Upstream
-    mlx-lm 0.32.1, mlx-vlm 0.7.0.
+    mlx-lm 0.32.1; mlx-vlm between 0.7.1 and 0.7.10.
 Retire when
     No supported release takes a softmax of the best experts.
 """
