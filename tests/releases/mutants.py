@@ -175,7 +175,7 @@ def names_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configs_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_names, "_LETTERS", {})
+    monkeypatch.setattr(config_names, "_LETTERS", dict.fromkeys(config_names._LETTERS, "M"))
     monkeypatch.setattr(config_names, "_FEED_FORWARD", "nowhere")
 
 

@@ -33,7 +33,7 @@ def nested(ungated):
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_both_configs_are_the_same(name, nested):
     new, old = args_of(name, **NESTED), args_of(name, **FLAT)
-    assert (new.rope_theta, new.rope_scaling) == (THETA, SCALING)
+    assert (new.rope_theta, new.rope_scaling) == (THETA, {**SCALING, "rope_theta": THETA})
     assert (old.rope_theta, old.rope_scaling) == (THETA, SCALING)
 
 
@@ -71,15 +71,15 @@ def test_a_class_that_knows_the_new_name_reads_it_itself(nested):
 @pytest.mark.parametrize(
     ("nested", "config", "wanted"),
     [
-        ({"rope_theta": 1.0, "type": "yarn", "factor": 2}, {}, {"type": "yarn", "factor": 2}),
-        ({"rope_theta": 1.0, "rope_type": "default", "mrope_section": [1]}, {}, None),
-        ({"rope_theta": 1.0, "rope_type": "yarn"}, {"rope_scaling": {"type": "su"}}, None),
+        ({"rope_theta": 1.0, "type": "yarn", "factor": 2}, {}, True),
+        ({"rope_theta": 1.0, "rope_type": "default", "mrope_section": [1]}, {}, False),
+        ({"rope_theta": 1.0, "rope_type": "yarn"}, {"rope_scaling": {"type": "su"}}, False),
     ],
 )
 def test_a_scaling_is_what_the_rope_parameters_say(nested, config, wanted):
     old = old_names(nested, config, KNOWN)
     assert old["rope_theta"] == 1.0
-    assert old.get("rope_scaling") == wanted
+    assert old.get("rope_scaling") == (nested if wanted else None)
 
 
 def test_the_part_that_is_rotated_is_read_where_the_class_has_it():
@@ -96,13 +96,28 @@ def test_the_part_that_is_rotated_is_read_where_the_class_has_it():
         ({"hybrid_override_pattern": "M*-", "num_hidden_layers": 3}, ("M*-", 3)),
         ({"layers_block_type": ["mamba", "moe"]}, (["M", "E"], 2)),
         ({"layer_types": ["linear_attention", "full_attention"]}, (["M", "*"], 2)),
-        ({"layer_types": ["of another world"]}, (None, None)),
         ({}, (None, None)),
     ],
 )
 def test_nemotrons_layers_are_named(params, wanted):
     given = nemotron_h(params)
     assert (given.get("hybrid_override_pattern"), given.get("num_hidden_layers")) == wanted
+
+
+def test_a_layer_of_an_unknown_kind_is_named():
+    with pytest.raises(ValueError, match="of another world"):
+        nemotron_h({"layer_types": ["of another world", "mlp"]})
+
+
+def test_a_config_that_lacks_a_name_is_no_failure_of_the_patch(ungated):
+    patch = catalogue.builtin().get("config-names")
+    manager = ungated(patch)
+    module = importlib.import_module("mlx_lm.models.lfm2")
+    for _ in range(4):
+        with pytest.raises(TypeError, match="missing"):
+            module.ModelArgs.from_dict({"model_type": "lfm2"})
+    assert "from_dict" in vars(module.ModelArgs)
+    assert manager is not None
 
 
 def test_a_width_that_is_named_stays():

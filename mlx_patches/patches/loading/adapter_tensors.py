@@ -69,7 +69,7 @@ def misfits(model: Any, file: str, folder: Path) -> list[str]:
         if name not in shapes:
             errors.append(f"{name}: the model has no such tensor")
         elif shapes[name] != tuple(tensor.shape):
-            errors.append(f"{name}: {tuple(tensor.shape)} in place of {shapes[name]}")
+            errors.append(f"{name}: of shape {tuple(tensor.shape)} in place of {shapes[name]}")
     return errors
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.errors import refusal
 from ...core.patch import Patch, Target
 from .configs import Params, reads
 
@@ -38,10 +39,17 @@ def lfm2(params: Params) -> Params:
 
 
 def nemotron_h(params: Params) -> Params:
-    """What a config of Nemotron-H says, with its pattern and number of layers."""
+    """What a config of Nemotron-H says, with its pattern and number of layers.
+
+    Raises:
+        ValueError: a layer is of an unknown kind.
+    """
     pattern: Any = params.get("hybrid_override_pattern")
     kinds = params.get("layers_block_type") or params.get("layer_types")
-    if pattern is None and kinds and all(kind in _LETTERS for kind in kinds):
+    if pattern is None and kinds:
+        unknown = sorted(set(kinds).difference(_LETTERS))
+        if unknown:
+            raise refusal(ValueError(f"layers of Nemotron-H that are not known: {unknown}"))
         pattern = [_LETTERS[kind] for kind in kinds]
         # Releases that read the list themselves know fewer names.
         params = {name: value for name, value in params.items() if name != "layers_block_type"}

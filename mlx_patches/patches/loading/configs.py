@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from ...core.errors import refusal
+
 Params = dict[str, Any]
 BASE = "mlx_lm.models.base:BaseModelArgs"
 
@@ -27,7 +29,11 @@ def reads(
     def from_dict(cls: Any, params: Params) -> Any:
         """A config of what ``config.json`` says."""
         plain = getattr(importlib.import_module(module), name).from_dict.__func__
-        args = plain(cls, complete(params))
+        completed = complete(params)
+        try:
+            args = plain(cls, completed)
+        except Exception as error:  # the release's word on a config, not a failure of ours
+            raise refusal(error) from None
         if then is not None:
             then(args, params)
         return args

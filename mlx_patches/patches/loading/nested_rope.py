@@ -44,7 +44,7 @@ def old_names(nested: dict[str, Any], params: dict[str, Any], known: Any) -> dic
     old = {name: nested[name] for name in _NAMES if name in nested}
     kind = nested.get("rope_type", nested.get("type", "default"))
     if kind != "default":
-        old[_SCALING] = {name: nested[name] for name in nested if name not in _NAMES}
+        old[_SCALING] = nested  # ropes read the names they know
     return {
         name: value for name, value in old.items() if name in known and params.get(name) is None
     }
