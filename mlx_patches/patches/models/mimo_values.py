@@ -29,7 +29,7 @@ _OWN = ("value_scale", "v_scale")
 def keep_scale(args: Any, params: Params) -> None:
     """Give a config the value scale that ``config.json`` says."""
     if params.get(_KEY) is not None:
-        setattr(args, _KEY, params[_KEY])
+        args.attention_value_scale = params[_KEY]
 
 
 def made(init: Callable[..., Any], attention: Any, args: Any, *more: Any, **kwargs: Any) -> None:

@@ -9,7 +9,7 @@ How
     A call that is valid Python is read as Python, by its syntax and never run; all else goes to
     the release. A tokenizer without a parser that has both tokens gets this one.
 Upstream
-    mlx-lm 0.32.0 (#1239 #1374 #1394).
+    mlx-lm 0.32.0 reads calls by Python's syntax, and looks for the tokens in the vocabulary too.
 Retire when
     No supported release is older than mlx-lm 0.32.
 """
