@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import json
 from types import SimpleNamespace
@@ -30,7 +31,10 @@ def probe(target: Target) -> Result:
         drawn = _drawn(make(SimpleNamespace(sampling=sampling), _tokenizer()))
         left_out = set(_ENDS) - drawn
         return Result(bool(left_out), f"draws {sorted(drawn)} where {_ENDS} end the text")
-    drawn = _drawn(module.make_sampler(1.0, xtc_probability=1.0))
+    make = getattr(module, target.name, None)
+    if make is None or "xtc_probability" not in inspect.signature(make).parameters:
+        raise NotApplicable("this release has no XTC")
+    drawn = _drawn(make(1.0, xtc_probability=1.0))
     return Result(1 not in drawn, f"draws {sorted(drawn)} of probabilities {_PROBABILITIES}")
 
 

@@ -38,7 +38,16 @@ from mlx_patches.patches.generation import (
     top_p_rows,
     xtc_rows,
 )
-from mlx_patches.patches.loading import extra_eos, model_code, norm_shift, phi4_siglip_code
+from mlx_patches.patches.loading import (
+    adapter_tensors,
+    config_names,
+    extra_eos,
+    model_code,
+    nested_rope,
+    norm_shift,
+    phi4_siglip_code,
+    spare_tensors,
+)
 from mlx_patches.patches.masks import (
     aya_masks,
     gated_delta_mask,
@@ -55,8 +64,12 @@ from mlx_patches.patches.models import (
     altup_batch,
     aya_blur,
     falcon_text,
+    lfm2_routing,
+    mimo_values,
     mllama_text,
+    nemotron_steps,
     ngram_context,
+    phimoe_routing,
     recurrent_padding,
     ring_rows,
     row_by_row,
@@ -67,11 +80,13 @@ from mlx_patches.patches.models.batched import offsets
 from mlx_patches.patches.positions import (
     deepstack_rows,
     dynamic_rope,
+    indexer_rope,
     learned_positions,
     long_rope,
     mistral_row_scale,
     prompts,
     rope_deltas,
+    rope_input,
     shared_layer_offset,
 )
 from mlx_patches.patches.server import (
@@ -80,6 +95,7 @@ from mlx_patches.patches.server import (
     limited_media,
     media_limits,
     public_media,
+    pythonic_calls,
     server_batch_error,
     server_cache_bytes,
     server_chunked_hit,
@@ -104,9 +120,68 @@ from mlx_patches.patches.vllm_mlx import (
     sliding_offset,
     sliding_vlm,
     stop_tokens,
+    stored_prefix,
 )
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def experts_by_their_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    def route(block: Any, x: Any) -> Any:
+        import mlx.core as mx
+
+        scores = mx.softmax(block.gate(x), axis=-1) + block.expert_bias
+        chosen = mx.argpartition(scores, kth=-block.top_k, axis=-1)[..., -block.top_k :]
+        weights = mx.take_along_axis(scores, chosen, axis=-1)
+        return chosen, weights / weights.sum(axis=-1, keepdims=True)
+
+    monkeypatch.setattr(lfm2_routing, "route", route)
+
+
+def experts_that_are_all_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phimoe_routing, "JITTER", 1000.0)
+
+
+def indexers_that_rotate_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexer_rope, "rotates_halves", lambda args: False)
+
+
+def scales_that_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mimo_values, "scale_of", lambda attention: None)
+
+
+def limits_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nemotron_steps, "_UNLIMITED", None)
+
+
+def arrays_that_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rope_input, "handle", lambda x: x)
+
+
+def calls_that_are_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pythonic_calls, "find_calls", lambda text: [])
+    monkeypatch.setattr(pythonic_calls, "_START", "<nowhere>")
+
+
+def tensors_that_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_tensors, "misfits", lambda model, file, folder: [])
+
+
+def views_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_prefix, "detached", lambda layers: layers)
+
+
+def names_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nested_rope, "old_names", lambda nested, params, known: {})
+
+
+def configs_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_names, "_LETTERS", dict.fromkeys(config_names._LETTERS, "M"))
+    monkeypatch.setattr(config_names, "_FEED_FORWARD", "nowhere")
+
+
+def tensors_that_are_all_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare_tensors, "is_spare", lambda model, name: False)
 
 
 def handles_that_alias(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -743,4 +818,16 @@ MUTANTS: dict[str, Mutant] = {
     "vlm-thought-prefix": thoughts_as_they_come,
     "tool-arguments": calls_as_they_come,
     "vlm-vision-features": images_that_never_change,
+    "lfm2-moe-routing": experts_by_their_bias,
+    "phimoe-routing": experts_that_are_all_close,
+    "indexer-rope": indexers_that_rotate_pairs,
+    "mimo-value-scale": scales_that_are_dropped,
+    "nemotron-time-steps": limits_that_stay,
+    "rope-input": arrays_that_are_the_callers,
+    "nested-rope": names_that_are_not_read,
+    "config-names": configs_as_they_come,
+    "spare-tensors": tensors_that_are_all_needed,
+    "vllm-stored-prefix": views_that_are_kept,
+    "pythonic-calls": calls_that_are_no_python,
+    "adapter-tensors": tensors_that_all_fit,
 }

@@ -55,6 +55,7 @@ MAY_SET = {
     "patches/caches/": "a cache object that the patched method got or made",
     "patches/models/row_by_row.py": "the positions of a prompt that the model object keeps",
     "patches/vllm_mlx/prefix_hit.py": "a copy of a cache object, which the request owns",
+    "patches/vllm_mlx/stored_prefix.py": "a copy of a cache object, which the prefix cache owns",
     "probes/extra_eos.py": "a module that the probe itself made",
     "probes/gemma4_attention.py": "what a host changed as the probe ran, put back after it",
     "probes/left_padding_alias.py": "a cache object that the probe made",

@@ -6,9 +6,9 @@ Why
 How
     A batch is sampled row by row, each as alone, with its own draw of whether XTC applies.
 Upstream
-    mlx-lm 0.32.0 looks in each row.
+    mlx-lm 0.32.0 looks in each row. Not fixed in mlx-vlm 0.7.10.
 Retire when
-    No supported release is older than mlx-lm 0.32.
+    No supported release looks in the whole batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def several(logits: Any) -> bool:
 PATCH = Patch(
     id="xtc-rows",
     summary="XTC sampling cuts a batch's rows at one row's threshold",
-    targets=(Target("mlx-lm", "mlx_lm.sample_utils", "apply_xtc", around(applied)),),
+    targets=tuple(
+        Target(distribution, f"{package}.sample_utils", "apply_xtc", around(applied))
+        for distribution, package in (("mlx-lm", "mlx_lm"), ("mlx-vlm", "mlx_vlm"))
+    ),
     probe="mlx_patches.probes.xtc_rows:probe",
     module=__name__,
 )

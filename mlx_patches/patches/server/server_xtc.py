@@ -7,11 +7,12 @@ Why
     and all but the least probable are left out.
 How
     The sampler is made of all those tokens in one list, and of a threshold of 0.1 where none is
-    named: by a request, or by who calls ``make_sampler``. A threshold that is named stays.
+    named: by a request, or by who calls ``make_sampler``, mlx-vlm's too. A threshold that is
+    named stays.
 Upstream
-    mlx-lm 0.32.0 (issue 1176).
+    mlx-lm 0.32.0 (issue 1176). ``make_sampler`` of mlx-vlm 0.7.10 is as it was.
 Retire when
-    No supported release is older than mlx-lm 0.32.
+    No supported release has a threshold of zero.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ PATCH = Patch(
     summary="a request with XTC ends the generation of mlx_lm.server, or gets garbage",
     targets=(
         Target("mlx-lm", "mlx_lm.sample_utils", "make_sampler", around(made)),
+        Target("mlx-vlm", "mlx_vlm.sample_utils", "make_sampler", around(made)),
         Target("mlx-lm", "mlx_lm.server", "_make_sampler", around(asked)),
         Target(
             "mlx-lm",

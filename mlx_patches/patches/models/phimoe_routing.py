@@ -1,0 +1,65 @@
+"""Phi-3.5-MoE weighs its experts wrongly: another rule than the one it was trained with.
+
+Why
+    Each of the two experts is weighed among those that come close to it ("sparsemixer"), the
+    second with the first left out. Releases take a softmax of the two best, which gives other
+    weights: the second expert counts far too little.
+How
+    The experts and their weights are computed by the model's rule; the release's block sums the
+    experts' answers. How close is close is 0.01, as in every published config: releases do not
+    keep the config's ``router_jitter_noise``.
+Upstream
+    mlx-lm 0.32.1; mlx-vlm between 0.7.1 and 0.7.10.
+Retire when
+    No supported release takes a softmax of the best experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+from .experts import mixed
+
+_BLOCK = "PhiMoESparseMoeBlock"
+# ``router_jitter_noise`` of the published configs.
+JITTER = 0.01
+
+
+def called(call: Callable[..., Any], block: Any, x: Any) -> Any:
+    """The block's answer (..., width) to hidden states of the same shape."""
+    if hasattr(block, "jitter_eps"):  # only releases that have the rule
+        return call(block, x)
+    return mixed(call, block, x, *route(block.gate(x), block.top_k))
+
+
+def route(gates: Any, count: int) -> tuple[Any, Any]:
+    """The numbers and weights, both (..., count), of the experts of gates (..., experts)."""
+    import mlx.core as mx
+
+    left, chosen, weights = gates, [], []
+    for _ in range(count):
+        best = mx.stop_gradient(mx.argmax(left, axis=-1, keepdims=True))
+        top = mx.take_along_axis(left, best, axis=-1)
+        far = (top - gates) / mx.maximum(mx.abs(gates), top) > 2 * JITTER
+        close = mx.softmax(mx.where(far, -mx.inf, left), axis=-1, precise=True)
+        chosen.append(best)
+        weights.append(mx.take_along_axis(close, best, axis=-1))
+        left = mx.put_along_axis(left, best, mx.array(-mx.inf, left.dtype), axis=-1)
+    return mx.concatenate(chosen, axis=-1), mx.concatenate(weights, axis=-1)
+
+
+PATCH = Patch(
+    id="phimoe-routing",
+    summary="Phi-3.5-MoE weighs its experts by another rule than it was trained with",
+    targets=tuple(
+        Target(distribution, module, f"{_BLOCK}.__call__", around(called))
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.phimoe"),
+            ("mlx-vlm", "mlx_vlm.models.phimoe.language"),
+        )
+    ),
+    probe="mlx_patches.probes.phimoe_routing:probe",
+    module=__name__,
+)

@@ -1,0 +1,52 @@
+"""DeepSeek V3.2 attends to the wrong tokens of a long text.
+
+Why
+    From ``index_topk`` tokens on (2,048), an indexer chooses the tokens that a layer attends to.
+    It rotates its queries and keys in halves; releases rotate them in pairs, as the attention
+    does. The scores mean nothing, and the choice leaves out what matters.
+How
+    The indexer of a model of the type ``deepseek_v32`` is made to rotate in halves. Other models
+    that have it, GLM 5 among them, rotate in pairs and stay as they are.
+Upstream
+    mlx-lm 0.32.0 (#1431, commit 2ed22318). Not fixed in mlx-vlm 0.7.10.
+Retire when
+    No supported release rotates the indexer of DeepSeek V3.2 in pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+_TYPES = ("deepseek_v32",)
+
+
+def made(init: Callable[..., Any], indexer: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+    """An indexer that is being made of a model's config."""
+    init(indexer, args, *more, **kwargs)
+    if rotates_halves(args):
+        indexer.rope.traditional = False
+
+
+def rotates_halves(args: Any) -> bool:
+    """Whether a config is one whose indexer rotates in halves."""
+    if args.model_type not in _TYPES:
+        return False
+    return not getattr(args, "indexer_rope_interleave", False)
+
+
+PATCH = Patch(
+    id="indexer-rope",
+    summary="DeepSeek V3.2 attends to the wrong tokens of a text of over 2,048 tokens",
+    targets=tuple(
+        Target(distribution, module, "Indexer.__init__", around(made))
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.deepseek_v32"),
+            ("mlx-vlm", "mlx_vlm.models.deepseek_v32.language"),
+        )
+    ),
+    probe="mlx_patches.probes.indexer_rope:probe",
+    module=__name__,
+)

@@ -1,0 +1,41 @@
+"""A rope changes the array that it is given: whoever reads it again reads it scaled.
+
+Why
+    LongRoPE and YaRN scale their input with ``x[..., :dims] = ...``, which changes the caller's
+    array too. A layer that uses what it rotated once more gets it scaled: twice, after two calls.
+How
+    The rope gets another handle of the same array. Nothing is copied or added to the graph.
+Upstream
+    mlx-lm 0.31.2 (#1003, commit 2146e4ed).
+Retire when
+    No supported release is older than mlx-lm 0.31.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+
+def rotated(call: Callable[..., Any], rope: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """``x`` (rows, heads, length, width) rotated; ``x`` itself stays."""
+    return call(rope, handle(x), *args, **kwargs)
+
+
+def handle(x: Any) -> Any:
+    """Another object of the same array."""
+    return x.astype(x.dtype)
+
+
+PATCH = Patch(
+    id="rope-input",
+    summary="LongRoPE and YaRN change the array that they are given to rotate",
+    targets=tuple(
+        Target("mlx-lm", "mlx_lm.models.rope_utils", f"{name}.__call__", around(rotated))
+        for name in ("SuScaledRoPE", "YarnRoPE")
+    ),
+    probe="mlx_patches.probes.rope_input:probe",
+    module=__name__,
+)

@@ -1,0 +1,73 @@
+"""Loads adapters into a model of one layer: its own, one of other names, one of other shapes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..core.patch import Target
+from . import Result
+
+WIDTH, RANK = 8, 2
+CONFIG: dict[str, Any] = {
+    "fine_tune_type": "lora",
+    "num_layers": 1,
+    "lora_parameters": {"rank": RANK, "scale": 1.0, "dropout": 0.0, "keys": ["proj"]},
+}
+
+
+def probe(target: Target) -> Result:
+    """Red where an adapter of another model is loaded, or its own is not."""
+    import mlx.core as mx
+
+    load = getattr(importlib.import_module(target.module), target.name)
+    own = {
+        "layers.0.proj.lora_a": mx.ones((WIDTH, RANK)),
+        "layers.0.proj.lora_b": mx.ones((RANK, WIDTH)),
+    }
+    others = {
+        "other names": {f"model.{name}": value for name, value in own.items()},
+        "other shapes": {name: value[:1] for name, value in own.items()},
+    }
+    model = make()
+    if load_into(load, model, own) is not model or model.layers[0].proj.lora_b.max() != 1:
+        return Result(True, "an adapter of the model is not loaded")
+    for what, tensors in others.items():
+        try:
+            load_into(load, make(), tensors)
+        except ValueError:
+            continue
+        return Result(True, f"an adapter of {what} is loaded without a word")
+    return Result(False, "adapters of other models are refused")
+
+
+def make() -> Any:
+    """A model of one layer with one projection."""
+    import mlx.nn as nn
+
+    class Layer(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.proj = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = [Layer()]
+
+    return Model()
+
+
+def load_into(load: Any, model: Any, tensors: dict[str, Any], **config: Any) -> Any:
+    """What ``load`` makes of a model and of an adapter's folder."""
+    import mlx.core as mx
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
+        mx.save_safetensors(str(Path(folder, "adapters.safetensors")), tensors)
+        result = load(model, folder)
+        mx.eval(model.parameters())
+    return result
