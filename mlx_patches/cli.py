@@ -495,6 +495,9 @@ def _print_model(console: Console, model: Any) -> None:
 def _print_scenarios(console: Console, report: Any) -> None:
     here = report.here()
     for one in report.verdicts:
+        if one.metal:
+            where = f"Branches that only Metal takes, {one.release}: {', '.join(one.metal)}"
+            console.print(Text(where))
         table = _table(f"scenario, {one.release}", "as released", "with patches", "here", "needs")
         for cell in one.cells:
             with_ = "not measured" if len(cell.pair) == 1 else "wrong" if cell.still else "right"

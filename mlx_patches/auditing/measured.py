@@ -7,11 +7,12 @@ from functools import cache, partial
 from typing import Any
 
 from ..activation.session import Session
-from ..core.distributions import source_file
+from ..core.distributions import Installed, source_file
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..evidence import store
 from .affected import modules_of, runs
+from .metal import metal_branches
 from .verdict import ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
@@ -37,8 +38,20 @@ def verdicts_of_model(
         evidence = store.load_set(distribution, here.version)
         ids = partial(_likely, current, distribution, family, needs)
         note = _note(current, here.commit, evidence)
-        found.append(judge(evidence, distribution, here.version, family, ids, note))
+        metal = metal_of(here, family)
+        found.append(judge(evidence, distribution, here.version, family, ids, note, metal))
     return tuple(found)
+
+
+def metal_of(here: Installed, family: str) -> Sequence[str]:
+    """The modules in which a family's code has a branch that only Metal takes.
+
+    From what was read of the release; where nobody read it, from its files.
+    """
+    known = store.metal_branches(here.name, here.version)
+    if known is None or here.commit:
+        return metal_branches(_package_of(here.name), family, cache(source_file))
+    return known.get(family, ())
 
 
 def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
@@ -55,10 +68,12 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
         if here is None or evidence is None:
             continue
         note = _note(current, here.commit, evidence)
+        marked = store.metal_branches(distribution, here.version) or {}
         for family in evidence["without"]:
             entry = current.matrix.patches_for(family, distribution)
             likely = partial(ids, distribution, tuple(entry))
-            found.append(judge(evidence, distribution, here.version, family, likely, note))
+            metal = marked.get(family, ())
+            found.append(judge(evidence, distribution, here.version, family, likely, note, metal))
     return tuple(found)
 
 

@@ -15,6 +15,7 @@ from .verdict import ModelVerdict, headline
 
 WIDTH, HEIGHT = 80, 20
 METAL = "Measured on a CPU in float32; not on Metal."
+_BRANCH = "branch that only Metal takes"
 _MOST_IDS = 8
 
 
@@ -256,8 +257,22 @@ def _footer(report: Audit) -> list[str]:
     active = "enabled" if report.active else "not enabled"
     if report.host:
         active = f"enabled for {report.host}"
-    measured = [] if report.unaudited else [METAL]
-    return [*measured, f"Environment: {report.environment} ({active})"]
+    said = [] if report.unaudited else [measured(report)]
+    return [*said, f"Environment: {report.environment} ({active})"]
+
+
+def measured(report: Audit) -> str:
+    """On what the evidence was measured, and what of the code it did not see."""
+    marked = [one for one in report.verdicts if one.metal]
+    if report.model is not None:
+        own = any(one.word != NOT_MEASURED for one in report.verdicts)
+        if marked:
+            return f"{'Measured on a CPU; this' if own else 'This'} family has a {_BRANCH}."
+        return f"{METAL[:-1]}, whose kernels differ." if own else METAL
+    if marked:
+        are = "family has" if len(marked) == 1 else "families have"
+        return f"Measured on a CPU; {len(marked)} {are} a {_BRANCH}."
+    return METAL
 
 
 def _is_finding(report: Audit) -> bool:

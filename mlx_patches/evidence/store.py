@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from ..core.errors import MlxPatchesError
 from .words import CANNOT_BATCH, GREEN, INSENSITIVE, NOT_BUILT, RED, REPAIRED, scenario
 
 _HERE = Path(__file__).parent
+# Release to family to the modules with a branch that only Metal takes: tools/mark_metal.py.
+METAL = _HERE / "metal.json"
 
 
 def folder() -> Path:
@@ -62,6 +64,22 @@ def _read(file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MlxPatchesError(f"{file}: no evidence ({error}); reinstall mlx-patches") from None
     return found
+
+
+@functools.cache
+def metal_branches(distribution: str, version: str) -> Mapping[str, Sequence[str]] | None:
+    """Family to the modules with a branch that only Metal takes, in one release.
+
+    Families without one are not in it; None where nobody read the release.
+
+    Raises:
+        MlxPatchesError: the file is broken.
+    """
+    try:
+        found: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(METAL.read_bytes())
+        return found.get(f"{distribution} {version}")
+    except (OSError, ValueError, AttributeError) as error:
+        raise MlxPatchesError(f"{METAL}: no evidence ({error}); reinstall mlx-patches") from None
 
 
 def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:

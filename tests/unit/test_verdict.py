@@ -250,7 +250,7 @@ def test_twenty_lines_of_eighty_columns(release, evidence, active):
         assert max(map(len, lines)) <= 80, model
         assert lines[0] == screen.top(report)[0][0]
         text = "\n".join(lines)
-        assert screen.METAL in text and "Environment: " in text
+        assert screen.measured(report) in text and "Environment: " in text
         assert screen.rows(lines) <= 20
         fixes = [line for line in lines if line.startswith("Fix: ")]
         assert len(fixes) == (report.exit_code() == 1), model
