@@ -20,6 +20,7 @@ from rich.text import Text
 from . import __version__
 from .core.errors import MlxPatchesError
 from .core.packages import MODEL_PACKAGES
+from .evidence.words import DTYPES, FLOAT32
 
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
@@ -315,6 +316,11 @@ def _pairs(
 )
 @click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
 @click.option("--weights", type=Path, metavar="FOLDER", help="Load the model in this folder.")
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="Of the tiny models' weights.  [default: float32]",
+)
 def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -326,6 +332,7 @@ def lab(
     timeout: float,
     config: Path | None,
     weights: Path | None,
+    dtype: str | None,
 ) -> None:
     """Measure the batch invariance of the installed model families, tiny and with random weights.
 
@@ -336,7 +343,10 @@ def lab(
 
     if config and weights:
         raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
-    tasks = runner.tasks(models, scenarios, mode or "both", config, every_patch, weights)
+    if dtype and weights:
+        raise click.UsageError("--weights takes a model as it is, in its own --dtype")
+    kind = dtype or FLOAT32
+    tasks = runner.tasks(models, scenarios, mode or "both", config, every_patch, weights, kind)
     with report.progress(len(tasks)) as tell:
         rows = runner.run(tasks, jobs, timeout, out, tell)
     if as_json:

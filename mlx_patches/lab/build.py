@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from ..core.packages import package_of
+from ..evidence.words import FLOAT32
 from ..probes import NotApplicable
-from . import EXACT, Family, LabModel, NotBuilt, Tolerance
+from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
 from .shrink import LAYERS, VOCABULARY, WINDOW, instance, shrink_config, small_config
 
 OVERRIDES = Path(__file__).parent / "overrides.toml"
@@ -22,8 +23,19 @@ _PROMPT = 10
 MAX_PARAMETERS = 20_000_000
 
 
-def build(family: Family, seed: int = 0, config: dict[str, Any] | None = None) -> LabModel:
+def build(
+    family: Family,
+    seed: int = 0,
+    config: dict[str, Any] | None = None,
+    dtype: str = FLOAT32,
+) -> LabModel:
     """Build a family's model; from a user's config where one is given.
+
+    Args:
+        family: which.
+        seed: of the weights, which are the same in each dtype up to its rounding.
+        config: the user's.
+        dtype: of the weights; some families keep a few of theirs in float32, as when converted.
 
     Raises:
         NotBuilt: with the reason.
@@ -38,10 +50,17 @@ def build(family: Family, seed: int = 0, config: dict[str, Any] | None = None) -
         raise NotBuilt(f"{type(error).__name__}: {text}") from error
     _refuse_giants(model)
     _draw_weights(model, seed)
-    return lab_model(family, model, small, EXACT)
+    _cast(model, dtype)
+    return lab_model(family, model, small, TOLERANCES[dtype], dtype)
 
 
-def lab_model(family: Family, model: Any, config: dict[str, Any], tolerance: Tolerance) -> LabModel:
+def lab_model(
+    family: Family,
+    model: Any,
+    config: dict[str, Any],
+    tolerance: Tolerance,
+    dtype: str = FLOAT32,
+) -> LabModel:
     """What the scenarios need of a language model that was built from this config."""
     inner = config.get("text_config") or {}
     vocabulary = int(config.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
@@ -65,6 +84,7 @@ def lab_model(family: Family, model: Any, config: dict[str, Any], tolerance: Tol
         make_batch_cache=lambda padding: _batch_cache(model, family, padding),
         module=model,
         tolerance=tolerance,
+        dtype=dtype,
     )
 
 
@@ -277,6 +297,23 @@ def _draw_weights(model: Any, seed: int) -> None:
 
     model.update(tree_map_with_path(draw, model.parameters()))
     model.eval()
+    mx.eval(model.parameters())
+
+
+def _cast(model: Any, dtype: str) -> None:
+    """Weights of a dtype, but those that the release's own converter leaves alone."""
+    import mlx.core as mx
+    from mlx.utils import tree_map_with_path
+
+    if dtype == FLOAT32:
+        return
+    kind, casts = getattr(mx, dtype), getattr(model, "cast_predicate", lambda path: True)
+
+    def cast(path: str, value: Any) -> Any:
+        change = mx.issubdtype(value.dtype, mx.floating) and casts(path)
+        return value.astype(kind) if change else value
+
+    model.update(tree_map_with_path(cast, model.parameters()))
     mx.eval(model.parameters())
 
 
