@@ -57,6 +57,11 @@ def cli() -> None:
 @cli.command()
 @click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
 @click.option("--host", metavar="DISTRIBUTION", help="Say what to do for this host server.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure the folder's own config, made small: takes up to 30 s, runs no code of it.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Every patch, with its targets.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict alone.")
 @click.option(
@@ -80,6 +85,7 @@ def cli() -> None:
 def audit(
     model: str | None,
     host: str | None,
+    measure: bool,
     verbose: bool,
     quiet: bool,
     form: str,
@@ -98,7 +104,8 @@ def audit(
     from .auditing.audit import audit as make_audit
 
     form = "json" if as_json else form
-    report = make_audit(model, host, models=form == "json" or html is not None)
+    evidence = _measured(model) if measure else None
+    report = make_audit(model, host, form == "json" or html is not None, evidence)
     code = report.exit_code(strict, fail_on)
     if html is not None:
         from .evidence.store import load
@@ -115,6 +122,20 @@ def audit(
     else:
         _print_audit(report, code, verbose or show_all, show_all)
     sys.exit(code)
+
+
+def _measured(model: str | None) -> dict[str, dict[str, Any]]:
+    """What the lab sees of a folder's own config, made small."""
+    from .auditing.models import folder_of
+    from .lab import report
+    from .lab.folder import evidence_of
+
+    folder = folder_of(model) if model else None
+    if folder is None:
+        raise click.UsageError("--measure needs --model with a model's folder or its config.json")
+    with report.steps() as tell:
+        tell(f"{folder.model_type}: without the patches, and with them")
+        return evidence_of(folder.path)
 
 
 @cli.command()

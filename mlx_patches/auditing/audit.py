@@ -24,11 +24,12 @@ from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
 from ..core.packages import MODEL_PACKAGES, SERVERS
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
+from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.matrix import BrokenSet, Warned
 from . import conflicts, hosts, sound
 from .affected import affected_models, measured_here
-from .measured import unmeasured, verdicts_of_all, verdicts_of_model
+from .measured import Evidence, unmeasured, verdicts_of_all, verdicts_of_model
 from .models import ModelFolder, folder_of, implementations
 from .severity import of_patch
 from .verdict import Here, ModelVerdict, headline
@@ -68,7 +69,8 @@ class Audit:
 
     ``verdicts`` are the model's, or those of every family that was measured in the installed
     releases; ``unmeasured`` names the releases without evidence. ``unaudited`` says why nothing
-    could be audited, ``environment`` which one was looked at.
+    could be audited, ``environment`` which one was looked at. ``measured`` is the device and the
+    dtype where the model's own config was measured for this report.
     """
 
     distributions: tuple[Installed, ...]
@@ -87,6 +89,7 @@ class Audit:
     unmeasured: tuple[str, ...] = ()
     unaudited: tuple[str, ...] = ()
     environment: str = sys.prefix
+    measured: tuple[str, str] | None = None
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -192,6 +195,9 @@ class Audit:
             "host": self.host,
             "unaudited": list(self.unaudited),
             "unmeasured": list(self.unmeasured),
+            "measured": dict(zip(("device", "dtype"), self.measured, strict=True))
+            if self.measured
+            else None,
             "verdicts": [one.as_dict(self.here()) for one in self.verdicts],
             "distributions": [
                 {"name": d.name, "version": d.version, "commit": d.commit, "editable": d.editable}
@@ -225,8 +231,20 @@ class Audit:
         }
 
 
-def audit(model: str | None = None, host: str | None = None, models: bool = True) -> Audit:
-    """See ``mlx_patches.audit``; ``models`` asks for the table of affected models, too."""
+def audit(
+    model: str | None = None,
+    host: str | None = None,
+    models: bool = True,
+    evidence: Evidence | None = None,
+) -> Audit:
+    """See ``mlx_patches.audit``.
+
+    Args:
+        model: a model type, or a model's folder.
+        host: a host server's distribution.
+        models: asks for the table of affected models, too.
+        evidence: distribution to what was measured of the model's own config just now.
+    """
     current = sound.session_of_readable()
     if host is not None and not canonical(host).strip("-"):
         raise MlxPatchesError("--host needs the name of a distribution")
@@ -245,7 +263,7 @@ def audit(model: str | None = None, host: str | None = None, models: bool = True
     if report is None:
         ids, verdicts = relevant, verdicts_of_all(current, needed)
     else:
-        verdicts = verdicts_of_model(current, report.families, needed)
+        verdicts = verdicts_of_model(current, report.families, needed, evidence)
         named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
@@ -283,6 +301,7 @@ def audit(model: str | None = None, host: str | None = None, models: bool = True
         verdicts=verdicts,
         unmeasured=unmeasured(current),
         unaudited=sound.unaudited(current, relevant, report.families if report else {}, _declared),
+        measured=next(map(measured_on, evidence.values()), None) if evidence else None,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
 

@@ -16,12 +16,14 @@ from .metal import metal_branches
 from .verdict import ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
+# Distribution to evidence of it.
+Evidence = Mapping[str, Mapping[str, Any]]
 # What of a set's versions a verdict depends on.
 _MATTER = ("mlx", *MODEL_PACKAGES.values())
 
 
 def verdicts_of_model(
-    current: Session, families: Mapping[str, str], needs: Needs
+    current: Session, families: Mapping[str, str], needs: Needs, measured: Evidence | None = None
 ) -> tuple[ModelVerdict, ...]:
     """The verdict on a model in each package that implements it.
 
@@ -29,15 +31,23 @@ def verdicts_of_model(
         current: whose registry, matrix and installed releases are asked.
         families: distribution to the module that implements the model there.
         needs: whether the installed release of a target needs the patch there.
+        measured: distribution to what was measured of this very model here, in place of what the
+            lab has of its family.
     """
     found = []
     for distribution, family in families.items():
         here = current.installed(distribution)
         if here is None:
             continue
-        evidence = store.load_set(distribution, here.version)
+        evidence: Mapping[str, Any] | None = (
+            store.load_set(distribution, here.version)
+            if measured is None
+            else measured.get(distribution)
+        )
         ids = partial(_likely, current, distribution, family, needs)
         note = _note(current, here.commit, evidence)
+        if measured is not None:
+            note = str(evidence["note"]) if evidence else ""
         metal = metal_of(here, family)
         found.append(judge(evidence, distribution, here.version, family, ids, note, metal))
     return tuple(found)

@@ -82,6 +82,8 @@ SCENARIOS = {
     "engine": Scenario("the release's own batch engine"),
     "batch-generate": Scenario("batch_generate"),
     "batch-generate-images": Scenario("batch_generate with images"),
+    # A process that did not come to its end.
+    "process": Scenario("the whole run", CRASH, batch=False),
 }
 
 

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,8 @@ from .shrink import LAYERS, VOCABULARY, WINDOW, instance, shrink_config, small_c
 
 OVERRIDES = Path(__file__).parent / "overrides.toml"
 _PROMPT = 10
+# What families call the config class of their text model.
+_TEXT_CLASSES = ("TextConfig", "TextModelArgs", "TextArgs")
 MAX_PARAMETERS = 20_000_000
 
 
@@ -123,6 +125,11 @@ def _model(
     if family.distribution == "mlx-lm":
         args = module.ModelArgs
         derived = {"model_type": family.name, **_nested(module), **_by_source(module)}
+        if config is not None and "text_config" in inspect.signature(args).parameters:
+            # As the release's own from_dict does of a config that is the text model's alone.
+            config = config if "text_config" in config else {"text_config": config, **config}
+        if config is not None and isinstance(config.get("text_config"), dict):
+            config = {**config, "text_config": _shrunk_inner(module, config["text_config"])}
         small = _config(
             args,
             config,
@@ -174,13 +181,31 @@ def _by_source(module: ModuleType) -> dict[str, Any]:
     return derived
 
 
+def _inner_modules(module: ModuleType) -> Iterator[ModuleType]:
+    """The models of mlx-lm that another one imports, to be built around one of them."""
+    for value in vars(module).values():
+        if isinstance(value, ModuleType) and value is not module and hasattr(value, "ModelArgs"):
+            yield value
+
+
+def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
+    """A user's text config made small, by the config class of the text model that takes it."""
+    inner = list(_inner_modules(module))
+    # A wrapper of several models takes the one that the config names.
+    named = [one for one in inner if one.__name__.endswith(f".{config.get('model_type')}")]
+    for one in named or inner:
+        return shrink_config(config, one.ModelArgs)
+    for owner in [importlib.import_module(base.__module__) for base in module.Model.__mro__[:2]]:
+        for name in _TEXT_CLASSES:
+            if hasattr(owner, name):
+                return shrink_config(config, getattr(owner, name))
+    return config
+
+
 def _nested(module: ModuleType) -> dict[str, Any]:
     """The config of the text model that a multimodal wrapper of mlx-lm is built around."""
-    for value in vars(module).values():
-        inner = value if isinstance(value, ModuleType) else None
-        args = getattr(inner, "ModelArgs", None)
-        if args is None or inner is None or inner is module:
-            continue
+    for inner in _inner_modules(module):
+        args = inner.ModelArgs
         name = inner.__name__.rpartition(".")[2]
         overrides = _overrides_of("mlx-lm", name)
         text = small_config(args, {"model_type": name, **_by_source(inner), **overrides})
@@ -189,7 +214,7 @@ def _nested(module: ModuleType) -> dict[str, Any]:
     overrides = _overrides_of("mlx-lm", name).get("text_config", {})
     bases = [importlib.import_module(base.__module__) for base in module.Model.__mro__[:2]]
     for owner in bases:
-        for text_class in ("TextConfig", "TextModelArgs", "TextArgs"):
+        for text_class in _TEXT_CLASSES:
             if hasattr(owner, text_class):
                 derived = {**_by_source(owner), **overrides}
                 return {"text_config": small_config(getattr(owner, text_class), derived)}

@@ -17,6 +17,8 @@ from ..activation import settings
 from ..auditing.models import implementations, read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
+from ..core.files import quoted
+from ..core.model_files import read_object
 from ..core.packages import CORE, MODEL_PACKAGES
 from ..evidence.words import FLOAT32, RED, VERDICTS
 from . import Family
@@ -25,6 +27,7 @@ from .child import BUILD
 DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario of a family whose process did not come to its end.
 PROCESS = "process"
+TIMED_OUT = "timed out"
 SECONDS = 120.0
 # How each line of a file of rows begins.
 _BEGINS = '{"environment": "'
@@ -149,6 +152,11 @@ def tasks(
     names = tuple(name for name in SCENARIOS if not scenarios or name in scenarios)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
     found = chosen(models, folder or weights)
+    if folder is not None and (code := read_object(folder / "config.json").get("model_file")):
+        raise MlxPatchesError(
+            f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the model is code of its"
+            " folder, which the lab does not run"
+        )
     return [
         Task(f, p, names, folder, p and every_patch, weights, dtype) for f in found for p in patched
     ]
@@ -169,7 +177,7 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
         except subprocess.TimeoutExpired:
             process.kill()
             out, errors = process.communicate()
-            end = f"timed out after {seconds:g} s"
+            end = f"{TIMED_OUT} after {seconds:g} s"
         except BaseException:
             process.kill()
             raise

@@ -150,7 +150,7 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     assert "branch" not in screen.measured(report_of(plain))
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
     assert screen.measured(report_of(strange)) == (
-        "This family has a branch that only Metal takes."
+        "Not measured; this family has a branch that only Metal takes."
     )
     both = screen.measured(report_of(branch, plain, model=""))
     assert both == "Measured on a CPU; 1 family has a branch that only Metal takes."
