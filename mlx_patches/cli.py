@@ -207,21 +207,24 @@ def _plain(text: str) -> str:
 @click.option(
     "--profile", metavar="NAME", help="Only the patches of: batch, server, security, safe."
 )
-def list_patches(profile: str | None) -> None:
-    """List every patch, its profiles, and whose it is where it is not ours."""
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_patches(profile: str | None, as_json: bool) -> None:
+    """List every patch, its status here, its profiles, and whose it is where it is not ours."""
     from .activation import contributions, profiles
     from .activation.session import session
+    from .auditing.listing import listed
 
     current = session()
     if profile is not None:
         profiles.choose(profile)
-    table = _table("patch", "profiles", "without it", "from")
-    for patch in current.registry:
-        area = current.registry.area(patch.id)
-        of = profiles.profiles_of(area, patch.id, by_default=not patch.optional)
-        if profile is None or set(of) & set(profile.replace(",", " ").split()):
-            origin = current.registry.origin(patch.id)
-            table.add_row(patch.id, ", ".join(of) or "optional", patch.summary, origin)
+    rows = listed(profile)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
+        return
+    table = _table("patch", "here", "profiles", "without it", "from")
+    for one in rows:
+        of = ", ".join(one.profiles) or "optional"
+        table.add_row(one.patch, _styled(one.status), of, one.summary, one.origin)
     _console().print(table)
     for name in contributions.blocked(current.disabled):
         click.echo(f"left out by MLX_PATCHES_DISABLE: the patches of {name}")

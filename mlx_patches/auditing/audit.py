@@ -6,6 +6,7 @@ rest, so that it needs no import of MLX or of any release.
 
 from __future__ import annotations
 
+import logging
 import platform
 import sys
 from collections.abc import Collection
@@ -15,7 +16,7 @@ from typing import Any
 
 from .. import __version__
 from ..activation import boot, contributions, settings
-from ..activation.profiles import PROFILES
+from ..activation.profiles import DEFAULT, PROFILES, choose
 from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
@@ -33,6 +34,8 @@ from .measured import Evidence, unmeasured, verdicts_of_all, verdicts_of_model
 from .models import ModelFolder, folder_of, implementations
 from .severity import of_patch
 from .verdict import Here, ModelVerdict, headline
+
+logger = logging.getLogger("mlx_patches")
 
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
@@ -268,10 +271,11 @@ def audit(
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
+    asked = _asked_for(current)
     live = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
     own = {*report.rows, *MODEL_PACKAGES.values()} if report else set()
     outcomes = tuple(
-        live.get((patch.id, target.path)) or _unasked(current, patch, target, active)
+        live.get((patch.id, target.path)) or _unasked(current, patch, target, active, asked)
         for patch in map(current.registry.get, ids)
         for target in patch.targets
         if report is None or target.distribution in own
@@ -324,9 +328,9 @@ def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
     """The state of a patch's targets in this environment."""
     current = session()
     live = {o.target: o for o in current.status(held_elsewhere=True) if o.patch == patch.id}
-    active = _active(current)
+    active, asked = _active(current), _asked_for(current)
     return tuple(
-        live.get(target.path) or _unasked(current, patch, target, active)
+        live.get(target.path) or _unasked(current, patch, target, active, asked)
         for target in patch.targets
     )
 
@@ -338,7 +342,23 @@ def _active(current: Session, host: str | None = None) -> bool:
     return current.active or (by_itself and not settings.off())
 
 
-def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Outcome:
+def _asked_for(current: Session) -> frozenset[str]:
+    """The optional patches that this environment asks for, by their ids or by a profile.
+
+    As ``Session.asks_for`` says of each; a mistyped profile is warned about once for all of them.
+    """
+    names = settings.profile() or boot.profile() or DEFAULT
+    try:
+        also = choose(names).also
+    except MlxPatchesError as error:
+        logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
+        also = PROFILES[boot.SAFE].also
+    return frozenset(current.enabled) | also
+
+
+def _unasked(
+    current: Session, patch: Patch, target: Target, active: bool, asked: Collection[str]
+) -> Outcome:
     """The state of a target that this process did not ask for."""
     verdict = judge_file(current, patch, target)
     if not verdict.ok:
@@ -346,7 +366,7 @@ def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Ou
     elif current.switched_off(patch.id):
         status, reason = Status.DISABLED, f"switched off by {settings.DISABLE}"
         by_choice = True
-    elif patch.optional and not current.asks_for(patch.id):
+    elif patch.optional and patch.id not in asked:
         status, reason = Status.DISABLED, f"{_OPTIONAL}; {verdict.reason}"
         by_choice = True
     elif active:
