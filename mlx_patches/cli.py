@@ -20,6 +20,7 @@ from rich.text import Text
 from . import __version__
 from .core.errors import MlxPatchesError
 from .core.packages import MODEL_PACKAGES
+from .evidence.words import DTYPES, FLOAT32
 
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
@@ -56,6 +57,11 @@ def cli() -> None:
 @cli.command()
 @click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
 @click.option("--host", metavar="DISTRIBUTION", help="Say what to do for this host server.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure the folder's own config, made small: takes up to 30 s, runs no code of it.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Every patch, with its targets.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict alone.")
 @click.option(
@@ -79,6 +85,7 @@ def cli() -> None:
 def audit(
     model: str | None,
     host: str | None,
+    measure: bool,
     verbose: bool,
     quiet: bool,
     form: str,
@@ -97,7 +104,8 @@ def audit(
     from .auditing.audit import audit as make_audit
 
     form = "json" if as_json else form
-    report = make_audit(model, host, models=form == "json" or html is not None)
+    evidence = _measured(model) if measure else None
+    report = make_audit(model, host, form == "json" or html is not None, evidence)
     code = report.exit_code(strict, fail_on)
     if html is not None:
         from .evidence.store import load
@@ -114,6 +122,20 @@ def audit(
     else:
         _print_audit(report, code, verbose or show_all, show_all)
     sys.exit(code)
+
+
+def _measured(model: str | None) -> dict[str, dict[str, Any]]:
+    """What the lab sees of a folder's own config, made small."""
+    from .auditing.models import folder_of
+    from .lab import report
+    from .lab.folder import evidence_of
+
+    folder = folder_of(model) if model else None
+    if folder is None:
+        raise click.UsageError("--measure needs --model with a model's folder or its config.json")
+    with report.steps() as tell:
+        tell(f"{folder.model_type}: without the patches, and with them")
+        return evidence_of(folder.path)
 
 
 @cli.command()
@@ -185,21 +207,24 @@ def _plain(text: str) -> str:
 @click.option(
     "--profile", metavar="NAME", help="Only the patches of: batch, server, security, safe."
 )
-def list_patches(profile: str | None) -> None:
-    """List every patch, its profiles, and whose it is where it is not ours."""
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_patches(profile: str | None, as_json: bool) -> None:
+    """List every patch, its status here, its profiles, and whose it is where it is not ours."""
     from .activation import contributions, profiles
     from .activation.session import session
+    from .auditing.listing import listed
 
     current = session()
     if profile is not None:
         profiles.choose(profile)
-    table = _table("patch", "profiles", "without it", "from")
-    for patch in current.registry:
-        area = current.registry.area(patch.id)
-        of = profiles.profiles_of(area, patch.id, by_default=not patch.optional)
-        if profile is None or set(of) & set(profile.replace(",", " ").split()):
-            origin = current.registry.origin(patch.id)
-            table.add_row(patch.id, ", ".join(of) or "optional", patch.summary, origin)
+    rows = listed(profile)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
+        return
+    table = _table("patch", "here", "profiles", "without it", "from")
+    for one in rows:
+        of = ", ".join(one.profiles) or "optional"
+        table.add_row(one.patch, _styled(one.status), of, one.summary, one.origin)
     _console().print(table)
     for name in contributions.blocked(current.disabled):
         click.echo(f"left out by MLX_PATCHES_DISABLE: the patches of {name}")
@@ -315,6 +340,11 @@ def _pairs(
 )
 @click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
 @click.option("--weights", type=Path, metavar="FOLDER", help="Load the model in this folder.")
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="Of the tiny models' weights.  [default: float32]",
+)
 def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -326,6 +356,7 @@ def lab(
     timeout: float,
     config: Path | None,
     weights: Path | None,
+    dtype: str | None,
 ) -> None:
     """Measure the batch invariance of the installed model families, tiny and with random weights.
 
@@ -336,7 +367,10 @@ def lab(
 
     if config and weights:
         raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
-    tasks = runner.tasks(models, scenarios, mode or "both", config, every_patch, weights)
+    if dtype and weights:
+        raise click.UsageError("--weights takes a model as it is, in its own --dtype")
+    kind = dtype or FLOAT32
+    tasks = runner.tasks(models, scenarios, mode or "both", config, every_patch, weights, kind)
     with report.progress(len(tasks)) as tell:
         rows = runner.run(tasks, jobs, timeout, out, tell)
     if as_json:
@@ -495,6 +529,9 @@ def _print_model(console: Console, model: Any) -> None:
 def _print_scenarios(console: Console, report: Any) -> None:
     here = report.here()
     for one in report.verdicts:
+        if one.metal:
+            where = f"Branches that only Metal takes, {one.release}: {', '.join(one.metal)}"
+            console.print(Text(where))
         table = _table(f"scenario, {one.release}", "as released", "with patches", "here", "needs")
         for cell in one.cells:
             with_ = "not measured" if len(cell.pair) == 1 else "wrong" if cell.still else "right"

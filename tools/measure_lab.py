@@ -4,6 +4,7 @@
     python tools/measure_lab.py --shard 1/8
     python tools/measure_lab.py --part with --again       after a patch has changed
     python tools/measure_lab.py --scenario trim --again   after a scenario has changed
+    python tools/measure_lab.py --dtype bfloat16          another dtype, in a file of its own
     python tools/measure_lab.py --write                   only what is written from it
 
 A cell is a letter: g green, r red, n not applicable, i insensitive, x not built; once without
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import measure_matrix
 import release_sets
@@ -36,7 +37,15 @@ from mlx_patches.auditing import recommend  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.evidence import store  # noqa: E402
 from mlx_patches.evidence.store import cell_pairs, fate  # noqa: E402
-from mlx_patches.evidence.words import FATES, LETTERS  # noqa: E402
+from mlx_patches.evidence.words import (  # noqa: E402
+    CPU,
+    DEVICES,
+    DTYPES,
+    FATES,
+    FLOAT32,
+    LETTERS,
+    place_of,
+)
 from mlx_patches.patches import catalogue  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
@@ -56,14 +65,32 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument("--no-needs", action="store_true", help="attribute no repair to a patch")
     parser.add_argument("--write", action="store_true", help="measure nothing")
+    parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="of the weights")
+    parser.add_argument("--device", choices=DEVICES, default=CPU, help="what MLX computes on here")
     options = parser.parse_args()
+    place = Place(options.device, options.dtype)
     parts = (options.part,) if options.part else ("without", "with")
     index, count = map(int, options.shard.split("/"))
     for one in [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]:
         if not options.write and (not options.sets or one.name in options.sets):
             only = Only(tuple(options.scenario), tuple(options.model))
-            measure(one, parts, options.jobs, options.again, only, not options.no_needs)
+            measure(one, parts, options.jobs, options.again, only, not options.no_needs, place)
     write(load())
+
+
+class Place(NamedTuple):
+    """What MLX computes on, and the dtype of the weights."""
+
+    device: str = CPU
+    dtype: str = FLOAT32
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a file of evidence says of it; that of a CPU in float32 says nothing."""
+        return {} if self == PLAIN else self._asdict()
+
+
+PLAIN = Place()
 
 
 @dataclass(frozen=True)
@@ -110,8 +137,8 @@ def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def file_of(one: ReleaseSet) -> Path:
-    return EVIDENCE / f"{one.slug}.json"
+def file_of(one: ReleaseSet, place: Place = PLAIN) -> Path:
+    return EVIDENCE / store.file_name(one.slug, *place)
 
 
 def measure(
@@ -121,10 +148,12 @@ def measure(
     again: bool,
     only: Only = Only(),
     attribute: bool = True,
+    place: Place = PLAIN,
 ) -> None:
     """Add to a set's evidence the parts that it lacks, or some cells of them."""
-    file = file_of(one)
-    evidence: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"set": one.name}
+    file = file_of(one, place)
+    fresh_file: dict[str, Any] = {"set": one.name, **place.facts}
+    evidence = json.loads(file.read_text()) if file.exists() else fresh_file
     todo = [part for part in parts if again or part not in evidence]
     if only.families:
         known = evidence.get("without", {})
@@ -135,12 +164,12 @@ def measure(
     with release_sets.environment(one) as python:
         evidence["versions"] = measure_matrix.versions(python)
         for part in todo:
-            rows = cells(one, python, part, jobs, only)
+            rows = cells(one, python, part, jobs, only, place)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
                 evidence[name] = updated(evidence.get(name, {}), found, only)
         if "with" in evidence and attribute:
             before = evidence.get("needs", {}) if only.families else {}
-            fresh = needs(one, python, evidence, jobs, only)
+            fresh = needs(one, python, evidence, jobs, only, place)
             evidence["needs"] = dict(sorted({**before, **fresh}.items()))
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(evidence, indent=1) + "\n")
@@ -161,9 +190,12 @@ def updated(old: Cells, new: Cells, only: Only) -> Cells:
     return {family: named for family, named in both.items() if named}
 
 
-def cells(one: ReleaseSet, python: Path, part: str, jobs: int, only: Only) -> list[dict[str, Any]]:
+def cells(
+    one: ReleaseSet, python: Path, part: str, jobs: int, only: Only, place: Place = PLAIN
+) -> list[dict[str, Any]]:
     """Run the lab in an environment of the set; the rows of its own families."""
     flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
+    flags += ["--dtype", place.dtype]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cells.jsonl"
         command = [
@@ -177,6 +209,8 @@ def cells(one: ReleaseSet, python: Path, part: str, jobs: int, only: Only) -> li
         ]
         measure_matrix.run(python, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
         rows = [json.loads(line) for line in out.read_text().splitlines()]
+    if other := {row["device"] for row in rows} - {place.device, ""}:
+        raise SystemExit(f"MLX computes on {', '.join(other)} here: give --device")
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
     return sorted(own, key=lambda row: str(row["family"]))
 
@@ -199,7 +233,12 @@ def details(rows: list[dict[str, Any]]) -> Cells:
 
 
 def needs(
-    one: ReleaseSet, python: Path, evidence: dict[str, Any], jobs: int, only: Only
+    one: ReleaseSet,
+    python: Path,
+    evidence: dict[str, Any],
+    jobs: int,
+    only: Only,
+    place: Place = PLAIN,
 ) -> dict[str, dict[str, list[str]]]:
     """For each repaired cell of the families measured, the patches that it needs."""
     repaired = {
@@ -210,6 +249,7 @@ def needs(
 
     def attributed(family: str) -> dict[str, list[str]]:
         command = ["-m", "mlx_patches.lab.attribute", f"{one.distribution}:{family}"]
+        command += ["--dtype", place.dtype]
         for name in repaired[family]:
             command += ["--scenario", name]
         found: dict[str, list[str]] = json.loads(measure_matrix.run(python, *command))
@@ -290,7 +330,9 @@ def defects(one: dict[str, Any]) -> list[str]:
     lines = ["| what it says | reproduce | families |", "|---|---|---|"]
     for said_, found in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
         family, names = min(found.items())
-        command = f"`mlx-patches lab --model {family} --scenario {names[0]}`"
+        name, _, dtype = place_of(names[0])
+        kind = "" if dtype == FLOAT32 else f" --dtype {dtype}"
+        command = f"`mlx-patches lab --model {family} --scenario {name}{kind}`"
         lines.append(f"| {said_} | {command} | {few(found)} |")
     return lines
 

@@ -6,6 +6,7 @@ rest, so that it needs no import of MLX or of any release.
 
 from __future__ import annotations
 
+import logging
 import platform
 import sys
 from collections.abc import Collection
@@ -15,7 +16,7 @@ from typing import Any
 
 from .. import __version__
 from ..activation import boot, contributions, settings
-from ..activation.profiles import PROFILES
+from ..activation.profiles import DEFAULT, PROFILES, choose
 from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
@@ -24,14 +25,17 @@ from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
 from ..core.packages import MODEL_PACKAGES, SERVERS
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
+from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, sound
 from .affected import affected_models, measured_here
-from .measured import unmeasured, verdicts_of_all, verdicts_of_model
+from .measured import Evidence, unmeasured, verdicts_of_all, verdicts_of_model
 from .models import ModelFolder, folder_of, implementations
 from .severity import of_patch
 from .verdict import Here, ModelVerdict, headline
+
+logger = logging.getLogger("mlx_patches")
 
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
@@ -68,7 +72,8 @@ class Audit:
 
     ``verdicts`` are the model's, or those of every family that was measured in the installed
     releases; ``unmeasured`` names the releases without evidence. ``unaudited`` says why nothing
-    could be audited, ``environment`` which one was looked at.
+    could be audited, ``environment`` which one was looked at. ``measured`` is the device and the
+    dtype where the model's own config was measured for this report.
     """
 
     distributions: tuple[Installed, ...]
@@ -87,6 +92,7 @@ class Audit:
     unmeasured: tuple[str, ...] = ()
     unaudited: tuple[str, ...] = ()
     environment: str = sys.prefix
+    measured: tuple[str, str] | None = None
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -192,6 +198,9 @@ class Audit:
             "host": self.host,
             "unaudited": list(self.unaudited),
             "unmeasured": list(self.unmeasured),
+            "measured": dict(zip(("device", "dtype"), self.measured, strict=True))
+            if self.measured
+            else None,
             "verdicts": [one.as_dict(self.here()) for one in self.verdicts],
             "distributions": [
                 {"name": d.name, "version": d.version, "commit": d.commit, "editable": d.editable}
@@ -225,8 +234,20 @@ class Audit:
         }
 
 
-def audit(model: str | None = None, host: str | None = None, models: bool = True) -> Audit:
-    """See ``mlx_patches.audit``; ``models`` asks for the table of affected models, too."""
+def audit(
+    model: str | None = None,
+    host: str | None = None,
+    models: bool = True,
+    evidence: Evidence | None = None,
+) -> Audit:
+    """See ``mlx_patches.audit``.
+
+    Args:
+        model: a model type, or a model's folder.
+        host: a host server's distribution.
+        models: asks for the table of affected models, too.
+        evidence: distribution to what was measured of the model's own config just now.
+    """
     current = sound.session_of_readable()
     if host is not None and not canonical(host).strip("-"):
         raise MlxPatchesError("--host needs the name of a distribution")
@@ -245,15 +266,16 @@ def audit(model: str | None = None, host: str | None = None, models: bool = True
     if report is None:
         ids, verdicts = relevant, verdicts_of_all(current, needed)
     else:
-        verdicts = verdicts_of_model(current, report.families, needed)
+        verdicts = verdicts_of_model(current, report.families, needed, evidence)
         named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
+    asked = _asked_for(current)
     live = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
     own = {*report.rows, *MODEL_PACKAGES.values()} if report else set()
     outcomes = tuple(
-        live.get((patch.id, target.path)) or _unasked(current, patch, target, active)
+        live.get((patch.id, target.path)) or _unasked(current, patch, target, active, asked)
         for patch in map(current.registry.declared, ids)
         for target in patch.targets
         if report is None or target.distribution in own
@@ -283,6 +305,7 @@ def audit(model: str | None = None, host: str | None = None, models: bool = True
         verdicts=verdicts,
         unmeasured=unmeasured(current),
         unaudited=sound.unaudited(current, relevant, report.families if report else {}, _declared),
+        measured=next(map(measured_on, evidence.values()), None) if evidence else None,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
 
@@ -305,9 +328,9 @@ def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
     """The state of a patch's targets in this environment."""
     current = session()
     live = {o.target: o for o in current.status(held_elsewhere=True) if o.patch == patch.id}
-    active = _active(current)
+    active, asked = _active(current), _asked_for(current)
     return tuple(
-        live.get(target.path) or _unasked(current, patch, target, active)
+        live.get(target.path) or _unasked(current, patch, target, active, asked)
         for target in patch.targets
     )
 
@@ -319,7 +342,23 @@ def _active(current: Session, host: str | None = None) -> bool:
     return current.active or (by_itself and not settings.off())
 
 
-def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Outcome:
+def _asked_for(current: Session) -> frozenset[str]:
+    """The optional patches that this environment asks for, by their ids or by a profile.
+
+    As ``Session.asks_for`` says of each; a mistyped profile is warned about once for all of them.
+    """
+    names = settings.profile() or boot.profile() or DEFAULT
+    try:
+        also = choose(names).also
+    except MlxPatchesError as error:
+        logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
+        also = PROFILES[boot.SAFE].also
+    return frozenset(current.enabled) | also
+
+
+def _unasked(
+    current: Session, patch: Patch, target: Target, active: bool, asked: Collection[str]
+) -> Outcome:
     """The state of a target that this process did not ask for."""
     verdict = judge_file(current, patch, target)
     if not verdict.ok:
@@ -327,7 +366,7 @@ def _unasked(current: Session, patch: Patch, target: Target, active: bool) -> Ou
     elif current.switched_off(patch.id):
         status, reason = Status.DISABLED, f"switched off by {settings.DISABLE}"
         by_choice = True
-    elif patch.optional and not current.asks_for(patch.id):
+    elif patch.optional and patch.id not in asked:
         status, reason = Status.DISABLED, f"{_OPTIONAL}; {verdict.reason}"
         by_choice = True
     elif active:

@@ -7,20 +7,23 @@ from functools import cache, partial
 from typing import Any
 
 from ..activation.session import Session
-from ..core.distributions import source_file
+from ..core.distributions import Installed, source_file
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..evidence import store
 from .affected import modules_of, runs
+from .metal import metal_branches
 from .verdict import ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
+# Distribution to evidence of it.
+Evidence = Mapping[str, Mapping[str, Any]]
 # What of a set's versions a verdict depends on.
 _MATTER = ("mlx", *MODEL_PACKAGES.values())
 
 
 def verdicts_of_model(
-    current: Session, families: Mapping[str, str], needs: Needs
+    current: Session, families: Mapping[str, str], needs: Needs, measured: Evidence | None = None
 ) -> tuple[ModelVerdict, ...]:
     """The verdict on a model in each package that implements it.
 
@@ -28,17 +31,37 @@ def verdicts_of_model(
         current: whose registry, matrix and installed releases are asked.
         families: distribution to the module that implements the model there.
         needs: whether the installed release of a target needs the patch there.
+        measured: distribution to what was measured of this very model here, in place of what the
+            lab has of its family.
     """
     found = []
     for distribution, family in families.items():
         here = current.installed(distribution)
         if here is None:
             continue
-        evidence = store.load_set(distribution, here.version)
+        evidence: Mapping[str, Any] | None = (
+            store.load_set(distribution, here.version)
+            if measured is None
+            else measured.get(distribution)
+        )
         ids = partial(_likely, current, distribution, family, needs)
         note = _note(current, here.commit, evidence)
-        found.append(judge(evidence, distribution, here.version, family, ids, note))
+        if measured is not None:
+            note = str(evidence["note"]) if evidence else ""
+        metal = metal_of(here, family)
+        found.append(judge(evidence, distribution, here.version, family, ids, note, metal))
     return tuple(found)
+
+
+def metal_of(here: Installed, family: str) -> Sequence[str]:
+    """The modules in which a family's code has a branch that only Metal takes.
+
+    From what was read of the release; where nobody read it, from its files.
+    """
+    known = store.metal_branches(here.name, here.version)
+    if known is None or here.commit:
+        return metal_branches(_package_of(here.name), family, cache(source_file))
+    return known.get(family, ())
 
 
 def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
@@ -55,10 +78,12 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
         if here is None or evidence is None:
             continue
         note = _note(current, here.commit, evidence)
+        marked = store.metal_branches(distribution, here.version) or {}
         for family in evidence["without"]:
             entry = current.matrix.patches_for(family, distribution)
             likely = partial(ids, distribution, tuple(entry))
-            found.append(judge(evidence, distribution, here.version, family, likely, note))
+            metal = marked.get(family, ())
+            found.append(judge(evidence, distribution, here.version, family, likely, note, metal))
     return tuple(found)
 
 

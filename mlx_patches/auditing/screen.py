@@ -8,13 +8,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
-from ..evidence.words import NOT_MEASURED, RED, REPAIRED, SEVERITIES
+from ..evidence.words import (
+    DEVICES,
+    DTYPES,
+    NOT_MEASURED,
+    RED,
+    REPAIRED,
+    SEVERITIES,
+    place_of,
+)
+from ..evidence.words import METAL as METAL_DEVICE
 from .audit import Audit
 from .severity import worst_first
 from .verdict import ModelVerdict, headline
 
 WIDTH, HEIGHT = 80, 20
 METAL = "Measured on a CPU in float32; not on Metal."
+_BRANCH = "branch that only Metal takes"
 _MOST_IDS = 8
 
 
@@ -256,8 +266,31 @@ def _footer(report: Audit) -> list[str]:
     active = "enabled" if report.active else "not enabled"
     if report.host:
         active = f"enabled for {report.host}"
-    measured = [] if report.unaudited else [METAL]
-    return [*measured, f"Environment: {report.environment} ({active})"]
+    said = [] if report.unaudited else [measured(report)]
+    return [*said, f"Environment: {report.environment} ({active})"]
+
+
+def measured(report: Audit) -> str:
+    """On what the evidence was measured, and what of the code it did not see."""
+    cells = {place_of(cell.name)[1:] for one in report.verdicts for cell in one.cells}
+    places = {report.measured} if report.measured else cells
+    devices = [DEVICES[name] for name in DEVICES if any(name == one for one, _ in places)]
+    on = f"Measured {'now ' if report.measured else ''}on {' and '.join(devices)}"
+    dtypes = " and ".join(name for name in DTYPES if any(name == one for _, one in places))
+    if DEVICES[METAL_DEVICE] in devices:
+        return f"{on} in {dtypes}."
+    marked = [one for one in report.verdicts if one.metal]
+    if report.model is not None and not cells:
+        return f"Not measured; this family has a {_BRANCH}." if marked else "Not measured."
+    if report.model is not None and marked:
+        return f"{on}; this family has a {_BRANCH}."
+    if marked:
+        are = "family has" if len(marked) == 1 else "families have"
+        return f"{on}; {len(marked)} {are} a {_BRANCH}."
+    if not devices:
+        return METAL
+    differ = ", whose kernels differ" if report.model is not None else ""
+    return f"{on} in {dtypes}; not on Metal{differ}."
 
 
 def _is_finding(report: Audit) -> bool:

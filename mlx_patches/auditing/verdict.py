@@ -104,6 +104,7 @@ class ModelVerdict:
         traced: whether every repair was traced to its patches.
         note: how the installed releases differ from those that were measured; or why it was not
             measured.
+        metal: the modules in which its code has a branch that only Metal takes.
     """
 
     family: str
@@ -115,6 +116,7 @@ class ModelVerdict:
     patches: tuple[str, ...] = ()
     traced: bool = True
     note: str = ""
+    metal: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -165,6 +167,7 @@ class ModelVerdict:
             "patches": list(self.patches),
             "traced": self.traced,
             "note": self.note,
+            "metal_branches": list(self.metal),
             "cells": [cell.as_dict() for cell in self.cells],
             "exit_code": self.exit_code(here, fail_on),
         }
@@ -188,6 +191,7 @@ def judge(
     family: str,
     possible: Callable[[], Sequence[str]] = tuple,
     note: str = "",
+    metal: Sequence[str] = (),
 ) -> ModelVerdict:
     """The verdict on one family.
 
@@ -198,6 +202,7 @@ def judge(
         family: the model's module.
         possible: gives the patches that it may need, for scenarios whose repair was not traced.
         note: how the installed releases differ from the evidence's.
+        metal: the modules in which its code has a branch that only Metal takes.
     """
     pairs = pairs_of(evidence, family) if evidence else {}
     if evidence is None or not pairs:
@@ -210,6 +215,7 @@ def judge(
             patches=tuple(worst_first(possible())),
             traced=False,
             note=f"{why} {'when the lab measured it' if evidence else version}",
+            metal=tuple(metal),
         )
     found = fate(pairs)
     needs = evidence.get("needs", {}).get(family, {})
@@ -243,6 +249,7 @@ def judge(
         tuple(worst_first(dict.fromkeys(patches))),
         traced,
         note,
+        tuple(metal),
     )
 
 

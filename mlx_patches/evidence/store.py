@@ -1,21 +1,39 @@
 """The lab's evidence: one file a release set, a letter a cell.
 
 g green, r red, n not applicable, i insensitive, x not built; once without and, where it was
-measured, once with every patch that the release admits.
+measured, once with every patch that the release admits. What was measured elsewhere than on a CPU
+in float32 is a file of its own, ``SET-DEVICE-DTYPE.json``; its cells are read as more cells of
+the set, whose names say where.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import MlxPatchesError
-from .words import CANNOT_BATCH, GREEN, INSENSITIVE, NOT_BUILT, RED, REPAIRED, scenario
+from .words import (
+    CANNOT_BATCH,
+    CPU,
+    FLOAT32,
+    GREEN,
+    INSENSITIVE,
+    NOT_BUILT,
+    RED,
+    REPAIRED,
+    cell_name,
+    scenario,
+)
 
 _HERE = Path(__file__).parent
+# Release to family to the modules with a branch that only Metal takes: tools/mark_metal.py.
+METAL = _HERE / "metal.json"
+_PLAIN = (CPU, FLOAT32)
+# What a file has by family and cell.
+_CELLS = ("without", "with", "details_without", "details_with", "needs")
 
 
 def folder() -> Path:
@@ -34,7 +52,9 @@ def load(place: Path | None = None) -> list[dict[str, Any]]:
 
     place = place or folder()
     try:
-        found = [json.loads(file.read_bytes()) for file in place.glob("*.json")]
+        read = [json.loads(file.read_bytes()) for file in sorted(place.glob("*.json"))]
+        names = dict.fromkeys(one["set"] for one in read)
+        found = [_joined([one for one in read if one["set"] == name]) for name in names]
         found.sort(key=lambda one: (one["set"].split()[0], Version(one["set"].split()[1])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise MlxPatchesError(f"{place}: no evidence ({error}); reinstall mlx-patches") from None
@@ -54,14 +74,72 @@ def load_set(distribution: str, version: str) -> dict[str, Any] | None:
 
 @functools.cache
 def _read(file: Path) -> dict[str, Any] | None:
+    files = [*([file] if file.exists() else []), *sorted(file.parent.glob(f"{file.stem}-*.json"))]
     try:
-        found: dict[str, Any] = json.loads(file.read_bytes())
-        found["without"]
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _joined([json.loads(one.read_bytes()) for one in files]) if files else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MlxPatchesError(f"{file}: no evidence ({error}); reinstall mlx-patches") from None
+
+
+def file_name(slug: str, device: str, dtype: str) -> str:
+    """The file of a set's evidence that was measured there."""
+    return f"{slug}{'' if (device, dtype) == _PLAIN else f'-{device}-{dtype}'}.json"
+
+
+def measured_on(evidence: Mapping[str, Any]) -> tuple[str, str]:
+    """The device and the dtype of a file of evidence."""
+    return evidence.get("device", CPU), evidence.get("dtype", FLOAT32)
+
+
+def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One set's evidence of every place, that of a CPU in float32 as it stands."""
+    plain = [one for one in parts if measured_on(one) == _PLAIN]
+    facts = {name: one for name, one in parts[0].items() if name not in _CELLS}
+    found = plain[0] if plain else {**facts, "without": {}}
+    found["without"]
+    for one in parts:
+        if one not in plain:
+            found = _with_cells_of(found, one)
     return found
+
+
+def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """A set's evidence and the cells of another place, as far as those say green or red.
+
+    What a place could not tell, or build, takes nothing from what another one saw.
+    """
+    place, result = measured_on(other), dict(evidence)
+    said = {
+        (family, name)
+        for family, pairs in cell_pairs(other).items()
+        for name, pair in pairs.items()
+        if set(pair) <= {"g", "r"} or pair == "nr"
+    }
+    for part in set(_CELLS) & other.keys():
+        families = dict(evidence.get(part, {}))
+        for family, cells in other[part].items():
+            kept = [name for name in cells if (family, name) in said]
+            if kept:
+                more = {cell_name(name, *place): cells[name] for name in kept}
+                families[family] = {**families.get(family, {}), **more}
+        result[part] = families
+    return result
+
+
+@functools.cache
+def metal_branches(distribution: str, version: str) -> Mapping[str, Sequence[str]] | None:
+    """Family to the modules with a branch that only Metal takes, in one release.
+
+    Families without one are not in it; None where nobody read the release.
+
+    Raises:
+        MlxPatchesError: the file is broken.
+    """
+    try:
+        found: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(METAL.read_bytes())
+        return found.get(f"{distribution} {version}")
+    except (OSError, ValueError, AttributeError) as error:
+        raise MlxPatchesError(f"{METAL}: no evidence ({error}); reinstall mlx-patches") from None
 
 
 def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:

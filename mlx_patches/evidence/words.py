@@ -7,6 +7,12 @@ from typing import NamedTuple
 GREEN, RED = "green", "red"
 INSENSITIVE, NOT_BUILT = "insensitive", "not-built"
 
+# Where a cell was measured: the dtype of the weights, and what MLX computed on.
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+DTYPES = (FLOAT32, BFLOAT16)
+CPU, CUDA, METAL = "cpu", "cuda", "metal"
+DEVICES = {CPU: "a CPU", CUDA: "an NVIDIA GPU", METAL: "Metal"}
+
 # What one scenario saw, the worst first: a family is what its worst cell is.
 NOT_APPLICABLE = "n/a"
 VERDICTS = (RED, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
@@ -76,12 +82,33 @@ SCENARIOS = {
     "engine": Scenario("the release's own batch engine"),
     "batch-generate": Scenario("batch_generate"),
     "batch-generate-images": Scenario("batch_generate with images"),
+    # A process that did not come to its end.
+    "process": Scenario("the whole run", CRASH, batch=False),
 }
 
 
 def scenario(name: str) -> Scenario:
-    """What users are told of a scenario; of a strange one its name."""
-    return SCENARIOS.get(name, Scenario(name))
+    """What users are told of a cell's scenario; of a strange one its name."""
+    base, _, place = name.partition("@")
+    found = SCENARIOS.get(base, Scenario(base))
+    return found._replace(words=f"{found.words} ({place})") if place else found
+
+
+def cell_name(scenario: str, device: str, dtype: str) -> str:
+    """The name of a cell: its scenario's, and where it was not a CPU in float32 the place's.
+
+    ``left-padded``, ``left-padded@bfloat16``, ``left-padded@metal``, ``left-padded@cuda bfloat16``.
+    """
+    place = [one for one, plain in ((device, CPU), (dtype, FLOAT32)) if one != plain]
+    return f"{scenario}@{' '.join(place)}" if place else scenario
+
+
+def place_of(name: str) -> tuple[str, str, str]:
+    """The scenario, the device and the dtype of a cell's name."""
+    base, _, place = name.partition("@")
+    parts = place.split()
+    device = next((one for one in parts if one in DEVICES), CPU)
+    return base, device, next((one for one in parts if one in DTYPES), FLOAT32)
 
 
 def word_of(fate: str) -> str:

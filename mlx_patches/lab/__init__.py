@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..evidence.words import BFLOAT16, FLOAT32
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Family:
@@ -46,8 +48,9 @@ class Tolerance:
         return Tolerance(max(self.logits, 2e-2), max(self.margin, 2e-2), self.nats)
 
 
-# Of a tiny model in float32.
+# Of a tiny model, by the dtype of its weights; docs/lab.md says where the second comes from.
 EXACT = Tolerance(1e-3, 1e-3)
+TOLERANCES = {FLOAT32: EXACT, BFLOAT16: Tolerance(9e-2, 9e-2)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class LabModel:
             chooses them; takes the padding of each row.
         module: the language model itself, for what a scenario needs beyond this.
         tolerance: how far a batch may be from its rows alone.
+        dtype: of the weights.
     """
 
     family: Family
@@ -86,6 +90,7 @@ class LabModel:
     make_batch_cache: Callable[[Sequence[int]], list[Any]]
     module: Any
     tolerance: Tolerance = EXACT
+    dtype: str = FLOAT32
 
 
 @dataclass(frozen=True, slots=True)

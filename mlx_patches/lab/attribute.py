@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..core.errors import MlxPatchesError
-from ..evidence.words import GREEN
+from ..evidence.words import DTYPES, FLOAT32, GREEN
 from . import Family, LabModel
 from .child import built, every_patch
 
@@ -25,18 +25,20 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.attribute")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--scenario", action="append", required=True)
+    parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32)
     options = parser.parse_args(argv)
     with contextlib.redirect_stdout(sys.stderr):
-        found = attribute(Family(*options.family.split(":", 1)), options.scenario)
+        family = Family(*options.family.split(":", 1))
+        found = attribute(family, options.scenario, options.dtype)
     print(json.dumps(found))
 
 
-def attribute(family: Family, scenarios: list[str]) -> dict[str, list[str]]:
+def attribute(family: Family, scenarios: list[str], dtype: str = FLOAT32) -> dict[str, list[str]]:
     """Scenario to the patches that it needs; leaves every patch applied."""
     import mlx_patches
 
     mlx_patches.apply(patches=every_patch())
-    tried = Tried(built(family)[0], in_effect())
+    tried = Tried(built(family, dtype=dtype)[0], in_effect())
     applied = list(dict.fromkeys(o.patch for o in mlx_patches.status() if o.status == "applied"))
     found: dict[str, list[str]] = {}
     for name in scenarios:

@@ -6,24 +6,38 @@ import importlib
 import inspect
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..core.packages import package_of
+from ..evidence.words import FLOAT32
 from ..probes import NotApplicable
-from . import EXACT, Family, LabModel, NotBuilt, Tolerance
+from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
 from .shrink import LAYERS, VOCABULARY, WINDOW, instance, shrink_config, small_config
 
 OVERRIDES = Path(__file__).parent / "overrides.toml"
 _PROMPT = 10
+# What families call the config class of their text model.
+_TEXT_CLASSES = ("TextConfig", "TextModelArgs", "TextArgs")
 MAX_PARAMETERS = 20_000_000
 
 
-def build(family: Family, seed: int = 0, config: dict[str, Any] | None = None) -> LabModel:
+def build(
+    family: Family,
+    seed: int = 0,
+    config: dict[str, Any] | None = None,
+    dtype: str = FLOAT32,
+) -> LabModel:
     """Build a family's model; from a user's config where one is given.
+
+    Args:
+        family: which.
+        seed: of the weights, which are the same in each dtype up to its rounding.
+        config: the user's.
+        dtype: of the weights; some families keep a few of theirs in float32, as when converted.
 
     Raises:
         NotBuilt: with the reason.
@@ -38,10 +52,17 @@ def build(family: Family, seed: int = 0, config: dict[str, Any] | None = None) -
         raise NotBuilt(f"{type(error).__name__}: {text}") from error
     _refuse_giants(model)
     _draw_weights(model, seed)
-    return lab_model(family, model, small, EXACT)
+    _cast(model, dtype)
+    return lab_model(family, model, small, TOLERANCES[dtype], dtype)
 
 
-def lab_model(family: Family, model: Any, config: dict[str, Any], tolerance: Tolerance) -> LabModel:
+def lab_model(
+    family: Family,
+    model: Any,
+    config: dict[str, Any],
+    tolerance: Tolerance,
+    dtype: str = FLOAT32,
+) -> LabModel:
     """What the scenarios need of a language model that was built from this config."""
     inner = config.get("text_config") or {}
     vocabulary = int(config.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
@@ -65,6 +86,7 @@ def lab_model(family: Family, model: Any, config: dict[str, Any], tolerance: Tol
         make_batch_cache=lambda padding: _batch_cache(model, family, padding),
         module=model,
         tolerance=tolerance,
+        dtype=dtype,
     )
 
 
@@ -103,6 +125,11 @@ def _model(
     if family.distribution == "mlx-lm":
         args = module.ModelArgs
         derived = {"model_type": family.name, **_nested(module), **_by_source(module)}
+        if config is not None and "text_config" in inspect.signature(args).parameters:
+            # As the release's own from_dict does of a config that is the text model's alone.
+            config = config if "text_config" in config else {"text_config": config, **config}
+        if config is not None and isinstance(config.get("text_config"), dict):
+            config = {**config, "text_config": _shrunk_inner(module, config["text_config"])}
         small = _config(
             args,
             config,
@@ -154,13 +181,31 @@ def _by_source(module: ModuleType) -> dict[str, Any]:
     return derived
 
 
+def _inner_modules(module: ModuleType) -> Iterator[ModuleType]:
+    """The models of mlx-lm that another one imports, to be built around one of them."""
+    for value in vars(module).values():
+        if isinstance(value, ModuleType) and value is not module and hasattr(value, "ModelArgs"):
+            yield value
+
+
+def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
+    """A user's text config made small, by the config class of the text model that takes it."""
+    inner = list(_inner_modules(module))
+    # A wrapper of several models takes the one that the config names.
+    named = [one for one in inner if one.__name__.endswith(f".{config.get('model_type')}")]
+    for one in named or inner:
+        return shrink_config(config, one.ModelArgs)
+    for owner in [importlib.import_module(base.__module__) for base in module.Model.__mro__[:2]]:
+        for name in _TEXT_CLASSES:
+            if hasattr(owner, name):
+                return shrink_config(config, getattr(owner, name))
+    return config
+
+
 def _nested(module: ModuleType) -> dict[str, Any]:
     """The config of the text model that a multimodal wrapper of mlx-lm is built around."""
-    for value in vars(module).values():
-        inner = value if isinstance(value, ModuleType) else None
-        args = getattr(inner, "ModelArgs", None)
-        if args is None or inner is None or inner is module:
-            continue
+    for inner in _inner_modules(module):
+        args = inner.ModelArgs
         name = inner.__name__.rpartition(".")[2]
         overrides = _overrides_of("mlx-lm", name)
         text = small_config(args, {"model_type": name, **_by_source(inner), **overrides})
@@ -169,7 +214,7 @@ def _nested(module: ModuleType) -> dict[str, Any]:
     overrides = _overrides_of("mlx-lm", name).get("text_config", {})
     bases = [importlib.import_module(base.__module__) for base in module.Model.__mro__[:2]]
     for owner in bases:
-        for text_class in ("TextConfig", "TextModelArgs", "TextArgs"):
+        for text_class in _TEXT_CLASSES:
             if hasattr(owner, text_class):
                 derived = {**_by_source(owner), **overrides}
                 return {"text_config": small_config(getattr(owner, text_class), derived)}
@@ -277,6 +322,23 @@ def _draw_weights(model: Any, seed: int) -> None:
 
     model.update(tree_map_with_path(draw, model.parameters()))
     model.eval()
+    mx.eval(model.parameters())
+
+
+def _cast(model: Any, dtype: str) -> None:
+    """Weights of a dtype, but those that the release's own converter leaves alone."""
+    import mlx.core as mx
+    from mlx.utils import tree_map_with_path
+
+    if dtype == FLOAT32:
+        return
+    kind, casts = getattr(mx, dtype), getattr(model, "cast_predicate", lambda path: True)
+
+    def cast(path: str, value: Any) -> Any:
+        change = mx.issubdtype(value.dtype, mx.floating) and casts(path)
+        return value.astype(kind) if change else value
+
+    model.update(tree_map_with_path(cast, model.parameters()))
     mx.eval(model.parameters())
 
 

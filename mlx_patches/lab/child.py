@@ -15,7 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..evidence.words import GREEN, INSENSITIVE, NOT_BUILT, RED
+from ..evidence.words import (
+    CPU,
+    CUDA,
+    DTYPES,
+    FLOAT32,
+    GREEN,
+    INSENSITIVE,
+    METAL,
+    NOT_BUILT,
+    RED,
+)
 from . import Cell, Family, LabModel, NotBuilt
 
 BUILD = "build"
@@ -30,6 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--scenario", action="append", help="only this one")
     parser.add_argument("--config", type=Path, help="a model's folder, whose config gets shrunk")
     parser.add_argument("--weights", type=Path, help="a model's folder, whose weights are used")
+    parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="of the tiny weights")
     options = parser.parse_args(argv)
     # The lines are for a program: whatever a package prints goes to stderr.
     out = sys.stdout
@@ -45,11 +56,11 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         mlx_patches.apply(patches=every_patch() if options.every_patch else None)
     from .scenarios import SCENARIOS
 
-    names = options.scenario or list(SCENARIOS)
+    names, place = options.scenario or list(SCENARIOS), {"device": device()}
     try:
-        model, blunt = built(family, options.config, options.weights)
+        model, blunt = built(family, options.config, options.weights, options.dtype)
     except NotBuilt as reason:
-        say(out, BUILD, Cell(NOT_BUILT, str(reason)))
+        say(out, BUILD, Cell(NOT_BUILT, str(reason)), **place, dtype=options.dtype)
         return
     for name in names:
         cell = SCENARIOS[name](model)
@@ -57,7 +68,16 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
             cell = replace(cell, verdict=INSENSITIVE, detail=blunt)
         if options.patched and cell.verdict == GREEN and (failed := raised()):
             cell = replace(cell, verdict=RED, detail=failed)
-        say(out, name, cell)
+        say(out, name, cell, **place, dtype=model.dtype)
+
+
+def device() -> str:
+    """What MLX computes on in this process."""
+    import mlx.core as mx
+
+    if mx.default_device() == mx.cpu:
+        return CPU
+    return METAL if mx.metal.is_available() else CUDA
 
 
 def raised() -> str:
@@ -75,7 +95,10 @@ def every_patch() -> list[str]:
 
 
 def built(
-    family: Family, folder: Path | None = None, weights: Path | None = None
+    family: Family,
+    folder: Path | None = None,
+    weights: Path | None = None,
+    dtype: str = FLOAT32,
 ) -> tuple[LabModel, str]:
     """The model, and why its green cells say nothing (empty where they do)."""
     from . import EXACT, engine
@@ -87,22 +110,23 @@ def built(
         return load(family, weights), ""
     config = json.loads((folder / "config.json").read_bytes()) if folder else None
     try:
-        model = build(family, config=config)
+        model = build(family, config=config, dtype=dtype)
         moved = sensitivity(model)
     except NotBuilt:
         raise
     except Exception as error:
         raise NotBuilt(engine.where(error)) from error
-    if moved > 10 * EXACT.logits:
+    # What moves the logits by less than they may differ proves nothing.
+    if moved > max(10 * EXACT.logits, model.tolerance.logits):
         return model, ""
     return model, f"the logits hardly depend on earlier tokens: {moved:.2g} of their scale"
 
 
-def say(out: TextIO, name: str, cell: Cell) -> None:
-    """Print one cell's line."""
+def say(out: TextIO, name: str, cell: Cell, **place: str) -> None:
+    """Print one cell's line; ``place``: the device and dtype that it was measured on."""
     figure = cell.figure if cell.figure is None or math.isfinite(cell.figure) else None
     line: dict[str, Any] = {"scenario": name, "verdict": cell.verdict}
-    line.update(detail=cell.detail, figure=figure)
+    line.update(detail=cell.detail, figure=figure, **place)
     print(json.dumps(line), file=out, flush=True)
 
 

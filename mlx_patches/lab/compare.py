@@ -103,7 +103,9 @@ def spoken(
         for step, (one, expected) in enumerate(zip(tokens, logits, strict=True)):
             at = f"row {row}, step {step}"
             second, best = mx.sort(expected)[-2:].tolist()
-            log = expected - mx.logsumexp(expected)
+            # In the engine's own dtype: where the logits are small, its rounding is not.
+            own = expected if one.every is None else expected.astype(one.every.dtype)
+            log = (own - mx.logsumexp(own)).astype(mx.float32)
             apart = 0.0
             if one.every is not None:
                 apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale

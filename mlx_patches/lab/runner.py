@@ -17,14 +17,17 @@ from ..activation import settings
 from ..auditing.models import implementations, read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
+from ..core.files import quoted
+from ..core.model_files import read_object
 from ..core.packages import CORE, MODEL_PACKAGES
-from ..evidence.words import RED, VERDICTS
+from ..evidence.words import FLOAT32, RED, VERDICTS
 from . import Family
 from .child import BUILD
 
 DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario of a family whose process did not come to its end.
 PROCESS = "process"
+TIMED_OUT = "timed out"
 SECONDS = 120.0
 # How each line of a file of rows begins.
 _BEGINS = '{"environment": "'
@@ -40,6 +43,7 @@ class Task:
     config: Path | None = None
     every_patch: bool = False
     weights: Path | None = None
+    dtype: str = FLOAT32
 
     @property
     def folder(self) -> str:
@@ -53,6 +57,7 @@ class Task:
         command += ["--every-patch"] if self.every_patch else []
         command += ["--config", str(self.config)] if self.config else []
         command += ["--weights", str(self.weights)] if self.weights else []
+        command += ["--dtype", self.dtype] if self.dtype != FLOAT32 else []
         for name in self.scenarios:
             command += ["--scenario", name]
         return command
@@ -63,6 +68,8 @@ class Row:
     """One cell with its place.
 
     ``environment`` names what was installed, ``config`` the folder that the model came from.
+    ``device`` is what MLX computed on, empty where the process ended before it said so, and
+    ``dtype`` that of the weights.
     """
 
     environment: str
@@ -73,6 +80,8 @@ class Row:
     detail: str = ""
     figure: float | None = None
     config: str = ""
+    device: str = ""
+    dtype: str = FLOAT32
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in a file and in JSON output."""
@@ -118,6 +127,7 @@ def tasks(
     folder: Path | None = None,
     every_patch: bool = False,
     weights: Path | None = None,
+    dtype: str = FLOAT32,
 ) -> list[Task]:
     """The tasks of a run.
 
@@ -129,6 +139,7 @@ def tasks(
         folder: a model's folder, whose config is shrunk instead of the lab's own.
         weights: a model's folder, which is loaded as it is.
         every_patch: with the patches means all that the release admits, not the model's row.
+        dtype: of the tiny models' weights; a model that is loaded as it is has its own.
 
     Raises:
         MlxPatchesError: an unknown family or scenario, or a folder that cannot be used.
@@ -141,7 +152,14 @@ def tasks(
     names = tuple(name for name in SCENARIOS if not scenarios or name in scenarios)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
     found = chosen(models, folder or weights)
-    return [Task(f, p, names, folder, p and every_patch, weights) for f in found for p in patched]
+    if folder is not None and (code := read_object(folder / "config.json").get("model_file")):
+        raise MlxPatchesError(
+            f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the model is code of its"
+            " folder, which the lab does not run"
+        )
+    return [
+        Task(f, p, names, folder, p and every_patch, weights, dtype) for f in found for p in patched
+    ]
 
 
 def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
@@ -159,7 +177,7 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
         except subprocess.TimeoutExpired:
             process.kill()
             out, errors = process.communicate()
-            end = f"timed out after {seconds:g} s"
+            end = f"{TIMED_OUT} after {seconds:g} s"
         except BaseException:
             process.kill()
             raise
@@ -168,9 +186,21 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
     missing = [name for name in task.scenarios if name not in names]
     if missing and BUILD not in names:
         detail = f"{end or 'ended early'}, in {missing[0]}" + ("" if names else " or before")
-        cells.append({"scenario": PROCESS, "verdict": RED, "detail": detail, "figure": None})
+        device = cells[-1]["device"] if cells else ""
+        cells.append({"scenario": PROCESS, "verdict": RED, "detail": detail, "device": device})
     place = (environment(), str(task.family), task.patched)
-    return [Row(*place, **cell, config=task.folder) for cell in cells]
+    return [Row(*place, **{"dtype": task.dtype, **cell}, config=task.folder) for cell in cells]
+
+
+@cache
+def device() -> str:
+    """What MLX computes on in this environment; empty where that cannot be said.
+
+    Asked of another process: this one never imports MLX.
+    """
+    code = "from mlx_patches.lab.child import device; print(device())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def run(
@@ -265,16 +295,20 @@ def _cell(line: str) -> dict[str, Any] | None:
     """A child's line; None where it is cut or not a cell."""
     try:
         cell = json.loads(line)
-        return {name: cell[name] for name in ("scenario", "verdict", "detail", "figure")}
-    except (ValueError, TypeError, KeyError):
+        found = {name: cell[name] for name in ("scenario", "verdict", "detail", "figure")}
+        places = {name: cell[name] for name in ("dtype",) if name in cell}
+        return {**found, "device": cell.get("device", ""), **places}
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def _answers(row: Row, task: Task) -> bool:
-    return (
+    return bool(
         (row.family, row.patched) == (str(task.family), task.patched)
         and row.config == task.folder
         and row.environment == environment()
+        and (task.weights or row.dtype == task.dtype)
+        and (not row.device or row.device == device())
         and row.scenario in (*task.scenarios, BUILD, PROCESS)
     )
 

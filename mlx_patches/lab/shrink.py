@@ -17,7 +17,7 @@ WINDOW = 8
 _BY_NAME: dict[str, Any] = {
     r"(vocab_size|padded_vocab_size|n_vocab|vocab_size_per_layer_input|embedding_size)": VOCABULARY,
     # Heads of 32, the smallest group that keys and values can be quantized in.
-    r"(hidden_size|d_model|n_embd|dim|model_dim|embed_dim|hidden_dim|n_embed)": 128,
+    r"(hidden_size|d_model|n_embd|dim|model_dim|embed_dim|hidden_dim|n_embed|block_dim)": 128,
     r"(intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|inner_size|mlp_hidden_size|"
     r"intermediate_size_mlp|dense_intermediate_size|block_ff_dim|hidden_size_ffn)": 96,
     r"(moe_intermediate_size|shared_expert_intermediate_size|moe_shared_expert_intermediate_size|"
@@ -130,7 +130,7 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
             nested = _plain(_hints(cls).get(name, Any))
             is_config = dataclasses.is_dataclass(nested) and isinstance(nested, type)
             result[name] = shrink_config(config[name], nested) if is_config else config[name]
-        elif isinstance(config[name], list) and len(config[name]) == layers:
+        elif isinstance(config[name], (list, str)) and len(config[name]) == layers:
             result[name] = config[name][:kept]
         elif _is(name, LAYERS):
             result[name] = kept
@@ -138,18 +138,56 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
             result[name] = min(config[name], small.get(name, _rule(name)))
         else:
             result[name] = config[name]
-    return {**{k: v for k, v in config.items() if k not in result and not _sized(v)}, **result}
+    rest = {
+        name: min(value, _rule(name)) if type(value) is type(_rule(name)) is int else value
+        for name, value in config.items()
+        if name not in result and not _sized(value)
+    }
+    ratio = _rotated({**rest, **result}) / (_rotated(config) or 1)
+    for name in _ROPES & result.keys():
+        result[name] = _narrowed(result[name], ratio or 1)
+    return {**rest, **result}
+
+
+# What says how positions are rotated, and what in it has an entry a pair of rotated dimensions,
+# or says how many of them each axis of an image takes.
+_ROPES = {"rope_scaling", "rope_parameters"}
+_FACTORS, _SECTIONS = {"short_factor", "long_factor"}, {"mrope_section"}
+
+
+def _rotated(config: Mapping[str, Any]) -> int:
+    """The width of a head, as far as a config tells it."""
+    heads = int(config.get("num_attention_heads") or 1)
+    own = config.get("qk_rope_head_dim") or config.get("head_dim")
+    return int(own or (config.get("hidden_size") or 0) // heads)
+
+
+def _narrowed(rope: Any, ratio: float) -> Any:
+    """A rope setting for heads that are narrower by a ratio."""
+    if not isinstance(rope, dict):
+        return rope
+    result = {}
+    for name, value in rope.items():
+        if name in _FACTORS and isinstance(value, list):
+            value = value[: max(1, round(len(value) * ratio))]
+        elif name in _SECTIONS and isinstance(value, list):
+            parts = [int(one * ratio) for one in value]
+            value = [parts[0] + round(sum(value) * ratio) - sum(parts), *parts[1:]]
+        result[name] = _narrowed(value, ratio)
+    return result
 
 
 def _kept_layers(config: Mapping[str, Any], layers: int) -> int:
     """The shortest start of the layers that holds every kind of layer, at least LAYERS."""
     kept = LAYERS
     for value in config.values():
-        if isinstance(value, list) and len(value) == layers and layers:
+        if isinstance(value, (list, str)) and len(value) == layers and layers:
             kinds = {str(entry) for entry in value}
             while kept < layers and {str(entry) for entry in value[:kept]} != kinds:
                 kept += 1
-    return min(kept, layers) or LAYERS
+    # Layers that share another one's keys and values come last, and share those of every kind.
+    shared = min(int(config.get("num_kv_shared_layers") or 0), _BY_NAME["num_kv_shared_layers"])
+    return min(kept + shared, layers) or LAYERS
 
 
 def _sized(value: Any) -> bool:

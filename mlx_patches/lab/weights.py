@@ -38,7 +38,8 @@ def load(family: Family, folder: Path) -> LabModel:
         raise NotBuilt(engine.where(error)) from error
     whole = loaded[0] if isinstance(loaded, tuple) else loaded
     model = whole.language_model if family.distribution == "mlx-vlm" else whole
-    return lab_model(family, model, config, TOLERANCES[dtype_of(model)])
+    dtype = dtype_of(model)
+    return lab_model(family, model, config, TOLERANCES[dtype], dtype)
 
 
 def dtype_of(model: Any) -> str:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..activation.session import session
+from ..auditing.verdict import severity_of
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
-from ..evidence.store import cell_pairs, fate
-from ..evidence.words import RED, REPAIRED
+from ..evidence.store import cell_pairs, fate, metal_branches
+from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
@@ -26,7 +28,7 @@ PARTLY = "partly"
 def save(
     path: Path, evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the page.
+    """Write the page, dated now.
 
     Raises:
         MlxPatchesError: it cannot be written.
@@ -43,19 +45,18 @@ def content(
         evidence: the lab's, one mapping a release set.
         audit: the JSON form of an environment's audit.
     """
-    from ..lab.scenarios import SCENARIOS
-
     names = list(dict.fromkeys(name for one in evidence for name in _scenarios(one)))
     said = list(dict.fromkeys(text for one in evidence for text in _said(one)))
     number = {text: index for index, text in enumerate(said)}
     here = {one["name"]: one["version"] for one in audit["distributions"]} if audit else {}
     return {
         "mlx_patches": __version__,
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "audit": audit,
         "patches": {patch.id: patch.summary for patch in session().registry},
-        "scenarios": [
-            [name, SCENARIOS[name].__doc__ if name in SCENARIOS else ""] for name in names
-        ],
+        "scenarios": [_scenario(name) for name in names],
+        # Where cells were measured, and in words; a CPU in float32 has no name.
+        "places": {_place(name): _words(name) for name in names},
         # Most sentences come many times: cells refer to them by number.
         "said": said,
         "packages": [
@@ -113,6 +114,8 @@ def _package(
     }
     cells = {version: _cells(version, one, scenarios, number) for version, one in sets.items()}
     versions = sorted({*sets, *([here] if here else [])}, key=_release, reverse=True)
+    # A reader's own release comes first.
+    versions.sort(key=lambda version: version != here)
     return {
         "name": name,
         "here": here,
@@ -162,6 +165,19 @@ def _cell(
             if name in without or name in with_
         },
         "needs": needs,
+        # What raised; of every other red cell the scenario says how bad it is.
+        "crashes": [
+            name
+            for name, pair in pairs.items()
+            if "r" in pair
+            and severity_of(name, without.get(name) or with_.get(name, "")) == CRASH
+            and scenario(name).severity != CRASH
+        ],
+        "fates": {
+            place: fate({name: pair for name, pair in pairs.items() if _place(name) == place})
+            for place in dict.fromkeys(map(_place, pairs))
+        },
+        "metal": list((metal_branches(*one["set"].split()) or {}).get(family, ())),
         "row": _row(one["set"].split()[0], version, family)
         if found in (RED, REPAIRED) and not traced
         else [],
@@ -175,6 +191,30 @@ def _row(distribution: str, version: str, family: str) -> list[str]:
         id_: matrix.rule(id_, distribution) for id_ in matrix.patches_for(family, distribution)
     }
     return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
+
+
+def _scenario(name: str) -> dict[str, str]:
+    """What the page says of a scenario."""
+    from ..lab.scenarios import SCENARIOS
+
+    base = place_of(name)[0]
+    said = SCENARIOS[base].__doc__ if base in SCENARIOS else ""
+    return {
+        "name": name,
+        "does": said or "",
+        "severity": scenario(name).severity,
+        "place": _place(name),
+    }
+
+
+def _place(name: str) -> str:
+    """Where a cell was measured, as its name has it."""
+    return name.partition("@")[2]
+
+
+def _words(name: str) -> str:
+    _, device, dtype = place_of(name)
+    return f"{DEVICES[device]}, {dtype}"
 
 
 def _scenarios(one: Mapping[str, Any]) -> Iterable[str]:

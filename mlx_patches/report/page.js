@@ -9,6 +9,7 @@ const FATES = {
   repaired: ["+", "repaired: wrong as released, right with the patches"],
   partly: ["±", "partly repaired: the patches repair some scenarios, not all"],
   red: ["✗", "red: wrong in some scenario"],
+  open: ["!", "wrong in this environment: the patches that repair it are not in effect"],
   "cannot-batch": ["∅", "cannot batch: no scenario with several rows applies"],
   insensitive: ["?", "the tiny model is too blunt to tell"],
   "not-built": ["–", "not built: the lab could not make a model of it"],
@@ -70,12 +71,15 @@ function show(title, ...parts) {
 }
 
 function showCell(pack, release, family, cell) {
-  const [sign, meaning] = FATES[cell.fate];
+  const fate = fateOf(pack, release, family, cell);
+  const [sign, meaning] = FATES[fate];
   const known = measuredWith(cell) ? "" : "; it was not measured with the patches";
   const needed = seen(cell);
   const parts = [
-    element("p", {}, mark(cell.fate, sign), ` ${meaning}${known}.`),
+    element("p", {}, mark(fate, sign), ` ${meaning}${known}.`),
     element("p", {}, element("small", {}, `Measured with ${versions(release)}.`)),
+    ...(cell.metal.length ? [element("p", {}, "Not measured: a branch that only Metal takes, in ",
+      ...cell.metal.flatMap((name, index) => [index ? ", " : "", code(name)]), ".")] : []),
     scenarioTable(cell),
   ];
   if (needed.length) parts.push(element("h3", {}, "Patches needed"), patchList(needed));
@@ -100,16 +104,22 @@ function seen(cell) {
 
 function scenarioTable(cell) {
   const [rows, spared] = [[], []];
+  let wrong = 0;
   cell.pairs.split(" ").forEach((pair, index) => {
-    const [name, description] = data.scenarios[index];
+    const { name, does, place } = data.scenarios[index];
+    if (chosenPlace() !== "*" && chosenPlace() !== place) return;
     if (pair[0] === "n") spared.push(name);
     if (pair[0] === "n" || pair === "-") return;
     const verdicts = [...pair].map((letter) => mark(...VERDICTS[letter]));
     const needs = (cell.needs[name] || []).flatMap((id) => [code(id), " "]);
-    rows.push([group(name, element("small", {}, description)), verdicts[0],
-      verdicts[1] || "not measured", group(...needs), said(cell.said[name])]);
+    // What is wrong comes first.
+    const line = [group(name, element("small", {}, does)), verdicts[0], verdicts[1] || "not measured",
+      severityIn(cell, index), group(...needs), said(cell.said[name])];
+    if (pair.includes("r")) rows.splice(wrong++, 0, line);
+    else rows.push(line);
   });
-  const table = list(["scenario", "without patches", "with patches", "patches needed", "what it said"], rows);
+  const table = element("div", { class: "wide" }, list(["scenario", "without patches", "with patches",
+    "severity", "patches needed", "what it said"], rows));
   return spared.length ? group(table, element("p", {},
     element("small", {}, `Not applicable to it: ${spared.join(", ")}.`))) : table;
 }
@@ -124,7 +134,32 @@ function patchList(ids) {
   return element("ul", {}, ...ids.map((id) => element("li", {}, code(id), `: ${data.patches[id] || ""}`)));
 }
 
-const commands = (...lines) => element("pre", {}, code(lines.join("\n")));
+// How bad a scenario of a cell is for a user; nothing where it is not red.
+function severityIn(cell, index) {
+  const { name, severity } = data.scenarios[index];
+  if (!cell.pairs.split(" ")[index].includes("r")) return "";
+  return cell.crashes.includes(name) ? "crash" : severity;
+}
+
+const severities = (cell) => new Set(data.scenarios.map((_, index) => severityIn(cell, index)).filter(Boolean));
+
+// Commands, and a button that copies them.
+function commands(...lines) {
+  const text = lines.join("\n");
+  const copy = button({ class: "copy" }, "Copy", async () => {
+    copy.textContent = await copied(text) ? "Copied" : "Press Ctrl+C";
+  });
+  return element("div", { class: "commands" }, element("pre", {}, code(text)), copy);
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
 
 // -- this environment --------------------------------------------------------------------------
 
@@ -179,8 +214,10 @@ function describeEnvironment() {
     ` Cannot work: ${one.reason}: ${one.remedy}.`));
   const active = audit.host ? [`The patches are active in processes of ${audit.host}.`]
     : audit.active ? ["The patches are active here."]
-      : ["The patches are not active here. To activate them: ", code("mlx-patches enable")];
+      : ["The patches are not active here. To activate them:"];
+  if (audit.environment) parts.push(element("p", {}, code(audit.environment)));
   parts.push(element("p", {}, ...active));
+  if (!audit.host && !audit.active) parts.push(commands("mlx-patches enable"));
   if (audit.model) parts.push(element("p", {}, `Only what the model ${audit.model.model_type} needs was looked at.`));
   const rows = audit.distributions.map(({ name, version }) => {
     const concerned = audit.patches.some((one) => one.distribution === name);
@@ -188,7 +225,8 @@ function describeEnvironment() {
       () => showHere(name, version));
     return [name, version, concerned ? sayHere(name) : "", concerned ? details() : ""];
   });
-  parts.push(rows.length ? list(["installed", "version", "patches", ""], rows)
+  parts.push(rows.length
+    ? element("div", { class: "wide" }, list(["installed", "version", "patches", ""], rows))
     : element("p", {}, "No MLX package is installed."));
   if (audit.findings.length) {
     parts.push(element("details", {}, element("summary", {}, many(audit.findings.length, "finding")),
@@ -204,6 +242,18 @@ function cellButton([fate, text], name, choose) {
   return button({ class: `mark ${fate}`, "aria-label": name, title: name, tabindex: "-1" }, text, choose);
 }
 
+// A family's fate: in the place that was chosen, and of this environment's release by what is in effect.
+function fateOf(pack, release, family, cell) {
+  const place = chosenPlace();
+  const fate = place === "*" ? cell.fate : cell.fates[place];
+  if (release.version !== pack.here || fate !== "repaired") return fate;
+  const verdict = (data.audit.verdicts || []).find((one) => one.family === family && one.distribution === pack.name);
+  const fine = verdict ? verdict.repaired_here || verdict.verdict === "right" : data.audit.active;
+  return fine ? fate : "open";
+}
+
+const chosenPlace = () => byId("place").value;
+
 const place = (pack, release) => (release.version === pack.here ? { class: "here" } : {});
 
 function map(pack) {
@@ -213,7 +263,8 @@ function map(pack) {
     element("thead", {}, ...top), element("tbody", {}, ...body));
   grid.addEventListener("keydown", step);
   grid.addEventListener("focusin", (event) => enter(grid, event.target));
-  const size = `${many(body.length, "family", "families")}, newest release first`;
+  const first = pack.here ? "this environment's release first" : "newest release first";
+  const size = `${many(body.length, "family", "families")}, ${first}`;
   const section = element("section", { "aria-label": pack.name },
     element("h2", {}, pack.name, element("small", {}, size)), element("div", { class: "map" }, grid));
   section.dataset.package = pack.name;
@@ -223,7 +274,8 @@ function map(pack) {
 function headRow(pack) {
   return element("tr", {}, element("th", { scope: "col" }, "family"), ...pack.releases.map((release) =>
     element("th", { scope: "col", title: release.versions ? versions(release) : "not measured",
-      ...place(pack, release) }, release.version)));
+      ...place(pack, release) }, release.version,
+    ...(release.version === pack.here ? [element("small", {}, " here")] : []))));
 }
 
 function environmentRow(pack) {
@@ -256,14 +308,27 @@ function familyRow(pack, family, cells) {
     const release = pack.releases[column];
     const made = element("td", place(pack, release));
     if (cell) {
-      const [sign, meaning] = FATES[cell.fate];
-      made.append(cellButton([cell.fate, sign], `${family}, ${pack.name} ${release.version}: ${meaning}`,
-        () => showCell(pack, release, family, cell)));
+      const made_ = cellButton(["", ""], "", () => showCell(pack, release, family, cell));
+      paint(made_, pack, release, family, cell);
+      made.append(made_);
     }
     return made;
   }));
   row.dataset.family = family;
   return row;
+}
+
+// A cell's colour, sign and name; nothing where the family was not measured in the place chosen.
+function paint(made, pack, release, family, cell) {
+  const fate = fateOf(pack, release, family, cell);
+  made.hidden = !fate;
+  if (!fate) return;
+  const [sign, meaning] = FATES[fate];
+  const name = `${family}, ${pack.name} ${release.version}: ${meaning}`;
+  made.className = `mark ${fate}`;
+  made.textContent = sign;
+  made.setAttribute("aria-label", name);
+  made.title = name;
 }
 
 // A map is one stop of the tab key: the cell that had the focus last.
@@ -288,7 +353,7 @@ function step(event) {
   const line = up ? rows.map((row) => row.cells[from.cellIndex]) : [...from.parentElement.cells];
   const at = line.indexOf(from);
   const way = up + along < 0 ? line.slice(0, at).reverse() : line.slice(at + 1);
-  const cells = way.map((cell) => cell.querySelector("button")).filter(Boolean);
+  const cells = way.map((cell) => cell.querySelector("button:not([hidden])")).filter(Boolean);
   const next = Math.abs(along) === Infinity ? cells.at(-1) : cells[0];
   if (next) next.focus();
 }
@@ -296,14 +361,23 @@ function step(event) {
 // -- filters -----------------------------------------------------------------------------------
 
 function filter() {
-  const [pack, part, patch] = ["package", "family", "patch"].map((id) => byId(id).value.trim());
+  const [pack, part, patch, severity, where] = ["package", "family", "patch", "severity", "place"]
+    .map((id) => byId(id).value.trim());
+  const wants = (cell) => cell !== null && (!patch || concerns(cell, patch))
+    && (!severity || severities(cell).has(severity)) && (where === "*" || where in cell.fates);
+  const all = !patch && !severity && where === "*";
   let [shown, total] = [0, 0];
   for (const section of document.querySelectorAll("#maps section")) {
-    const { families } = data.packages.find((one) => one.name === section.dataset.package);
+    const shownPack = data.packages.find((one) => one.name === section.dataset.package);
+    const { families } = shownPack;
     let some = false;
     for (const row of section.querySelectorAll("tr[data-family]")) {
       const { family } = row.dataset;
-      const has = families[family].map((cell) => !patch || (cell !== null && concerns(cell, patch)));
+      const has = families[family].map((cell) => all || wants(cell));
+      families[family].forEach((cell, column) => {
+        const made = row.cells[column + 1].querySelector("button");
+        if (made) paint(made, shownPack, shownPack.releases[column], family, cell);
+      });
       const wanted = (!pack || pack === section.dataset.package)
         && family.toLowerCase().includes(part.toLowerCase()) && has.some(Boolean);
       row.hidden = !wanted;
@@ -313,8 +387,8 @@ function filter() {
       total += 1;
     }
     // An empty map stays where nothing was measured or asked for.
-    section.hidden = !some && Boolean(pack || part || patch);
-    enter(section, section.querySelector("tr:not([hidden]) button"));
+    section.hidden = !some && Boolean(pack || part || !all);
+    enter(section, section.querySelector("tr:not([hidden]) button:not([hidden])"));
   }
   byId("count").textContent = `${shown} of ${many(total, "family", "families")}`;
 }
@@ -325,6 +399,7 @@ const concerns = (cell, patch) => cell.row.includes(patch) || Object.values(cell
 
 function start() {
   for (const [fate, [sign, meaning]] of Object.entries(FATES)) {
+    if (fate === "open" && !data.audit) continue;
     byId("legend").append(element("li", {}, mark(fate, sign), ` ${meaning}`));
   }
   for (const pack of data.packages) {
@@ -342,8 +417,40 @@ function start() {
   form.addEventListener("submit", (event) => event.preventDefault());
   // The fields are empty only after the event.
   form.addEventListener("reset", () => setTimeout(filter));
+  for (const word of ["wrong-text", "crash", "memory", "security", "feature"]) {
+    if (cells.some((cell) => severities(cell).has(word))) byId("severity").append(element("option", {}, word));
+  }
+  for (const [name, words] of Object.entries(data.places)) {
+    byId("place").append(element("option", { value: name }, words));
+  }
+  byId("place").parentElement.hidden = Object.keys(data.places).length < 2;
+  byId("written").textContent = `Written ${data.written} by mlx_patches ${data.mlx_patches}.`;
   if (data.audit) describeEnvironment();
+  if (data.audit && data.audit.model) askForModel();
   filter();
+  if (data.audit && data.audit.model) openModel();
+}
+
+// The page of one model's audit begins with that model.
+const modelFamilies = () => [...(data.audit.verdicts || [])]
+  .sort((one, other) => (other.wrong_here || 0) - (one.wrong_here || 0))
+  .map((one) => [one.distribution, one.family]);
+
+function askForModel() {
+  const names = new Set(modelFamilies().map(([, family]) => family));
+  if (names.size === 1) byId("family").value = [...names][0];
+}
+
+function openModel() {
+  for (const [name, family] of modelFamilies()) {
+    const pack = data.packages.find((one) => one.name === name);
+    const column = pack.releases.findIndex((release) => release.version === pack.here);
+    const cell = (pack.families[family] || [])[column];
+    if (cell) {
+      showCell(pack, pack.releases[column], family, cell);
+      return;
+    }
+  }
 }
 
 start();

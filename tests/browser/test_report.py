@@ -110,6 +110,8 @@ def test_every_measured_cell_is_there(page, evidence):
             sign = {"green": "right", "repaired": "repaired", "not-built": "not built"}
             sign["cannot-batch"] = "cannot batch"
             wanted = sign.get(fates[family], "red|partly|blunt")
+            if (one["set"], fates[family]) == ("mlx-vlm 0.5.0", "repaired"):
+                wanted = "wrong in this environment"  # where the patches are not in effect
             assert re.search(wanted, name), (name, fates[family])
 
 
@@ -122,6 +124,7 @@ def test_a_cell_tells_its_evidence(page, evidence):
     measured = [name for name, pair in pairs.items() if pair[0] != "n"]
     rows = dialog.locator("table").first.locator("tbody tr")
     assert rows.count() == len(measured)
+    measured.sort(key=lambda name: "r" not in pairs[name])  # what is wrong comes first
     for row, name in zip(rows.all(), measured, strict=True):
         assert row.locator("th").inner_text().startswith(name)
         words = [cell.inner_text().split()[-1] for cell in row.locator("td").all()[:2]]
@@ -204,6 +207,157 @@ def test_what_is_said_is_text(chromium, tmp_path, evidence):
     assert hostile in opened.get_by_role("dialog").inner_text()
     assert opened.evaluate("window.ran") is None
     opened.close()
+
+
+def opened_with(chromium, tmp_path, evidence, audit, **view):
+    """The page of another audit."""
+    path = tmp_path / "page.html"
+    report.save(path, evidence, audit)
+    opened = chromium.new_page(**(view or {"viewport": {"width": 1280, "height": 900}}))
+    opened.goto(path.as_uri())
+    return opened
+
+
+def verdict_on(family, repaired):
+    return {"family": family, "distribution": "mlx-vlm", "repaired_here": repaired}
+
+
+def first_sign(page, family):
+    row = page.locator(f"section[data-package='mlx-vlm'] tr[data-family='{family}']")
+    cell = row.locator("td").first
+    assert "here" in cell.get_attribute("class")
+    return cell.locator("button").get_attribute("class"), cell.inner_text()
+
+
+def test_the_own_release_comes_first_in_the_colour_of_what_is_in_effect(
+    chromium, tmp_path, evidence
+):
+    audit = {**AUDIT, "active": True, "verdicts": [verdict_on("aya_vision", False)]}
+    page = opened_with(chromium, tmp_path, evidence, audit)
+    head = page.locator("section[data-package='mlx-vlm'] thead tr").first.locator("th")
+    assert head.nth(1).inner_text() == "0.5.0 here"
+    newest = head.nth(2).inner_text()
+    assert newest == max(
+        (one["set"].split()[1] for one in evidence if one["set"].startswith("mlx-vlm ")),
+        key=lambda version: [int(part) for part in version.split(".")],
+    )
+    (one,) = (one for one in evidence if one["set"] == "mlx-vlm 0.5.0")
+    pairs = store.cell_pairs(one)
+    repaired = [name for name, cells in pairs.items() if store.fate(cells) == "repaired"]
+    right = next(name for name, cells in pairs.items() if store.fate(cells) == "green")
+    assert first_sign(page, "aya_vision") == ("mark open", "!")
+    assert first_sign(page, next(n for n in repaired if n != "aya_vision")) == (
+        "mark repaired",
+        "+",
+    )
+    assert first_sign(page, right) == ("mark green", "✓")
+    page.close()
+
+
+def test_a_models_audit_opens_with_that_model(chromium, tmp_path, evidence):
+    audit = {
+        **AUDIT,
+        "model": {"model_type": "gemma4"},
+        "verdicts": [
+            {"family": "gemma4", "distribution": "mlx-lm", "wrong_here": 0},
+            {**verdict_on("gemma4", False), "wrong_here": 3},
+        ],
+    }
+    page = opened_with(chromium, tmp_path, evidence, audit)
+    dialog = page.get_by_role("dialog", name="gemma4 in mlx-vlm 0.5.0")
+    assert dialog.is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#family").input_value() == "gemma4"
+    assert {family for _, family in shown_families(page)} >= {"gemma4"}
+    assert all("gemma4" in family for _, family in shown_families(page))
+    page.close()
+
+
+def test_severity_is_chosen(page, evidence):
+    severities = page.locator("#severity option").all_inner_texts()
+    assert severities[:3] == ["any", "wrong-text", "crash"]
+    everything = shown_families(page)
+    page.locator("#severity").select_option("crash")
+    crashing = shown_families(page)
+    assert 0 < len(crashing) < len(everything)
+    package, family = crashing[0]
+    page.locator("#family").fill(family)
+    row = page.locator(f"section[data-package='{package}'] tr[data-family='{family}']")
+    row.locator("td:not(.other) button").first.click()
+    said = page.get_by_role("dialog").locator("table").first
+    assert "crash" in said.locator("td:nth-child(4)").all_inner_texts()
+
+
+def test_where_it_was_measured_is_chosen_where_there_is_a_choice(chromium, tmp_path, page):
+    assert not page.locator("#place").is_visible()
+    one = {
+        "set": "mlx-lm 9.9.9",
+        "versions": {"mlx-lm": "9.9.9"},
+        "without": {
+            "a": {"trim": "g", "trim@bfloat16": "r"},
+            "b": {"trim": "g"},
+        },
+    }
+    opened = opened_with(chromium, tmp_path, [one], None)
+    assert opened.locator("#place option").all_inner_texts() == [
+        "all",
+        "a CPU, float32",
+        "a CPU, bfloat16",
+    ]
+    button = opened.locator("tr[data-family='a'] button")
+    assert button.inner_text() == "✗"
+    opened.locator("#place").select_option(label="a CPU, float32")
+    assert button.inner_text() == "✓"
+    button.click()
+    names = opened.get_by_role("dialog").locator("tbody th").all_inner_texts()
+    assert [name.split()[0] for name in names] == ["trim"]
+    opened.keyboard.press("Escape")
+    opened.locator("#place").select_option(label="a CPU, bfloat16")
+    assert button.inner_text() == "✗"
+    assert shown_families(opened) == [("mlx-lm", "a")]
+    opened.close()
+
+
+def test_a_branch_that_only_metal_takes_is_named(page):
+    cell_of(page, "qwen3_5", "mlx-lm 0.32.2").click()
+    said = page.get_by_role("dialog").inner_text()
+    assert "Not measured: a branch that only Metal takes, in gated_delta." in said
+
+
+def test_a_command_is_copied(chromium, file):
+    context = chromium.new_context()
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened = context.new_page()
+    opened.goto(file.as_uri())
+    copy = opened.locator("#environment").get_by_role("button", name="Copy")
+    copy.click()
+    opened.get_by_role("button", name="Copied").wait_for()
+    assert opened.evaluate("navigator.clipboard.readText()") == "mlx-patches enable"
+    context.close()
+
+
+def test_it_says_when_and_where(chromium, tmp_path, evidence):
+    audit = {**AUDIT, "environment": "/home/someone/an environment"}
+    page = opened_with(chromium, tmp_path, evidence[:1], audit)
+    assert re.search(r"Written \d{4}-\d\d-\d\d \d\d:\d\d UTC", page.inner_text("#written"))
+    assert "/home/someone/an environment" in page.inner_text("#environment")
+    page.close()
+
+
+def test_it_can_be_read_on_a_telephone(chromium, tmp_path, evidence):
+    audit = {**AUDIT, "environment": "/a/long/path" * 8}
+    view = {"viewport": {"width": 400, "height": 800}}
+    page = opened_with(chromium, tmp_path, evidence, audit, **view)
+    wide = "document.documentElement.scrollWidth"
+    assert page.evaluate(wide) <= 400
+    # The own release is on the screen, without scrolling the map.
+    own = page.locator("section[data-package='mlx-vlm'] thead th.here").bounding_box()
+    assert own["x"] + own["width"] <= 400
+    page.locator("section[data-package='mlx-vlm'] tr[data-family] td.here button").first.click()
+    box = page.get_by_role("dialog").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 400
+    assert page.evaluate(wide) <= 400
+    page.close()
 
 
 CONTRAST = """() => {

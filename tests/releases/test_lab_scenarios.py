@@ -15,7 +15,7 @@ from packaging.version import Version
 import mlx_patches
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine
 from mlx_patches.lab.build import build
-from mlx_patches.lab.child import main
+from mlx_patches.lab.child import device, main
 from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS
 from mlx_patches.probes import tiny
 
@@ -325,7 +325,7 @@ def test_the_engine_says_every_token(right):
 def child(right, monkeypatch, capsys):
     """Run the child's main with this build and sensitivity; returns its lines."""
 
-    def run(*arguments, build=lambda family, config=None: right, sensitivity=1.0):
+    def run(*arguments, build=lambda family, config=None, dtype=None: right, sensitivity=1.0):
         fake = SimpleNamespace(build=build, sensitivity=lambda model: sensitivity)
         monkeypatch.setitem(sys.modules, "mlx_patches.lab.build", fake)
         main([str(right.family), *arguments])
@@ -351,7 +351,7 @@ def test_an_insensitive_family_is_never_green(child, right, monkeypatch):
 
 
 def test_a_family_that_is_not_built_is_one_line(child):
-    def needs_a_kernel(family, config=None):
+    def needs_a_kernel(family, config=None, dtype=None):
         raise NotBuilt("needs a Metal kernel")
 
     (line,) = child(build=needs_a_kernel)
@@ -360,9 +360,11 @@ def test_a_family_that_is_not_built_is_one_line(child):
         "verdict": "not-built",
         "detail": "needs a Metal kernel",
         "figure": None,
+        "device": device(),
+        "dtype": "float32",
     }
 
-    def breaks(family, config=None):
+    def breaks(family, config=None, dtype=None):
         raise KeyError("hidden_size")
 
     (line,) = child(build=breaks)
@@ -370,8 +372,20 @@ def test_a_family_that_is_not_built_is_one_line(child):
     assert line["detail"].startswith("KeyError: 'hidden_size' (")
 
 
+def test_the_child_builds_in_the_dtype_that_was_asked_for(child, right):
+    seen = []
+
+    def build(family, config=None, dtype=None):
+        seen.append(dtype)
+        return replace(right, dtype=dtype)
+
+    (line,) = child("--scenario", "trim", "--dtype", "bfloat16", build=build)
+    assert seen == ["bfloat16"]
+    assert (line["device"], line["dtype"]) == (device(), "bfloat16")
+
+
 def test_what_a_package_prints_is_not_among_the_lines(child, right):
-    def chatty(family, config=None):
+    def chatty(family, config=None, dtype=None):
         print("Fetching 3 files")
         return right
 
@@ -382,7 +396,7 @@ def test_the_child_reads_the_users_config(child, right, tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 4096}')
     seen = []
 
-    def build(family, config=None):
+    def build(family, config=None, dtype=None):
         seen.append(config)
         return right
 

@@ -256,3 +256,51 @@ def test_without_a_standard_output_the_exit_code_says_it():
         text=True,
     )
     assert (done.returncode, done.stderr) == (2, "")
+
+
+def test_the_list_says_how_each_patch_stands_here(said, affected):
+    done = said("list", "--json")
+    assert done.code == 0
+    (one,) = json.loads(done.out)["patches"]
+    (target,) = one.pop("targets")
+    assert one == {
+        "patch": "fix",
+        "summary": one["summary"],
+        "severity": "wrong-text",
+        "profiles": one["profiles"],
+        "optional": False,
+        "origin": "",
+        "status": "disabled",
+    }
+    assert target["status"] == "disabled" and "not active here" in target["reason"]
+    line = next(line for line in said("list").out.splitlines() if line.startswith("fix"))
+    assert line.split()[1] == "disabled"
+
+
+def test_the_list_of_an_environment_without_mlx(said, monkeypatch):
+    monkeypatch.setattr(activation, "_session", None)
+    found = json.loads(said("list", "--json").out)["patches"]
+    assert {one["status"] for one in found} == {"absent"}
+    some = json.loads(said("list", "--json", "--profile", "security").out)["patches"]
+    assert 0 < len(some) < len(found)
+    assert all("security" in one["profiles"] for one in some)
+
+
+def test_a_mistyped_profile_is_warned_about_once(monkeypatch, caplog):
+    from mlx_patches.activation.session import session
+    from mlx_patches.auditing.audit import _asked_for
+
+    monkeypatch.setattr(activation, "_session", None)
+    monkeypatch.setenv("MLX_PATCHES_PROFILE", "bacth")
+    current = session()
+    caplog.clear()
+    found = _asked_for(current)
+    assert [one.message for one in caplog.records] == [
+        "mlx_patches: MLX_PATCHES_PROFILE: no profile 'bacth'; there are batch, server, security,"
+        " safe"
+    ]
+    for name in ("bacth", "security", "batch", ""):
+        monkeypatch.setenv("MLX_PATCHES_PROFILE", name)
+        asked = {patch.id for patch in current.registry if current.asks_for(patch.id)}
+        assert _asked_for(current) == asked
+    assert found

@@ -163,7 +163,7 @@ def test_it_is_listed_with_its_distribution_and_so_is_what_is_blocked(theirs, mo
     (line,) = [line for line in said("list").splitlines() if line.startswith("their-patch")]
     profiles = ["batch,", "server,", "safe"]
     lost = ["an", "update", "is", "lost"]
-    assert line.split() == ["their-patch", *profiles, *lost, "their-package"]
+    assert line.split() == ["their-patch", "disabled", *profiles, *lost, "their-package"]
     assert "Contributed by\n    their-package" in said("explain", "their-patch")
     assert "their-patch (their-package)" in said("audit", "--all")
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "Their.Package")

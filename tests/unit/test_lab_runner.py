@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -102,6 +103,32 @@ def test_the_child_gets_what_was_asked_for(tmp_path):
     command = Task(Family("mlx-vlm", "gemma4"), True, ("trim",), tmp_path).command()
     assert command[1:4] == ["-m", "mlx_patches.lab.child", "mlx-vlm:gemma4"]
     assert command[4:] == ["--patched", "--config", str(tmp_path), "--scenario", "trim"]
+    command = Task(Family("mlx-lm", "llama"), False, ("trim",), dtype="bfloat16").command()
+    assert command[4:] == ["--dtype", "bfloat16", "--scenario", "trim"]
+
+
+def test_a_row_says_where_it_was_measured(child):
+    child("""
+line = dict(scenario="left-padded", verdict="green", detail="", figure=0.0)
+print(json.dumps({**line, "device": "metal", "dtype": "float16"}), flush=True)
+os.kill(os.getpid(), signal.SIGSEGV)
+""")
+    rows = runner.measure(replace(task(), dtype="bfloat16"))
+    # A process that died was on the device of what it said before; its dtype is the one asked for.
+    assert [(r.scenario, r.device, r.dtype) for r in rows] == [
+        ("left-padded", "metal", "float16"),
+        ("process", "metal", "bfloat16"),
+    ]
+
+
+def test_what_ran_here_says_nothing_of_another_device(child, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "device", lambda: "cpu")
+    out = tmp_path / "cells.jsonl"
+    for device, expected in (("cpu", "red"), ("metal", "green"), ("", "red")):
+        rows = [row(scenario=name, verdict="red").as_dict() | {"device": device} for name in NAMES]
+        out.write_text("".join(json.dumps(one) + "\n" for one in rows))
+        child(ALL)
+        assert seen(runner.run([task()], out=out)) == dict.fromkeys(NAMES, expected)
 
 
 def test_a_second_run_adds_only_what_is_missing(child, tmp_path):
@@ -118,7 +145,8 @@ def test_a_second_run_adds_only_what_is_missing(child, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "other", [{"environment": "mlx-lm 2.0"}, {"patched": True}, {"config": "x"}]
+    "other",
+    [{"environment": "mlx-lm 2.0"}, {"patched": True}, {"config": "x"}, {"dtype": "bfloat16"}],
 )
 def test_rows_of_another_run_do_not_answer(child, tmp_path, other):
     out = tmp_path / "cells.jsonl"
@@ -275,7 +303,16 @@ def test_command(two_families, child, tmp_path):
     assert content["cells"][0]["verdict"] == "red"
 
 
-@pytest.mark.parametrize("arguments", [("--jobs", "0"), ("--timeout", "soon"), ("--modle", "x")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--jobs", "0"),
+        ("--timeout", "soon"),
+        ("--modle", "x"),
+        ("--dtype", "float8"),
+        ("--dtype", "bfloat16", "--weights", "."),
+    ],
+)
 def test_command_usage(arguments):
     assert command(*arguments).exit_code == 2
 

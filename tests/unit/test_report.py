@@ -45,7 +45,7 @@ def data_of(html):
 
 def test_each_family_has_its_fate_and_its_letters():
     shown = report.content([ONE])
-    assert [name for name, _ in shown["scenarios"]] == ["trim", "engine"]
+    assert [one["name"] for one in shown["scenarios"]] == ["trim", "engine"]
     families = shown["packages"][0]["families"]
     fates = {family: cells[0]["fate"] for family, cells in families.items()}
     assert fates == {

@@ -226,7 +226,8 @@ def test_every_scenario_has_words_and_a_severity():
     from mlx_patches.lab.scenarios import SCENARIOS
 
     measured = {name for one in EVIDENCE for cells in one["without"].values() for name in cells}
-    assert {*SCENARIOS, *measured} - {"build", "process"} <= set(words.SCENARIOS)
+    scenarios = {words.place_of(name)[0] for name in measured}
+    assert {*SCENARIOS, *scenarios} - {"build", "process"} <= set(words.SCENARIOS)
     assert {one.severity for one in words.SCENARIOS.values()} <= set(words.SEVERITIES)
     assert len({one.words for one in words.SCENARIOS.values()}) == len(words.SCENARIOS)
 
@@ -250,7 +251,7 @@ def test_twenty_lines_of_eighty_columns(release, evidence, active):
         assert max(map(len, lines)) <= 80, model
         assert lines[0] == screen.top(report)[0][0]
         text = "\n".join(lines)
-        assert screen.METAL in text and "Environment: " in text
+        assert screen.measured(report) in text and "Environment: " in text
         assert screen.rows(lines) <= 20
         fixes = [line for line in lines if line.startswith("Fix: ")]
         assert len(fixes) == (report.exit_code() == 1), model

@@ -1,0 +1,77 @@
+"""Every patch with its state in this environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..activation.profiles import profiles_of
+from ..activation.session import session
+from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status
+from .audit import audit
+from .severity import of_patch
+
+
+class Listed(NamedTuple):
+    """A patch and its state here.
+
+    Args:
+        patch: its id.
+        summary: what a host gets wrong without it.
+        severity: what that does to a user.
+        profiles: those that it belongs to; none where it has to be asked for by its id.
+        optional: no default asks for it.
+        origin: the distribution that contributes it; empty where it is ours.
+        status: of the target that says most: one that is needed and not in effect, else one in
+            effect, else why it is not needed; ``absent`` where nothing of it is installed.
+        outcomes: one a target in what is installed.
+    """
+
+    patch: str
+    summary: str
+    severity: str
+    profiles: tuple[str, ...]
+    optional: bool
+    origin: str
+    status: str
+    outcomes: tuple[Outcome, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        shown = ("distribution", "target", "status", "reason")
+        targets = [one.as_dict() for one in self.outcomes]
+        return {
+            **{name: one for name, one in self._asdict().items() if name != "outcomes"},
+            "profiles": list(self.profiles),
+            "targets": [{name: one[name] for name in shown} for one in targets],
+        }
+
+
+def listed(profile: str | None = None) -> list[Listed]:
+    """Every patch, in the registry's order, or those of some profiles.
+
+    Args:
+        profile: names of profiles, separated by commas or spaces.
+    """
+    registry = session().registry
+    wanted = None if profile is None else set(profile.replace(",", " ").split())
+    seen: dict[str, list[Outcome]] = {}
+    for one in audit(models=False).outcomes:
+        seen.setdefault(one.patch, []).append(one)
+    found = []
+    for patch in registry:
+        of = profiles_of(registry.area(patch.id), patch.id, by_default=not patch.optional)
+        if wanted is None or wanted & set(of):
+            outcomes = tuple(seen.get(patch.id, ()))
+            about = (patch.id, patch.summary, of_patch(patch.id), of, patch.optional)
+            found.append(Listed(*about, registry.origin(patch.id), _status(outcomes), outcomes))
+    return found
+
+
+def _status(outcomes: Sequence[Outcome]) -> str:
+    """The status of the target that says most of a patch."""
+    statuses = [one.status for one in outcomes]
+    needed = [one for one in statuses if one not in NOT_NEEDED]
+    open_ = [one for one in needed if one not in IN_EFFECT]
+    spared = [one for one in statuses if one is not Status.ABSENT]
+    return str(next(iter([*open_, *needed, *spared]), Status.ABSENT))

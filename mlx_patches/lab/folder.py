@@ -1,0 +1,87 @@
+"""A user's own config, measured at once: evidence like that of a release set, for the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..core import distributions
+from ..core.errors import MlxPatchesError
+from ..core.packages import CORE
+from ..evidence.words import GREEN, LETTERS, NOT_APPLICABLE
+from . import runner
+from .runner import PROCESS, TIMED_OUT, Row, Task
+
+# Of all processes together, so that an audit ends within thirty.
+SECONDS = 26.0
+Tell = Callable[[Task, list[Row]], None]
+
+
+def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str, dict[str, Any]]:
+    """Distribution to what the lab sees of a folder's config, made small.
+
+    Each package that implements the model is measured, without the patches and with those that
+    the model's entry names, in processes of their own, at the same time. What they do not reach
+    is left out, and ``note`` says so.
+
+    Args:
+        folder: the model's; nothing in it is run, and no weights are read.
+        tell: is called after each process.
+
+    Raises:
+        MlxPatchesError: the config cannot be used, names code of the folder, no installed
+            package implements it, or no scenario ended in time.
+    """
+    tasks = runner.tasks(folder=folder)
+    rows = runner.run(tasks, len(tasks), SECONDS, tell=tell)
+    found = {}
+    for name in dict.fromkeys(task.family.distribution for task in tasks):
+        own = [row for row in rows if row.family.startswith(f"{name}:")]
+        found[name] = _evidence(name, own, tasks[0].scenarios)
+    if not any(cells for one in found.values() for cells in one["without"].values()):
+        raise MlxPatchesError(
+            f"no scenario of {folder} ended within {SECONDS:g} s: mlx-patches lab --config {folder}"
+            " takes its time"
+        )
+    return found
+
+
+def _evidence(distribution: str, rows: list[Row], scenarios: Iterable[str]) -> dict[str, Any]:
+    """One distribution's rows as a file of evidence has them."""
+    installed = [one for one in map(distributions.find, CORE) if one]
+    without, with_ = ({r.scenario: r for r in rows if r.patched is p} for p in (False, True))
+    late = [cells.pop(PROCESS) for cells in (without, with_) if _is_late(cells.get(PROCESS))]
+    # A process that died is a cell without the patches and with them.
+    for one, other in ((without, with_), (with_, without)):
+        if PROCESS in one and PROCESS not in other:
+            other[PROCESS] = replace(one[PROCESS], verdict=GREEN, detail="")
+    # What ended in one of them alone is not known.
+    both = [name for name in without if not late or name in with_]
+    missing = len(set(scenarios) - set(both)) if late else 0
+    family = rows[0].family.partition(":")[2]
+    found: dict[str, Any] = {
+        "set": next(str(one) for one in installed if one.name == distribution),
+        "versions": {one.name: one.version for one in installed},
+        "device": next((row.device for row in rows if row.device), ""),
+        "dtype": rows[0].dtype,
+        "note": f"{distribution}: {missing} scenarios did not end within {SECONDS:g} s"
+        if missing
+        else "",
+    }
+    for part, cells in (("without", without), ("with", with_)):
+        kept = {name: cells[name] for name in both if name in cells}
+        found[part] = {family: {name: LETTERS[row.verdict] for name, row in kept.items()}}
+        found[f"details_{part}"] = {
+            family: {
+                name: row.detail
+                for name, row in kept.items()
+                if row.verdict not in (GREEN, NOT_APPLICABLE)
+            }
+        }
+    return found
+
+
+def _is_late(row: Row | None) -> bool:
+    return row is not None and row.detail.startswith(TIMED_OUT)

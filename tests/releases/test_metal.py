@@ -1,0 +1,24 @@
+"""The branches that only Metal takes: what the package carries is what the release's files say."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from mlx_patches.auditing.metal import metal_branches
+from mlx_patches.core import distributions
+from mlx_patches.core.packages import MODEL_PACKAGES
+from mlx_patches.evidence import store
+from mlx_patches.lab.families import families
+
+
+@pytest.mark.parametrize(("package", "distribution"), MODEL_PACKAGES.items())
+def test_the_marks_are_those_of_the_installed_files(package, distribution):
+    here = distributions.find(distribution)
+    marks = store.metal_branches(distribution, here.version) if here else None
+    if marks is None:
+        return  # nobody marked this release: the audit reads its files
+    find = cache(distributions.source_file)
+    for one in families(distribution):
+        assert list(metal_branches(package, one.name, find)) == marks.get(one.name, []), one

@@ -1,0 +1,141 @@
+"""A folder's own config measured for the audit, by children that only print, crash or hang."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from mlx_patches import MlxPatchesError, cli
+from mlx_patches.auditing import screen
+from mlx_patches.auditing.audit import Audit, ModelReport
+from mlx_patches.auditing.verdict import judge
+from mlx_patches.core.distributions import Installed
+from mlx_patches.evidence import store
+from mlx_patches.evidence.words import NOT_MEASURED, REPAIRED, RIGHT
+from mlx_patches.lab import Family, runner
+from mlx_patches.lab import folder as measuring
+from mlx_patches.lab.runner import Task
+
+NAMES = ("left-padded", "extend", "filter")
+SAY = """
+import json, os, signal, sys, time
+patched = sys.argv[1] == "True"
+def say(name, verdict="green", detail="", figure=0.0):
+    line = dict(scenario=name, verdict=verdict, detail=detail, figure=figure)
+    print(json.dumps(dict(line, device="cpu", dtype="float32")), flush=True)
+def rest():
+    for name in ("left-padded", "extend", "filter"): say(name)
+"""
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """The evidence of a folder whose children run a script."""
+    installed = {"mlx-lm": Installed("mlx-lm", "0.31.3")}
+    monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 0.31.3")
+    monkeypatch.setattr(measuring.distributions, "find", installed.get)
+    monkeypatch.setattr(runner, "chosen", lambda models, folder: [Family("mlx-lm", "llama")])
+    monkeypatch.setattr("mlx_patches.lab.scenarios.SCENARIOS", dict.fromkeys(NAMES))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+
+    def run(script, seconds=20):
+        monkeypatch.setattr(measuring, "SECONDS", seconds)
+        command = [sys.executable, "-c", SAY + script]
+        monkeypatch.setattr(Task, "command", lambda self: [*command, str(self.patched)])
+        return measuring.evidence_of(tmp_path)["mlx-lm"]
+
+    return run
+
+
+def verdict(evidence):
+    return judge(evidence, "mlx-lm", "0.31.3", "llama", note=evidence["note"])
+
+
+def test_what_is_right_is_right(measured):
+    found = measured("rest()")
+    assert store.pairs_of(found, "llama") == dict.fromkeys(NAMES, "gg")
+    assert store.measured_on(found) == ("cpu", "float32")
+    assert verdict(found).word == RIGHT
+
+
+def test_what_the_patches_repair_is_repaired(measured):
+    found = measured(
+        "say('left-padded', 'green' if patched else 'red', 'differs');"
+        "say('extend', 'n/a'); say('filter')"
+    )
+    assert store.pairs_of(found, "llama") == {"left-padded": "rg", "extend": "nn", "filter": "gg"}
+    assert found["details_without"] == {"llama": {"left-padded": "differs"}}
+    assert verdict(found).word == REPAIRED
+
+
+@pytest.mark.parametrize(("when", "pair"), [("not patched", "rg"), ("patched", "gr")])
+def test_a_process_that_dies_is_a_crash(measured, when, pair):
+    found = measured(f"say('left-padded')\nif {when}: os.kill(os.getpid(), signal.SIGSEGV)\nrest()")
+    assert store.pairs_of(found, "llama")["process"] == pair
+    cells = {cell.name: cell for cell in verdict(found).cells}
+    assert cells["process"].severity == "crash"
+    assert cells["process"].words == "the whole run"
+
+
+def test_what_takes_too_long_is_left_out_and_named(measured):
+    script = "say('left-padded')\nif patched: time.sleep(60)\nsay('extend', 'red')\ntime.sleep(60)"
+    found = measured(script, seconds=2)
+    # Red without the patches, and nobody knows how it is with them.
+    assert store.pairs_of(found, "llama") == {"left-padded": "gg"}
+    assert found["note"] == "mlx-lm: 2 scenarios did not end within 2 s"
+    assert verdict(found).word == RIGHT
+    with pytest.raises(MlxPatchesError, match=r"no scenario of .* ended within 1 s"):
+        measured("time.sleep(60)", seconds=1)
+
+
+def test_what_cannot_be_built_was_not_measured(measured):
+    found = measured("say('build', 'not-built', 'some width was not made small', None)")
+    one = verdict(found)
+    assert one.word == NOT_MEASURED
+    assert one.note == "the lab could not build it: some width was not made small"
+
+
+def test_code_of_a_folder_is_refused(measured, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "model_file": "evil.py"}')
+    with pytest.raises(MlxPatchesError, match=r"model_file is evil.py: .* does not run"):
+        measured("rest()")
+
+
+def test_the_screen_says_that_it_was_measured_now(measured):
+    one = verdict(measured("rest()"))
+    asked = ModelReport("llama", None, {}, True)
+    report = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("cpu", "float32"))
+    said = "Measured now on a CPU in float32; not on Metal, whose kernels differ."
+    assert screen.measured(report) == said
+    assert report.as_dict()["measured"] == {"device": "cpu", "dtype": "float32"}
+    on_metal = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("metal", "bfloat16"))
+    assert screen.measured(on_metal) == "Measured now on Metal in bfloat16."
+
+
+@pytest.fixture
+def said(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["audit", *arguments])
+        return ended.value.code, capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("arguments", [(), ("--model", "llama")])
+def test_only_a_folder_can_be_measured(said, arguments):
+    code, seen = said("--measure", *arguments)
+    assert code == 2
+    assert "--measure needs --model with a model's folder" in seen.err
+
+
+def test_the_audit_takes_the_measurement_in_place_of_the_evidence(said, measured, site, tmp_path):
+    site.install("mlx-lm", "0.31.3")
+    for module in ("models/cache", "models/llama", "generate"):
+        site.write(f"mlx_lm/{module}.py")
+    measured("say('left-padded', 'red', 'differs'); say('extend'); say('filter')")
+    code, seen = said("--model", str(tmp_path), "--measure", "--json")
+    (one,) = json.loads(seen.out)["verdicts"]
+    assert (code, one["verdict"], one["scenarios"], one["wrong_with_patches"]) == (1, "wrong", 3, 1)

@@ -1,0 +1,158 @@
+"""Branches that only Metal takes, from fake releases under their real names."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.auditing import metal, screen
+from mlx_patches.auditing.audit import Audit, ModelReport
+from mlx_patches.auditing.verdict import ModelVerdict, judge
+from mlx_patches.evidence import store
+
+PACKAGE = "mlx_lm.models"
+ASKED = "import mlx.core as mx\n"
+KERNEL = f"""{ASKED}
+def step(x):
+    return x if not mx.metal.is_available() else mx.abs(x)
+
+def other(x):
+    return x
+"""
+
+
+@pytest.fixture
+def write(site):
+    site.write("mlx_lm/models/cache.py", "class KVCache:\n    pass\n")
+
+    def write(name, text):
+        return site.write(f"mlx_lm/models/{name}.py", text)
+
+    return write
+
+
+def found(family="a"):
+    return metal.metal_branches(PACKAGE, family)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    return mx.metal.is_available()",
+        "class Model:\n    def f(self):\n        return 1 if mx.default_device() == mx.gpu else 2",
+        "f = mx.fast.metal_kernel(name='f')",
+        "if mx.metal.is_available():\n    def f():\n        pass",
+        "try:\n    HAS = mx.metal.is_available()\nexcept Exception:\n    HAS = False",
+    ],
+)
+def test_a_question_for_metal_is_a_branch(write, text):
+    write("a", ASKED + text)
+    assert found() == ("a",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stream = mx.new_stream(mx.default_device())",
+        "def f(files):\n    return files.is_available()",
+        "# mx.metal.is_available()\n'mx.fast.metal_kernel'",
+    ],
+)
+def test_another_question_is_none(write, text):
+    write("a", ASKED + text)
+    assert found() == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from .kernel import step\ndef f(x):\n    return step(x)",
+        "from . import kernel\ndef f(x):\n    return kernel.step(x)",
+        "import mlx_lm.models.kernel as k\ndef f(x):\n    return k.step(x)",
+        "def f(x):\n    from mlx_lm.models.kernel import step as s\n    return s(x)",
+        "from .kernel import *\ndef f(x):\n    return step(x)",
+        "from .between import again\nclass Model:\n    def f(self, x):\n        return again(x)",
+    ],
+)
+def test_a_branch_is_found_through_imports(write, text):
+    write("kernel", KERNEL)
+    write("between", "from .kernel import step\ndef again(x):\n    return step(x)")
+    write("a", text)
+    assert found() == ("kernel",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from .kernel import other\ndef f(x):\n    return other(x)",
+        "from .kernel import step",
+        "from .kernel import step\ndef f(x):\n    return isinstance(x, step)",
+    ],
+)
+def test_a_module_with_a_branch_that_is_not_used_says_nothing(write, text):
+    write("kernel", KERNEL)
+    write("a", text)
+    assert found() == ()
+
+
+def test_what_makes_inputs_is_not_the_model(site, write):
+    site.write("mlx_lm/models/a/__init__.py", "from .language import Model\n")
+    site.write("mlx_lm/models/a/language.py", "class Model:\n    pass\n")
+    site.write("mlx_lm/models/a/processing_a.py", KERNEL)
+    assert found() == ()
+    site.write("mlx_lm/models/a/vision.py", KERNEL)
+    metal._read.cache_clear()
+    assert found() == ("a.vision",)
+
+
+def test_the_engine_is_not_the_model(site, write):
+    site.write("mlx_lm/generate.py", KERNEL)
+    write("a", "from ..generate import step\ndef f(x):\n    return step(x)")
+    assert found() == ()
+
+
+def test_modules_that_name_each_other_come_to_an_end(write):
+    write("a", "from .b import g\ndef f():\n    g()")
+    write("b", "from .a import f, h\ndef g():\n    f()\n    h()")
+    assert found() == ()
+
+
+def test_a_file_that_is_not_python_or_not_there_says_nothing(write):
+    write("a", "from .gone import f\nfrom .broken import g\ndef h():\n    f(g())")
+    write("broken", "def (")
+    assert found() == ()
+    assert found("nothing") == ()
+
+
+def test_every_measured_release_was_read():
+    """Renew with tools/mark_metal.py, run by the Python of the release's environment."""
+    for one in store.load():
+        name, version = one["set"].split()
+        marks = store.metal_branches(name, version)
+        assert marks is not None, one["set"]
+        assert marks, one["set"]
+
+
+def report_of(*verdicts, model="qwen3_5"):
+    asked = ModelReport(model, None, {}, True) if model else None
+    return Audit((), (), (), {}, False, model=asked, verdicts=verdicts)
+
+
+def test_the_screen_says_what_a_cpu_did_not_see():
+    evidence = store.load_set("mlx-lm", "0.32.2")
+    marks = store.metal_branches("mlx-lm", "0.32.2")
+    branch = judge(evidence, "mlx-lm", "0.32.2", "qwen3_5", metal=marks["qwen3_5"])
+    plain = judge(evidence, "mlx-lm", "0.32.2", "qwen3")
+    assert branch.metal == ("gated_delta",)
+    assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
+    said = "Measured on a CPU; this family has a branch that only Metal takes."
+    assert screen.measured(report_of(branch)) == said
+    assert screen.measured(report_of(plain)).startswith("Measured on a CPU in float32; not on")
+    assert "branch" not in screen.measured(report_of(plain))
+    strange = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
+    assert screen.measured(report_of(strange)) == (
+        "Not measured; this family has a branch that only Metal takes."
+    )
+    both = screen.measured(report_of(branch, plain, model=""))
+    assert both == "Measured on a CPU; 1 family has a branch that only Metal takes."
+    assert screen.measured(report_of(plain, model="")) == screen.METAL
+    assert all(len(text) <= screen.WIDTH for text in (said, both, screen.METAL))

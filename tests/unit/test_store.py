@@ -1,0 +1,90 @@
+"""The evidence as files: what was measured on several devices and in several dtypes is one set."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mlx_patches import MlxPatchesError
+from mlx_patches.evidence import store, words
+
+PLAIN = {
+    "set": "mlx-lm 0.1",
+    "versions": {"mlx-lm": "0.1"},
+    "without": {"a": {"merge": "g", "trim": "g"}, "b": {"merge": "r"}},
+    "with": {"a": {"merge": "g", "trim": "g"}, "b": {"merge": "g"}},
+    "needs": {"b": {"merge": ["x"]}},
+    "details_without": {"b": {"merge": "differs"}},
+}
+OTHER = {
+    "set": "mlx-lm 0.1",
+    "versions": {"mlx-lm": "0.1"},
+    "device": "cpu",
+    "dtype": "bfloat16",
+    "without": {"a": {"merge": "r", "trim": "n"}, "b": {"merge": "i"}, "c": {"build": "x"}},
+    "with": {"a": {"merge": "g", "trim": "n"}, "b": {"merge": "g"}, "c": {"build": "x"}},
+    "needs": {"a": {"merge": ["y"]}},
+    "details_without": {"a": {"merge": "TypeError"}, "c": {"build": "no kernel"}},
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "folder", lambda: tmp_path)
+    for one in (PLAIN, OTHER):
+        name = store.file_name("mlx-lm-0.1", *store.measured_on(one))
+        (tmp_path / name).write_text(json.dumps(one))
+    return tmp_path
+
+
+def test_the_cells_of_another_place_are_cells_of_the_set(place):
+    assert {file.name for file in place.iterdir()} == {
+        "mlx-lm-0.1.json",
+        "mlx-lm-0.1-cpu-bfloat16.json",
+    }
+    (found,) = store.load()
+    assert store.load_set("mlx-lm", "0.1") == found
+    pairs = store.cell_pairs(found)
+    assert pairs["a"] == {"merge": "gg", "trim": "gg", "merge@bfloat16": "rg"}
+    assert store.fate(pairs["a"]) == words.REPAIRED
+    assert found["needs"] == {"a": {"merge@bfloat16": ["y"]}, "b": {"merge": ["x"]}}
+    assert found["details_without"]["a"] == {"merge@bfloat16": "TypeError"}
+    assert store.needed_patches(found) == {"a": ["y"], "b": ["x"]}
+    assert "device" not in found
+
+
+def test_what_a_place_could_not_tell_takes_nothing_away(place):
+    (found,) = store.load()
+    pairs = store.cell_pairs(found)
+    assert pairs["b"] == {"merge": "rg"}
+    assert "c" not in pairs
+
+
+def test_a_set_that_was_measured_elsewhere_alone(place):
+    (place / "mlx-lm-0.1.json").unlink()
+    (found,) = store.load()
+    assert store.cell_pairs(found) == {"a": {"merge@bfloat16": "rg"}}
+    assert store.load_set("mlx-lm", "0.1") == found
+
+
+def test_a_set_that_nobody_measured(place):
+    assert store.load_set("mlx-lm", "0.2") is None
+    (place / "mlx-lm-0.3.json").write_text('{"set": "mlx-lm 0.3"}')
+    with pytest.raises(MlxPatchesError, match="reinstall"):
+        store.load_set("mlx-lm", "0.3")
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "said"),
+    [
+        (("cpu", "float32"), "trim", "a batch that steps back"),
+        (("cpu", "bfloat16"), "trim@bfloat16", "a batch that steps back (bfloat16)"),
+        (("metal", "float32"), "trim@metal", "a batch that steps back (metal)"),
+        (("cuda", "bfloat16"), "trim@cuda bfloat16", "a batch that steps back (cuda bfloat16)"),
+    ],
+)
+def test_the_name_of_a_cell_says_where(place, name, said):
+    assert words.cell_name("trim", *place) == name
+    assert words.place_of(name) == ("trim", *place)
+    assert words.scenario(name) == words.scenario("trim")._replace(words=said)
