@@ -21,6 +21,8 @@ TOLERANCE = 1e-3
 
 def probe(target: Target) -> Result:
     """Red where a row says something else in the batch than alone."""
+    if target.supports:
+        raise NotApplicable("has no defect: it carries the repair of others")
     require_own(target)
     from ..lab import Family, NotBuilt, engine
     from ..lab.build import build
