@@ -105,11 +105,25 @@ def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
     ]
 
 
-def call_in_stretches(call: Callable[..., Any], begins_anew: bool = False) -> Callable[..., Any]:
+class Fed:
+    """Stands for an attention cache that is not empty."""
+
+    def empty(self) -> bool:
+        """No."""
+        return False
+
+
+def call_in_stretches(
+    call: Callable[..., Any], begins_anew: bool = False, asks_keys: bool = False
+) -> Callable[..., Any]:
     """A recurrent layer's call, (rows, length, ...) to the same, in stretches.
 
-    With ``begins_anew`` a layer without a state does something else at its first token than one
-    whose state is zero.
+    Args:
+        call: the layer's own.
+        begins_anew: without a state it does something else at its first token than with one
+            that is zero.
+        asks_keys: it asks the attention cache in front of its own whether there is a state,
+            and nothing else.
     """
     signature = inspect.signature(call)
 
@@ -120,30 +134,39 @@ def call_in_stretches(call: Callable[..., Any], begins_anew: bool = False) -> Ca
             return call(*args, **kwargs)
         bound = bind_call(signature, args, kwargs)
         cache: Any = None if bound is None else find_argument(bound, "cache")
+        if asks_keys and cache is not None:
+            cache = cache[1]
         if bound is None or not cache_rows.is_recurrent(cache):
             return call(*args, **kwargs)
+        if asks_keys:
+            bound.arguments["cache"] = (Fed(), cache)
         outputs = []
         for start, stop, active in find_stretches(padding):
             own = slice_tokens(bound, padding, start, stop)
-            states = list(cache.cache)
+            before = list(cache.cache)
             out = call(*own.args, **own.kwargs)
-            starting = [
-                unfed and first == start and last > start
-                for unfed, (first, last) in zip(padding.unfed, padding.spans, strict=True)
-            ]
-            if begins_anew and any(starting) and any(state is not None for state in states):
-                after, cache.cache[:] = list(cache.cache), [None] * len(states)
+            starting = find_starting(padding, start) if begins_anew else ()
+            if any(starting) and any(state is not None for state in before):
+                after, cache.cache[:] = list(cache.cache), [None] * len(before)
                 out = pick_rows(starting, call(*own.args, **own.kwargs), out)
                 cache.cache[:] = [
                     pick_rows(starting, *pair) for pair in zip(cache.cache, after, strict=True)
                 ]
             cache.cache[:] = [
-                hold_rows(active, *pair) for pair in zip(cache.cache, states, strict=True)
+                hold_rows(active, *pair) for pair in zip(cache.cache, before, strict=True)
             ]
             outputs.append(out)
         return join_stretches(outputs)
 
     return replacement
+
+
+def find_starting(padding: Padding, start: int) -> list[bool]:
+    """Which rows get their first token ever at a position."""
+    return [
+        unfed and first == start < last
+        for unfed, (first, last) in zip(padding.unfed, padding.spans, strict=True)
+    ]
 
 
 def slice_tokens(

@@ -68,8 +68,12 @@ FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
 # These mask padding as ``ArraysCache.make_mask`` says, but for the window of their convolution.
 MASKED = {"qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches)}
 # These know of left padding where they are told the positions of a prompt, and not of right
-# padding behind tokens that they were fed before. They are fed row by row.
-KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "zaya1_vl")
+# padding behind tokens that they were fed before.
+KNOW_LEFT: dict[str, tuple[str, Factory] | None] = {
+    "qwen3_5": ("Qwen3_5GatedDeltaNet.__call__", call_in_stretches),
+    "qwen3_5_moe": None,  # has the layers of qwen3_5
+    "zaya1_vl": ("CCA.__call__", functools.partial(call_in_stretches, asks_keys=True)),
+}
 
 
 # Right in the releases whose engine pads on the left alone: the mixers tell them apart.
@@ -91,10 +95,12 @@ def call_with_padding(
         call: the model's own.
         how: its recurrent layers are told of padding.
         knows_left: it counts left padding itself where positions come with it, and keys and
-            values are not quantized. So it does in some releases.
+            values are not quantized. So it does in some releases, which feed left-padded rows
+            one by one themselves.
     """
     own = inspect.unwrap(call).__globals__
     knows_left &= any(name.endswith("left_padding_info") for name in own)
+    how = BY_ROW if knows_left else how
     signature = inspect.signature(call)
 
     @functools.wraps(call)
@@ -239,10 +245,11 @@ def _of_vlm(family: str) -> Iterator[Target]:
     # The class that mlx-vlm's plamo2 uses is in plamo2vl.
     module = f"mlx_vlm.models.{'plamo2vl' if family == 'plamo2' else family}.language"
     how = MASKED_STEPS if family in MAMBA2 else STRETCHES
-    factory = functools.partial(call_with_padding, how=how)
+    factory = functools.partial(call_with_padding, how=how, knows_left=family in KNOW_LEFT)
     yield Target("mlx-vlm", module, "LanguageModel.__call__", factory)
-    if family not in MAMBA2:
-        yield Target("mlx-vlm", module, *LAYERS[family], supports=True)
+    layer = {**LAYERS, **KNOW_LEFT}.get(family)
+    if layer is not None:
+        yield Target("mlx-vlm", module, *layer, supports=True)
 
 
 def _scans(distribution: str) -> Iterator[Target]:
@@ -257,16 +264,7 @@ PATCH = Patch(
     summary="recurrent layers read a batch's padding as if it were text",
     targets=(
         *(target for family in (*FAMILIES, *MASKED) for target in _of_lm(family)),
-        *(target for family in FAMILIES for target in _of_vlm(family)),
-        *(
-            Target(
-                "mlx-vlm",
-                f"mlx_vlm.models.{family}.language",
-                "LanguageModel.__call__",
-                functools.partial(call_with_padding, knows_left=True),
-            )
-            for family in KNOW_LEFT
-        ),
+        *(target for family in (*FAMILIES, *KNOW_LEFT) for target in _of_vlm(family)),
         *_scans("mlx-lm"),
         *_scans("mlx-vlm"),
     ),
