@@ -7,11 +7,11 @@ Why
 How
     The batch is fed once, and its recurrent layers are told where rows have tokens: there alone
     states change. Mamba-2 layers close their steps at padding, others go in stretches between
-    which no row begins or ends (``recurrent_batch``). Where a family has no such repair, or a
-    piece has padding on both sides of Mamba-2 layers, rows are fed one by one, each with its
-    own tokens and its own caches, which are then put together as a left-padded batch, and every
-    output is joined (``recurrent_by_row``). Rows of equal lengths and decode steps are fed as
-    ever.
+    which no row begins or ends (``recurrent_batch``). Where the model takes rows apart itself,
+    and of Mamba-2 where a piece has padding on both sides or is one position long, rows are fed
+    one by one, each with its own tokens and its own caches, which are then put together as a
+    left-padded batch, and every output is joined (``recurrent_by_row``). Rows of equal lengths
+    and decode steps are fed as ever.
 
     Padding that is used up is forgotten, so a decode step knows without the device that it has
     none. A piece whose caches announce padding reads the device once, one that is fed row by
@@ -141,12 +141,14 @@ def feed_marked(
     length = shape[1]
     padding = left or [0] * rows
     spans = find_spans(padding, lengths or [length] * rows, length)
-    one_side = all(start == 0 for start, _ in spans) or all(stop == length for _, stop in spans)
+    starts, stops = (set(side) for side in zip(*spans, strict=True))
+    # One position goes to a kernel of its own, which takes no mask.
+    maskable = length > 1 and (starts == {0} or stops == {length})
     if all(span == (0, length) for span in spans):
         out = call(*bound.args, **bound.kwargs)
     elif all(start == stop for start, stop in spans):
         out = call_without_states(call, bound, cache)
-    elif how == STRETCHES or (how == MASKED_STEPS and one_side):
+    elif how == STRETCHES or (how == MASKED_STEPS and maskable):
         counts = spans if how == MASKED_STEPS else None
         with marks_of(cache, counts, length), announced(spans, length, [n > 0 for n in padding]):
             out = call(*bound.args, **bound.kwargs)
@@ -252,11 +254,10 @@ def _of_vlm(family: str) -> Iterator[Target]:
         yield Target("mlx-vlm", module, *layer, supports=True)
 
 
-def _scans(distribution: str) -> Iterator[Target]:
+def _scan(distribution: str) -> Target:
     """What ``ssm_update`` of all Mamba-2 layers calls."""
-    for name in ("ssm_attn", "ssm_update_kernel"):
-        module = f"{distribution.replace('-', '_')}.models.ssm"
-        yield Target(distribution, module, name, close_step, supports=True)
+    module = f"{distribution.replace('-', '_')}.models.ssm"
+    return Target(distribution, module, "ssm_attn", close_step, supports=True)
 
 
 PATCH = Patch(
@@ -265,8 +266,7 @@ PATCH = Patch(
     targets=(
         *(target for family in (*FAMILIES, *MASKED) for target in _of_lm(family)),
         *(target for family in (*FAMILIES, *KNOW_LEFT) for target in _of_vlm(family)),
-        *_scans("mlx-lm"),
-        *_scans("mlx-vlm"),
+        *map(_scan, ("mlx-lm", "mlx-vlm")),
     ),
     probe="mlx_patches.probes.recurrent_padding:probe",
     module=__name__,
