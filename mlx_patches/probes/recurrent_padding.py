@@ -10,6 +10,7 @@ from typing import Any
 from ..core.patch import Target
 from ..patches.models.recurrent_padding import KNOW_LEFT, MASKED
 from . import NotApplicable, Result
+from .recurrent_layers import keeps_states
 from .rope_deltas import out_of_the_way, require_own
 
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
@@ -21,6 +22,8 @@ TOLERANCE = 1e-3
 
 def probe(target: Target) -> Result:
     """Red where a row says something else in the batch than alone."""
+    if target.supports:
+        return keeps_states(target)
     require_own(target)
     from ..lab import Family, NotBuilt, engine
     from ..lab.build import build

@@ -70,6 +70,7 @@ from mlx_patches.patches.models import (
     nemotron_steps,
     ngram_context,
     phimoe_routing,
+    recurrent_batch,
     recurrent_padding,
     ring_rows,
     row_by_row,
@@ -335,6 +336,12 @@ def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         recurrent_padding, "find_spans", lambda left, lengths, length: [(0, length)] * len(left)
     )
+    known = recurrent_batch.Padding
+
+    def without(spans, length, unfed, held):
+        return known(((0, length),) * len(spans), length, unfed, held | True)
+
+    monkeypatch.setattr(recurrent_batch, "Padding", without)
 
 
 def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ def test_a_row_that_raises_leaves_the_batch_as_it_was(failing):
 
     before = [(dict(vars(one)), list(getattr(one, "cache", ()))) for one in cache]
     with pytest.raises(RuntimeError, match="no memory"):
-        recurrent_padding.call_padded_rows_apart(call)(model.module, mx.array(TABLE), cache=cache)
+        recurrent_padding.call_with_padding(call)(model.module, mx.array(TABLE), cache=cache)
     assert fed == [1] * (failing + 1)
     after = [(dict(vars(one)), list(getattr(one, "cache", ()))) for one in cache]
     for (old, states), (new, held) in zip(before, after, strict=True):

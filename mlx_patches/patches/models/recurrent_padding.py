@@ -5,17 +5,20 @@ Why
     batch through their recurrence, or know of padding in the first piece of a prompt alone, so
     each row but the longest carries its padding in its state from then on.
 How
-    A piece of a prompt in which some row has padding is fed row by row, each with its own
-    tokens and its own caches, which are then put together as a left-padded batch. Every output
-    is joined, and arguments that the patch does not know are passed on. Rows of equal lengths
-    and decode steps are fed as ever. The prefill of unequal rows takes as long as they would
-    alone.
+    The batch is fed once, and its recurrent layers are told where rows have tokens: there alone
+    states change. Mamba-2 layers close their steps at padding, others go in stretches between
+    which no row begins or ends (``recurrent_batch``). Where the model takes rows apart itself,
+    and of Mamba-2 where a piece has padding on both sides or is one position long, rows are fed
+    one by one, each with its own tokens and its own caches, which are then put together as a
+    left-padded batch, and every output is joined (``recurrent_by_row``). Rows of equal lengths
+    and decode steps are fed as ever.
 
     Padding that is used up is forgotten, so a decode step knows without the device that it has
-    none. A piece whose caches announce padding reads the device once, one with padding twice.
+    none. A piece whose caches announce padding reads the device once, one that is fed row by
+    row twice.
 Upstream
-    mlx-lm 0.32.x masks some of these families; ``BatchGenerator(prefill_batch_size=1)`` does
-    the same as this for all of them, where a host can set it.
+    mlx-lm 0.32.x masks some of these families; ``BatchGenerator(prefill_batch_size=1)`` feeds
+    rows one by one for all of them, where a host can set it.
 Retire when
     The families mask their recurrences.
 """
@@ -24,41 +27,53 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from ...core.patch import Factory, Patch, Target
+from ...core.patch import Factory, Patch, Target, around
 from ..caches import rows as cache_rows
-from .row_calls import (
-    RowPart,
-    Span,
-    bind_call,
-    find_argument,
-    find_shape,
-    join_outputs,
-    slice_call,
+from .recurrent_batch import (
+    announced,
+    attend_with_window,
+    call_in_stretches,
+    close_step,
+    scan_in_stretches,
 )
+from .recurrent_by_row import forward_per_row
+from .row_calls import Span, bind_call, find_argument, find_shape
 
-FAMILIES = (
-    "baichuan_m1",
-    "bailing_moe_linear",
-    "falcon_h1",
-    "granitemoehybrid",
-    "jamba",
-    "longcat_flash_ngram",
-    "mamba",
-    "mamba2",
-    "nemotron_h",
-    "olmo_hybrid",
-    "plamo2",
-    "recurrent_gemma",
-    "rwkv7",
-)
+# How a family's batch is fed where rows have padding.
+MASKED_STEPS, STRETCHES, BY_ROW = "masked steps", "stretches", "by row"
+# How a recurrent cache announces padding.
+MARKS = ("left_padding", "lengths")
+
+# Families of Mamba-2 layers, which mask padding but for their state.
+MAMBA2 = ("falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "plamo2")
+# What is fed in stretches, for each family of other recurrences.
+LAYERS: dict[str, tuple[str, Factory]] = {
+    "baichuan_m1": ("Attention.__call__", around(attend_with_window)),
+    "bailing_moe_linear": ("recurrent_gla", around(scan_in_stretches)),
+    "jamba": ("JambaMambaMixer.__call__", call_in_stretches),
+    "longcat_flash_ngram": ("NgramEmbedding.__call__", call_in_stretches),
+    "mamba": ("MambaBlock.__call__", call_in_stretches),
+    "olmo_hybrid": ("GatedDeltaNet.__call__", call_in_stretches),
+    "recurrent_gemma": (
+        "RecurrentBlock.__call__",
+        functools.partial(call_in_stretches, begins_anew=True),
+    ),
+    "rwkv7": ("Rwkv7Layer.__call__", call_in_stretches),
+}
+FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
 # These mask padding as ``ArraysCache.make_mask`` says, but for the window of their convolution.
-MASKED = ("qwen3_5",)
+MASKED = {"qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches)}
 # These know of left padding where they are told the positions of a prompt, and not of right
 # padding behind tokens that they were fed before.
-KNOW_LEFT = ("qwen3_5", "qwen3_5_moe", "zaya1_vl")
+KNOW_LEFT: dict[str, tuple[str, Factory] | None] = {
+    "qwen3_5": ("Qwen3_5GatedDeltaNet.__call__", call_in_stretches),
+    "qwen3_5_moe": None,  # has the layers of qwen3_5
+    "zaya1_vl": ("CCA.__call__", functools.partial(call_in_stretches, asks_keys=True)),
+}
 
 
 # Right in the releases whose engine pads on the left alone: the mixers tell them apart.
@@ -71,16 +86,21 @@ MIXERS = {
 }
 
 
-def call_padded_rows_apart(
-    call: Callable[..., Any], knows_left: bool = False
+def call_with_padding(
+    call: Callable[..., Any], how: str = BY_ROW, knows_left: bool = False
 ) -> Callable[..., Any]:
-    """The model's call, which feeds rows one at a time where some of them have padding.
+    """The model's call, for batches some of whose rows have padding too.
 
-    With ``knows_left`` not those with left padding whose positions come with them, where the
-    release counts that padding itself. It does not where keys and values are quantized.
+    Args:
+        call: the model's own.
+        how: its recurrent layers are told of padding.
+        knows_left: it counts left padding itself where positions come with it, and keys and
+            values are not quantized. So it does in some releases, which feed left-padded rows
+            one by one themselves.
     """
     own = inspect.unwrap(call).__globals__
     knows_left &= any(name.endswith("left_padding_info") for name in own)
+    how = BY_ROW if knows_left else how
     signature = inspect.signature(call)
 
     @functools.wraps(call)
@@ -94,7 +114,7 @@ def call_padded_rows_apart(
         left_too = not counted or any(map(cache_rows.is_quantized, cache))
         if not has_marks(first, left_too):
             return call(*args, **kwargs)
-        return feed_marked(call, bound, cache)
+        return feed_marked(call, bound, cache, how)
 
     return replacement
 
@@ -103,32 +123,64 @@ def has_marks(layer: Any, left_too: bool = True) -> bool:
     """Whether a recurrent cache announces padding in what comes next. Reads no device."""
     # A cache that was restored without ``__init__`` may lack either. mlx-lm 0.30.4 merges rows
     # to one number, a zero, for all.
-    names = ("left_padding", "lengths") if left_too else ("lengths",)
+    names = MARKS if left_too else MARKS[1:]
     return any(cache_rows.is_counts(getattr(layer, name, None)) for name in names)
 
 
-def feed_marked(call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any) -> Any:
+def feed_marked(
+    call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any, how: str
+) -> Any:
     """Feed a batch whose caches announce padding, and count what was fed."""
     marked = [layer for layer in cache_rows.recurrent(cache) if has_marks(layer)]
     shape = find_shape(bound)
     # Engines and hosts announce padding to all caches alike, so one of them is enough to read.
-    left, lengths = cache_rows.read_counts(
-        [getattr(marked[0], name, None) for name in ("left_padding", "lengths")]
-    )
+    left, lengths = cache_rows.read_counts([getattr(marked[0], name, None) for name in MARKS])
     rows = len(left or lengths or ())
     if shape is None or shape[0] != rows:  # not these rows' call
         return call(*bound.args, **bound.kwargs)
     length = shape[1]
-    spans = find_spans(left or [0] * rows, lengths or [length] * rows, length)
+    padding = left or [0] * rows
+    spans = find_spans(padding, lengths or [length] * rows, length)
+    starts, stops = (set(side) for side in zip(*spans, strict=True))
+    # One position goes to a kernel of its own, which takes no mask.
+    maskable = length > 1 and (starts == {0} or stops == {length})
     if all(span == (0, length) for span in spans):
         out = call(*bound.args, **bound.kwargs)
     elif all(start == stop for start, stop in spans):
         out = call_without_states(call, bound, cache)
+    elif how == STRETCHES or (how == MASKED_STEPS and maskable):
+        counts = spans if how == MASKED_STEPS else None
+        with marks_of(cache, counts, length), announced(spans, length, [n > 0 for n in padding]):
+            out = call(*bound.args, **bound.kwargs)
     else:
-        out = forward_per_row(call, bound, spans, left or [0] * rows)
+        out = forward_per_row(call, bound, spans, padding)
     for layer in marked:
         set_marks(layer, left, lengths, length)
     return out
+
+
+@contextmanager
+def marks_of(cache: Any, spans: Sequence[Span] | None, length: int) -> Iterator[None]:
+    """Have recurrent caches announce this padding, on one side at most, or none, for a while.
+
+    Releases that mask by one side alone take the left one where both are announced, if only as
+    zeros.
+    """
+    import mlx.core as mx
+
+    layers = list(cache_rows.recurrent(cache))
+    before = [{name: getattr(layer, name, None) for name in MARKS} for layer in layers]
+    left, lengths = zip(*spans, strict=True) if spans else ((), ())
+    for layer in layers:
+        # An array for each cache: caches advance theirs in place.
+        layer.left_padding = mx.array(left) if any(left) else None
+        layer.lengths = mx.array(lengths) if any(end < length for end in lengths) else None
+    try:
+        yield
+    finally:
+        for layer, marks in zip(layers, before, strict=True):
+            for name, mark in marks.items():
+                setattr(layer, name, mark)
 
 
 def find_spans(left: Sequence[int], lengths: Sequence[int], length: int) -> list[Span]:
@@ -156,71 +208,6 @@ def call_without_states(call: Callable[..., Any], bound: inspect.BoundArguments,
             cache_rows.write_rows(layer, states)
 
 
-def forward_per_row(
-    call: Callable[..., Any],
-    bound: inspect.BoundArguments,
-    spans: Sequence[Span],
-    left: Sequence[int],
-) -> Any:
-    """Feed each row by itself; what the batch's call would give, with zeros at padding.
-
-    The batch's caches are written last, so that a call that raises leaves them as they were.
-
-    Args:
-        call: the model's own.
-        bound: its arguments for the batch.
-        spans: where each row's tokens are.
-        left: how many positions each row's first token is away; a row for which it is positive
-            has been fed nothing yet.
-    """
-    model, cache, shape = bound.args[0], find_argument(bound, "cache"), find_shape(bound)
-    empty = model.make_cache() if hasattr(model, "make_cache") else ()
-    if shape is None or len(empty) != len(cache):  # a host's own caches: of what kind is a row's?
-        return call(*bound.args, **bound.kwargs)
-    layers = cache_rows.hold_counts(cache)
-    outputs: list[Any] = []
-    caches: list[list[Any]] = []
-    for row, span in enumerate(spans):
-        own = [
-            cache_rows.copy_empty(layer, new)
-            if left[row] > 0
-            else cache_rows.slice_row(layer, row, new)
-            for layer, new in zip(layers, empty, strict=True)
-        ]
-        caches.append(own)
-        if span[0] == span[1]:
-            outputs.append(None)
-            continue
-        one = slice_call(bound, RowPart(row, shape, span, find_keys(layers, row, shape, span)), own)
-        outputs.append(call(*one.args, **one.kwargs))
-    waiting = [max(0, padding - shape[1]) for padding in left]
-    joined = [
-        cache_rows.join_rows(layer, [own[index] for own in caches], waiting)
-        for index, layer in enumerate(cache)
-    ]
-    for layer, held in zip(cache, joined, strict=True):
-        cache_rows.write_rows(layer, held)
-    return join_outputs(outputs, spans, shape)
-
-
-def find_keys(
-    layers: Sequence[Any], row: int, shape: tuple[int, int], span: Span
-) -> tuple[int, int] | None:
-    """How many keys a batch's masks have, and which is the row's first; None where unknown.
-
-    Args:
-        layers: the batch's caches, with their counts in host memory.
-        row: which.
-        shape: rows and positions of the call.
-        span: where the row's tokens are.
-    """
-    for layer in cache_rows.flatten_caches(layers):
-        before = None if hasattr(layer, "max_size") else getattr(layer, "_idx", None)
-        if before is not None and getattr(layer.offset, "shape", None) == (shape[0],):
-            return before + shape[1], before + span[0] - max(0, int(layer.offset[row]))
-    return None
-
-
 def set_marks(
     layer: Any, left: Sequence[int] | None, lengths: Sequence[int] | None, count: int
 ) -> None:
@@ -244,34 +231,42 @@ def set_marks(
         layer.left_padding = mx.array(waiting) if max(waiting) > 0 else None
 
 
-def _of_lm(family: str) -> Target:
+def _of_lm(family: str) -> Iterator[Target]:
+    module = f"mlx_lm.models.{family}"
     bodies = ["Model.__call__"]
     if family in MIXERS:
         bodies.append(f"{MIXERS[family]}.__call__")
-    return Target(
-        "mlx-lm",
-        f"mlx_lm.models.{family}",
-        "Model.__call__",
-        call_padded_rows_apart,
-        body=tuple(bodies),
-    )
+    how = MASKED_STEPS if family in MAMBA2 else STRETCHES
+    factory = functools.partial(call_with_padding, how=how)
+    yield Target("mlx-lm", module, "Model.__call__", factory, body=tuple(bodies))
+    if family not in MAMBA2:
+        yield Target("mlx-lm", module, *{**LAYERS, **MASKED}[family], supports=True)
 
 
-def _of_vlm(family: str, factory: Factory) -> Target:
-    return Target("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", factory)
+def _of_vlm(family: str) -> Iterator[Target]:
+    # The class that mlx-vlm's plamo2 uses is in plamo2vl.
+    module = f"mlx_vlm.models.{'plamo2vl' if family == 'plamo2' else family}.language"
+    how = MASKED_STEPS if family in MAMBA2 else STRETCHES
+    factory = functools.partial(call_with_padding, how=how, knows_left=family in KNOW_LEFT)
+    yield Target("mlx-vlm", module, "LanguageModel.__call__", factory)
+    layer = {**LAYERS, **KNOW_LEFT}.get(family)
+    if layer is not None:
+        yield Target("mlx-vlm", module, *layer, supports=True)
+
+
+def _scan(distribution: str) -> Target:
+    """What ``ssm_update`` of all Mamba-2 layers calls."""
+    module = f"{distribution.replace('-', '_')}.models.ssm"
+    return Target(distribution, module, "ssm_attn", close_step, supports=True)
 
 
 PATCH = Patch(
     id="recurrent-padding",
     summary="recurrent layers read a batch's padding as if it were text",
     targets=(
-        *map(_of_lm, (*FAMILIES, *MASKED)),
-        # The class that mlx-vlm's plamo2 uses is in plamo2vl.
-        *(_of_vlm("plamo2vl" if f == "plamo2" else f, call_padded_rows_apart) for f in FAMILIES),
-        *(
-            _of_vlm(family, functools.partial(call_padded_rows_apart, knows_left=True))
-            for family in KNOW_LEFT
-        ),
+        *(target for family in (*FAMILIES, *MASKED) for target in _of_lm(family)),
+        *(target for family in (*FAMILIES, *KNOW_LEFT) for target in _of_vlm(family)),
+        *map(_scan, ("mlx-lm", "mlx-vlm")),
     ),
     probe="mlx_patches.probes.recurrent_padding:probe",
     module=__name__,

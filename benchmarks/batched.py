@@ -1,0 +1,130 @@
+"""What a correct batch gains for the recurrent families: prompts of unequal length, in one call.
+
+    python benchmarks/batched.py [--family mamba2 ...] [--rounds 7] [--lengths 64 --lengths 8 ...]
+
+The lab's tiny models, with every patch that the release needs: a batch of eight unequal prompts
+against the same prompts one request at a time, and their first steps likewise. Each round times
+both, in alternating order; the medians of the rounds' ratios are printed. A tiny model shows what
+calls and kernels cost, not what large matrices do. Needs an environment with mlx-patches and
+mlx-lm or mlx-vlm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.resolve import in_file
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab.build import build
+from mlx_patches.matrix.gate import Gate
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import catalogue
+from mlx_patches.probes import NotApplicable
+
+PATCH = "recurrent-padding"
+LENGTHS = (64, 57, 49, 40, 33, 24, 17, 9)
+
+Seconds = tuple[float, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", action="append", help="may be repeated; all unless given")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--lengths", type=int, action="append", help="of a prompt; repeated")
+    options = parser.parse_args()
+    lengths = options.lengths or LENGTHS
+    print(
+        f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, {options.steps} steps"
+    )
+    print("batch / one request at a time, in tokens a second:")
+    for family in families():
+        if options.family and family.name not in options.family:
+            continue
+        try:
+            prefill, decode = gains(family, lengths, options.steps, options.rounds)
+        except (NotBuilt, NotApplicable) as reason:
+            print(f"{family.distribution} {family.name:20} {reason}")
+        else:
+            print(
+                f"{family.distribution} {family.name:20} "
+                f"prefill {prefill:5.2f}, decode {decode:5.2f}"
+            )
+
+
+def families() -> list[Family]:
+    """Those that the installed releases need the patch for."""
+    gate, patch = Gate(CompatMatrix.builtin()), catalogue.builtin().get(PATCH)
+    return [
+        Family(target.distribution, target.module.split(".")[2])
+        for target in patch.targets
+        if not target.supports
+        and source_file(target.module)
+        and gate.decide(patch, target, in_file(target, target.mentions)).ok
+    ]
+
+
+def gains(family: Family, lengths: Sequence[int], steps: int, rounds: int) -> tuple[float, float]:
+    """How much faster a batch is: prefill and decode."""
+    model = build(family)
+    manager = Manager(Gate(CompatMatrix.builtin()))
+    for patch in catalogue.builtin():
+        manager.apply(patch)
+    prompts = [[(3 * row + at) % 29 + 2 for at in range(n)] for row, n in enumerate(lengths)]
+    together = functools.partial(run_batch, model, prompts, steps)
+    apart = functools.partial(run_apart, model, prompts, steps)
+    try:
+        together(), apart()
+        pairs = []
+        for count in range(rounds):
+            order = (together, apart) if count % 2 else (apart, together)
+            seen = {measured: measured() for measured in order}
+            pairs.append((seen[together], seen[apart]))
+    finally:
+        manager.restore()
+    prefill, decode = (statistics.median(b[i] / a[i] for a, b in pairs) for i in range(2))
+    return prefill, decode
+
+
+def run_batch(model: LabModel, prompts: Sequence[Sequence[int]], steps: int) -> Seconds:
+    """Seconds for the prompts in one left-padded batch: prefill and decode."""
+    longest = max(map(len, prompts))
+    padding = [longest - len(prompt) for prompt in prompts]
+    table = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
+    return run(model, table, engine.batch_cache(model, padding), steps)
+
+
+def run_apart(model: LabModel, prompts: Sequence[Sequence[int]], steps: int) -> Seconds:
+    """Seconds for the prompts one request at a time: prefill and decode."""
+    runs = [run(model, [prompt], model.make_cache(), steps) for prompt in prompts]
+    return sum(one[0] for one in runs), sum(one[1] for one in runs)
+
+
+def run(model: LabModel, table: Sequence[Sequence[int]], cache: list[Any], steps: int) -> Seconds:
+    """Seconds for prompts of one length and for the steps behind them; each is waited for."""
+    engine.forget(model)
+
+    def timed(call: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        mx.eval(call())
+        return time.perf_counter() - start
+
+    prefill = timed(lambda: model.call(table, cache))
+    return prefill, sum(
+        timed(lambda step=step: model.call([[step % 29 + 2]] * len(table), cache))
+        for step in range(steps)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Tells a tiny model's recurrent layers of a row that ends early, and looks at its states."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from ..core.patch import Target
+from ..patches.models.recurrent_batch import announced
+from ..patches.models.recurrent_padding import MAMBA2
+from . import NotApplicable, Result
+
+PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
+TOLERANCE = 1e-3
+
+
+def keeps_states(target: Target) -> Result:
+    """Red where the row's states are not those that it has alone.
+
+    Raises:
+        NotApplicable: the release has no such layer, or no model with it that can be built.
+    """
+    from .rope_deltas import out_of_the_way
+
+    require_layer(target)
+    model = build_with(target)
+    with out_of_the_way(_OTHERS):
+        worst = compare_states(target, model)
+    return Result(not worst <= TOLERANCE, f"states differ by {worst:.2g} of their scale", worst)
+
+
+# What moves the positions of some of the families.
+_OTHERS = ("offset-alias", "mask-by-offset")
+
+
+def compare_states(target: Target, model: Any) -> float:
+    """The largest difference of a row's states, in the batch and alone, relative to their scale."""
+    import mlx.core as mx
+
+    from ..lab import engine
+    from ..patches.caches.rows import recurrent
+
+    # No cache announces padding: the layers know of it by what the patch tells them.
+    cache = engine.batch_cache(model, [0] * len(PROMPTS))
+    for layer in recurrent(cache):
+        layer.left_padding = layer.lengths = None
+    longest = max(map(len, PROMPTS))
+    ends = [(0, len(prompt)) for prompt in PROMPTS]
+    engine.forget(model)
+    with announced(ends, longest, [True] * len(PROMPTS)):
+        model.call([prompt + [0] * (longest - len(prompt)) for prompt in PROMPTS], cache)
+    worst = 0.0
+    for row, prompt in enumerate(PROMPTS):
+        engine.forget(model)
+        own = model.make_cache()
+        model.call([prompt], own)
+        for held, alone in zip(recurrent(cache), recurrent(own), strict=True):
+            for state, expected in states_of(target, held.cache, alone.cache):
+                apart = mx.abs(state[row : row + 1] - expected).max() / mx.abs(expected).max()
+                worst = max(worst, float(apart.item()))
+    return worst
+
+
+def states_of(target: Target, held: Sequence[Any], alone: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """A layer's states in the batch and alone; of a scan's, not the window before it."""
+    pairs = list(zip(held, alone, strict=True))
+    return pairs[1:] if target.module.endswith(".ssm") else pairs
+
+
+def require_layer(target: Target) -> None:
+    """What a module imports is a target where it is defined.
+
+    Raises:
+        NotApplicable: it is another one's.
+    """
+    name, _, attribute = target.name.partition(".")
+    kind = getattr(importlib.import_module(target.module), name, None)
+    if getattr(kind, "__module__", None) != target.module:
+        raise NotApplicable(f"{target.module} defines no {name}")
+    if attribute and attribute not in vars(kind):
+        raise NotApplicable(f"{name} has no {attribute} of its own")
+
+
+def build_with(target: Target) -> Any:
+    """A tiny model that has the layer.
+
+    Raises:
+        NotApplicable: none can be built, or its rows have no batch in this release.
+    """
+    from ..lab import Family, NotBuilt
+    from ..lab.build import build
+
+    scan = target.module.endswith(".ssm")
+    reason: Exception = NotApplicable("no family")
+    for family in MAMBA2 if scan else (target.module.split(".")[2],):
+        try:
+            return build(Family(target.distribution, family))
+        except NotBuilt as error:
+            reason = error
+    raise NotApplicable(str(reason))
