@@ -98,10 +98,9 @@ def runs_batched(family: Family) -> bool:
     return not needs(family, "row-by-row")
 
 
-# Debts: these repairs make positions and masks for every batch, padded or not, since no number says
-# whether a row has padding when they run; M-RoPE models pass lists to mask-list, too. The most
-# nodes that one of them may add to a call.
-NODE_DEBTS = {"rope-deltas": 40, "mask-after-update": 150}
+# A debt: the deltas of rows that were fed no image are written down as a prompt begins. The most
+# nodes that this may add to a call; nothing computes them until a step counts on from them.
+NODE_DEBTS = {"rope-deltas": 3}
 
 
 def node_debt(family: Family) -> int:
