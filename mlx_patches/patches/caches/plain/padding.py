@@ -23,11 +23,16 @@ def make_update(update: Any) -> Any:
     @functools.wraps(update)
     def update_and_fetch(cache: Any, keys: Any, values: Any) -> Any:
         tokens = keys.shape[2]
+        if tokens == 1:
+            return update(cache, keys, values)
         # A cache that is given other rows than it was made for does not know their padding.
-        if tokens == 1 or keys.shape[0] != cache.left_padding.shape[0]:
+        if keys.shape[0] != vars(cache)["left_padding"].shape[0]:
+            return update(cache, keys, values)
+        end = find_padding_end(cache)
+        if end <= 0:
+            note_padding_end(cache, end)
             return update(cache, keys, values)
         start = find_next_column(cache)
-        end = find_padding_end(cache)
         if start < end:
             keys, values = zero_padding(cache, keys, values)
         held = update(cache, keys, values)
