@@ -32,7 +32,8 @@ def is_unpadded(cache: Any, tokens: int) -> bool:
             return True
         if tokens == 1:
             return False
-    unpadded = not any(padding.tolist())
-    if unpadded:
-        held[_NOTE] = padding
-    return unpadded
+    held.pop(_NOTE, None)
+    if any(padding.tolist()):
+        return False
+    held[_NOTE] = padding
+    return True
