@@ -1,51 +1,88 @@
-"""Memory of a quantized batch cache against the batch cache of the same type in floats.
+"""Memory of a batch's keys and values in few bits against the same in floats, patches applied.
 
-    python benchmarks/quantized_memory.py [--rows 4] [--heads 32] [--tokens 512] [--width 128]
+    python benchmarks/quantized_memory.py [--rows 8] [--heads 8] [--tokens 512] [--width 128]
 
-Counts the arrays that the caches hold after one prompt, room that is not used yet included.
-Run it in an environment with mlx-vlm from 0.5.0 on: mlx-lm has no quantized batch cache.
+Counts the bytes of all arrays that a layer's cache holds after one prompt of rows of different
+lengths, room that is not used yet included, and prints a markdown table. Needs an environment
+with mlx-vlm from 0.5.0 on: mlx-lm has no quantized batch cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
+from engine import commit, patches, versions
 
-TYPES = ("float32", "float16")
-BITS = (8, 4)
+TYPES = ("bfloat16", "float32")
+GROUP = 64
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=32)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--heads", type=int, default=8, help="of keys and values")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--width", type=int, default=128)
     options = parser.parse_args()
     shape = (options.rows, options.heads, options.tokens, options.width)
+    with patches(True):
+        kinds = found()
+        print(f"{versions()}, commit {commit()}: {shape[0]} rows, {shape[1]} heads of ", end="")
+        print(f"{shape[3]}, {shape[2]} tokens, one layer.\n")
+        print(f"| keys and values | {' | '.join(TYPES)} | less |\n|---|---|---|---|")
+        plain = importlib.import_module("mlx_vlm.models.cache").BatchKVCache
+        floats = [held(plain, shape, name) for name in TYPES]
+        print(f"| in floats | {' | '.join(map(megabytes, floats))} | |")
+        for name, make in kinds.items():
+            packed = [held(make, shape, dtype) for dtype in TYPES]
+            less = ", ".join(f"{a / b:.2f}x" for a, b in zip(floats, packed, strict=True))
+            print(f"| {name} | {' | '.join(map(megabytes, packed))} | {less} |")
+
+
+def found() -> dict[str, Callable[[list[int]], Any]]:
+    """The release's quantized batch caches, by name; each is made of the rows' left padding."""
     try:
         caches = importlib.import_module("mlx_vlm.models.cache")
-        quantized = caches.BatchQuantizedKVCache
+        affine = caches.BatchQuantizedKVCache
+        turbo = importlib.import_module("mlx_vlm.turboquant").BatchTurboQuantKVCache
     except (ImportError, AttributeError):
-        raise SystemExit("no mlx-vlm with a quantized batch cache is installed") from None
-    print("rows, heads, tokens, width:", *shape)
-    for name in TYPES:
-        plain = held(caches.BatchKVCache([0] * shape[0]), shape, name)
-        print(f"{name}: {plain / 1e6:.1f} MB in floats")
-        for bits in BITS:
-            packed = held(quantized([0] * shape[0], group_size=64, bits=bits), shape, name)
-            print(f"{name}: {packed / 1e6:.1f} MB in {bits} bits, {plain / packed:.2f}x less")
+        raise SystemExit("no mlx-vlm with quantized batch caches is installed") from None
+    return {
+        "8 bits": lambda padding: affine(padding, group_size=GROUP, bits=8),
+        "4 bits": lambda padding: affine(padding, group_size=GROUP, bits=4),
+        "TurboQuant, 4 bits": lambda padding: turbo(padding, bits=4.0),
+        "TurboQuant, 3.5 bits": lambda padding: turbo(padding, bits=3.5),
+    }
 
 
-def held(cache: Any, shape: tuple[int, ...], name: str) -> int:
+def held(make: Callable[[list[int]], Any], shape: tuple[int, ...], name: str) -> int:
     """Bytes that a cache holds after a prompt of keys and values of this shape and type."""
-    cache.update_and_fetch(*[mx.ones(shape, getattr(mx, name))] * 2)
-    mx.eval(cache.keys, cache.values)
-    return sum(part.nbytes for _, part in tree_flatten((cache.keys, cache.values)))
+    cache = make([row % 4 for row in range(shape[0])])
+    fed = mx.random.normal(shape, key=mx.random.key(0)).astype(getattr(mx, name))
+    cache.update_and_fetch(fed, fed)
+    parts = list(arrays((cache.keys, cache.values)))
+    mx.eval(parts)
+    return sum(part.nbytes for part in parts)
+
+
+def arrays(value: Any) -> Any:
+    """The arrays in what a cache holds, each once."""
+    if isinstance(value, mx.array):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from arrays(part)
+    elif value is not None and hasattr(value, "__dict__"):
+        yield from arrays(list(vars(value).values()))
+
+
+def megabytes(count: int) -> str:
+    """A number of bytes, for people."""
+    return f"{count / 1e6:.2f} MB"
 
 
 if __name__ == "__main__":

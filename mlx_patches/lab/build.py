@@ -6,7 +6,7 @@ import importlib
 import inspect
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,15 @@ from ..core.packages import package_of
 from ..evidence.words import FLOAT32
 from ..probes import NotApplicable
 from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
-from .shrink import LAYERS, VOCABULARY, WINDOW, instance, shrink_config, small_config
+from .shrink import (
+    LAYERS,
+    VOCABULARY,
+    WINDOW,
+    grow_config,
+    instance,
+    shrink_config,
+    small_config,
+)
 
 OVERRIDES = Path(__file__).parent / "overrides.toml"
 _PROMPT = 10
@@ -30,6 +38,7 @@ def build(
     seed: int = 0,
     config: dict[str, Any] | None = None,
     dtype: str = FLOAT32,
+    sizes: Mapping[str, Any] | None = None,
 ) -> LabModel:
     """Build a family's model; from a user's config where one is given.
 
@@ -38,19 +47,22 @@ def build(
         seed: of the weights, which are the same in each dtype up to its rounding.
         config: the user's.
         dtype: of the weights; some families keep a few of theirs in float32, as when converted.
+        sizes: what fields are named so get in place of a small value, for a model that is not
+            tiny; one whose layers are listed repeats the list.
 
     Raises:
         NotBuilt: with the reason.
     """
     try:
         module = _module(family)
-        model, small = _model(family, module, config)
+        model, small = _model(family, module, config, sizes or {})
     except NotBuilt:
         raise
     except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())[:160]
         raise NotBuilt(f"{type(error).__name__}: {text}") from error
-    _refuse_giants(model)
+    if not sizes:
+        _refuse_giants(model)
     _draw_weights(model, seed)
     _cast(model, dtype)
     return lab_model(family, model, small, TOLERANCES[dtype], dtype)
@@ -117,7 +129,10 @@ def _module(family: Family) -> ModuleType:
 
 
 def _model(
-    family: Family, module: ModuleType, config: dict[str, Any] | None
+    family: Family,
+    module: ModuleType,
+    config: dict[str, Any] | None,
+    sizes: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
     overrides = _overrides_of(family.distribution, family.name)
     if reason := overrides.get("not-built"):
@@ -135,8 +150,9 @@ def _model(
             config,
             {**derived, **{k: v for k, v in overrides.items() if k not in ("text_config",)}},
         )
+        small = grow_config(small, sizes)
         return module.Model(_with_plain_dicts(args, small)), small
-    return _vlm_model(family, module, config, overrides)
+    return _vlm_model(family, module, config, overrides, sizes)
 
 
 # Layer kinds that a family's source may name, in the order in which they take turns.
@@ -228,13 +244,18 @@ def _with_plain_dicts(args: type, small: dict[str, Any]) -> Any:
 
 
 def _vlm_model(
-    family: Family, module: ModuleType, config: dict[str, Any] | None, overrides: dict[str, Any]
+    family: Family,
+    module: ModuleType,
+    config: dict[str, Any] | None,
+    overrides: dict[str, Any],
+    sizes: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
     """A language model takes its text config, and sometimes the whole config as well."""
     language = _find(module, "LanguageModel")
     text_class = _find(module, *_named(overrides, "config-class"), "TextConfig", "ModelConfig")
     text_config = (config or {}).get("text_config", config)
     small = _config(text_class, text_config, {**_by_source(module), **overrides})
+    small = grow_config(small, sizes)
     text = instance(text_class, small)
     if overrides.get("config-class") and "text_config" in small:
         inner_class = _find(module, "TextConfig")

@@ -177,6 +177,25 @@ def _narrowed(rope: Any, ratio: float) -> Any:
     return result
 
 
+def grow_config(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """A small config with these sizes, nested ones too.
+
+    A list with an entry a layer is repeated until there is one for each.
+    """
+    layers = int(sizes.get("num_hidden_layers", LAYERS))
+    grown: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in sizes:
+            grown[name] = sizes[name]
+        elif isinstance(value, dict):
+            grown[name] = grow_config(value, sizes)
+        elif isinstance(value, list) and len(value) == LAYERS:
+            grown[name] = [value[index % LAYERS] for index in range(layers)]
+        else:
+            grown[name] = value
+    return grown
+
+
 def _kept_layers(config: Mapping[str, Any], layers: int) -> int:
     """The shortest start of the layers that holds every kind of layer, at least LAYERS."""
     kept = LAYERS

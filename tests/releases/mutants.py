@@ -357,8 +357,8 @@ def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_list, "find_attention_cache", lambda caches: None)
 
 
-def keys_for_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_after_update, "asking_queries", lambda attention: attention)
+def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_after_update, "keep_whole", lambda mask: mask)
 
 
 def values_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -805,7 +805,7 @@ MUTANTS: dict[str, Mutant] = {
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
     "mask-list": lists_as_they_come,
-    "mask-after-update": keys_for_queries,
+    "mask-after-update": masks_as_they_come,
     "padding-nan": values_as_they_come,
     "unknown-kwargs": arguments_as_they_come,
     "mistral-row-scale": first_row_for_all,

@@ -60,9 +60,10 @@ def make_max_size(original: Any) -> Attribute:
     """The attribute ``max_size``, converted where it is written."""
 
     def read(cache: Any) -> Any:
-        value = cache.__dict__.get("max_size")
-        if type(value) is int:
-            return value
+        # No call in it: each layer reads it several times a step.
+        held = cache.__dict__
+        if "max_size" in held and type(held["max_size"]) is int:
+            return held["max_size"]
         return convert_to_int(stored(cache, "max_size"))  # written before the patch was applied
 
     return Attribute("max_size", read, convert_to_int)

@@ -33,6 +33,9 @@ def read_keep(cache: Any) -> int:
 
 def stepped(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
     """A decode step's keys and values; the columns that it overwrites hold no kept token."""
+    # Asked in each layer and step: a batch that never kept anything pays for no call.
+    if "keep" not in cache.__dict__:
+        return update(cache, keys, values)
     if read_keep(cache) and cache.keys is not None and not is_padded(cache):
         width = cache.keys.shape[2]
         if width > cache.max_size:

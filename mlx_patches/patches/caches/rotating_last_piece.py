@@ -42,7 +42,8 @@ def masked(make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwar
 
 def is_piece(cache: Any) -> bool:
     """Whether the next token is a piece of a prompt whose right padding is pending."""
-    return cache.__dict__.get("_lengths") is not None
+    held = cache.__dict__
+    return "_lengths" in held and held["_lengths"] is not None
 
 
 PATCH = Patch(

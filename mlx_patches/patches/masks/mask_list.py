@@ -8,7 +8,9 @@ Why
 How
     A list or a tuple becomes its first attention cache: a model that wants a sliding layer's mask
     passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list that has none goes to the
-    release as it is. The name is rebound wherever it was imported.
+    release as it is. So does one whose rows have no padding, where that is known as a number: its
+    answer is right then, and "causal" is faster than the same mask as an array. The name is
+    rebound wherever it was imported.
 Upstream
     mlx-vlm 0.7.9 takes the first cache of a list. mlx-vlm took the function from mlx-lm up to
     0.6.3; mlx-lm itself passes lists in minicpm3 and phixtral up to 0.31.3.
@@ -23,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target
+from ..caches.plain.unpadded import is_unpadded
 
 
 def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +36,9 @@ def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
     def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(cache, (list, tuple)):
             first = find_attention_cache(cache)
-            cache = cache if first is None else first
+            plain = not (args or kwargs)
+            if first is not None and not (plain and is_unpadded(first, h.shape[1])):
+                cache = first
         return create(h, cache, *args, **kwargs)
 
     return create_attention_mask

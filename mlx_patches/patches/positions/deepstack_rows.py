@@ -7,9 +7,10 @@ Why
     and cuts the mask into the pieces of a prompt, but not the features: every piece begins
     with the first of them. A row alone whose prompt is longer than a piece is wrong as well.
 How
-    Before rows are joined or split, the features are put where their tokens are, in one array
-    that the generator pads, cuts and joins like every other; rows of text get zeros. The
-    language model turns it back into lists, of the tokens that it is fed.
+    Before rows are joined or split, the features of all rows become one table, and each token
+    gets the number of its line, 0 where it has none: an array (rows, tokens) that the generator
+    pads, cuts and joins like every other. The language model turns it back into lists, of the
+    tokens that it is fed. The features themselves are kept once, of image tokens alone.
 Upstream
     Qwen3-Omni does the same in mlx-vlm 0.7.x; Qwen3-VL hands over lists in 0.7.10.
 Retire when
@@ -19,7 +20,7 @@ Retire when
 from __future__ import annotations
 
 import functools
-import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from ...core.patch import Patch, Target, around
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
+# What the generator hands on as it is: the features of all rows, a layer's for each layer.
+TABLE = "_mlx_patches_deepstack"
 # Of a sequence that waits for its turn: its id, tokens, number of tokens to say, arguments.
 _IDS, _ARGUMENTS = 1, 3
 
@@ -39,7 +42,7 @@ def merged(
     ids: Sequence[Sequence[int]],
     *rest: Any,
 ) -> Any:
-    """One batch of prompts, whose features are where their tokens are."""
+    """One batch of prompts, whose tokens know their features."""
     return merge(aligned(rows, list(map(len, ids))), ids, *rest)
 
 
@@ -65,61 +68,71 @@ def split(apart: Callable[..., Any], arguments: Arguments | None, count: int) ->
 
 
 def aligned(rows: Sequence[Arguments | None], lengths: Sequence[int]) -> Sequence[Arguments | None]:
-    """The prompts' arguments with features of shape (prompts, tokens, layers, width).
+    """The prompts' arguments with numbers (prompts, tokens) in place of features, and their table.
 
-    As they are where no prompt has lists, or one whose features are not those of its tokens.
+    As they are where no prompt has features, or one whose features are not those of its tokens.
     """
     import mlx.core as mx
 
-    lists = [(row or {}).get(FEATURES) for row in rows]
-    like = next((found for found in lists if isinstance(found, list) and found), None)
-    if like is None:
+    numbered = [number_tokens(row or {}, length) for row, length in zip(rows, lengths, strict=True)]
+    tables = {id(table): table for _, _, table in numbered if table is not None}
+    if not tables or any(numbers is None for _, numbers, _ in numbered):
         return rows
-    layers, width, dtype = len(like), like[0].shape[-1], like[0].dtype
+    # Where each table's lines begin in the one of all.
+    starts, lines = {}, 0
+    for key, table in tables.items():
+        starts[key] = lines
+        lines += table[0].shape[0]
+    joined = list(tables.values())
+    whole = joined[0] if len(joined) == 1 else list(map(mx.concatenate, zip(*joined, strict=True)))
     placed: list[Arguments | None] = []
-    for row, found, length in zip(rows, lists, lengths, strict=True):
-        mask = (row or {}).get(MASK)
-        if mask is None:
-            mask = mx.zeros((1, length), mx.bool_)
-        features = mx.zeros((*mask.shape, layers, width), dtype)
-        if found:
-            at = tokens(mask)
-            if any(one.shape[0] != at.size for one in found):
-                return rows
-            flat = features.reshape(-1, layers, width)
-            flat[at] = mx.stack(found, axis=1)
-            features = flat.reshape(features.shape)
-        placed.append({**(row or {}), MASK: mask, FEATURES: features})
+    for row, (mask, numbers, table) in zip(rows, numbered, strict=True):
+        if start := starts.get(id(table), 0):
+            numbers = mx.where(numbers > 0, numbers + start, 0)
+        placed.append({**(row or {}), MASK: mask, FEATURES: numbers, TABLE: whole})
     return placed
 
 
-def tokens(mask: Any) -> Any:
-    """Where a mask (rows, tokens) is true, row after row."""
+def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
+    """A prompt's mask, its tokens' numbers, and the table: a layer's features for each layer.
+
+    No numbers where the features are not those of its tokens; no table where it has none.
+    """
     import mlx.core as mx
 
-    flat = mask.reshape(-1).tolist()
-    return mx.array([place for place, visual in enumerate(flat) if visual], mx.uint32)
+    mask, features, table = (row.get(name) for name in (MASK, FEATURES, TABLE))
+    if mask is None:
+        mask = mx.zeros((1, length), mx.bool_)
+    if table is not None:  # of a batch that was split
+        return mask, features, table
+    if not (isinstance(features, list) and features):
+        return mask, mx.zeros(mask.shape, mx.int32), None
+    counted = itertools.count(1)
+    numbers = [next(counted) if visual else 0 for visual in mask.reshape(-1).tolist()]
+    if any(layer.shape[0] != max(numbers, default=0) for layer in features):
+        return mask, None, features
+    return mask, mx.array(numbers, mx.int32).reshape(mask.shape), features
 
 
 def by_list(call: Callable[..., Any]) -> Callable[..., Any]:
     """The language model's call, that gets the features of its tokens as lists."""
-    signature = inspect.signature(call)
 
     @functools.wraps(call)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        features, mask = (bound.arguments.get(name) for name in (FEATURES, MASK))
-        if getattr(features, "ndim", 0) == 4 and mask is not None:
-            bound.arguments[FEATURES] = listed(features, mask)
-        return call(*bound.args, **bound.kwargs)
+        table = kwargs.pop(TABLE, None)
+        if table is not None:
+            kwargs[FEATURES] = listed(kwargs[FEATURES], table)
+        return call(*args, **kwargs)
 
     return replacement
 
 
-def listed(features: Any, mask: Any) -> list[Any]:
-    """An array of a layer's features for each layer, (image tokens, width)."""
-    flat = features.reshape(-1, *features.shape[2:])[tokens(mask)]
-    return [flat[:, layer] for layer in range(features.shape[2])]
+def listed(numbers: Any, table: Sequence[Any]) -> list[Any]:
+    """Of each layer the features of these tokens, (image tokens, width), row after row."""
+    import mlx.core as mx
+
+    lines = mx.array([n - 1 for n in numbers.reshape(-1).tolist() if n], mx.uint32)
+    return [layer[lines] for layer in table]
 
 
 _GENERATE = "mlx_vlm.generate.ar"

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target
+from ..caches.plain.unpadded import is_unpadded
 from ..caches.row_record import (
     cache_targets,
     fill_column,
@@ -80,7 +81,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             if own is None and not computes and length > 1 and waiting.left_on(model):
                 own = text_positions(carrier, timed, inputs.shape)
             if own is None:
-                own = positions(model, carrier, timed.offset, inputs.shape)
+                own = positions(model, carrier, timed, inputs.shape)
             if own is not None:
                 kwargs["position_ids"] = own
                 given = fill_column(carrier, "deltas", rows)
@@ -169,26 +170,46 @@ def text_positions(carrier: Any, timed: Any, shape: tuple[int, ...]) -> Any:
         return None
     deltas = fill_column(carrier, "deltas", shape[0])
     update_record(carrier, deltas=deltas)
+    if begins(timed, shape[1]):
+        return from_zero(shape)
     return counted(column(timed.offset, shape[0]), deltas, shape)
 
 
-def positions(model: Any, carrier: Any, offset: Any, shape: tuple[int, ...]) -> Any:
+def positions(model: Any, carrier: Any, timed: Any, shape: tuple[int, ...]) -> Any:
     """Position ids (3, rows, length) for the next tokens; None where the model knows better.
 
     Args:
         model: the language model.
         carrier: the cache with the record of the rows.
-        offset: of the cache: a number, or an array with one for each row.
+        timed: the cache whose offset is a number, or an array with one for each row.
         shape: of the token ids.
     """
     rows, length = shape[:2]
+    offset = timed.offset
     deltas = read_column(carrier, "deltas", rows)
     if not getattr(offset, "ndim", 0):
         if deltas is None or length > 1:
             return None
-    elif deltas is None and length > 1 and parked(model, rows, length):
-        return None
+    elif deltas is None and length > 1:
+        if parked(model, rows, length):
+            return None
+        if begins(timed, length):
+            return from_zero(shape)
     return counted(column(offset, rows), 0 if deltas is None else deltas, shape)
+
+
+def begins(timed: Any, length: int) -> bool:
+    """Whether every row's first token is the next that is fed; reads nothing that is computed."""
+    if isinstance(timed.offset, int):
+        return bool(timed.offset == 0)
+    return getattr(timed, "keys", timed) is None and is_unpadded(timed, length)
+
+
+def from_zero(shape: tuple[int, ...]) -> Any:
+    """Position ids (3, rows, length) of texts without padding, from their first token on."""
+    import mlx.core as mx
+
+    return mx.broadcast_to(mx.arange(shape[1]), (3, *shape[:2]))
 
 
 def column(offset: Any, rows: int) -> Any:

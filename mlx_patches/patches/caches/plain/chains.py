@@ -9,7 +9,7 @@ from ....core.patch import Patch, Target, around
 
 _LM = ("mlx-lm", "mlx_lm.models.cache")
 _VLM = ("mlx-vlm", "mlx_vlm.models.cache")
-# How many positions may pass until the counts are evaluated.
+# How many positions may pass, in steps, until the counts are evaluated.
 EVERY = 32
 
 
@@ -18,15 +18,14 @@ def update_and_tie(
 ) -> Any:
     """The release's own update; every so often the next step evaluates its counts too."""
     out = update(cache, keys, *args, **kwargs)
-    if count_fed(cache) % EVERY < keys.shape[-2]:  # a multiple was passed
-        tie_counts(cache)
+    tokens = keys.shape[-2]
+    # A piece of a prompt adds one node for many positions; the steps after it tie that as well.
+    if tokens < EVERY:
+        # A rotating cache begins ``_idx`` anew.
+        fed = cache._offset if "_offset" in cache.__dict__ else cache._idx
+        if fed % EVERY < tokens:  # a multiple was passed
+            tie_counts(cache)
     return out
-
-
-def count_fed(cache: Any) -> int:
-    """How many positions a cache was fed; a rotating one begins ``_idx`` anew."""
-    fed: int = getattr(cache, "_offset", cache._idx)
-    return fed
 
 
 def tie_counts(cache: Any) -> None:
@@ -80,8 +79,8 @@ OFFSET_CHAIN = Patch(
         "Resource limit (499000) exceeded". So does the ``left_padding`` of every sliding layer
         but the first, once its window is full.
     How
-        Every 32 positions the keys are made to depend on both counts: the next step evaluates
-        them all. Nothing is copied or waited for.
+        Every 32 positions of steps the keys are made to depend on both counts: the next step
+        evaluates them all. Nothing is copied or waited for. A long piece of a prompt gets nothing.
     Upstream
         mlx-lm 0.31.1 does it at every step for ``BatchRotatingKVCache``; ``BatchKVCache`` is not
         fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.

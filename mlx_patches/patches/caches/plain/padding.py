@@ -23,11 +23,16 @@ def make_update(update: Any) -> Any:
     @functools.wraps(update)
     def update_and_fetch(cache: Any, keys: Any, values: Any) -> Any:
         tokens = keys.shape[2]
+        if tokens == 1:
+            return update(cache, keys, values)
         # A cache that is given other rows than it was made for does not know their padding.
-        if tokens == 1 or keys.shape[0] != cache.left_padding.shape[0]:
+        if keys.shape[0] != cache.__dict__["left_padding"].shape[0]:
+            return update(cache, keys, values)
+        end = find_padding_end(cache)
+        if end <= 0:
+            note_padding_end(cache, end)
             return update(cache, keys, values)
         start = find_next_column(cache)
-        end = find_padding_end(cache)
         if start < end:
             keys, values = zero_padding(cache, keys, values)
         held = update(cache, keys, values)
@@ -47,8 +52,8 @@ def find_next_column(cache: Any) -> int:
 
 def find_padding_end(cache: Any) -> int:
     """A column from which on no row has padding; 0 where no row has any."""
-    noted, end = vars(cache).get(_NOTE, (None, 0))
-    return end if noted is vars(cache)["left_padding"] else read_padding_end(cache)
+    noted, end = cache.__dict__.get(_NOTE, (None, 0))
+    return end if noted is cache.__dict__["left_padding"] else read_padding_end(cache)
 
 
 def read_padding_end(cache: Any) -> int:
@@ -57,7 +62,7 @@ def read_padding_end(cache: Any) -> int:
     It costs nothing at a batch's first piece, where the array was made from a list of numbers.
     Later it is read only where the cache holds another array since: its rows changed.
     """
-    return max(vars(cache)["left_padding"].tolist(), default=0)
+    return max(cache.__dict__["left_padding"].tolist(), default=0)
 
 
 def note_padding_end(cache: Any, end: int) -> None:
@@ -66,7 +71,7 @@ def note_padding_end(cache: Any, end: int) -> None:
     ``finalize`` and a window may change the array in place. They move columns that were
     written already, so what is known of those to come stays true.
     """
-    vars(cache)[_NOTE] = (vars(cache)["left_padding"], end)
+    cache.__dict__[_NOTE] = (cache.__dict__["left_padding"], end)
 
 
 def zero_padding(cache: Any, keys: Any, values: Any) -> tuple[Any, Any]:

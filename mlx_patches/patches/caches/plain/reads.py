@@ -153,8 +153,10 @@ def read_state(getter: Callable[[Any], Any], cache: Any) -> Any:
 
 def copy_tree(value: Any) -> Any:
     """A tree of arrays as a new tree of handles; its shape and container types stay."""
-    if type(value) is tuple or type(value) is list:
-        return type(value)(map(copy_tree, value))
+    kind = type(value)
+    if kind is tuple or kind is list:
+        # Arrays in place: every layer is asked, and most of what it holds are these.
+        return kind([one.__copy__() if hasattr(one, "dtype") else copy_tree(one) for one in value])
     if hasattr(value, "_fields"):
         return type(value)(*map(copy_tree, value))
     return make_handle(value)

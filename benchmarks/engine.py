@@ -1,0 +1,323 @@
+"""What the patches cost in the releases' own engines: prefill, decode, a row that joins, memory.
+
+    python benchmarks/engine.py [--shape tiny|1b] [--family llama --family qwen3_vl]
+        [--rows 1 --rows 8] [--rounds 15] [--steps 64] [--clock wall|cpu|thread]
+
+Requests go through the release's own ``BatchGenerator``, which computes a step while the last
+one's tokens are read: a read that a patch adds is seen. A round runs the same requests without
+patches and with every patch that the release needs, which of them first alternates, and the
+median of the rounds' ratios is printed with a bootstrap interval of 95 %. Weights are random. On
+a machine that others use, ``--clock cpu`` counts the CPU time of the process in place of wall time,
+and ``--clock thread`` that of the thread that drives the engine: what the patches add is there, and
+the kernels are not.
+Needs an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import importlib.metadata
+import os
+import platform
+import random
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from mlx_patches.core.manager import Manager
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab.build import build
+from mlx_patches.lab.families import models_folder
+from mlx_patches.matrix.gate import Gate
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches import catalogue
+
+FAMILIES = (
+    "llama",
+    "gemma3_text",
+    "gemma3",
+    "gemma4",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_5",
+    "nemotron_h",
+    "gpt_oss",
+)
+ROWS = (1, 8, 32)
+CLOCKS: dict[str, Callable[[], float]] = {
+    "wall": time.perf_counter,
+    "cpu": time.process_time,
+    "thread": time.thread_time,
+}
+# About 1.2 billion parameters; 64 wide heads, so that M-RoPE's sections have 32 entries.
+BILLION = {
+    "vocab_size": 32768,
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_global_key_value_heads": 8,
+    "head_dim": 64,
+    "global_head_dim": 64,
+    "sliding_window": 512,
+    "max_position_embeddings": 8192,
+    "mrope_section": [8, 12, 12],
+    "vocab_size_per_layer_input": 32768,
+    "moe_intermediate_size": 1024,
+    "linear_num_value_heads": 16,
+    "linear_num_key_heads": 8,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+}
+
+
+# The lab gives llama windows, too; gpt_oss would have 3.5 billion.
+FULL = {"layer_types": None, "sliding_window": None}
+OWN: dict[str, dict[str, dict[str, Any]]] = {
+    "tiny": {"llama": FULL},
+    "1b": {"llama": FULL, "gpt_oss": {"intermediate_size": 2048}},
+}
+
+
+class Shape(NamedTuple):
+    """Sizes of models, and of one family's, prompts' tokens, how many tokens each row says."""
+
+    sizes: dict[str, Any]
+    own: dict[str, dict[str, Any]]
+    prompt: int
+    steps: int
+
+
+SHAPES = {
+    "tiny": Shape({}, OWN["tiny"], 64, 48),
+    "1b": Shape(BILLION, OWN["1b"], 512, 64),
+}
+
+
+class Run(NamedTuple):
+    """Seconds until every row's first token, of the steps, until a joining row's; peak bytes."""
+
+    prefill: float
+    decode: float
+    join: float
+    peak: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--family", action="append", help="may be repeated")
+    parser.add_argument("--rows", type=int, action="append", help="may be repeated")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--prompt", type=int, help="tokens of the longest prompt")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    options = parser.parse_args()
+    shape = SHAPES[options.shape]
+    shape = shape._replace(
+        prompt=options.prompt or shape.prompt, steps=options.steps or shape.steps
+    )
+    print(heading(options.shape, shape, options.rounds, options.clock), flush=True)
+    for name in options.family or FAMILIES:
+        for family in installed(name):
+            try:
+                model = made(family, shape)
+            except NotBuilt as reason:
+                print(f"| {family} | not built: {reason} |")
+                continue
+            for rows in options.rows or ROWS:
+                for kind in ("equal", "unequal") if rows > 1 else ("equal",):
+                    prompts = texts(rows, shape.prompt, kind == "equal", model.vocabulary)
+                    pairs = rounds(model, prompts, shape.steps, options.rounds, options.clock)
+                    print(line(family, rows, kind, pairs, shape.steps), flush=True)
+            del model
+            gc.collect()
+            mx.clear_cache()
+
+
+def installed(name: str) -> list[Family]:
+    """The family in each distribution that has it: mlx-vlm's engine where there is one."""
+    found = []
+    for distribution in ("mlx-vlm", "mlx-lm"):
+        folder = models_folder(distribution)
+        if folder is not None and ({name, f"{name}.py"} & {path.name for path in folder.iterdir()}):
+            found.append(Family(distribution, name))
+    return found[:1]
+
+
+def made(family: Family, shape: Shape) -> LabModel:
+    """A model of random weights whose call gives its logits as they are."""
+    model = build(family, sizes={**shape.sizes, **shape.own.get(family.name, {})})
+    if shape.sizes:
+        module = model.module
+        module.update(tree_map(half, module.parameters()))
+        mx.eval(module.parameters())
+
+    def call(tokens: Any, cache: Any, **kwargs: Any) -> Any:
+        out = model.module(tokens, cache=cache, **kwargs)
+        return getattr(out, "logits", out)
+
+    return dataclasses.replace(model, call=call)
+
+
+def half(value: Any) -> Any:
+    """Weights in bf16; what is no float as it is."""
+    return value.astype(mx.bfloat16) if mx.issubdtype(value.dtype, mx.floating) else value
+
+
+def texts(rows: int, longest: int, equal: bool, vocabulary: int) -> list[list[int]]:
+    """Prompts: of one length, or from half of it on."""
+    lengths = [longest if equal else longest - row * longest // (2 * rows) for row in range(rows)]
+    words = random.Random(0)
+    return [[words.randrange(1, vocabulary - 20) for _ in range(length)] for length in lengths]
+
+
+def rounds(
+    model: LabModel, prompts: Sequence[Sequence[int]], steps: int, count: int, clock: str
+) -> list[tuple[Run | None, Run | None]]:
+    """Pairs of runs, unpatched and patched; which comes first alternates.
+
+    None in place of a run that the release refuses.
+    """
+    pairs = []
+    for number in range(-1, count):  # the first warms up
+        found: dict[bool, Run | None] = {}
+        for is_patched in (False, True) if number % 2 else (True, False):
+            with patches(is_patched):
+                try:
+                    found[is_patched] = run(model, prompts, steps, CLOCKS[clock])
+                except Exception:
+                    found[is_patched] = None
+        if number >= 0:
+            pairs.append((found[False], found[True]))
+        if found[True] is None:
+            break
+    return pairs
+
+
+@contextmanager
+def patches(wanted: bool) -> Any:
+    """Every patch that the release needs, or none."""
+    manager = Manager(Gate(CompatMatrix.builtin()))
+    if wanted:
+        for patch in catalogue.builtin():
+            manager.apply(patch)
+    try:
+        yield
+    finally:
+        manager.restore()
+
+
+def run(
+    model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
+) -> Run:
+    """One batch: its prompts, its steps, and one more row that joins it."""
+    gc.collect()
+    engine.forget(model)
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    rows = len(prompts)
+    # mlx-vlm admits prompts only where there is room for as many as it prefills together.
+    speak = engine.speaker(
+        model, 4 * steps, prefill_batch_size=rows, completion_batch_size=2 * rows
+    )
+    start = clock()
+    waiting = set(speak.insert(prompts))
+    while waiting:
+        waiting -= {uid for uid, _ in speak.next()}
+    begun = clock()
+    for _ in range(steps):
+        speak.next()
+    decoded = clock()
+    (late,) = speak.insert([prompts[-1]])
+    for _ in range(steps):
+        if late in {uid for uid, _ in speak.next()}:
+            break
+    joined = clock()
+    return Run(begun - start, decoded - begun, joined - decoded, mx.get_peak_memory())
+
+
+def line(family: Family, rows: int, kind: str, pairs: Sequence[Any], steps: int) -> str:
+    """A row of the table: ratios of speeds, patched over unpatched, and of peak memory."""
+    cells = [str(family), str(rows), kind]
+    if not pairs or any(patched is None for _, patched in pairs):
+        return " | ".join(["|", *cells, "the patched release refuses it |"])
+    both = [(plain, patched) for plain, patched in pairs if plain is not None]
+    for part in ("prefill", "decode", "join"):
+        ratios = [getattr(plain, part) / getattr(patched, part) for plain, patched in both]
+        cells.append(shown(ratios) if ratios else "unpatched fails")
+    peaks = [patched.peak / plain.peak for plain, patched in both if plain.peak]
+    cells.append(f"{statistics.median(peaks):.3f}" if peaks else "-")
+    speed = statistics.median(rows * steps / patched.decode for _, patched in pairs)
+    return f"| {' | '.join([*cells, f'{speed:.0f}'])} |"
+
+
+def shown(ratios: Sequence[float]) -> str:
+    """A median with its interval."""
+    low, high = interval(ratios)
+    return f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"
+
+
+def interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
+    """Where the median lies with 95 % by the bootstrap: draws with replacement, a fixed seed."""
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(draws))
+    return medians[int(0.025 * draws)], medians[int(0.975 * draws) - 1]
+
+
+def heading(name: str, shape: Shape, count: int, clock: str) -> str:
+    """What was measured, with what and where, and the table's head."""
+    kind = "random bf16 weights of about 1.2B" if shape.sizes else "tiny random weights"
+    said = (
+        f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
+        f"commit {commit()}. Shape {name}: {kind}, prompts of {shape.prompt} tokens, unequal "
+        f"ones from half of that on, {shape.steps} steps; medians of {count} paired rounds, "
+        f"95 % intervals, {clock} time."
+    )
+    head = "| family | rows | prompts | prefill | decode | first token of a row that joins "
+    return f"{said}\n\n{head}| peak memory | tokens/s |\n|{'---|' * 8}"
+
+
+def versions() -> str:
+    """The releases that are installed."""
+    found = []
+    for name in ("mlx-lm", "mlx-vlm", "mlx"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def device() -> str:
+    """The device that MLX computes on, and how busy the machine is."""
+    load = f"{os.cpu_count()} CPU cores, load {os.getloadavg()[0]:.1f}"
+    if mx.default_device() == mx.Device(mx.cpu):
+        return f"{platform.system()} CPU ({load})"
+    told = getattr(mx, "device_info", dict)()
+    return f"{told.get('device_name', mx.default_device())} ({load})"
+
+
+def commit() -> str:
+    """The commit of this checkout, marked where files differ from it."""
+    here = Path(__file__).parent
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main()

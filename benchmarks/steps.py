@@ -1,0 +1,142 @@
+"""What the patches add to a prompt and to a decode step, counted: the same on every machine.
+
+    python -m benchmarks.steps [--family llama --family qwen3_vl] [--rows 8]
+
+Of tiny models of the lab, fed as the release's engine feeds them: graph nodes, calls that Python
+makes, and device reads by code of ours, without patches and with every patch that the release
+needs. Prints a markdown table. Run it from the repository's root, in an environment with mlx-lm
+or mlx-vlm and mlx-patches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.engine import FAMILIES, commit, installed, patches, versions
+from mlx_patches.lab import LabModel, NotBuilt
+from mlx_patches.lab.build import build
+from tests.releases import costs
+
+PROMPT = 64
+
+
+class Cost(NamedTuple):
+    """Graph nodes, Python's calls and our device reads, of one call of a model."""
+
+    nodes: int
+    calls: int
+    reads: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", action="append", help="may be repeated")
+    parser.add_argument("--rows", type=int, default=8)
+    options = parser.parse_args()
+    print(f"{versions()}, commit {commit()}; without patches, and what they add.\n")
+    heads = ["family", "rows"]
+    heads += [f"{part}: {what}" for part in ("prompt", "step") for what in Cost._fields]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for name in options.family or FAMILIES:
+        for family in installed(name):
+            try:
+                model = build(family)
+            except NotBuilt:
+                continue
+            for kind, make in batches(model, options.rows).items():
+                cells = " | ".join(compared(make))
+                print(f"| {family} | {kind} | {cells} |", flush=True)
+
+
+def batches(model: LabModel, rows: int) -> dict[str, Callable[[], costs.Batch]]:
+    """A row alone, and batches without padding and with."""
+    padding = [2 * (row % 2) for row in range(rows)]
+    return {
+        "1, alone": lambda: costs.Solo(model),
+        f"{rows}, equal": lambda: costs.Batch(model, [0] * rows),
+        f"{rows}, unequal": lambda: costs.Batch(model, padding),
+    }
+
+
+def compared(make: Callable[[], costs.Batch]) -> list[str]:
+    """A cell for each count: without patches, and what they add."""
+    found = []
+    for is_patched in (False, True):
+        with patches(is_patched):
+            try:
+                measured(make)  # what a first call imports or keeps
+                found.append(measured(make))
+            except Exception:
+                found.append(None)
+    plain, patched = found
+    if patched is None:
+        return ["refused"] * 2 * len(Cost._fields)
+    if plain is None:
+        return [str(count) for cost in patched for count in cost]
+    return [
+        f"{a} {b - a:+d}" if b != a else str(a)
+        for one, other in zip(plain, patched, strict=True)
+        for a, b in zip(one, other, strict=True)
+    ]
+
+
+def measured(make: Callable[[], costs.Batch]) -> list[Cost]:
+    """What a prompt costs, and the second step after it."""
+    return [cost(make, 0), cost(make, 2)]
+
+
+def cost(make: Callable[[], costs.Batch], steps: int) -> Cost:
+    """What the last of so many steps after a prompt costs; of none, the prompt."""
+    with tempfile.TemporaryDirectory() as folder:
+        batch, logits = fed(make, steps, lambda call: call)
+        nodes = costs.nodes([logits, batch.cache], Path(folder)).total()
+    found: list[int] = []
+
+    def profiled(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            events: list[str] = []
+            sys.setprofile(lambda frame, event, callee: events.append(event))
+            try:
+                return call(*args, **kwargs)
+            finally:
+                sys.setprofile(None)
+                found.append(events.count("call") + events.count("c_call"))
+
+        return counted
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with costs.reads() as seen:
+                out = call(*args, **kwargs)
+            found.append(len(seen))
+            return out
+
+        return counted
+
+    for counting in (profiled, watched):
+        fed(make, steps, counting)
+    return Cost(nodes, *found)
+
+
+def fed(
+    make: Callable[[], costs.Batch], steps: int, counting: Callable[..., Any]
+) -> tuple[costs.Batch, Any]:
+    """A batch after a prompt and steps, and the last call's logits; that call is counted."""
+    batch = make()
+    model = batch.model
+    feeds = [lambda: batch.prefill(PROMPT), *[batch.step] * steps]
+    for feed in feeds[:-1]:
+        batch.evaluate(feed())
+    batch.evaluate()
+    batch.model = dataclasses.replace(model, call=counting(model.call))
+    return batch, feeds[-1]()
+
+
+if __name__ == "__main__":
+    main()

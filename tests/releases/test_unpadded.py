@@ -1,0 +1,110 @@
+"""Whether a batch has padding: known as it is fed, forgotten as rows or padding change."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.core.packages import package_of
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.plain.unpadded import is_unpadded
+
+from . import costs
+from .conftest import installed
+
+mx = pytest.importorskip("mlx.core")
+# With the patch an array that changes in place is another object, and without it the same.
+ALIAS = catalogue.builtin().get("left-padding-alias")
+
+
+@pytest.fixture(params=["mlx-lm", "mlx-vlm"])
+def caches(request):
+    if not installed(request.param):
+        pytest.skip(f"no {request.param} here")
+    module = importlib.import_module(f"{package_of(request.param)}.models.cache")
+    if not hasattr(module, "BatchKVCache"):
+        pytest.skip("this release has no batch caches")
+    return module
+
+
+@pytest.fixture(params=[False, True], ids=["in place", "rebound"], autouse=True)
+def alias(request, ungated):
+    if request.param:
+        ungated(ALIAS)
+
+
+def feed(cache, tokens):
+    keys = mx.zeros((cache.left_padding.shape[0], 1, tokens, 4))
+    cache.update_and_fetch(keys, keys)
+    return cache
+
+
+def known(cache, tokens=5):
+    """What is known as so many tokens are fed, and in the step after them."""
+    first = is_unpadded(cache, tokens)
+    feed(cache, tokens)
+    return [first, is_unpadded(cache, 1)]
+
+
+def test_rows_of_one_length_have_no_padding(caches):
+    assert known(caches.BatchKVCache([0, 0])) == [True, True]
+    assert known(caches.BatchKVCache([2, 0])) == [False, False]
+
+
+def test_a_step_reads_nothing(caches):
+    cache = caches.BatchKVCache([0, 0])
+    known(cache)
+    unknown = feed(caches.BatchKVCache([0, 0]), 5)
+    with costs.reads() as seen:
+        assert is_unpadded(cache, 1)
+        assert not is_unpadded(unknown, 1)
+    assert not seen
+
+
+def test_a_later_piece_of_a_prompt_looks_itself(caches):
+    cache = feed(caches.BatchKVCache([0, 0]), 5)
+    assert known(cache) == [True, True]
+
+
+def test_padding_that_is_announced_counts(caches):
+    cache = caches.BatchKVCache([0, 0])
+    if not hasattr(cache, "prepare"):
+        pytest.skip("this release announces nothing")
+    assert is_unpadded(cache, 5)
+    cache.prepare(left_padding=[1, 0])
+    assert known(cache) == [False, False]
+
+
+@pytest.mark.parametrize("asked_before", [True, False])
+def test_right_padding_is_padding_once_it_is_moved(caches, asked_before):
+    cache = caches.BatchKVCache([0, 0])
+    if not hasattr(cache, "prepare") or not hasattr(cache, "finalize"):
+        pytest.skip("this release has no right padding")
+    if asked_before:
+        known(cache)
+    cache.prepare(lengths=[5, 3], right_padding=[0, 2])
+    assert known(cache) == [False, False]
+    cache.finalize()
+    assert not is_unpadded(cache, 1)
+    assert not is_unpadded(cache, 5)
+
+
+def test_other_rows_are_not_known(caches):
+    cache = caches.BatchKVCache([0, 0])
+    known(cache)
+    cache.filter([1])
+    assert not is_unpadded(cache, 1)
+    assert is_unpadded(cache, 5)
+    shorter = feed(caches.BatchKVCache([0]), 3)
+    cache.extend(shorter)
+    assert not is_unpadded(cache, 1)
+    assert not is_unpadded(cache, 5)
+
+
+def test_windows_rows_alone_and_states_are_not_known(caches):
+    assert not is_unpadded(caches.KVCache(), 5)
+    if hasattr(caches, "BatchRotatingKVCache"):
+        assert not is_unpadded(caches.BatchRotatingKVCache(8, [0, 0]), 5)
+    if hasattr(caches, "ArraysCache"):
+        assert not is_unpadded(caches.ArraysCache(2), 5)
