@@ -13,7 +13,7 @@ from mlx_patches.patches.loading.nested_rope import old_names
 from mlx_patches.probes.nested_rope import FLAT, NESTED, SCALING, SIZES, THETA
 from mlx_patches.probes.spare_tensors import load, make, spare, weights_of
 
-from .conftest import is_tested
+from .conftest import is_tested, verdict
 
 mx = pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.skipif(not is_tested("mlx-lm"), reason="mlx-lm is not tested here")
@@ -145,7 +145,10 @@ def test_a_tensor_that_nobody_knows_still_ends_the_load(family, ungated):
 def test_a_head_of_its_own_is_kept(family, ungated):
     if not source_file(f"mlx_lm.models.{family}"):
         pytest.skip("no such model here")
-    ungated(catalogue.builtin().get("spare-tensors"))
+    patch = catalogue.builtin().get("spare-tensors")
+    if not any(verdict(patch, target).ok for target in patch.targets):
+        pytest.skip("this release reads checkpoints by itself, and drops the head")
+    ungated(patch)
     model = make(family)
     nn = importlib.import_module("mlx.nn")
     model.lm_head = nn.Linear(4, 4, bias=False)

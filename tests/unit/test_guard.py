@@ -665,8 +665,10 @@ def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factor
     monkeypatch.setattr(activation, "_session", session_for(patch, always=["fix"]))
     scenarios = SimpleNamespace(SCENARIOS={"one": scenario})
     monkeypatch.setitem(sys.modules, "mlx_patches.lab.scenarios", scenarios)
-    monkeypatch.setattr(lab, "built", lambda *arguments: (None, ""))
-    options = Namespace(patched=True, every_patch=False, scenario=None, config=None, weights=None)
+    monkeypatch.setattr(lab, "device", lambda: "cpu")
+    monkeypatch.setattr(lab, "built", lambda *arguments: (SimpleNamespace(dtype="float32"), ""))
+    nothing = dict.fromkeys(("scenario", "config", "weights", "dtype"))
+    options = Namespace(patched=True, every_patch=False, **nothing)
     out = io.StringIO()
     lab.run(Family("mlx-lm", "any"), options, out)
     assert json.loads(out.getvalue())["verdict"] == verdict

@@ -169,7 +169,7 @@ def marks_of(cache: Any, spans: Sequence[Span] | None, length: int) -> Iterator[
     import mlx.core as mx
 
     layers = list(cache_rows.recurrent(cache))
-    before = [{name: getattr(layer, name, None) for name in MARKS} for layer in layers]
+    before = [tuple(getattr(layer, name, None) for name in MARKS) for layer in layers]
     left, lengths = zip(*spans, strict=True) if spans else ((), ())
     for layer in layers:
         # An array for each cache: caches advance theirs in place.
@@ -179,8 +179,7 @@ def marks_of(cache: Any, spans: Sequence[Span] | None, length: int) -> Iterator[
         yield
     finally:
         for layer, marks in zip(layers, before, strict=True):
-            for name, mark in marks.items():
-                setattr(layer, name, mark)
+            layer.left_padding, layer.lengths = marks
 
 
 def find_spans(left: Sequence[int], lengths: Sequence[int], length: int) -> list[Span]:
