@@ -87,7 +87,7 @@ class Session:
         known = []
         for id_ in settings.enabled():
             try:
-                known.append(self.registry.get(id_).id)
+                known.append(self.registry.declared(id_).id)
             except MlxPatchesError as error:
                 logger.warning("mlx_patches: %s: %s", settings.ENABLE, error)
         return tuple(known)
@@ -253,7 +253,7 @@ class Session:
         """
         if isinstance(patches, str):
             raise MlxPatchesError(f"patches takes a list of ids: write [{patches!r}]")
-        return None if patches is None else [self.registry.get(name).id for name in patches]
+        return None if patches is None else [self.registry.declared(name).id for name in patches]
 
     def _models(self, models: Iterable[str] | None) -> list[str] | None:
         """The models that a caller named.
@@ -290,18 +290,21 @@ class Session:
             return None
         if name is not None:
             return profiles.choose(name)
-        from_environment = settings.profile()
+        return self._choose(settings.profile() or profiles.DEFAULT)
+
+    def _choose(self, names: str) -> profiles.Profile:
+        """The profiles that an environment names; ``safe`` where one of them is unknown."""
         try:
-            return profiles.choose(from_environment or profiles.DEFAULT)
+            return profiles.choose(names)
         except MlxPatchesError as error:
             # A typing error must not take a host down, nor leave it without patches.
             logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
             return profiles.choose(boot.SAFE)
 
-    def asks_for(self, patch_id: str) -> bool:
-        """Whether this environment asks for an optional patch, by its id or by a profile."""
-        profile = self._profile(None if settings.profile() else boot.profile(), named=False)
-        return patch_id in self.enabled or (profile is not None and patch_id in profile.also)
+    def optional_asked(self) -> frozenset[str]:
+        """The optional patches that this environment asks for, by their ids or by a profile."""
+        names = settings.profile() or boot.profile() or profiles.DEFAULT
+        return frozenset(self.enabled) | self._choose(names).also
 
     def _tell(self) -> None:
         """Log once for each release that patches are in effect for it."""

@@ -6,7 +6,6 @@ rest, so that it needs no import of MLX or of any release.
 
 from __future__ import annotations
 
-import logging
 import platform
 import sys
 from collections.abc import Collection
@@ -16,7 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..activation import boot, contributions, settings
-from ..activation.profiles import DEFAULT, PROFILES, choose
+from ..activation.profiles import PROFILES
 from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
@@ -34,8 +33,6 @@ from .measured import Evidence, unmeasured, verdicts_of_all, verdicts_of_model
 from .models import ModelFolder, folder_of, implementations
 from .severity import of_patch
 from .verdict import Here, ModelVerdict, headline
-
-logger = logging.getLogger("mlx_patches")
 
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
@@ -271,7 +268,7 @@ def audit(
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
-    asked = _asked_for(current)
+    asked = current.optional_asked()
     live = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
     own = {*report.rows, *MODEL_PACKAGES.values()} if report else set()
     outcomes = tuple(
@@ -328,7 +325,7 @@ def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
     """The state of a patch's targets in this environment."""
     current = session()
     live = {o.target: o for o in current.status(held_elsewhere=True) if o.patch == patch.id}
-    active, asked = _active(current), _asked_for(current)
+    active, asked = _active(current), current.optional_asked()
     return tuple(
         live.get(target.path) or _unasked(current, patch, target, active, asked)
         for target in patch.targets
@@ -340,20 +337,6 @@ def _active(current: Session, host: str | None = None) -> bool:
     limit, same = SERVERS.get(boot.limited_to(), boot.limited_to()), canonical
     by_itself = boot.active() or bool(limit and same(limit) == same(host or limit))
     return current.active or (by_itself and not settings.off())
-
-
-def _asked_for(current: Session) -> frozenset[str]:
-    """The optional patches that this environment asks for, by their ids or by a profile.
-
-    As ``Session.asks_for`` says of each; a mistyped profile is warned about once for all of them.
-    """
-    names = settings.profile() or boot.profile() or DEFAULT
-    try:
-        also = choose(names).also
-    except MlxPatchesError as error:
-        logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
-        also = PROFILES[boot.SAFE].also
-    return frozenset(current.enabled) | also
 
 
 def _unasked(
@@ -399,9 +382,8 @@ def _declared(module: str) -> tuple[str, ...]:
 @cache
 def _declared_by_file() -> dict[str, dict[str, None]]:
     """File name to the names that patches declare in such files, in order."""
-    registry = session().registry
     names: dict[str, dict[str, None]] = {}
-    for patch in map(registry.declared, registry.ids()):
+    for patch in session().registry.each_declared():
         for target in patch.targets:
             file = target.module.rpartition(".")[2]
             names.setdefault(file, {}).update(dict.fromkeys(target.mentions))

@@ -69,14 +69,15 @@ def replaced() -> list[Foreign]:
     A wrapper whose chain ends at the release's own function is no replacement.
     """
     found = []
-    installed_by = _Installers()
+    installers = cache(distributions.installers)  # read when first asked
     for name, module in _modules():
         for kind, attribute, function in _methods(module):
             if _is_foreign(function):
                 target = f"{name}:{kind.__qualname__}.{attribute}"
                 lacks = _lacks(module, f"{kind.__qualname__}.{attribute}", function)
-                by, distribution = describe(function), installed_by[_package(function)]
-                found.append(Foreign(target, by, lacks, distribution=distribution))
+                by = describe(function)
+                owners = ", ".join(installers().get(_package(function), ()))
+                found.append(Foreign(target, by, lacks, distribution=owners))
     return found
 
 
@@ -130,15 +131,6 @@ def _package(function: Any) -> str:
     """The top-level package that a function was written in."""
     scope: str = getattr(function, "__globals__", {}).get("__name__", "")
     return scope.partition(".")[0]
-
-
-class _Installers(dict[str, str]):
-    """Top-level package to the distributions that installed it; read when first asked."""
-
-    def __missing__(self, package: str) -> str:
-        for name, found in distributions.installers().items():
-            self[name] = ", ".join(found)
-        return self.setdefault(package, "")
 
 
 def _is_foreign(function: Any) -> bool:

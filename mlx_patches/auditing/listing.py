@@ -59,7 +59,7 @@ def listed(profile: str | None = None) -> list[Listed]:
     for one in audit(models=False).outcomes:
         seen.setdefault(one.patch, []).append(one)
     found = []
-    for patch in registry:
+    for patch in registry.each_declared():
         of = profiles_of(registry.area(patch.id), patch.id, by_default=not patch.optional)
         if wanted is None or wanted & set(of):
             outcomes = tuple(seen.get(patch.id, ()))

@@ -71,6 +71,8 @@ class Registry:
     def declared(self, patch_id: str) -> Patch:
         """A patch whose module is imported as soon as one of its factories runs.
 
+        It has no ``doc`` of its own: ``get`` has the documentation.
+
         Raises:
             MlxPatchesError: there is none of this id.
         """
@@ -88,6 +90,10 @@ class Registry:
         patch = Patch(patch_id, summary, tuple(targets), probe, module, optional)
         self._declared[patch_id] = patch
         return patch
+
+    def each_declared(self) -> Iterator[Patch]:
+        """Every patch as ``declared``, in order of application."""
+        return map(self.declared, self.ids())
 
     @functools.cached_property
     def _declarations(self) -> dict[str, Any]:

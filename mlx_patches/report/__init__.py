@@ -53,7 +53,7 @@ def content(
         "mlx_patches": __version__,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "audit": audit,
-        "patches": {patch.id: patch.summary for patch in session().registry},
+        "patches": {patch.id: patch.summary for patch in session().registry.each_declared()},
         "scenarios": [_scenario(name) for name in names],
         # Where cells were measured, and in words; a CPU in float32 has no name.
         "places": {_place(name): _words(name) for name in names},

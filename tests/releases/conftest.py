@@ -75,9 +75,10 @@ def every_target() -> list[ParameterSet]:
             patch,
             target,
             id=f"{patch.id}-{target.path}",
-            marks=[] if target in sampled(patch) else pytest.mark.slow,
+            marks=[] if target in sample else pytest.mark.slow,
         )
         for patch in catalogue.builtin()
+        for sample in [sampled(patch)]
         for target in patch.targets
         if is_tested(target.distribution)
     ]

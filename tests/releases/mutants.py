@@ -156,7 +156,7 @@ def limits_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arrays_that_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rope_input, "handle", lambda x: x)
+    monkeypatch.setattr(rope_input, "make_handle", lambda x: x)
 
 
 def calls_that_are_no_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from mlx_patches import MlxPatchesError, cli
 from mlx_patches.activation import session as activation
+from mlx_patches.activation.profiles import PROFILES
 from mlx_patches.auditing import formats, models
 from mlx_patches.core import distributions
 from mlx_patches.lab import runner
@@ -288,19 +289,17 @@ def test_the_list_of_an_environment_without_mlx(said, monkeypatch):
 
 def test_a_mistyped_profile_is_warned_about_once(monkeypatch, caplog):
     from mlx_patches.activation.session import session
-    from mlx_patches.auditing.audit import _asked_for
 
     monkeypatch.setattr(activation, "_session", None)
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "bacth")
     current = session()
     caplog.clear()
-    found = _asked_for(current)
+    found = current.optional_asked()
     assert [one.message for one in caplog.records] == [
         "mlx_patches: MLX_PATCHES_PROFILE: no profile 'bacth'; there are batch, server, security,"
         " safe"
     ]
-    for name in ("bacth", "security", "batch", ""):
+    assert found == PROFILES["safe"].also
+    for name, profile in (("security", "security"), ("batch", "batch"), ("", "server")):
         monkeypatch.setenv("MLX_PATCHES_PROFILE", name)
-        asked = {patch.id for patch in current.registry if current.asks_for(patch.id)}
-        assert _asked_for(current) == asked
-    assert found
+        assert current.optional_asked() == PROFILES[profile].also

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...core.errors import refusal
 from ...core.patch import Patch, Target, around
-from ..models.experts import Shown
+from ..parts import Shown
 
 _LEAVES = {"lora_a", "lora_b", "m"}
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-
-class Shown:
-    """A module as its release's code sees it: some of its parts are others."""
-
-    def __init__(self, module: Any, **parts: Any):
-        self._module = module
-        vars(self).update(parts)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+from ..parts import Shown
 
 
 def mixed(call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: Any) -> Any:

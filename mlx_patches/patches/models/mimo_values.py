@@ -19,7 +19,7 @@ from typing import Any
 
 from ...core.patch import Patch, Target, around
 from ..loading.configs import BASE, Params, reads
-from .experts import Shown
+from ..parts import Shown
 
 _KEY = "attention_value_scale"
 # What a layer holds its scale in where the release has one.

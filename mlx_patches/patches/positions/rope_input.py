@@ -17,16 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.patch import Patch, Target, around
+from ..caches.plain.reads import make_handle
 
 
 def rotated(call: Callable[..., Any], rope: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     """``x`` (rows, heads, length, width) rotated; ``x`` itself stays."""
-    return call(rope, handle(x), *args, **kwargs)
-
-
-def handle(x: Any) -> Any:
-    """Another object of the same array."""
-    return x.astype(x.dtype)
+    return call(rope, make_handle(x), *args, **kwargs)
 
 
 PATCH = Patch(

@@ -6,8 +6,9 @@ import functools
 import inspect
 from typing import Any
 
+from ...parts import with_parts
 from ..row_calls import find_argument
-from .offsets import RowOffset, RowRope, put_argument, put_layers, with_parts
+from .offsets import RowOffset, RowRope, put_argument, put_layers
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import Any
 
+from ...caches.offset_view import view_class
 from ..row_calls import find_argument
 from .offsets import REFUSED, RowOffset, given_deltas, is_text, put_argument, start_deltas
 
@@ -43,17 +44,9 @@ def with_mask_alone(cache: Any, offset: int) -> Any:
 
 @functools.cache
 def _view() -> Any:
-    import wrapt  # not at start-up
+    kind: Any = view_class()
 
-    class MaskAlone(wrapt.ObjectProxy[Any]):
-        def __init__(self, cache: Any, offset: int):
-            super().__init__(cache)
-            self._self_offset = offset
-
-        @property
-        def offset(self) -> int:
-            return self._self_offset
-
+    class MaskAlone(kind):  # type: ignore[misc]
         def __getattr__(self, name: str) -> Any:
             if name == "left_padding":
                 raise AttributeError(name)

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .offsets import RowOffset, put_layers, put_mask, with_parts
+from ...parts import with_parts
+from .offsets import RowOffset, put_layers, put_mask
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:

@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ...parts import with_parts
 from ..row_calls import find_argument
-from .offsets import REFUSED, RowOffset, is_text, put_argument, put_mask, put_model, with_parts
+from .offsets import REFUSED, RowOffset, is_text, put_argument, put_mask, put_model
 
 # The table of rotations is made again when it is too short, and then as long as these tokens.
 _STEP = 256

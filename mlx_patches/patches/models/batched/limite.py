@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target, around
-from .offsets import RowOffset, put_layers, put_views, with_offset, with_parts
+from ...caches.offset_view import with_offset
+from ...parts import with_parts
+from .offsets import RowOffset, put_layers, put_views
 
 MODULE = "mlx_vlm.models.limite.language"
 

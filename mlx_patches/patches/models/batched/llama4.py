@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .offsets import RowOffset, RowRope, put_mask, put_model, put_views, with_parts
+from ...parts import with_parts
+from .offsets import RowOffset, RowRope, put_mask, put_model, put_views
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:

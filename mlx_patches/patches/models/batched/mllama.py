@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from ...caches.offset_view import with_offset
+from ...parts import with_parts
 from ..row_calls import find_argument
 from .offsets import (
     RowOffset,
@@ -12,8 +14,6 @@ from .offsets import (
     put_argument,
     put_layers,
     put_mask,
-    with_offset,
-    with_parts,
 )
 
 STATES, STATES_MASK = "cross_attention_states", "cross_attention_mask"

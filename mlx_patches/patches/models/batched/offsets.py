@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...caches import rows as cache_rows
+from ...caches.offset_view import with_offset
+from ...parts import with_parts
 from ..row_caches import counts_rows
 from ..row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_shape
 
@@ -136,27 +138,6 @@ def put_views(bound: inspect.BoundArguments, offset: int) -> None:
     put_argument(bound, "cache", views)
 
 
-def with_offset(cache: Any, offset: Any) -> Any:
-    """A view of a cache: what it holds and does is the cache's own, but for ``offset``."""
-    return _view()(cache, offset)
-
-
-@functools.cache
-def _view() -> Any:
-    import wrapt  # not at start-up
-
-    class View(wrapt.ObjectProxy[Any]):
-        def __init__(self, cache: Any, offset: Any):
-            super().__init__(cache)
-            self._self_offset = offset
-
-        @property
-        def offset(self) -> Any:
-            return self._self_offset
-
-    return View
-
-
 def is_text(bound: inspect.BoundArguments) -> bool:
     """Whether a call has token ids and nothing of an image, nor a mask of the host's."""
     _, *names = bound.arguments
@@ -186,16 +167,6 @@ def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
         return 0 if deltas is None else deltas
     deltas = deltas.reshape(-1, 1)
     return deltas[:rows] if deltas.shape[0] >= rows else deltas[:1]
-
-
-def with_parts(module: Any, **parts: Any) -> Any:
-    """A shallow copy of a module with some of its parts exchanged; the module is as it was."""
-    kind: Any = type(module)
-    copied = kind.__new__(kind)
-    dict.update(copied, module)
-    # What is found here goes before the module's parameters and before its class's methods.
-    vars(copied).update(vars(module), **parts)
-    return copied
 
 
 def put_layers(bound: inspect.BoundArguments, name: str, layers: Sequence[Any]) -> None:
