@@ -1,11 +1,13 @@
-"""What a correct batch gains for the recurrent families: prompts of unequal length, in one call.
+"""What a correct batch gains for repaired families: prompts of unequal length, in one call.
 
-    python benchmarks/batched.py [--family mamba2 ...] [--rounds 7] [--lengths 64 --lengths 8 ...]
+    python -m benchmarks.batched [--patch recurrent-padding] [--family mamba2 ...] [--rounds 7]
+        [--shape tiny|1b] [--lengths 64 --lengths 8 ...]
 
-The lab's tiny models, with every patch that the release needs: a batch of eight unequal prompts
-against the same prompts one request at a time, and their first steps likewise. Each round times
-both, in alternating order; the medians of the rounds' ratios are printed. A tiny model shows what
-calls and kernels cost, not what large matrices do. Needs an environment with mlx-patches and
+The families that the release needs the patch for, with every patch in effect: a batch of eight
+unequal prompts against the same prompts one request at a time, and their first steps likewise.
+Each round times both, in alternating order; the medians of the rounds' ratios are printed. A tiny
+model shows what calls and kernels cost, not what large matrices do: ``--shape 1b`` has about a
+billion parameters where the family takes the sizes. Needs an environment with mlx-patches and
 mlx-lm or mlx-vlm.
 """
 
@@ -24,13 +26,14 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.resolve import in_file
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine
-from mlx_patches.lab.build import build
 from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 
-PATCH = "recurrent-padding"
+from .engine import SHAPES, built, commit, device, versions
+
+PATCHES = ("recurrent-padding", "row-by-row")
 LENGTHS = (64, 57, 49, 40, 33, 24, 17, 9)
 
 Seconds = tuple[float, float]
@@ -38,45 +41,49 @@ Seconds = tuple[float, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--patch", choices=PATCHES, default=PATCHES[0])
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--family", action="append", help="may be repeated; all unless given")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--lengths", type=int, action="append", help="of a prompt; repeated")
     options = parser.parse_args()
     lengths = options.lengths or LENGTHS
+    print(f"{versions()}, {device()}, commit {commit()}, {options.patch}, shape {options.shape}:")
     print(
         f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, {options.steps} steps"
     )
-    print("batch / one request at a time, in tokens a second:")
-    for family in families():
+    print("\n| family | prefill | decode | a step of the batch |\n|---|---|---|---|")
+    for family in families(options.patch):
         if options.family and family.name not in options.family:
             continue
         try:
-            prefill, decode = gains(family, lengths, options.steps, options.rounds)
+            model = built(family, SHAPES[options.shape])
+            cells = gains(model, lengths, options.steps, options.rounds)
         except (NotBuilt, NotApplicable) as reason:
-            print(f"{family.distribution} {family.name:20} {reason}")
+            print(f"| {family} | {reason} | | |", flush=True)
         else:
-            print(
-                f"{family.distribution} {family.name:20} "
-                f"prefill {prefill:5.2f}, decode {decode:5.2f}"
-            )
+            prefill, decode, step = cells
+            print(f"| {family} | {prefill:.2f} | {decode:.2f} | {1e3 * step:.1f} ms |", flush=True)
 
 
-def families() -> list[Family]:
+def families(patch_id: str) -> list[Family]:
     """Those that the installed releases need the patch for."""
-    gate, patch = Gate(CompatMatrix.builtin()), catalogue.builtin().get(PATCH)
-    return [
+    gate, patch = Gate(CompatMatrix.builtin()), catalogue.builtin().get(patch_id)
+    found = [
         Family(target.distribution, target.module.split(".")[2])
         for target in patch.targets
         if not target.supports
         and source_file(target.module)
         and gate.decide(patch, target, in_file(target, target.mentions)).ok
     ]
+    return list(dict.fromkeys(found))
 
 
-def gains(family: Family, lengths: Sequence[int], steps: int, rounds: int) -> tuple[float, float]:
-    """How much faster a batch is: prefill and decode."""
-    model = build(family)
+def gains(
+    model: LabModel, lengths: Sequence[int], steps: int, rounds: int
+) -> tuple[float, float, float]:
+    """How much faster a batch is in prefill and decode, and the seconds of one of its steps."""
     manager = Manager(Gate(CompatMatrix.builtin()))
     for patch in catalogue.builtin():
         manager.apply(patch)
@@ -93,7 +100,7 @@ def gains(family: Family, lengths: Sequence[int], steps: int, rounds: int) -> tu
     finally:
         manager.restore()
     prefill, decode = (statistics.median(b[i] / a[i] for a, b in pairs) for i in range(2))
-    return prefill, decode
+    return prefill, decode, statistics.median(a[1] for a, _ in pairs) / steps
 
 
 def run_batch(model: LabModel, prompts: Sequence[Sequence[int]], steps: int) -> Seconds:

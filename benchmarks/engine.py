@@ -158,13 +158,19 @@ def installed(name: str) -> list[Family]:
     return found[:1]
 
 
-def made(family: Family, shape: Shape) -> LabModel:
-    """A model of random weights whose call gives its logits as they are."""
+def built(family: Family, shape: Shape) -> LabModel:
+    """A model of random weights, of the shape's sizes where the family takes them."""
     model = build(family, sizes={**shape.sizes, **shape.own.get(family.name, {})})
     if shape.sizes:
         module = model.module
         module.update(tree_map(half, module.parameters()))
         mx.eval(module.parameters())
+    return model
+
+
+def made(family: Family, shape: Shape) -> LabModel:
+    """A model of random weights whose call gives its logits as they are."""
+    model = built(family, shape)
 
     def call(tokens: Any, cache: Any, **kwargs: Any) -> Any:
         out = model.module(tokens, cache=cache, **kwargs)
