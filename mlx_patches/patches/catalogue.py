@@ -117,6 +117,7 @@ _CATALOGUE = (
     ("falcon-text", "models.falcon_text", "mlx-vlm"),
     ("vllm-stored-prefix", "vllm_mlx.stored_prefix", "vllm-mlx"),
     ("prefix-hit", "vllm_mlx.prefix_hit", "vllm-mlx"),
+    ("vllm-fetched-prefix", "vllm_mlx.fetched_prefix", "vllm-mlx"),
     ("legacy-prefix-hit", "vllm_mlx.legacy_prefix_hit", "vllm-mlx"),
     ("paged-prefix", "vllm_mlx.paged_prefix", "vllm-mlx"),
     ("vllm-gemma4-attention", "vllm_mlx.gemma4_attention", "vllm-mlx"),

@@ -75,8 +75,13 @@ def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
     model = models(case)
     without = answers(case, model, tmp_path / "without.log", patched=False)
     with_ = answers(case, model, tmp_path / "with.log", patched=True)
-    wrong = [name for name, said in without.items() if said != without["alone"]]
-    changed = differing(without["alone"], with_["alone"])
+    released = without["alone"]
+    if "reference" in case:
+        plain = case | {"command": f"{case['command']} {case['reference']}"}
+        with serving(plain, model, tmp_path / "reference.log", patched=False) as host:
+            released = host.alone(asked_of(case))
+    wrong = [name for name, said in without.items() if said != released]
+    changed = differing(released, with_["alone"])
     if changed:
         wrong.append("alone")
     assert set(case["wrong"]) <= set(wrong), "the defect does not show without the patches"

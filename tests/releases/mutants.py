@@ -111,6 +111,7 @@ from mlx_patches.patches.server import (
 )
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
+    fetched_prefix,
     gemma4_attention,
     gemma4_reasoning,
     json_escapes,
@@ -170,6 +171,10 @@ def tensors_that_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def views_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_prefix, "detached", lambda layers: layers)
+
+
+def hits_that_stay_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched_prefix, "evaluate", lambda layers: None)
 
 
 def names_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -835,6 +840,7 @@ MUTANTS: dict[str, Mutant] = {
     "config-names": configs_as_they_come,
     "spare-tensors": tensors_that_are_all_needed,
     "vllm-stored-prefix": views_that_are_kept,
+    "vllm-fetched-prefix": hits_that_stay_lazy,
     "pythonic-calls": calls_that_are_no_python,
     "adapter-tensors": tensors_that_all_fit,
 }

@@ -1,0 +1,55 @@
+"""vllm-mlx's first prefix hit moves generation to the thread that answers HTTP.
+
+Why
+    A request is looked up in the prefix cache on the event loop's thread, where a hit is cut to
+    the shared prefix and not evaluated. MLX evaluates an array on the thread that made it, so the
+    generation thread raises "There is no Stream(gpu, 0) in current thread". The host recovers by
+    stepping on the event loop from then on: no request is answered while a prompt is read, and
+    two threads work on the same arrays. One start in about twenty then gives wrong answers, or
+    dies.
+How
+    What a hit returns is evaluated where it was made. These are views: nothing is copied.
+Upstream
+    vllm-mlx 0.6.0 looks requests up on the generation thread (vllm-mlx 407 496 565).
+Retire when
+    vllm-mlx below 0.6.0 is no longer supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+from .stored_prefix import arrays_of
+
+
+def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
+    """The caches of a prefix, evaluated, and the tokens that are left; or a miss."""
+    found, rest = fetch(prefixes, tokens)
+    evaluate(found or ())
+    return found, rest
+
+
+def evaluate(layers: Sequence[Any]) -> None:
+    """Evaluate every array of some caches."""
+    import mlx.core as mx
+
+    mx.eval([array for layer in layers for array in arrays_of(layer)])
+
+
+PATCH = Patch(
+    id="vllm-fetched-prefix",
+    summary="the first prefix hit moves generation to the thread that answers HTTP",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.memory_cache",
+            "MemoryAwarePrefixCache.fetch",
+            around(fetched),
+            body=("MemoryAwarePrefixCache.fetch", "_trim_cache_offset"),
+        ),
+    ),
+    probe="mlx_patches.probes.fetched_prefix:probe",
+    module=__name__,
+)
