@@ -25,11 +25,10 @@ import mlx.core as mx
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.resolve import in_file
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab import Family, LabModel, engine
 from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
-from mlx_patches.probes import NotApplicable
 
 from .engine import SHAPES, built, commit, device, versions
 
@@ -60,8 +59,8 @@ def main() -> None:
         try:
             model = built(family, SHAPES[options.shape])
             cells = gains(model, lengths, options.steps, options.rounds)
-        except (NotBuilt, NotApplicable) as reason:
-            print(f"| {family} | {reason} | | |", flush=True)
+        except Exception as reason:  # of one family; the others are measured
+            print(f"| {family} | {type(reason).__name__}: {reason} | | |", flush=True)
         else:
             prefill, decode, step = cells
             print(f"| {family} | {prefill:.2f} | {decode:.2f} | {1e3 * step:.1f} ms |", flush=True)

@@ -88,7 +88,12 @@ BILLION = {
 FULL = {"layer_types": None, "sliding_window": None}
 OWN: dict[str, dict[str, dict[str, Any]]] = {
     "tiny": {"llama": FULL},
-    "1b": {"llama": FULL, "gpt_oss": {"intermediate_size": 2048}},
+    "1b": {
+        "llama": FULL,
+        "gpt_oss": {"intermediate_size": 2048},
+        "limite": {"num_key_value_heads": 2},  # as many as it stores value embeddings of
+        "ernie4_5_moe_vl": {"mrope_section": [12, 12, 8]},  # height and width alike
+    },
 }
 
 

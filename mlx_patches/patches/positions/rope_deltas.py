@@ -195,7 +195,7 @@ def positions(model: Any, carrier: Any, timed: Any, shape: tuple[int, ...]) -> A
             return None
         if begins(timed, length):
             return from_zero(shape)
-    return counted(column(offset, rows), 0 if deltas is None else deltas, shape)
+    return counted(column(offset, rows), deltas, shape)
 
 
 def begins(timed: Any, length: int) -> bool:
@@ -224,9 +224,13 @@ def counted(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
     import mlx.core as mx
 
     rows, length = shape[:2]
+    own = offset[:, None]
+    if deltas is not None:
+        own = own + deltas
+    if length > 1:  # not in a decode step, which pays for each node
+        own = own + mx.arange(length)
     # Padding has no position, and is not looked at.
-    own = mx.maximum(offset[:, None] + deltas + mx.arange(length), 0)
-    return mx.broadcast_to(own[None], (3, rows, length))
+    return mx.broadcast_to(mx.maximum(own, 0)[None], (3, rows, length))
 
 
 def parked(model: Any, rows: int, length: int) -> bool:
