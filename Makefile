@@ -24,7 +24,7 @@ test-rest: $(VENV)/ready
 # Every host server of tests/hosts, in an environment of its own, and the wheel in fresh ones
 # (long; large downloads).
 hosts: $(VENV)/ready
-	@$(NOX) -s hosts installs
+	@$(NOX) -s hosts installs -- -m "slow or not slow"
 
 # Other projects' own tests, as released, without the patches and with them (an hour); one of
 # them: make downstream RECIPE='mlx-lm 0.31.3'

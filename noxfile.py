@@ -174,7 +174,8 @@ def hosts(session: nox.Session, name: str) -> None:
     """Real servers, a tiny model, requests alone and together: without and with the patches."""
     python = release_environment(session, name)
     env = {"MLX_PATCHES_HOST_SET": name}
-    session.run(python, "-m", "pytest", "-q", *session.posargs, "tests/hosts", env=env)
+    selected = session.posargs or ["-m", "not slow"]
+    session.run(python, "-m", "pytest", "-q", *selected, "tests/hosts", env=env)
 
 
 @nox.session(python=False)

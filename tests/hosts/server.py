@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shlex
+import signal
 import socket
 import struct
 import subprocess
@@ -50,8 +51,9 @@ def serving(
     port = free_port()
     config = log.with_suffix(".yaml")
     config.write_text(case.get("config", "").format(model=model, port=port))
-    words = shlex.split(case["command"].format(model=model, port=port, config=config))
     here = Path(python).parent
+    places = {"model": model, "port": port, "config": config, "bin": here}
+    words = shlex.split(case["command"].format(**places))
     words[0] = str(here / words[0])
     environment = dict(os.environ)
     environment.pop("MLX_PATCHES", None)
@@ -70,16 +72,25 @@ def serving(
     asked = {name: case[name] for name in ("chat", "streams") if name in case}
     host = Host(f"http://127.0.0.1:{port}", str(model), **asked)
     with log.open("w") as out:
-        process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
+        process = subprocess.Popen(
+            words, stdout=out, stderr=out, env=environment, start_new_session=True
+        )
         try:
             yield ready(process, host, log)
         finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a server and what it has started, which outlives it where it is a launcher's rank."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def free_port() -> int:

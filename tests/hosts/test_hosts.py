@@ -28,7 +28,8 @@ if not SET:
 
 
 def name_of(case):
-    return "-".join((case["family"], *(["images"] if case.get("images") else [])))
+    words = (case["family"], case.get("name"), "images" if case.get("images") else None)
+    return "-".join(filter(None, words))
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,12 @@ def models(tmp_path_factory):
         return made[kind]
 
     return of
+
+
+def parameter(case):
+    """A case as pytest takes it."""
+    marks = [pytest.mark.slow] if case.get("slow") else []
+    return pytest.param(case, id=name_of(case), marks=marks)
 
 
 def asked_of(case):
@@ -70,7 +77,7 @@ def answers(case, model, log, patched):
         return {"alone": alone, "together": together, "repeated": again}
 
 
-@pytest.mark.parametrize("case", CASES[SET], ids=name_of)
+@pytest.mark.parametrize("case", map(parameter, CASES[SET]))
 def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
     model = models(case)
     without = answers(case, model, tmp_path / "without.log", patched=False)
