@@ -62,8 +62,9 @@ def child(family: str) -> dict[str, Any]:
 def compared(family: str) -> dict[str, Any]:
     """Both runs of a family, and the scenarios whose bits differ."""
     import mlx_patches
+    from mlx_patches.evidence.alone import CHANGE_ALONE
     from mlx_patches.lab import NotBuilt
-    from mlx_patches.lab.child import CHANGE_ALONE, every_patch
+    from mlx_patches.lab.child import every_patch
 
     try:
         before = digests(family)

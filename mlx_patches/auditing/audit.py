@@ -29,7 +29,13 @@ from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, sound
 from .affected import affected_models, measured_here
-from .measured import Evidence, unmeasured, verdicts_of_all, verdicts_of_model
+from .measured import (
+    Evidence,
+    always_met,
+    unmeasured,
+    verdicts_of_all,
+    verdicts_of_model,
+)
 from .models import ModelFolder, folder_of, implementations
 from .severity import of_patch
 from .verdict import Here, ModelVerdict, headline
@@ -264,7 +270,8 @@ def audit(
         ids, verdicts = relevant, verdicts_of_all(current, needed)
     else:
         verdicts = verdicts_of_model(current, report.families, needed, evidence)
-        named = {id_ for row in report.rows.values() for id_ in row} | set(current.matrix.always)
+        named = {id_ for row in report.rows.values() for id_ in row}
+        named |= always_met(current, report.families)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)

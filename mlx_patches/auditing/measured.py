@@ -11,6 +11,7 @@ from ..core.distributions import Installed, source_file
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..evidence import store
+from ..evidence.alone import WRONG_ALONE
 from .affected import modules_of, runs
 from .metal import metal_branches
 from .verdict import ModelVerdict, judge
@@ -49,7 +50,8 @@ def verdicts_of_model(
         if measured is not None:
             note = str(evidence["note"]) if evidence else ""
         metal = metal_of(here, family)
-        found.append(judge(evidence, distribution, here.version, family, ids, note, metal))
+        alone = _wrong_alone(current, distribution, family, needs)
+        found.append(judge(evidence, distribution, here.version, family, ids, note, metal, alone))
     return tuple(found)
 
 
@@ -125,6 +127,39 @@ def possible(
         if any(needs(current.registry.declared(id_), target) for target in targets):
             found.append(id_)
     return found
+
+
+def _wrong_alone(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
+    """The patches without which a model answers a request alone wrongly."""
+    own = [current.registry.declared(id_) for id_, one in WRONG_ALONE.items() if one == family]
+    return [
+        patch.id
+        for patch in own
+        if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
+    ]
+
+
+def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
+    """The patches for every model, without those of model code that none of these families runs.
+
+    Args:
+        current: whose registry and matrix are asked.
+        families: distribution to the module that implements the model there.
+    """
+    inside = tuple(f"{one}." for one in MODEL_PACKAGES)
+    find = cache(source_file)
+    reached: set[str] = set()
+    for distribution, family in families.items():
+        reached |= modules_of(_package_of(distribution), family, find)
+    return {
+        id_
+        for id_ in current.matrix.always
+        if id_ in current.registry
+        and any(
+            target.module in reached or not target.module.startswith(inside)
+            for target in current.registry.declared(id_).targets
+        )
+    }
 
 
 def _likely(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:

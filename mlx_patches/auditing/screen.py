@@ -256,6 +256,8 @@ def _proof(report: Audit) -> str:
     if report.model is None:
         ids = [*effects(report), *worst_first(report.needed)]
         return f"mlx-patches probe {ids[0]}" if ids else ""
+    if alone := [id_ for one in worst(report) for id_ in one.alone]:
+        return f"mlx-patches probe {alone[0]}"  # the lab compares with a request alone
     if report.model.folder is not None:
         return f"mlx-patches lab --config {shlex.quote(str(report.model.folder.path))}"
     families = dict.fromkeys(report.model.families.values())

@@ -105,6 +105,8 @@ class ModelVerdict:
         note: how the installed releases differ from those that were measured; or why it was not
             measured.
         metal: the modules in which its code has a branch that only Metal takes.
+        alone: the patches without which a request alone gets wrong text too. No scenario shows
+            that: each compares a batch with the request alone.
     """
 
     family: str
@@ -117,6 +119,7 @@ class ModelVerdict:
     traced: bool = True
     note: str = ""
     metal: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -142,8 +145,14 @@ class ModelVerdict:
         """The scenarios that are wrong in this environment."""
         return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
 
+    def wrong_alone(self, here: Here) -> bool:
+        """Whether a request alone gets wrong text in this environment."""
+        return any(id_ in here.missing for id_ in self.alone)
+
     def exit_code(self, here: Here, fail_on: Collection[str] = FAIL_ON) -> int:
         """0 right or repaired here, 1 wrong here, 2 nobody measured it."""
+        if WRONG_TEXT in fail_on and self.wrong_alone(here):
+            return 1
         if self.word == NOT_MEASURED:
             possible = {of_patch(id_) for id_ in self.patches if id_ in here.missing}
             return 1 if possible & set(fail_on) else 2
@@ -163,6 +172,7 @@ class ModelVerdict:
             "wrong": len(self.wrong),
             "wrong_with_patches": len(self.still),
             "wrong_here": len(self.open(here)),
+            "wrong_alone": self.wrong_alone(here),
             "not_applicable": self.inapplicable,
             "patches": list(self.patches),
             "traced": self.traced,
@@ -192,6 +202,7 @@ def judge(
     possible: Callable[[], Sequence[str]] = tuple,
     note: str = "",
     metal: Sequence[str] = (),
+    alone: Sequence[str] = (),
 ) -> ModelVerdict:
     """The verdict on one family.
 
@@ -203,6 +214,7 @@ def judge(
         possible: gives the patches that it may need, for scenarios whose repair was not traced.
         note: how the installed releases differ from the evidence's.
         metal: the modules in which its code has a branch that only Metal takes.
+        alone: the patches without which a request alone gets wrong text.
     """
     pairs = pairs_of(evidence, family) if evidence else {}
     if evidence is None or not pairs:
@@ -212,10 +224,11 @@ def judge(
             distribution,
             version,
             "",
-            patches=tuple(worst_first(possible())),
+            patches=tuple(worst_first(dict.fromkeys((*alone, *possible())))),
             traced=False,
             note=f"{why} {'when the lab measured it' if evidence else version}",
             metal=tuple(metal),
+            alone=tuple(alone),
         )
     found = fate(pairs)
     needs = evidence.get("needs", {}).get(family, {})
@@ -231,7 +244,7 @@ def judge(
     )
     repairable = [cell for cell in cells if cell.wrong and cell.pair != "rr"]
     traced = all(cell.needs is not None for cell in repairable)
-    patches = [id_ for cell in repairable for id_ in cell.needs or ()]
+    patches = [*alone, *(id_ for cell in repairable for id_ in cell.needs or ())]
     if not traced or word_of(found) == NOT_MEASURED:
         patches += possible()
     if found == NOT_BUILT:
@@ -250,6 +263,7 @@ def judge(
         traced,
         note,
         tuple(metal),
+        tuple(alone),
     )
 
 
@@ -273,6 +287,12 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
         name: what the user called the model; the family's name by default.
     """
     name = name or one.family
+    if one.wrong_alone(here):
+        text = f"{name} gives wrong text here ({one.release}), also to a request alone"
+        count = len(one.open(here))
+        return (
+            f"{text}; {count} of {len(one.cells)} scenarios of a batch are wrong" if count else text
+        )
     if one.word == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
     if one.fate == CANNOT_BATCH:
@@ -282,6 +302,11 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
             " do not apply to it"
         )
     count = len(one.cells)
+    if one.word == RIGHT and one.alone:
+        return (
+            f"{name} is repaired here ({one.release}): as released it gives wrong text, also to a"
+            " request alone"
+        )
     if one.word == RIGHT:
         return f"{name} is right in a batch here ({one.release}): {count} of {count} scenarios"
     wrong, still, open_ = len(one.wrong), len(one.still), one.open(here)

@@ -87,20 +87,6 @@ def raised() -> str:
     return next((f"{id_} {seen[0]}" for id_, seen in session().manager.failures.items()), "")
 
 
-# Patches of models that are wrong alone: they change what one sequence gets, and their probes
-# say to what.
-CHANGE_ALONE = frozenset(
-    {
-        "indexer-rope",
-        "lfm2-moe-routing",
-        "mimo-value-scale",
-        "nemotron-time-steps",
-        "phimoe-routing",
-        "rope-input",
-    }
-)
-
-
 def every_patch() -> list[str]:
     """The ids of all patches; the gate still decides for the installed release."""
     from ..activation.session import session

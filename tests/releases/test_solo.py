@@ -9,9 +9,10 @@ import mlx.core as mx
 import pytest
 
 import mlx_patches
+from mlx_patches.evidence.alone import CHANGE_ALONE
 from mlx_patches.lab import Family, LabModel, NotBuilt
 from mlx_patches.lab.build import build
-from mlx_patches.lab.child import CHANGE_ALONE, every_patch
+from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.families import families
 from mlx_patches.lab.runner import environment
 from mlx_patches.lab.scenarios import SCENARIOS, alone

@@ -89,13 +89,16 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert on_page == fate or (on_page, fate) == (page.PARTLY, words.RED)
         assert words.word_of(summary[family]) == word
         code = report.exit_code()
-        assert code in expected_code(fate, cells, False, evidence, family), (family, word)
+        # A request alone that is wrong shows in no scenario.
+        wanted = {1} if own.alone else expected_code(fate, cells, False, evidence, family)
+        assert code in wanted, (family, word)
         assert report.as_dict()["exit_code"] == code
         said = screen.verdict(report)
         assert said.startswith(family) and word_in(said, own, report.here()), said
         needed = {need.patch for need in mlx_patches.needs(family)}
         assert needed <= set(own.patches)
-        assert not needed or word not in (words.RIGHT, "cannot batch")
+        assert needed >= set(own.alone)
+        assert not needed - set(own.alone) or word not in (words.RIGHT, "cannot batch")
     # Enabled: all of them by what is in effect, some of them from the start.
     monkeypatch.setattr(boot, "active", lambda: True)
     enabled = mlx_patches.audit()
@@ -109,6 +112,8 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
 
 def word_in(said, one, here):
     """Whether a sentence says what the verdict is."""
+    if one.wrong_alone(here):
+        return " gives wrong text here " in said and "also to a request alone" in said
     if one.word == words.RIGHT:
         return " is right " in said
     if one.word == "cannot batch":
@@ -153,6 +158,7 @@ MEASURED = {
     "set": "mlx-lm 9.9.9",
     "versions": {"mlx-lm": "9.9.9"},
     "without": {
+        "fine": {"merge": "g"},
         "text": {"merge": "r", "trim": "g"},
         "dies": {"merge": "r"},
         "untraced": {"merge": "r"},
@@ -161,6 +167,7 @@ MEASURED = {
         "blunt": {"merge": "i"},
     },
     "with": {
+        "fine": {"merge": "g"},
         "text": {"merge": "g", "trim": "g"},
         "dies": {"merge": "g"},
         "untraced": {"merge": "g"},
@@ -210,6 +217,34 @@ def test_a_verdict_is_its_cells(family, word, idle, active, patches):
 def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
     assert judged("text").exit_code(Here(True, frozenset({"single-joins"}))) == 0
     assert judged("dies").exit_code(Here(True, frozenset({"single-joins"}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "idle", "active"),
+    [
+        (
+            "fine",
+            "fine gives wrong text here (mlx-lm 9.9.9), also to a request alone",
+            "fine is repaired here (mlx-lm 9.9.9): as released it gives wrong text, also to a"
+            " request alone",
+        ),
+        (
+            "text",
+            "text gives wrong text here (mlx-lm 9.9.9), also to a request alone; 1 of 2 scenarios"
+            " of a batch are wrong",
+            "text is repaired here (mlx-lm 9.9.9): 1 of 2 scenarios are wrong as released, with"
+            " the patches 0",
+        ),
+    ],
+)
+def test_what_is_wrong_alone_is_not_right_in_a_batch(family, idle, active):
+    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, alone=["phimoe-routing"])
+    here = Here(False, IDLE.missing | {"phimoe-routing"})
+    assert "phimoe-routing" in one.patches
+    assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)
+    assert (verdict.headline(one, here), verdict.headline(one, ACTIVE)) == (idle, active)
+    assert one.as_dict(here)["wrong_alone"]
+    assert one.exit_code(here, ["crash"]) == 0
 
 
 def test_the_severity_of_a_cell_and_what_fails():

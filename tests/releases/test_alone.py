@@ -1,0 +1,54 @@
+"""A model whose code is wrong for a request alone gets no all-clear from what batches show."""
+
+from __future__ import annotations
+
+import pytest
+
+import mlx_patches
+from mlx_patches.core.distributions import source_file
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.evidence.alone import CHANGE_ALONE, WRONG_ALONE
+from mlx_patches.patches import catalogue
+from mlx_patches.probes import NotApplicable
+
+from .conftest import is_tested, run_probe
+
+TARGETS = [
+    pytest.param(patch, target, family, id=f"{patch.id}-{target.path}")
+    for patch, family in ((catalogue.builtin().get(id_), one) for id_, one in WRONG_ALONE.items())
+    for target in patch.targets
+    if is_tested(target.distribution) and source_file(target.module)
+]
+
+
+@pytest.mark.skipif(not TARGETS, reason="none of these models is in the tested release")
+@pytest.mark.parametrize(("patch", "target", "family"), TARGETS)
+def test_the_audit_says_so_where_the_probe_does(patch, target, family):
+    seen = run_probe(patch, target)
+    if isinstance(seen, NotApplicable):
+        pytest.skip(str(seen))
+    try:
+        report = mlx_patches.audit(family)
+    except MlxPatchesError:  # mlx-vlm may have it in another model's module alone
+        pytest.skip(f"no model type {family} here")
+    own = [one for one in report.verdicts if one.distribution == target.distribution]
+    assert own
+    for one in own:
+        assert (patch.id in one.alone) is seen.red
+        assert one.wrong_alone(report.here()) is bool(one.alone)
+        assert not seen.red or one.exit_code(report.here()) == 1
+
+
+@pytest.mark.parametrize("family", ["glm_moe_dsa", "lfm2", "llama"])
+def test_a_model_that_only_imports_the_code_is_right(family):
+    try:
+        report = mlx_patches.audit(family)
+    except MlxPatchesError:
+        pytest.skip(f"no model type {family} here")
+    assert not any(one.alone for one in report.verdicts)
+
+
+def test_only_patches_of_models_are_named():
+    assert set(WRONG_ALONE) < CHANGE_ALONE
+    for patch in map(catalogue.builtin().get, CHANGE_ALONE):
+        assert all(".models." in target.module for target in patch.targets), patch.id
