@@ -13,6 +13,7 @@ from mlx_patches.evidence import store
 from mlx_patches.lab.families import families
 
 
+@pytest.mark.slow  # it reads every file of a release
 @pytest.mark.parametrize(("package", "distribution"), MODEL_PACKAGES.items())
 def test_the_marks_are_those_of_the_installed_files(package, distribution):
     here = distributions.find(distribution)
