@@ -78,7 +78,7 @@ def answers(case, model, log, patched):
         return {"alone": alone, "together": together, "repeated": again}
 
 
-@pytest.mark.parametrize("case", map(parameter, CASES[SET]))
+@pytest.mark.parametrize("case", list(map(parameter, CASES[SET])))
 def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
     model = models(case)
     without = answers(case, model, tmp_path / "without.log", patched=False)
