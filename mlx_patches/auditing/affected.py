@@ -21,6 +21,8 @@ from .models import exists
 _FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+)", re.MULTILINE)
 _NAME = re.compile(r"\w+")
+# How the names of modules begin that hold models and what these are made of.
+MODEL_CODE = tuple(f"{one}." for one in MODEL_PACKAGES)
 
 Needs = Callable[[Patch, Target], bool]
 Find = Callable[[str], Path | None]
@@ -94,7 +96,6 @@ def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
         find: the source file of a module.
     """
     generate = f"{package.partition('.')[0]}.generate"
-    inside = tuple(f"{one}." for one in MODEL_PACKAGES)
     left = [*_modules(f"{package}.{model}", find), f"{package}.cache", f"{package}.base", generate]
     reached: set[str] = set()
     while left:
@@ -103,7 +104,7 @@ def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
             continue
         reached.add(module)
         path = find(module)
-        if path and (module == generate or module.startswith(inside)):
+        if path and (module == generate or module.startswith(MODEL_CODE)):
             left += (name for name in _imports(module, path) if find(name))
     return reached
 

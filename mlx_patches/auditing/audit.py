@@ -29,13 +29,7 @@ from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, sound
 from .affected import affected_models, measured_here
-from .measured import (
-    Evidence,
-    always_met,
-    unmeasured,
-    verdicts_of_all,
-    verdicts_of_model,
-)
+from .measured import Evidence, always_met, unmeasured, verdicts_of_all, verdicts_of_model
 from .models import ModelFolder, folder_of, implementations
 from .severity import of_patch
 from .verdict import Here, ModelVerdict, headline

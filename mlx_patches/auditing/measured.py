@@ -12,7 +12,7 @@ from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..evidence import store
 from ..evidence.alone import WRONG_ALONE
-from .affected import modules_of, runs
+from .affected import MODEL_CODE, modules_of, runs
 from .metal import metal_branches
 from .verdict import ModelVerdict, judge
 
@@ -113,14 +113,13 @@ def possible(
         needs: whether the installed release of a target needs the patch there.
         modules: those that the model runs; by default all that it may.
     """
-    inside = tuple(f"{one}." for one in MODEL_PACKAGES)
     found = []
     for id_ in dict.fromkeys((*current.matrix.always, *entry)):
         if id_ not in current.registry:
             continue
         targets = [t for t in current.registry.declared(id_).targets if t.distribution in _MATTER]
         if id_ not in entry:
-            targets = [t for t in targets if t.module.startswith(inside)]
+            targets = [t for t in targets if t.module.startswith(MODEL_CODE)]
         if modules is not None:
             package = _package_of(distribution)
             targets = [t for t in targets if runs(t, package, modules)]
@@ -146,7 +145,6 @@ def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
         current: whose registry and matrix are asked.
         families: distribution to the module that implements the model there.
     """
-    inside = tuple(f"{one}." for one in MODEL_PACKAGES)
     find = cache(source_file)
     reached: set[str] = set()
     for distribution, family in families.items():
@@ -156,7 +154,7 @@ def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
         for id_ in current.matrix.always
         if id_ in current.registry
         and any(
-            target.module in reached or not target.module.startswith(inside)
+            target.module in reached or not target.module.startswith(MODEL_CODE)
             for target in current.registry.declared(id_).targets
         )
     }

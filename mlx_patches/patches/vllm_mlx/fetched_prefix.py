@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target, around
-from .stored_prefix import arrays_of
+from .stored_prefix import evaluate
 
 
 def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
@@ -29,13 +29,6 @@ def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
     found, rest = fetch(prefixes, tokens)
     evaluate(found or ())
     return found, rest
-
-
-def evaluate(layers: Sequence[Any]) -> None:
-    """Evaluate every array of some caches."""
-    import mlx.core as mx
-
-    mx.eval([array for layer in layers for array in arrays_of(layer)])
 
 
 PATCH = Patch(

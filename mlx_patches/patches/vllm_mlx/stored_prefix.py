@@ -41,11 +41,16 @@ def stored(
 
 def detached(layers: Sequence[Any]) -> list[Any]:
     """Evaluated copies of caches, which share nothing with anything else."""
+    copies = [copied(layer) for layer in layers]
+    evaluate(copies)
+    return copies
+
+
+def evaluate(layers: Sequence[Any]) -> None:
+    """Evaluate every array of some caches."""
     import mlx.core as mx
 
-    copies = [copied(layer) for layer in layers]
-    mx.eval([array for one in copies for array in arrays_of(one)])
-    return copies
+    mx.eval([array for layer in layers for array in arrays_of(layer)])
 
 
 def count(prefixes: Any, entry: Any) -> None:
