@@ -206,8 +206,8 @@ def test_mutant_that_forgets_who_joined(batch_class, ungated, monkeypatch):
         return noted[1] if noted else read(cache)
 
     monkeypatch.setattr(padding, "read_padding_end", read_note)
-    cache, other = make(batch_class, [0], 16), make(batch_class, [5], 16)
+    cache, other = make(batch_class, [1], 16), make(batch_class, [5], 16)
     for one in (cache, other):
         filled(one, 2)
     cache.extend(other)
-    assert filled(cache, 6) != [[1.0] * 8, [0.0] * 5 + [1.0] * 3]
+    assert filled(cache, 6) != [[0.0] + [1.0] * 7, [0.0] * 5 + [1.0] * 3]

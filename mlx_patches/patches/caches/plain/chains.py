@@ -35,7 +35,8 @@ def tie_counts(cache: Any) -> None:
     """
     import mlx.core as mx
 
-    keys, counts = cache.keys, [cache.offset, cache.left_padding]
+    held = cache.__dict__
+    keys, counts = cache.keys, [held["offset"], held["left_padding"]]
     if not hasattr(mx, "depends"):  # MLX below 0.29.2
         mx.async_eval(*counts)
     elif isinstance(keys, (tuple, list)):  # packed keys, scales and biases

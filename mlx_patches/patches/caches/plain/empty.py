@@ -28,7 +28,7 @@ def make_state(extra: tuple[str, ...]) -> Factory:
 
         @functools.wraps(get)
         def save(cache: Any) -> Any:
-            return save_empty(cache, extra) if is_empty(cache) else get(cache)
+            return save_empty(cache, extra) if cache.keys is None else get(cache)
 
         def restore(cache: Any, saved: Any) -> None:
             # A later release's state is longer, and its setter takes None itself.

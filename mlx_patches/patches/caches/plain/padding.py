@@ -30,7 +30,10 @@ def make_update(update: Any) -> Any:
             return update(cache, keys, values)
         end = find_padding_end(cache)
         if end <= 0:
-            note_padding_end(cache, end)
+            # A window changes the array: the next piece would wait for it. A note elsewhere
+            # would be copied with the cache, in each layer, for nothing.
+            if hasattr(cache, "max_size"):
+                note_padding_end(cache, end)
             return update(cache, keys, values)
         start = find_next_column(cache)
         if start < end:

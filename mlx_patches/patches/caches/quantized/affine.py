@@ -5,6 +5,7 @@ See ``contract`` for what they hold and what their methods do.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -110,12 +111,27 @@ def merge_from_floats(
     original: Callable[..., Any], cls: Any, caches: Sequence[Any], *rest: Any
 ) -> Any:
     """One batch cache of rows of which the first is in floats."""
-    return original(cls, [dequantize_row(row) for row in caches], *rest)
+    if holds_quantized(caches):
+        caches = [dequantize_row(row) for row in caches]
+    return original(cls, caches, *rest)
 
 
 def merge_prompts(original: Callable[..., Any], prompts: Sequence[Sequence[Any]]) -> Any:
     """One batch cache for each layer of several prompts."""
-    return original([[dequantize_row(layer) for layer in prompt] for prompt in prompts])
+    if any(map(holds_quantized, prompts)):
+        prompts = [[dequantize_row(layer) for layer in prompt] for prompt in prompts]
+    return original(prompts)
+
+
+def holds_quantized(caches: Sequence[Any]) -> bool:
+    """Whether one of these caches is a ``QuantizedKVCache``."""
+    return any(map(find_quantized_class, set(map(type, caches))))
+
+
+@functools.cache
+def find_quantized_class(kind: type) -> type | None:
+    """``QuantizedKVCache``, where a class is it or one of its subclasses."""
+    return next((base for base in kind.__mro__ if base.__name__ == "QuantizedKVCache"), None)
 
 
 def count_tokens(cache: Any) -> int:
@@ -127,10 +143,10 @@ def dequantize_row(row: Any) -> Any:
     """A ``QuantizedKVCache`` as a ``KVCache`` in floats; any other cache as it is."""
     import mlx.core as mx
 
-    kinds = [kind for kind in type(row).__mro__ if kind.__name__ == "QuantizedKVCache"]
-    if not kinds:
+    quantized = find_quantized_class(type(row))
+    if quantized is None:
         return row
-    out = sys.modules[kinds[0].__module__].KVCache()
+    out = sys.modules[quantized.__module__].KVCache()
     if row.keys is not None and row.offset:
         out.keys, out.values = (
             mx.dequantize(*parts, group_size=row.group_size, bits=row.bits)
