@@ -1,15 +1,16 @@
 """What the patches cost in the releases' own engines: prefill, decode, a row that joins, memory.
 
     python benchmarks/engine.py [--shape tiny|1b] [--family llama --family qwen3_vl]
-        [--rows 1 --rows 8] [--rounds 15] [--steps 64] [--clock wall|cpu|thread]
+        [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 15] [--steps 64]
+        [--clock wall|cpu|thread]
 
 Requests go through the release's own ``BatchGenerator``, which computes a step while the last
 one's tokens are read: a read that a patch adds is seen. A round runs the same requests without
-patches and with every patch that the release needs, which of them first alternates, and the
-median of the rounds' ratios is printed with a bootstrap interval of 95 %. Weights are random. On
-a machine that others use, ``--clock cpu`` counts the CPU time of the process in place of wall time,
-and ``--clock thread`` that of the thread that drives the engine: what the patches add is there, and
-the kernels are not.
+patches and with every patch that the release needs, each after a short run that warms it up;
+which of them first alternates. The median of the rounds' ratios is printed with a bootstrap
+interval of 95 %. Weights are random. On a machine that others use, ``--clock cpu`` counts the CPU
+time of the process in place of wall time, and ``--clock thread`` that of the thread that drives
+the engine: what the patches add is there, and the kernels are not.
 Needs an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default device.
 """
 
@@ -53,6 +54,8 @@ FAMILIES = (
     "gpt_oss",
 )
 ROWS = (1, 8, 32)
+WARM_UP = 2  # steps
+KINDS = ("equal", "unequal")
 CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
     "cpu": time.process_time,
@@ -126,6 +129,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--family", action="append", help="may be repeated")
     parser.add_argument("--rows", type=int, action="append", help="may be repeated")
+    parser.add_argument("--prompts", choices=KINDS, action="append", help="may be repeated")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--prompt", type=int, help="tokens of the longest prompt")
@@ -144,7 +148,7 @@ def main() -> None:
                 print(f"| {family} | not built: {reason} |")
                 continue
             for rows in options.rows or ROWS:
-                for kind in ("equal", "unequal") if rows > 1 else ("equal",):
+                for kind in options.prompts or KINDS if rows > 1 else KINDS[:1]:
                     prompts = texts(rows, shape.prompt, kind == "equal", model.vocabulary)
                     pairs = rounds(model, prompts, shape.steps, options.rounds, options.clock)
                     print(line(family, rows, kind, pairs, shape.steps), flush=True)
@@ -209,6 +213,8 @@ def rounds(
         for is_patched in (False, True) if number % 2 else (True, False):
             with patches(is_patched):
                 try:
+                    # Python adapts to classes that have changed in their first calls.
+                    run(model, prompts, WARM_UP, CLOCKS[clock])
                     found[is_patched] = run(model, prompts, steps, CLOCKS[clock])
                 except Exception:
                     found[is_patched] = None
