@@ -6,7 +6,7 @@
 
 Requests go through the release's own ``BatchGenerator``, which computes a step while the last
 one's tokens are read: a read that a patch adds is seen. A round runs the same requests without
-patches and with every patch that the release needs, each after a short run that warms it up;
+patches and with every patch that the release needs, five times each after one that warms up;
 which of them first alternates. The median of the rounds' ratios is printed with a bootstrap
 interval of 95 %. Weights are random. On a machine that others use, ``--clock cpu`` counts the CPU
 time of the process in place of wall time, and ``--clock thread`` that of the thread that drives
@@ -54,7 +54,8 @@ FAMILIES = (
     "gpt_oss",
 )
 ROWS = (1, 8, 32)
-WARM_UP = 2  # steps
+# How often each side of a round runs, after a run that warms it up.
+RUNS = 5
 KINDS = ("equal", "unequal")
 CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
@@ -208,18 +209,15 @@ def rounds(
     None in place of a run that the release refuses.
     """
     pairs = []
-    for number in range(-1, count):  # the first warms up
+    for number in range(count):
         found: dict[bool, Run | None] = {}
         for is_patched in (False, True) if number % 2 else (True, False):
             with patches(is_patched):
                 try:
-                    # Python adapts to classes that have changed in their first calls.
-                    run(model, prompts, WARM_UP, CLOCKS[clock])
-                    found[is_patched] = run(model, prompts, steps, CLOCKS[clock])
+                    found[is_patched] = timed(model, prompts, steps, CLOCKS[clock])
                 except Exception:
                     found[is_patched] = None
-        if number >= 0:
-            pairs.append((found[False], found[True]))
+        pairs.append((found[False], found[True]))
         if found[True] is None:
             break
     return pairs
@@ -236,6 +234,18 @@ def patches(wanted: bool) -> Any:
         yield
     finally:
         manager.restore()
+
+
+def timed(
+    model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
+) -> Run:
+    """The medians of several runs.
+
+    Python adapts to a class that has changed in the class's first calls: a run before them is not
+    timed.
+    """
+    _, *runs = [run(model, prompts, steps, clock) for _ in range(1 + RUNS)]
+    return Run(*map(statistics.median, zip(*runs, strict=True)))
 
 
 def run(
@@ -301,8 +311,8 @@ def heading(name: str, shape: Shape, count: int, clock: str) -> str:
     said = (
         f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
         f"commit {commit()}. Shape {name}: {kind}, prompts of {shape.prompt} tokens, unequal "
-        f"ones from half of that on, {shape.steps} steps; medians of {count} paired rounds, "
-        f"95 % intervals, {clock} time."
+        f"ones from half of that on, {shape.steps} steps; medians of {count} paired rounds of "
+        f"{RUNS} runs, 95 % intervals, {clock} time."
     )
     head = "| family | rows | prompts | prefill | decode | first token of a row that joins "
     return f"{said}\n\n{head}| peak memory | tokens/s |\n|{'---|' * 8}"
