@@ -5,7 +5,6 @@ See ``contract`` for what they hold and what their methods do.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -128,7 +127,6 @@ def holds_quantized(caches: Sequence[Any]) -> bool:
     return any(map(find_quantized_class, set(map(type, caches))))
 
 
-@functools.cache
 def find_quantized_class(kind: type) -> type | None:
     """``QuantizedKVCache``, where a class is it or one of its subclasses."""
     return next((base for base in kind.__mro__ if base.__name__ == "QuantizedKVCache"), None)
