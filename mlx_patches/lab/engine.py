@@ -24,6 +24,7 @@ from ..core.packages import MODELS, package_of
 from ..probes import NotApplicable
 from . import Family, LabModel, Said
 
+Processor = Callable[[Any, Any], Any]
 OWN = PurePath(__file__).parents[1]
 # Tokens of an image or a video in a prompt: the image itself, what comes before it, the others.
 MARKS = (
@@ -114,6 +115,32 @@ def prepare(cache: list[Any], lengths: Sequence[int]) -> None:
     padding = [max(lengths) - length for length in lengths]
     for layer in cache:
         _having(layer, "prepare").prepare(lengths=list(lengths), right_padding=padding)
+
+
+def not_begun(model: LabModel, count: int) -> list[Any]:
+    """The caches of a batch that joins others before it is fed anything."""
+    if model.family.distribution == "mlx-lm":
+        return empty_batch(model, count)
+    return batch_cache(model, [0] * count)
+
+
+def joined_unread(model: LabModel, cache: list[Any], unread: list[Any]) -> list[Any]:
+    """A batch that was fed, and after its rows those of one that was not.
+
+    mlx-vlm's own engine joins none such; its caches may still be able to.
+    """
+    try:
+        return extend(cache, unread)
+    except AttributeError as error:
+        if model.family.distribution == "mlx-lm":
+            raise
+        raise NotApplicable(f"no batch without keys joins here: {error}") from error
+
+
+def evaluates_caches(model: LabModel) -> bool:
+    """Whether the release's engine evaluates its caches now and then, whatever a step reads."""
+    generator = getattr(_generate_module(model), "BatchGenerator", None)
+    return generator is not None and "_cache_eval_interval" in inspect.getsource(generator)
 
 
 def finalize(cache: list[Any]) -> None:
@@ -411,6 +438,46 @@ def speaker(model: LabModel, count: int, **options: Any) -> Any:
     return (_VlmSpeaker if vision else _LmSpeaker)(model, generator, count, **options)
 
 
+@dataclass(frozen=True)
+class Request:
+    """A row that comes to the engine at some turn.
+
+    Args:
+        turn: when it is inserted.
+        prompt: token ids.
+        count: how many tokens it says.
+        processors: of its logits.
+    """
+
+    turn: int
+    prompt: Sequence[int]
+    count: int
+    processors: Sequence[Processor] = ()
+
+
+def answered(model: LabModel, requests: Sequence[Request]) -> list[list[Said]]:
+    """What the release's own batch generator says to requests that come and go, row by row."""
+    speak = speaker(model, max(one.count for one in requests))
+    if "logits_processors" not in inspect.signature(speak.generator.insert).parameters:
+        raise NotApplicable("the release's generator takes no logits processors of a row")
+    return unless_refused(_answered, speak, requests)
+
+
+def _answered(speak: _LmSpeaker | _VlmSpeaker, requests: Sequence[Request]) -> list[list[Said]]:
+    said: dict[int, list[Said]] = {}
+    order: list[int] = []
+    last = max(one.turn for one in requests)
+    for turn in range(last + 10 * max(one.count for one in requests)):
+        coming = [one for one in requests if one.turn == turn]
+        if coming:
+            order += speak.insert_requests(coming)
+        for uid, one in speak.next():
+            said.setdefault(uid, []).append(one)
+        if turn >= last and sum(map(len, said.values())) == sum(one.count for one in requests):
+            break
+    return [said.get(uid, []) for uid in order]
+
+
 def all_said(speak: Any, order: Sequence[int], count: int) -> list[list[Said]]:
     """What these rows say until each has said so many tokens."""
     said: dict[int, list[Said]] = {uid: [] for uid in order}
@@ -449,6 +516,16 @@ class _LmSpeaker:
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         return list(self.generator.insert([list(prompt) for prompt in prompts]))
 
+    def insert_requests(self, requests: Sequence[Request]) -> list[int]:
+        """Insert rows that say what they ask for, with their own processors."""
+        return list(
+            self.generator.insert(
+                [list(one.prompt) for one in requests],
+                [one.count for one in requests],
+                logits_processors=[list(one.processors) for one in requests],
+            )
+        )
+
     def next(self) -> list[tuple[int, Said]]:
         answers = self.generator.next()
         if isinstance(answers, tuple):  # of the prompts, of the generation
@@ -477,6 +554,21 @@ class _VlmSpeaker:
             return list(self.generator.insert(lists, prompt_kwargs=own))
         self.waiting = [len(prompt) for prompt in lists]
         return list(self.generator.insert(lists))
+
+    def insert_requests(self, requests: Sequence[Request]) -> list[int]:
+        """Insert rows that say what they ask for, with their own processors."""
+        if not self.by_row:
+            raise NotApplicable("the release's generator takes no arguments of a prompt")
+        embed(self.model, None)
+        prompts = [list(one.prompt) for one in requests]
+        return list(
+            self.generator.insert(
+                prompts,
+                [one.count for one in requests],
+                prompt_kwargs=[self._own(prompt) for prompt in prompts],
+                logits_processors=[list(one.processors) or None for one in requests],
+            )
+        )
 
     def add(self, prompts: list[list[int]], arguments: Sequence[dict[str, Any]]) -> list[int]:
         """Insert prompts with what making their embeddings gave."""

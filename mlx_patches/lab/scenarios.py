@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..evidence.words import FLOAT32, GREEN, RED
 from ..probes import NotApplicable
-from . import Cell, LabModel, engine, offline
+from . import Cell, LabModel, engine, held, offline
 from .compare import differences, spoken
 
 # A prompt shorter than the window of a shrunk model, one longer, one in between.
@@ -25,6 +26,16 @@ SHORT = (2, 5, 3)
 STEPS = 14
 # No window that is left as large as this is worth the time to pass it.
 LARGEST = 64
+# Pieces of a prompt, such that the last one of the longest in HISTORY has one token.
+HISTORY = (5, 2, 9)
+PIECE = 7
+# A graph that grows by a node a step is larger in the second of two spans of steps. One that is
+# cut now and then is not, where a span is as long as it takes: patches cut at every 32nd position.
+CUT = 32
+SPAN = CUT + 1
+# Turn at which a row comes, how many tokens it says, whether it has a logits processor. One
+# without leaves before one with it comes, and another comes while that one's prompt is read.
+PROCESSED = ((0, 3, False), (0, 9, False), (5, 7, True), (6, 6, False))
 
 Scenario = Callable[[LabModel], Cell]
 SCENARIOS: dict[str, Scenario] = {}
@@ -215,15 +226,18 @@ def state(model: LabModel) -> Sequence[Row]:
 @scenario("history")
 def history(model: LabModel) -> Sequence[Row]:
     """Rows that have a prompt cache of their own get further, unequal prompts in a batch."""
-    rows = rows_of(model, LENGTHS, more=(5, 2, 9))
-    caches = []
-    for row in rows:
-        caches.append(model.make_cache())
-        engine.forget(model)
-        feed(model, [row], caches[-1], row.chunks[0])
-    cache = engine.merge(model, caches)
+    rows, cache = with_history(model)
     prefill_right(model, rows, cache)
     decode(model, rows, cache, steps(model) - 6)
+    return rows
+
+
+@scenario("last-piece")
+def last_piece(model: LabModel) -> Sequence[Row]:
+    """The same, where the last piece of the right-padded prompts has one token."""
+    rows, cache = with_history(model)
+    prefill_right(model, rows, cache, PIECE)
+    decode(model, rows, cache, 2)
     return rows
 
 
@@ -290,6 +304,54 @@ def engine_(model: LabModel) -> Cell:
     return spoken(said, expected, model.tolerance)
 
 
+@scenario("processors")
+def processors(model: LabModel) -> Cell:
+    """Rows with a logits processor beside rows without, in the release's batch generator."""
+    rows = rows_of(model, [LENGTHS[-1]] * len(PROCESSED))
+    requests = [
+        engine.Request(turn, row.text[: row.chunks[0]], count, [penalized] if processed else ())
+        for row, (turn, count, processed) in zip(rows, PROCESSED, strict=True)
+    ]
+    said = engine.answered(model, requests)
+    expected = [alone(model, list(one.prompt), one.count, one.processors) for one in requests]
+    return spoken(said, expected, model.tolerance)
+
+
+@scenario("growth")
+def growth(model: LabModel) -> Cell:
+    """A graph that is left in the caches and grows with each token that a batch decodes."""
+    rows = rows_of(model, [CUT] * 2)
+    for row in rows:
+        row.text *= 3
+    cache = prefill(model, rows)
+    sizes = []
+    for step in range(2 * SPAN):
+        if step == SPAN and engine.evaluates_caches(model):
+            evaluate(cache)
+        decode(model, rows, cache, 1)
+        sizes.append(held.graph_size(cache))
+    early, late = max(sizes[:SPAN]), max(sizes[SPAN:])
+    said = f"{early} edges of the graph are left in {SPAN} steps, {late} in {2 * SPAN}"
+    return Cell(RED if late > early else GREEN, said, float(late - early))
+
+
+@scenario("cache-dtype")
+def cache_dtype(model: LabModel) -> Cell:
+    """A row joins a batch in the middle of its prompts; the caches keep their dtype."""
+    if model.dtype == FLOAT32:
+        raise NotApplicable("in float32 no cache can turn float32")
+    rows = rows_of(model, [LENGTHS[-1]] * 3)
+    own = [held.float_types(layer) for layer in prefill_alone(model, rows_of(model, LENGTHS)[0])]
+    cache, (first, second, new) = prefill(model, rows[:2]), rows
+    cache = engine.joined_unread(model, cache, engine.not_begun(model, 1))
+    decode(model, [first, second, new], cache, 1)
+    for index, (layer, kinds) in enumerate(zip(cache, own, strict=True)):
+        if other := held.float_types(layer) - kinds:
+            said = f"layer {index}: {', '.join(sorted(other))} beside {', '.join(sorted(kinds))}"
+            return Cell(RED, f"{said}, which it has alone")
+    return Cell(GREEN, "each layer keeps the dtype that it has alone", 0.0)
+
+
 @scenario("batch-generate")
 def batch_generate(model: LabModel) -> Cell:
     """Unequal prompts through the release's public function, against each prompt through it."""
@@ -330,6 +392,13 @@ def quantized(model: LabModel, bits: int) -> Cell:
         raise NotApplicable(f"not even alone: {engine.where(error)}") from error
     decode(model, rows, prefill_left(model, rows, cache=cache), steps(model))
     return differences([row.said for row in rows], alone, model.tolerance.quantized())
+
+
+def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:
+    """Rows of which a first prompt was fed alone, and their merged caches."""
+    rows = rows_of(model, LENGTHS, more=HISTORY)
+    caches = [prefill_alone(model, row) for row in rows]
+    return rows, engine.merge(model, caches)
 
 
 def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int) -> Sequence[Row]:
@@ -458,16 +527,45 @@ def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
     return differences(said, [solo(model, row) for row in rows], model.tolerance)
 
 
-def alone(model: LabModel, prompt: list[int], count: int) -> list[Any]:
-    """The logits of each token that the model says alone, greedily."""
+def alone(
+    model: LabModel,
+    prompt: list[int],
+    count: int,
+    processors: Sequence[engine.Processor] = (),
+) -> list[Any]:
+    """The logits, processed, of each token that the model says alone, greedily."""
     import mlx.core as mx
 
     row = Row(tuple(prompt), (len(prompt),))
     cache = prefill_alone(model, row)
-    for _ in range(count - 1):
-        row.text += (int(mx.argmax(row.said[row.fed - 1]).item()),)
+    said: list[Any] = []
+    while True:
+        logits = row.said[row.fed - 1]
+        for process in processors:
+            logits = process(mx.array(row.text), logits[None])[0]
+        said.append(logits)
+        if len(said) == count:
+            return said
+        row.text += (int(mx.argmax(logits).item()),)
         feed(model, [row], cache, 1)
-    return [row.said[position] for position in sorted(row.said)]
+
+
+def penalized(tokens: Any, logits: Any) -> Any:
+    """A logits processor: none of the tokens so far (length,) is the likeliest any more.
+
+    logits: (1, vocabulary).
+    """
+    import mlx.core as mx
+
+    seen = mx.zeros(logits.shape[-1]).at[mx.array(tokens)].add(1) > 0
+    return mx.where(seen, logits - mx.abs(logits).max(), logits)
+
+
+def evaluate(cache: list[Any]) -> None:
+    """Evaluate the state of every layer, as an engine does."""
+    import mlx.core as mx
+
+    mx.eval([layer.state for layer in cache])
 
 
 _solo: dict[tuple[int, tuple[int, ...], tuple[int, ...], bool], dict[int, Any]] = {}

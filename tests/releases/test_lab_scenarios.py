@@ -13,13 +13,15 @@ import pytest
 from packaging.version import Version
 
 import mlx_patches
+from mlx_patches.evidence.words import BFLOAT16
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import device, main
-from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS
+from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS, forget_solo_runs, penalized
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import tiny
 
-from .conftest import installed
+from .conftest import installed, verdict
 from .test_batch_invariance import has_defect
 
 pytestmark = pytest.mark.slow
@@ -74,13 +76,24 @@ MAY_LACK = {
     "batch-generate-images",
     "quantized-8",
     "quantized-4",
+    "processors",
+    "cache-dtype",
 }
+
+
+def needs(patch_id: str, distribution: str) -> bool:
+    """Whether this release of a distribution has the defect that a patch repairs."""
+    patch = catalogue.builtin().get(patch_id)
+    own = [target for target in patch.targets if target.distribution == distribution]
+    return any(verdict(patch, target).ok for target in own)
 
 
 def test_a_right_family_is_green(right):
     cells = {name: scenario(right) for name, scenario in SCENARIOS.items()}
     wrong = {name: cell for name, cell in cells.items() if cell.verdict not in ("green", "n/a")}
-    assert not wrong
+    # The engine's own defect, whatever the family.
+    engines = {"processors"} if needs("processor-rows", right.family.distribution) else set()
+    assert wrong.keys() == engines, wrong
     assert {name for name, cell in cells.items() if cell.verdict == "n/a"} <= MAY_LACK
     assert all(cell.detail for cell in cells.values())
     assert all(cell.figure < 1e-4 for cell in cells.values() if cell.verdict == "green")
@@ -210,7 +223,7 @@ PLANTED = [
     ("trim", nothing, {"trim"}),
     ("state", forgetful, {"state"}),
     ("merge", shifted, {"merge", "history"}),
-    ("finalize", nothing, {"history"}),
+    ("finalize", nothing, {"history", "last-piece"}),
 ]
 
 
@@ -221,6 +234,88 @@ def test_a_planted_defect_turns_its_cells_red(right, monkeypatch, method, plant,
         plant(monkeypatch, kind, method)
     for name in names:
         assert SCENARIOS[name](right).verdict == "red", name
+
+
+def test_a_processor_of_another_row_is_red(right, applied, monkeypatch):
+    if SCENARIOS["processors"](right).verdict == "n/a":
+        pytest.skip("this release's generator takes no processors of a row")
+    kinds = (engine._LmSpeaker, engine._VlmSpeaker)
+    kept = [kind.insert_requests for kind in kinds]
+
+    def turned(insert):
+        def inserted(self, requests):
+            others = [() if one.processors else [penalized] for one in requests]
+            pairs = zip(requests, others, strict=True)
+            return insert(self, [replace(one, processors=own) for one, own in pairs])
+
+        return inserted
+
+    for kind, insert in zip(kinds, kept, strict=True):
+        monkeypatch.setattr(kind, "insert_requests", turned(insert))
+    assert SCENARIOS["processors"](right).verdict == "red"
+
+
+def test_a_chain_that_grows_with_each_token_is_red(right, monkeypatch):
+    import mlx.core as mx
+
+    for kind in {type(layer) for layer in right.make_batch_cache([0])}:
+        original = kind.update_and_fetch
+
+        def broken(self, *args, update=original):
+            self.fed = getattr(self, "fed", mx.array(0)) + 1
+            return update(self, *args)
+
+        monkeypatch.setattr(kind, "update_and_fetch", broken)
+    assert SCENARIOS["growth"](right).verdict == "red"
+
+
+def test_a_cache_that_turns_another_dtype_is_red(right, applied, monkeypatch):
+    import mlx.core as mx
+
+    # What the weights are does not matter here: no cache may hold what the row alone does not.
+    model = replace(right, dtype=BFLOAT16)
+    if SCENARIOS["cache-dtype"](model).verdict == "n/a":
+        pytest.skip("no batch joins here that has no keys yet")
+    for kind in {type(layer) for layer in right.make_batch_cache([0])}:
+        original = kind.extend
+
+        def broken(self, other, extend=original):
+            extend(self, other)
+            self.keys = self.keys.astype(mx.float16)
+
+        monkeypatch.setattr(kind, "extend", broken)
+    cell = SCENARIOS["cache-dtype"](model)
+    assert cell.verdict == "red"
+    assert "float16" in cell.detail
+
+
+@pytest.mark.parametrize(
+    ("scenario", "name", "patch", "dtype"),
+    [
+        ("processors", "llama", "processor-rows", "float32"),
+        ("growth", "nemotron_h", "arrays-advance", "float32"),
+        ("growth", "cohere2", "offset-chain", "float32"),
+        ("last-piece", "gemma3_text", "rotating-last-piece", "float32"),
+        ("cache-dtype", "gemma3_text", "joined-dtype", "bfloat16"),
+    ],
+)
+@needs_lm
+def test_a_scenario_is_red_where_the_release_has_the_defect(scenario, name, patch, dtype):
+    model = build(Family("mlx-lm", name), dtype=dtype)
+    cell = SCENARIOS[scenario](model)
+    right = ("green", "n/a")
+    if needs(patch, "mlx-lm"):
+        assert cell.verdict == "red", cell.detail
+    elif patch != "arrays-advance":  # nemotron_h has layers that offset-chain is about, too
+        assert cell.verdict in right, cell.detail
+    mlx_patches.apply()
+    try:
+        forget_solo_runs()
+        cell = SCENARIOS[scenario](model)
+    finally:
+        mlx_patches.restore()
+        forget_solo_runs()
+    assert cell.verdict in right, cell.detail
 
 
 @needs_vlm

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from mlx_patches.auditing import recommend
+from mlx_patches.auditing import recommend, verdict
+from mlx_patches.evidence.words import FAIL_ON, MEMORY, SCENARIOS, SEVERITIES, WRONG_TEXT
 from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
 
@@ -210,3 +211,39 @@ def test_a_scenario_or_family_that_is_measured_again_replaces_its_cells_alone():
     assert measure_lab.updated(old, new, only(scenarios=("merge",))) == expected
     new = {"a": {"merge": "g", "trim": "g"}}
     assert measure_lab.updated(old, new, only(families=("a",))) == {**new, "b": {"merge": "g"}}
+
+
+def test_every_scenario_of_the_lab_has_words_and_a_severity():
+    from mlx_patches.lab.scenarios import SCENARIOS as RUN
+
+    assert set(RUN) == set(SCENARIOS) - {"process"}
+    assert {one.severity for one in SCENARIOS.values()} <= set(SEVERITIES)
+
+
+def judged(**cells):
+    one = {
+        "set": "mlx-lm 0.1",
+        "without": {"a": {name.replace("_", "-"): pair[0] for name, pair in cells.items()}},
+        "with": {"a": {name.replace("_", "-"): pair[1:] for name, pair in cells.items()}},
+        "details_without": {"a": {"growth": "205 edges of the graph are left, 370 later"}},
+    }
+    return verdict.judge(one, "mlx-lm", "0.1", "a")
+
+
+def test_a_family_that_only_grows_is_a_memory_defect_and_no_failure():
+    here = verdict.Here(active=False, missing=frozenset({"arrays-advance"}))
+    for pair in ("rg", "rr"):
+        one = judged(growth=pair, merge="gg")
+        assert [cell.severity for cell in one.wrong] == [MEMORY]
+        assert one.exit_code(here) == 0
+        assert one.exit_code(here, FAIL_ON | {MEMORY}) == 1
+        assert "has a memory defect" in verdict.headline(one, here)
+    worse = judged(growth="rg", merge="rg")
+    assert [cell.severity for cell in worse.wrong] == [WRONG_TEXT, MEMORY]
+    assert worse.exit_code(here) == 1
+
+
+def test_a_cell_that_older_evidence_lacks_is_neither_right_nor_wrong():
+    one = judged(merge="gg")
+    assert [cell.name for cell in one.cells] == ["merge"]
+    assert one.inapplicable == 0

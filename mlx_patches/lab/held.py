@@ -1,0 +1,59 @@
+"""What a batch's caches hold beside numbers: the graph that is left to run, and dtypes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from ..core.packages import MODELS
+
+# The packages of whose objects the attributes are looked at.
+_OWNERS = (*MODELS, "mlx_patches")
+
+
+def arrays(held: Any) -> list[Any]:
+    """Every array that a cache, or a list of them, holds; each once."""
+    import mlx.core as mx
+
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    stack = [held]
+    while stack:
+        one = stack.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, mx.array):
+            found[id(one)] = one
+        else:
+            stack += _parts(one)
+    return list(found.values())
+
+
+def _parts(one: Any) -> Iterator[Any]:
+    if isinstance(one, dict):
+        yield from one.values()
+    elif isinstance(one, (list, tuple)):
+        yield from one
+    elif type(one).__module__.startswith(_OWNERS):
+        yield from getattr(one, "__dict__", {}).values()
+        for name in getattr(one, "__slots__", ()):
+            yield getattr(one, name, None)
+
+
+def graph_size(held: Any) -> int:
+    """How many edges the graph has that is still to run for these caches."""
+    import mlx.core as mx
+
+    text = io.StringIO()
+    mx.export_to_dot(text, *arrays(held))
+    return text.getvalue().count("->")
+
+
+def float_types(layer: Any) -> set[str]:
+    """The floating dtypes of what a layer's cache holds."""
+    import mlx.core as mx
+
+    kinds = {one.dtype for one in arrays(layer) if mx.issubdtype(one.dtype, mx.floating)}
+    return {str(kind).rpartition(".")[2] for kind in kinds}
