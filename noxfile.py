@@ -1,6 +1,7 @@
 """The sessions of `make test`, `make test-all` and `make demo`. `nox -l` lists them.
 
-Tags: `quick` is what `make test` runs; `rest` is what `make test-all` runs as well.
+Tags: `quick` is what `make test` runs; `rest` is what `make test-all` runs as well; `single` keeps
+one core busy, so two of them may run at a time.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ CASES = tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())
 HOST_SAMPLE = {"mlx-lm 0.31.3": "quick", "vllm-mlx 0.4.1": "rest"}
 
 
-def tagged(names: Iterable[str], tags: Mapping[str, str]) -> list[Any]:
-    """Parameters of a session, each with its tag; without one only by name."""
-    return [nox.param(one, id=one, tags=[tags[one]] if one in tags else []) for one in names]
+def tagged(names: Iterable[str], tags: Mapping[str, str], *more: str) -> list[Any]:
+    """Parameters of a session, each with its tag and more; without one only by name."""
+    return [nox.param(one, id=one, tags=[tags[one], *more] if one in tags else []) for one in names]
 
 
-@nox.session(python=False, tags=["quick"])
+@nox.session(python=False, tags=["quick", "single"])
 def lint(session: nox.Session) -> None:
     """Ruff: rules and format. codespell: the words."""
     session.run(sys.executable, "-m", "ruff", "check")
@@ -75,7 +76,7 @@ def lint(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "codespell_lib", *WORDS)
 
 
-@nox.session(python=False, tags=["quick"])
+@nox.session(python=False, tags=["quick", "single"])
 def types(session: nox.Session) -> None:
     """mypy, strict, on the package."""
     session.run(sys.executable, "-m", "mypy")
@@ -106,7 +107,7 @@ def unit_slow(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", "-q", "-n", "2", "-m", "slow", "tests/unit")
 
 
-@nox.session(venv_backend="none", tags=["quick"])
+@nox.session(venv_backend="none", tags=["quick", "single"])
 def browser(session: nox.Session) -> None:
     """The report page in an installed Chromium or Chrome."""
     environment = ROOT / ".nox" / "browser"
@@ -161,7 +162,7 @@ def patches_of(distribution: str) -> list[str]:
     ]
 
 
-@nox.session(venv_backend="none", tags=["rest"])
+@nox.session(venv_backend="none", tags=["rest", "single"])
 @nox.parametrize("name", tagged(AUDITED, {}))
 def agreement(session: nox.Session, name: str) -> None:
     """The audit of every model family says what the evidence says."""
@@ -169,7 +170,7 @@ def agreement(session: nox.Session, name: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(CASES, HOST_SAMPLE))
+@nox.parametrize("name", tagged(CASES, HOST_SAMPLE, "single"))
 def hosts(session: nox.Session, name: str) -> None:
     """Real servers, a tiny model, requests alone and together: without and with the patches."""
     python = release_environment(session, name)
