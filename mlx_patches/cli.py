@@ -329,6 +329,12 @@ def _pairs(
 @click.option(
     "--out", type=Path, metavar="FILE", help="Add rows to it, and run only what it lacks."
 )
+@click.option(
+    "--evidence",
+    type=Path,
+    metavar="FILE",
+    help="Write what was measured as the repository takes it, with every patch.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--timeout",
@@ -352,6 +358,7 @@ def lab(
     mode: str | None,
     every_patch: bool,
     out: Path | None,
+    evidence: Path | None,
     as_json: bool,
     timeout: float,
     config: Path | None,
@@ -363,20 +370,32 @@ def lab(
     Each family runs in processes of its own. Exit codes: 0 no red cell, 1 a red cell (with the
     patches, where both ran), 2 usage or broken input.
     """
-    from .lab import report, runner
+    from .lab import record, report, runner
 
     if config and weights:
         raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
     if dtype and weights:
         raise click.UsageError("--weights takes a model as it is, in its own --dtype")
     kind = dtype or FLOAT32
+    if evidence and (scenarios or config or weights or mode == "patched"):
+        raise click.UsageError(
+            "--evidence is of every scenario of the tiny models, without the patches too:"
+            " leave out --scenario, --config, --weights and --patched"
+        )
+    every_patch = every_patch or evidence is not None
     tasks = runner.tasks(models, scenarios, mode or "both", config, every_patch, weights, kind)
+    if evidence:
+        record.check_tasks(tasks, evidence)
     with report.progress(len(tasks)) as tell:
         rows = runner.run(tasks, jobs, timeout, out, tell)
     if as_json:
         click.echo(json.dumps(report.as_dict(rows), indent=2))
     else:
         report.show(_console(), rows)
+    if evidence:
+        record.save(evidence, record.evidence(rows))
+        count = len({row.family for row in rows})
+        click.echo(f"{evidence}: evidence, families: {count}", err=True)
     sys.exit(runner.exit_code(rows))
 
 

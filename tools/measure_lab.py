@@ -5,6 +5,7 @@
     python tools/measure_lab.py --part with --again       after a patch has changed
     python tools/measure_lab.py --scenario trim --again   after a scenario has changed
     python tools/measure_lab.py --dtype bfloat16          another dtype, in a file of its own
+    python tools/measure_lab.py --take FILE               what `mlx-patches lab --evidence` wrote
     python tools/measure_lab.py --write                   only what is written from it
 
 A cell is a letter: g green, r red, n not applicable, i insensitive, x not built; once without
@@ -34,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mlx_patches.auditing import recommend  # noqa: E402
+from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.evidence import store  # noqa: E402
 from mlx_patches.evidence.store import cell_pairs, fate  # noqa: E402
@@ -43,9 +45,10 @@ from mlx_patches.evidence.words import (  # noqa: E402
     DTYPES,
     FATES,
     FLOAT32,
-    LETTERS,
     place_of,
 )
+from mlx_patches.lab import record  # noqa: E402
+from mlx_patches.lab.record import Cells, details, letters  # noqa: E402
 from mlx_patches.patches import catalogue  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
@@ -64,10 +67,15 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[], help="only this family")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
     parser.add_argument("--no-needs", action="store_true", help="attribute no repair to a patch")
+    parser.add_argument("--take", type=Path, metavar="FILE", help="add what somebody measured")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="of the weights")
     parser.add_argument("--device", choices=DEVICES, default=CPU, help="what MLX computes on here")
     options = parser.parse_args()
+    if options.take:
+        print(take(options.take, options.again))
+        write(load())
+        return
     place = Place(options.device, options.dtype)
     parts = (options.part,) if options.part else ("without", "with")
     index, count = map(int, options.shard.split("/"))
@@ -177,7 +185,67 @@ def measure(
     print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
 
 
-Cells = dict[str, dict[str, str]]
+def take(file: Path, again: bool = False) -> str:
+    """Add the evidence of a file that ``mlx-patches lab --evidence`` wrote; says what was added.
+
+    Args:
+        file: which.
+        again: replace what was measured before.
+
+    Raises:
+        SystemExit: it is not taken; one line says why.
+    """
+    try:
+        sent = record.read(file)
+    except MlxPatchesError as error:
+        raise SystemExit(str(error)) from None
+    sets = {one.name: one for one in release_sets.load().values() if has_models(one)}
+    if sent["set"] not in sets:
+        raise SystemExit(f"{file}: {sent['set']} is not in tools/release_sets.toml")
+    place = Place(*store.measured_on(sent))
+    known = file_of(sets[sent["set"]], place)
+    before = json.loads(known.read_text()) if known.exists() else {}
+    if reason := not_taken(before or plain_evidence(sets[sent["set"]]), sent):
+        raise SystemExit(f"{file}: {reason}")
+    held = sorted(before.get("without", {}).keys() & sent["without"].keys())
+    if held and not again:
+        raise SystemExit(f"{file}: measured before: {few(held)}; --again replaces that")
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    known.write_text(json.dumps(joined(before, sent), indent=1) + "\n")
+    return f"{sent['set']}, {', '.join(place)}: took {few(sent['without'])}"
+
+
+def plain_evidence(one: ReleaseSet) -> dict[str, Any]:
+    """A set's evidence of a CPU in float32; empty where there is none."""
+    file = file_of(one)
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return found
+
+
+def not_taken(before: dict[str, Any], sent: dict[str, Any]) -> str:
+    """Why evidence cannot stand beside what there is of its set; empty where it can."""
+    # MLX and transformers are a Mac's own; which code the models have is the set's.
+    for name in MODEL_PACKAGES.values():
+        pair = [one.get("versions", {}).get(name) for one in (before, sent)]
+        if before and pair[0] != pair[1]:
+            return f"measured with {name} {pair[1] or 'missing'}, its set has {pair[0] or 'none'}"
+    if "with" in before and "with" not in sent:
+        return "its set was measured with the patches too: leave out --unpatched"
+    return ""
+
+
+def joined(before: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
+    """A set's evidence in one place, and in it what was sent of some families."""
+    only = Only(families=tuple(sent["without"]))
+    result = {**before, **sent}
+    for part in ("without", "with", "details_without", "details_with"):
+        if part in result:
+            cells = updated(before.get(part, {}), sent.get(part, {}), only)
+            result[part] = dict(sorted(cells.items()))
+    if "needs" in before:
+        left = {f: named for f, named in before["needs"].items() if f not in only.families}
+        result["needs"] = left
+    return result
 
 
 def updated(old: Cells, new: Cells, only: Only) -> Cells:
@@ -213,23 +281,6 @@ def cells(
         raise SystemExit(f"MLX computes on {', '.join(other)} here: give --device")
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
     return sorted(own, key=lambda row: str(row["family"]))
-
-
-def letters(rows: list[dict[str, Any]]) -> Cells:
-    """Family to scenario to the cell's letter."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in rows:
-        found[row["family"].partition(":")[2]][row["scenario"]] = LETTERS[row["verdict"]]
-    return dict(found)
-
-
-def details(rows: list[dict[str, Any]]) -> Cells:
-    """What was said of each red or unbuilt cell."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in rows:
-        if LETTERS[row["verdict"]] in "rx":
-            found[row["family"].partition(":")[2]][row["scenario"]] = row["detail"]
-    return dict(found)
 
 
 def needs(

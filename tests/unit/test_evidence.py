@@ -247,3 +247,113 @@ def test_a_cell_that_older_evidence_lacks_is_neither_right_nor_wrong():
     one = judged(merge="gg")
     assert [cell.name for cell in one.cells] == ["merge"]
     assert one.inapplicable == 0
+
+
+# -- evidence that somebody sent ---------------------------------------------------------------
+
+SENT = {
+    "set": "mlx-lm 0.32.2",
+    "device": "metal",
+    "dtype": "float32",
+    "mlx_patches": "0.2.0",
+    "versions": {"mlx": "0.99.0", "mlx-lm": "0.32.2", "transformers": "5.0.0"},
+    "without": {"llama": {"merge": "r", "trim": "g"}},
+    "details_without": {"llama": {"merge": "differs"}},
+    "with": {"llama": {"merge": "g", "trim": "g"}},
+    "details_with": {},
+}
+
+
+@pytest.fixture
+def sent(tmp_path, monkeypatch):
+    """Writes a file as somebody may send it; what is taken goes to a folder of the test."""
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    plain = measure_lab.EVIDENCE / "mlx-lm-0.32.2.json"
+    (folder / plain.name).write_bytes(plain.read_bytes())
+    monkeypatch.setattr(measure_lab, "EVIDENCE", folder)
+
+    def write(content=SENT, **changes):
+        file = tmp_path / "sent.json"
+        whole = {**content, **changes} if isinstance(content, dict) else content
+        file.write_text(whole if isinstance(whole, str) else json.dumps(whole))
+        return file
+
+    return write
+
+
+def test_what_was_sent_is_taken_beside_what_a_cpu_said(sent):
+    said = measure_lab.take(sent())
+    assert said == "mlx-lm 0.32.2, metal, float32: took 1: `llama`"
+    (one,) = measure_lab.load()
+    pairs = measure_lab.cell_pairs(one)["llama"]
+    assert (pairs["merge@metal"], pairs["trim@metal"]) == ("rg", "gg")
+    assert pairs["merge"] in ("gg", "rg")  # of a CPU, as it was
+    assert one["details_without"]["llama"]["merge@metal"] == "differs"
+
+
+def test_what_was_measured_before_is_replaced_only_when_asked(sent):
+    measure_lab.take(sent())
+    other = {
+        "without": {"llama": {"trim": "r"}, "gemma": {"trim": "g"}},
+        "details_without": {"llama": {"trim": "NaN"}},
+        "with": {"llama": {"trim": "g"}, "gemma": {"trim": "g"}},
+    }
+    with pytest.raises(SystemExit, match="measured before: 1: `llama`; --again"):
+        measure_lab.take(sent(**other))
+    measure_lab.take(sent(without={"gemma": {"trim": "g"}}, **{"with": {"gemma": {"trim": "g"}}}))
+    measure_lab.take(sent(**other), again=True)
+    taken = json.loads((measure_lab.EVIDENCE / "mlx-lm-0.32.2-metal-float32.json").read_text())
+    assert taken["without"] == {"gemma": {"trim": "g"}, "llama": {"trim": "r"}}
+    assert taken["details_without"] == {"llama": {"trim": "NaN"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not an object"),
+        ("{}", "it has no 'set'"),
+        ({"more": 1}, "'more' is not a part of it"),
+        ({"set": "mlx-lm 0.32.1"}, "not a release that 'versions' has"),
+        ({"set": 3}, "not a release that 'versions' has"),
+        ({"set": "mlx 0.99.0"}, "not a release that 'versions' has"),
+        ({"versions": {"mlx-lm": "0.32.2"}}, "no mlx"),
+        ({"versions": ["mlx"]}, "does not name versions"),
+        ({"device": "tpu"}, "device 'tpu' is none of cpu, cuda, metal"),
+        ({"dtype": ["float32"]}, "is none of bfloat16, float32"),
+        ({"mlx_patches": None}, "not a version"),
+        ({"without": {}, "with": {}}, "no family was measured"),
+        ({"without": ["llama"]}, "not texts by family and scenario"),
+        ({"without": {"llama": {"merge": 1}}}, "not texts by family and scenario"),
+        ({"without": {"llama": {"merge": "z"}}}, "'z' is no letter of a cell"),
+        ({"without": {"llama": {"merge": "gg"}}}, "'gg' is no letter of a cell"),
+        ({"without": {"llama": {"guess": "g"}}}, "no scenario 'guess'"),
+        ({"details_without": {}}, "nothing says what went wrong"),
+        ({"with": {}}, "'llama' was not measured both"),
+        ({"details_with": 3}, "not texts by family and scenario"),
+        (
+            {"set": "mlx-lm 9.9.9", "versions": {"mlx": "1", "mlx-lm": "9.9.9"}},
+            "mlx-lm 9.9.9 is not in tools/release_sets.toml",
+        ),
+        (
+            {"versions": {"mlx": "1", "mlx-lm": "0.32.2", "mlx-vlm": "0.1"}},
+            "measured with mlx-vlm 0.1, its set has none",
+        ),
+    ],
+)
+def test_what_is_malformed_is_one_line(sent, changes, why):
+    file = sent(changes) if isinstance(changes, str) else sent(**changes)
+    before = sorted(measure_lab.EVIDENCE.iterdir())
+    with pytest.raises(SystemExit) as refused:
+        measure_lab.take(file)
+    said = str(refused.value)
+    assert said.startswith(f"{file}: ") and why in said
+    assert "\n" not in said
+    assert sorted(measure_lab.EVIDENCE.iterdir()) == before
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(SystemExit, match="cannot be read"):
+        measure_lab.take(tmp_path / "none.json")

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.cli import cli
-from mlx_patches.lab import Family, report, runner
+from mlx_patches.core.distributions import Installed
+from mlx_patches.lab import Family, record, report, runner
 from mlx_patches.lab.runner import Row, Task
 
 NAMES = ("left-padded", "extend", "filter")
@@ -324,3 +325,82 @@ def test_report_names_what_is_not_green(capsys):
     report.show(Console(width=200), rows)
     said = capsys.readouterr().out
     assert "red" in said and "extend" in said and "1 insensitive" in said
+
+
+EVIDENCE_ALL = """
+for name in ('left-padded', 'extend', 'filter'):
+    red = name == 'extend' and sys.argv[-1] == 'False'
+    line = dict(scenario=name, verdict='red' if red else 'green', detail='differs', figure=0.0)
+    print(json.dumps({**line, 'device': 'metal', 'dtype': 'bfloat16'}), flush=True)
+"""
+
+
+@pytest.fixture
+def released(monkeypatch):
+    """mlx-lm 1.0 with its MLX, from an index."""
+    found = {"mlx": Installed("mlx", "9.0"), "mlx-lm": Installed("mlx-lm", "1.0")}
+    monkeypatch.setattr(record.distributions, "find", found.get)
+    monkeypatch.setattr("mlx_patches.lab.scenarios.SCENARIOS", dict.fromkeys(NAMES))
+    return found
+
+
+def test_the_command_writes_what_the_repository_takes(two_families, released, child, tmp_path):
+    child(EVIDENCE_ALL)
+    file = tmp_path / "metal.json"
+    done = command("--model", "mlx-lm:llama", "--dtype", "bfloat16", "--evidence", str(file))
+    assert done.exit_code == 0, done.output
+    assert f"{file}: evidence, families: 1" in done.stderr
+    content = record.read(file)
+    green = dict.fromkeys(NAMES, "g")
+    assert content == {
+        "set": "mlx-lm 1.0",
+        "device": "metal",
+        "dtype": "bfloat16",
+        "mlx_patches": record.__version__,
+        "versions": {"mlx": "9.0", "mlx-lm": "1.0"},
+        "without": {"llama": {**green, "extend": "r"}},
+        "details_without": {"llama": {"extend": "differs"}},
+        "with": {"llama": green},
+        "details_with": {},
+    }
+
+
+def test_evidence_is_measured_with_every_patch(two_families, released, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(runner, "measure", lambda task, seconds: seen.append(task) or [])
+    command("--model", "mlx-lm:llama", "--evidence", str(tmp_path / "cells.json"))
+    assert [(task.patched, task.every_patch) for task in seen] == [(False, False), (True, True)]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--scenario", "trim"), ("--patched",), ("--config", "."), ("--weights", ".")]
+)
+def test_evidence_is_of_all_that_the_lab_sees(arguments, tmp_path):
+    done = command("--evidence", str(tmp_path / "cells.json"), *arguments)
+    assert done.exit_code == 2
+    assert "--evidence is of every scenario" in done.output
+
+
+def refused(*arguments):
+    done = command(*arguments)
+    assert isinstance(done.exception, MlxPatchesError)
+    return str(done.exception)
+
+
+def test_what_cannot_be_evidence_does_not_run(two_families, released, child, tmp_path):
+    child("raise SystemExit('it ran')")
+    file = str(tmp_path / "cells.json")
+    released["mlx-vlm"] = Installed("mlx-vlm", "1.0")
+    assert "add --model mlx-lm or --model mlx-vlm" in refused("--evidence", file)
+    own = ("--model", "mlx-lm", "--evidence")
+    assert "cannot be written" in refused(*own, str(tmp_path / "no" / "cells.json"))
+    released["mlx-lm"] = Installed("mlx-lm", "1.0", commit="abc")
+    assert "installed from its sources" in refused(*own, file)
+    assert not list(tmp_path.iterdir())
+
+
+def test_evidence_of_two_devices_or_of_nothing_is_refused():
+    rows = [row(), replace(row(scenario="extend"), device="metal")]
+    for some in ([], [row()], [*rows, replace(row(scenario="trim"), device="cpu")]):
+        with pytest.raises(MlxPatchesError, match="of one package, device and dtype"):
+            record.evidence(some)

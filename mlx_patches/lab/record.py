@@ -1,0 +1,193 @@
+"""A run of the lab as the repository takes it: the file that ``lab --evidence`` writes.
+
+The format is that of ``evidence.store``: one release set, device and dtype, a letter a cell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..core import distributions
+from ..core.errors import MlxPatchesError
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
+from ..evidence.words import DEVICES, DTYPES, LETTERS, NOT_BUILT, RED, SCENARIOS
+from .child import BUILD
+from .runner import Row, Task
+
+# The packages whose versions the evidence names.
+MEASURED = ("mlx", *DISTRIBUTIONS.values(), "transformers")
+PARTS = ("without", "with")
+_TEXTS = tuple(f"details_{part}" for part in PARTS)
+_FACTS = ("set", "device", "dtype", "mlx_patches", "versions")
+# Of what went wrong: these need a word on how.
+_TOLD = {LETTERS[RED], LETTERS[NOT_BUILT]}
+# More than the evidence of any release by far.
+_LARGEST = 16 * 2**20
+
+Cells = dict[str, dict[str, str]]
+
+
+def letters(rows: Iterable[Mapping[str, Any]]) -> Cells:
+    """Family to scenario to the cell's letter."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        found[row["family"].partition(":")[2]][row["scenario"]] = LETTERS[row["verdict"]]
+    return dict(found)
+
+
+def details(rows: Iterable[Mapping[str, Any]]) -> Cells:
+    """What was said of each red or unbuilt cell."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        if LETTERS[row["verdict"]] in _TOLD:
+            found[row["family"].partition(":")[2]][row["scenario"]] = row["detail"]
+    return dict(found)
+
+
+def check_tasks(tasks: Sequence[Task], path: Path) -> None:
+    """Refuse, before anything runs, what could not be written as evidence.
+
+    Raises:
+        MlxPatchesError: with what to do instead.
+    """
+    names = sorted({task.family.distribution for task in tasks})
+    if len(names) > 1:
+        flags = " or ".join(f"--model {name}" for name in names)
+        raise MlxPatchesError(f"a file of evidence is of one package's families: add {flags}")
+    for name in names:
+        found = distributions.find(name)
+        if found and (found.commit or found.editable):
+            raise MlxPatchesError(
+                f"evidence is of a release; this {name} was installed from its sources"
+            )
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise MlxPatchesError(f"{path}: cannot be written (no such folder, or a folder itself)")
+
+
+def evidence(rows: Sequence[Row]) -> dict[str, Any]:
+    """The rows of a run, without the patches and with them, as evidence.
+
+    Raises:
+        MlxPatchesError: nothing was measured, or not all on one device.
+    """
+    names = {row.family.partition(":")[0] for row in rows}
+    devices = {row.device for row in rows if row.device}
+    dtypes = {row.dtype for row in rows}
+    if not (len(names) == len(devices) == len(dtypes) == 1):
+        raise MlxPatchesError(
+            "evidence is of one package, device and dtype; measured were"
+            f" {_listed(names)} on {_listed(devices)} in {_listed(dtypes)}"
+        )
+    versions = {name: found.version for name in MEASURED if (found := distributions.find(name))}
+    (name,) = names
+    facts = (f"{name} {versions[name]}", *devices, *dtypes, __version__, versions)
+    result: dict[str, Any] = dict(zip(_FACTS, facts, strict=True))
+    ordered = sorted(rows, key=lambda row: row.family)
+    for part in PARTS:
+        own = [row.as_dict() for row in ordered if row.patched == (part == "with")]
+        if own:
+            result[part], result[f"details_{part}"] = letters(own), details(own)
+    return result
+
+
+def save(path: Path, content: Mapping[str, Any]) -> None:
+    """Write evidence.
+
+    Raises:
+        MlxPatchesError: it cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Evidence that somebody sent, checked.
+
+    Raises:
+        MlxPatchesError: it is none; the message says the first thing that is wrong with it.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise MlxPatchesError(f"{path}: larger than any evidence")
+        content = json.loads(text)
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise MlxPatchesError(f"{path}: not JSON: {error}") from None
+    problem = _problem(content)
+    if problem:
+        raise MlxPatchesError(f"{path}: no evidence that `mlx-patches lab` wrote: {problem}")
+    return dict(content)
+
+
+def _problem(content: Any) -> str:
+    """The first thing that keeps this from being evidence; empty where nothing does."""
+    if not isinstance(content, dict):
+        return "not an object"
+    for name in (*_FACTS, "without", "details_without"):
+        if name not in content:
+            return f"it has no {name!r}"
+    if ("with" in content) != ("details_with" in content):
+        return "'with' and 'details_with' belong together"
+    known = {*_FACTS, *PARTS, *_TEXTS}
+    if strange := [name for name in content if name not in known]:
+        return f"{strange[0]!r} is not a part of it"
+    return _problem_of_facts(content) or _problem_of_cells(content)
+
+
+def _problem_of_facts(content: Mapping[str, Any]) -> str:
+    versions = content["versions"]
+    if not _is_texts(versions):
+        return "'versions' does not name versions"
+    name, _, version = str(content["set"]).partition(" ")
+    if name not in MODEL_PACKAGES.values() or versions.get(name) != version:
+        return f"set {content['set']!r} is not a release that 'versions' has"
+    if "mlx" not in versions:
+        return "'versions' has no mlx"
+    for fact, choices in (("device", DEVICES), ("dtype", DTYPES)):
+        if content[fact] not in tuple(choices):
+            return f"{fact} {content[fact]!r} is none of {_listed(choices)}"
+    return "" if isinstance(content["mlx_patches"], str) else "'mlx_patches' is not a version"
+
+
+def _problem_of_cells(content: Mapping[str, Any]) -> str:
+    for part in (one for one in PARTS if one in content):
+        cells, told = content[part], content[f"details_{part}"]
+        if not _is_table(cells) or not _is_table(told):
+            return f"{part!r} or its details are not texts by family and scenario"
+        for family, named in cells.items():
+            where = f"{part!r}, family {family!r}"
+            for name, letter in named.items():
+                if name not in (*SCENARIOS, BUILD):
+                    return f"{where}: no scenario {name!r}"
+                if letter not in LETTERS.values():
+                    return f"{where}, {name}: {letter!r} is no letter of a cell"
+                if letter in _TOLD and name not in told.get(family, {}):
+                    return f"{where}, {name}: nothing says what went wrong"
+    if not content["without"]:
+        return "no family was measured"
+    both = content.get("with", content["without"])
+    if other := sorted(both.keys() ^ content["without"].keys()):
+        return f"family {other[0]!r} was not measured both without and with the patches"
+    return ""
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_texts, value.values()))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
