@@ -18,11 +18,14 @@ from ..activation.session import session
 from ..auditing.verdict import severity_of
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
+from ..evidence.alone import WRONG_ALONE
 from ..evidence.store import cell_pairs, fate, metal_branches
-from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario
+from ..evidence.words import CRASH, DEVICES, GREEN, RED, REPAIRED, place_of, scenario
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
+# Wrong for a request alone, which no scenario shows: each compares a batch with that.
+ALONE = "alone"
 
 
 def save(
@@ -149,6 +152,7 @@ def _cell(
     number: Mapping[str, int],
 ) -> dict[str, Any]:
     found = fate(pairs)
+    alone = _wrong_alone(one["set"].split()[0], version, family)
     repaired = [name for name, pair in pairs.items() if pair == "rg"]
     needs = one.get("needs", {}).get(family, {})
     traced = "with" in one and all(name in needs for name in repaired)
@@ -156,7 +160,8 @@ def _cell(
         one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with")
     )
     return {
-        "fate": PARTLY if found == RED and repaired else found,
+        "fate": PARTLY if found == RED and repaired else _shown(found, alone),
+        "alone": alone,
         # A word a scenario: its letters, "-" where the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
         "said": {
@@ -174,7 +179,9 @@ def _cell(
             and scenario(name).severity != CRASH
         ],
         "fates": {
-            place: fate({name: pair for name, pair in pairs.items() if _place(name) == place})
+            place: _shown(
+                fate({name: pair for name, pair in pairs.items() if _place(name) == place}), alone
+            )
             for place in dict.fromkeys(map(_place, pairs))
         },
         "metal": list((metal_branches(*one["set"].split()) or {}).get(family, ())),
@@ -182,6 +189,19 @@ def _cell(
         if found in (RED, REPAIRED) and not traced
         else [],
     }
+
+
+def _shown(found: str, alone: Sequence[str]) -> str:
+    """A fate; of a model that only the patches make right for a request alone, that."""
+    return ALONE if alone and found in (GREEN, REPAIRED) else found
+
+
+def _wrong_alone(distribution: str, version: str, family: str) -> list[str]:
+    """The patches without which a family is wrong for a request alone in a release."""
+    matrix = session().matrix
+    own = [id_ for id_, model in WRONG_ALONE.items() if model == family]
+    rules = {id_: matrix.rule(id_, distribution) for id_ in own}
+    return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 
 
 def _row(distribution: str, version: str, family: str) -> list[str]:

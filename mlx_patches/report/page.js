@@ -7,6 +7,7 @@ const byId = (id) => document.getElementById(id);
 const FATES = {
   green: ["✓", "right as released"],
   repaired: ["+", "repaired: wrong as released, right with the patches"],
+  alone: ["1+", "repaired: as released a request alone gets wrong text too, right with the patches"],
   partly: ["±", "partly repaired: the patches repair some scenarios, not all"],
   red: ["✗", "red: wrong in some scenario"],
   open: ["!", "wrong in this environment: the patches that repair it are not in effect"],
@@ -80,6 +81,9 @@ function showCell(pack, release, family, cell) {
     element("p", {}, element("small", {}, `Measured with ${versions(release)}.`)),
     ...(cell.metal.length ? [element("p", {}, "Not measured: a branch that only Metal takes, in ",
       ...cell.metal.flatMap((name, index) => [index ? ", " : "", code(name)]), ".")] : []),
+    ...(cell.alone.length ? [element("p", {}, "Without ",
+      ...cell.alone.flatMap((id, index) => [index ? ", " : "", code(id)]), " a request alone gets wrong text too. ",
+      "No scenario shows that: each compares a batch with the request alone.")] : []),
     scenarioTable(cell),
   ];
   if (needed.length) parts.push(element("h3", {}, "Patches needed"), patchList(needed));
@@ -96,9 +100,9 @@ function showCell(pack, release, family, cell) {
 
 const measuredWith = (cell) => cell.pairs.split(" ").some((pair) => pair.length === 2);
 
-// The patches that some scenario of a cell was seen to need, in the registry's order.
+// The patches that some scenario of a cell, or a request alone, was seen to need, in the registry's order.
 function seen(cell) {
-  const needed = new Set(Object.values(cell.needs).flat());
+  const needed = new Set([...cell.alone, ...Object.values(cell.needs).flat()]);
   return Object.keys(data.patches).filter((id) => needed.has(id));
 }
 
@@ -141,7 +145,8 @@ function severityIn(cell, index) {
   return cell.crashes.includes(name) ? "crash" : severity;
 }
 
-const severities = (cell) => new Set(data.scenarios.map((_, index) => severityIn(cell, index)).filter(Boolean));
+const severities = (cell) => new Set([...(cell.alone.length ? ["wrong-text"] : []),
+  ...data.scenarios.map((_, index) => severityIn(cell, index)).filter(Boolean)]);
 
 // Commands, and a button that copies them.
 function commands(...lines) {
@@ -246,10 +251,17 @@ function cellButton([fate, text], name, choose) {
 function fateOf(pack, release, family, cell) {
   const place = chosenPlace();
   const fate = place === "*" ? cell.fate : cell.fates[place];
-  if (release.version !== pack.here || fate !== "repaired") return fate;
+  if (release.version !== pack.here || !["repaired", "alone"].includes(fate)) return fate;
+  if (wrongAloneHere(pack.name, cell)) return "open";
   const verdict = (data.audit.verdicts || []).find((one) => one.family === family && one.distribution === pack.name);
   const fine = verdict ? verdict.repaired_here || verdict.verdict === "right" : data.audit.active;
   return fine ? fate : "open";
+}
+
+// Whether one of the patches that a request alone needs is not in effect here.
+function wrongAloneHere(distribution, cell) {
+  const { active } = patchesHere(distribution);
+  return cell.alone.some((id) => !active.has(id));
 }
 
 const chosenPlace = () => byId("place").value;
@@ -295,7 +307,7 @@ function totalsRow(pack) {
   const totals = pack.releases.map((release, column) => {
     const cells = Object.values(pack.families).map((row) => row[column]).filter(Boolean);
     const count = (...fates) => cells.filter((cell) => fates.includes(cell.fate)).length;
-    const after = cells.some(measuredWith) ? count("green", "repaired") : "?";
+    const after = cells.some(measuredWith) ? count("green", "repaired", "alone") : "?";
     const total = element("td", { ...place(pack, release) }, cells.length ? `${count("green")} → ${after}` : "");
     total.classList.add("total");
     return total;
@@ -393,7 +405,7 @@ function filter() {
   byId("count").textContent = `${shown} of ${many(total, "family", "families")}`;
 }
 
-const concerns = (cell, patch) => cell.row.includes(patch) || Object.values(cell.needs).flat().includes(patch);
+const concerns = (cell, patch) => [...cell.alone, ...cell.row, ...Object.values(cell.needs).flat()].includes(patch);
 
 // -- start -------------------------------------------------------------------------------------
 

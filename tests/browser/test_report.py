@@ -321,6 +321,29 @@ def test_where_it_was_measured_is_chosen_where_there_is_a_choice(chromium, tmp_p
     opened.close()
 
 
+def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page):
+    cell = cell_of(page, "deepseek_v32", "mlx-vlm 0.7.10")
+    assert cell.inner_text() == "1+"
+    assert "a request alone gets wrong text too" in cell.get_attribute("aria-label")
+    cell.click()
+    dialog = page.get_by_role("dialog")
+    assert "Without indexer-rope a request alone gets wrong text too." in dialog.inner_text()
+    assert "mlx-patches probe indexer-rope" in dialog.inner_text()
+    page.keyboard.press("Escape")
+    page.locator("#patch").select_option("indexer-rope")
+    assert ("mlx-vlm", "deepseek_v32") in shown_families(page)
+
+    green = {"set": "mlx-lm 0.31.3", "versions": {}, "without": {"phimoe": {"trim": "g"}}}
+    here = [{"name": "mlx-lm", "version": "0.31.3"}]
+    patch = {"patch": "phimoe-routing", "distribution": "mlx-lm", "target": "", "reason": ""}
+    for status, sign in (("disabled", "!"), ("applied", "1+")):
+        own = [{**patch, "status": status, "finding": status == "disabled"}]
+        audit = {**AUDIT, "distributions": here, "patches": own, "active": True}
+        opened = opened_with(chromium, tmp_path, [green], audit)
+        assert opened.locator("tr[data-family] button").inner_text() == sign
+        opened.close()
+
+
 def test_a_branch_that_only_metal_takes_is_named(page):
     cell_of(page, "qwen3_5", "mlx-lm 0.32.2").click()
     said = page.get_by_role("dialog").inner_text()
