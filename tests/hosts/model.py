@@ -33,6 +33,8 @@ CONFIGS = {
         "tie_word_embeddings": False,
     }
 }
+# What transformers checks before it loads a tokenizer, and the lab's small models do not have.
+CHECKED = {"granitemoehybrid": {"mamba_expand": 1}}
 QWEN_TEXT = {
     "hidden_size": 128,
     "num_hidden_layers": 4,
@@ -141,7 +143,10 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
         module, config = model.module, with_context(model.config)
     weights = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
-    write(folder / "config.json", {**config, "eos_token_id": 0})
+    # Ranks of a pipeline load the files that have their layers, and know no model without an index.
+    index = dict.fromkeys(weights, "model.safetensors")
+    write(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": index})
+    write(folder / "config.json", {**config, **CHECKED.get(family, {}), "eos_token_id": 0})
     save_tokenizer(folder, whole=package == "mlx-vlm")
 
 

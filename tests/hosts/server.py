@@ -31,6 +31,12 @@ TOKENS = 24
 AT_A_TIME = 8
 # Starts what stands for an answer that did not come; no model says it.
 FAILED = "\N{CROSS MARK}"
+# Fields that give a request logits processors. A penalty of this size changes most answers; a ban
+# of every other token changes them all, and leaves the rest to the prompt.
+PROCESSORS: dict[str, object] = {
+    "repetition_penalty": 1.8,
+    "logit_bias": {str(token): -100 for token in range(1, 96, 2)},
+}
 _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "12", "more")
 
 
@@ -69,7 +75,7 @@ def serving(
     home = log.with_suffix(".home")
     home.mkdir(exist_ok=True)
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache), "HOME": str(home)}
-    asked = {name: case[name] for name in ("chat", "streams") if name in case}
+    asked = {name: case[name] for name in ("chat", "streams", "processors") if name in case}
     host = Host(f"http://127.0.0.1:{port}", str(model), **asked)
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -120,22 +126,25 @@ class Host:
     """A running server, asked for completions, or, where it has none, for chat completions.
 
     Every other answer is streamed: hosts differ in how they write the end of a turn there.
+    A request takes its logits processors in turn: none, then each of `processors` by itself.
     """
 
     url: str
     model: str
     chat: bool = False
     streams: bool = True
+    processors: Sequence[str] = ()
     until: float = field(default_factory=lambda: time.monotonic() + LOAD_SECONDS)
 
-    def answer(self, prompt: Prompt, stream: bool = False) -> str:
+    def answer(self, prompt: Prompt, stream: bool = False, **more: object) -> str:
         """The greedy completion of a prompt; what went wrong where there is none."""
         if time.monotonic() > self.until:
             return f"{FAILED} not asked: {LOAD_SECONDS} s are over"
         try:
             if stream:
-                return "".join(self._pieces(prompt)).strip()
-            said = httpx.post(self._endpoint(), json=self._body(prompt), timeout=ANSWER_SECONDS)
+                return "".join(self._pieces(prompt, **more)).strip()
+            body = self._body(prompt, **more)
+            said = httpx.post(self._endpoint(), json=body, timeout=ANSWER_SECONDS)
             said.raise_for_status()
             return text_of(said.json()).strip()
         except (httpx.HTTPError, LookupError, ValueError) as error:
@@ -149,8 +158,8 @@ class Host:
         asked = {"messages": messages} if self.chat else {"prompt": prompt}
         return {"model": self.model, "max_tokens": TOKENS, "temperature": 0, **asked, **more}
 
-    def _pieces(self, prompt: Prompt) -> Iterator[str]:
-        body = self._body(prompt, stream=True)
+    def _pieces(self, prompt: Prompt, **more: object) -> Iterator[str]:
+        body = self._body(prompt, stream=True, **more)
         with httpx.stream("POST", self._endpoint(), json=body, timeout=ANSWER_SECONDS) as said:
             said.raise_for_status()
             for line in said.iter_lines():
@@ -165,7 +174,8 @@ class Host:
 
     def one_of(self, prompts: Sequence[Prompt], index: int) -> str:
         """The answer to one of several prompts, streamed or not by its place among them."""
-        return self.answer(prompts[index], stream=self.streams and bool(index % 2))
+        stream = self.streams and bool(index % 2)
+        return self.answer(prompts[index], stream=stream, **processors_of(self.processors, index))
 
     def one_by_one(self, prompts: Sequence[Prompt]) -> list[str]:
         """The answers to requests that come one at a time."""
@@ -209,16 +219,39 @@ def text_of(said: dict[str, Any]) -> str:
     return text
 
 
+def processors_of(names: Sequence[str], index: int) -> dict[str, object]:
+    """The fields of one of several requests: none, then each of these by itself, in turn."""
+    turn = index % (len(names) + 1)
+    return {names[turn - 1]: PROCESSORS[names[turn - 1]]} if turn else {}
+
+
+# In pixels, width and height: as many image tokens each, as 3 x 4 and 2 x 6 patches on end or not.
+SHAPES = ((84, 112), (112, 84), (56, 168), (168, 56))
+
+
 def with_images(prompts: Sequence[str]) -> list[Prompt]:
     """The prompts, two of three behind an image, of mixed sizes."""
     sizes = (0, 1, 2)
     return [
-        [{"type": "image_url", "image_url": {"url": image(28 * size, 56)}}, text_part]
-        if (size := sizes[index % 3])
-        else [text_part]
+        behind(image(28 * size, 56), text) if (size := sizes[index % 3]) else behind(None, text)
         for index, text in enumerate(prompts)
-        for text_part in ({"type": "text", "text": text},)
     ]
+
+
+def with_shapes(prompts: Sequence[str]) -> list[Prompt]:
+    """The same, but four by four the first half are one text, behind images of other shapes."""
+    count = len(SHAPES)
+    alike = [
+        behind(image(*SHAPES[index % count]), prompts[index - index % count])
+        for index in range(len(prompts) // 2)
+    ]
+    return alike + with_images(prompts)[len(alike) :]
+
+
+def behind(url: str | None, text: str) -> Prompt:
+    """A prompt's parts: an image, where there is one, and the text."""
+    seen = [{"type": "image_url", "image_url": {"url": url}}] if url else []
+    return [*seen, {"type": "text", "text": text}]
 
 
 def image(width: int, height: int) -> str:
