@@ -20,12 +20,10 @@ from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
 from ..evidence.alone import WRONG_ALONE
 from ..evidence.store import cell_pairs, fate, metal_branches
-from ..evidence.words import CRASH, DEVICES, GREEN, RED, REPAIRED, place_of, scenario
+from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
-# Wrong for a request alone, which no scenario shows: each compares a batch with that.
-ALONE = "alone"
 
 
 def save(
@@ -152,7 +150,6 @@ def _cell(
     number: Mapping[str, int],
 ) -> dict[str, Any]:
     found = fate(pairs)
-    alone = _wrong_alone(one["set"].split()[0], version, family)
     repaired = [name for name, pair in pairs.items() if pair == "rg"]
     needs = one.get("needs", {}).get(family, {})
     traced = "with" in one and all(name in needs for name in repaired)
@@ -160,8 +157,9 @@ def _cell(
         one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with")
     )
     return {
-        "fate": PARTLY if found == RED and repaired else _shown(found, alone),
-        "alone": alone,
+        "fate": PARTLY if found == RED and repaired else found,
+        # No fate says so: each scenario compares a batch with the request alone.
+        "alone": _wrong_alone(one["set"].split()[0], version, family),
         # A word a scenario: its letters, "-" where the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
         "said": {
@@ -179,9 +177,7 @@ def _cell(
             and scenario(name).severity != CRASH
         ],
         "fates": {
-            place: _shown(
-                fate({name: pair for name, pair in pairs.items() if _place(name) == place}), alone
-            )
+            place: fate({name: pair for name, pair in pairs.items() if _place(name) == place})
             for place in dict.fromkeys(map(_place, pairs))
         },
         "metal": list((metal_branches(*one["set"].split()) or {}).get(family, ())),
@@ -189,11 +185,6 @@ def _cell(
         if found in (RED, REPAIRED) and not traced
         else [],
     }
-
-
-def _shown(found: str, alone: Sequence[str]) -> str:
-    """A fate; of a model that only the patches make right for a request alone, that."""
-    return ALONE if alone and found in (GREEN, REPAIRED) else found
 
 
 def _wrong_alone(distribution: str, version: str, family: str) -> list[str]:

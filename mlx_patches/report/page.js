@@ -247,10 +247,15 @@ function cellButton([fate, text], name, choose) {
   return button({ class: `mark ${fate}`, "aria-label": name, title: name, tabindex: "-1" }, text, choose);
 }
 
-// A family's fate: in the place that was chosen, and of this environment's release by what is in effect.
-function fateOf(pack, release, family, cell) {
-  const place = chosenPlace();
+// A family's fate in a place. Where a request alone gets wrong text too, no scenario shows it.
+function shownFate(cell, place = "*") {
   const fate = place === "*" ? cell.fate : cell.fates[place];
+  return cell.alone.length && ["green", "repaired"].includes(fate) ? "alone" : fate;
+}
+
+// In the place that was chosen, and of this environment's release by what is in effect.
+function fateOf(pack, release, family, cell) {
+  const fate = shownFate(cell, chosenPlace());
   if (release.version !== pack.here || !["repaired", "alone"].includes(fate)) return fate;
   if (wrongAloneHere(pack.name, cell)) return "open";
   const verdict = (data.audit.verdicts || []).find((one) => one.family === family && one.distribution === pack.name);
@@ -306,7 +311,7 @@ function environmentRow(pack) {
 function totalsRow(pack) {
   const totals = pack.releases.map((release, column) => {
     const cells = Object.values(pack.families).map((row) => row[column]).filter(Boolean);
-    const count = (...fates) => cells.filter((cell) => fates.includes(cell.fate)).length;
+    const count = (...fates) => cells.filter((cell) => fates.includes(shownFate(cell))).length;
     const after = cells.some(measuredWith) ? count("green", "repaired", "alone") : "?";
     const total = element("td", { ...place(pack, release) }, cells.length ? `${count("green")} → ${after}` : "");
     total.classList.add("total");

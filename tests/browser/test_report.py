@@ -333,7 +333,8 @@ def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page):
     page.locator("#patch").select_option("indexer-rope")
     assert ("mlx-vlm", "deepseek_v32") in shown_families(page)
 
-    green = {"set": "mlx-lm 0.31.3", "versions": {}, "without": {"phimoe": {"trim": "g"}}}
+    parts = {part: {"phimoe": {"trim": "g"}} for part in ("without", "with")}
+    green = {"set": "mlx-lm 0.31.3", "versions": {}, **parts}
     here = [{"name": "mlx-lm", "version": "0.31.3"}]
     patch = {"patch": "phimoe-routing", "distribution": "mlx-lm", "target": "", "reason": ""}
     for status, sign in (("disabled", "!"), ("applied", "1+")):
@@ -341,6 +342,7 @@ def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page):
         audit = {**AUDIT, "distributions": here, "patches": own, "active": True}
         opened = opened_with(chromium, tmp_path, [green], audit)
         assert opened.locator("tr[data-family] button").inner_text() == sign
+        assert opened.locator("td.total").first.inner_text() == "0 → 1"
         opened.close()
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from mlx_patches import MlxPatchesError, report
 from mlx_patches.cli import cli
 from mlx_patches.evidence import store
+from mlx_patches.evidence.alone import WRONG_ALONE
 
 ONE = {
     "set": "mlx-lm 9.9.9",
@@ -63,39 +64,31 @@ def test_each_family_has_its_fate_and_its_letters():
     assert families["red"][0]["said"]["engine"][1] == -1
 
 
-def test_a_model_that_is_wrong_alone_is_not_right():
-    green = {"trim": "g", "trim@bfloat16": "g"}
-    families = {"deepseek_v32": green, "llama": green, "phimoe": {"trim": "r"}}
+def test_a_model_that_is_wrong_alone_says_without_which_patches():
+    families = {"deepseek_v32": {"trim": "g"}, "llama": {"trim": "g"}, "phimoe": {"trim": "r"}}
 
     def shown(name):
-        parts = {"without": families, "with": {**families, "phimoe": {"trim": "g"}}}
-        (lm, vlm) = report.content([{"set": name, "versions": {}, **parts}])["packages"]
-        return {
-            family: cells[0] for family, cells in (lm if "lm " in name else vlm)["families"].items()
-        }
+        one = {"set": name, "versions": {}, "without": families}
+        packages = {found["name"]: found for found in report.content([one])["packages"]}
+        found = packages[name.split()[0]]["families"]
+        return {family: cells[0]["alone"] for family, cells in found.items()}
 
-    # In the measured range of its patch; after it; and in a release that was never in it.
-    affected = shown("mlx-lm 0.31.3")
-    assert affected["deepseek_v32"]["fate"] == "alone"
-    assert affected["deepseek_v32"]["alone"] == ["indexer-rope"]
-    assert affected["deepseek_v32"]["fates"] == {"": "alone", "bfloat16": "alone"}
-    assert affected["phimoe"]["fate"] == "alone"
-    assert (affected["llama"]["fate"], affected["llama"]["alone"]) == ("green", [])
-    for fixed in ("mlx-lm 0.32.2", "mlx-lm 0.28.4"):
-        assert shown(fixed)["deepseek_v32"]["fate"] == "green"
-        assert shown(fixed)["deepseek_v32"]["alone"] == []
+    own = {"deepseek_v32": ["indexer-rope"], "llama": [], "phimoe": ["phimoe-routing"]}
+    assert shown("mlx-lm 0.31.3") == shown("mlx-vlm 0.7.0") == own
+    # Once it is repaired, and in a release before its range.
+    assert shown("mlx-lm 0.32.2") == {**own, "deepseek_v32": [], "phimoe": []}
+    assert shown("mlx-lm 0.28.4") == {**own, "deepseek_v32": []}
 
 
-def test_no_release_in_a_measured_range_shows_such_a_model_as_right():
-    wrong = [
-        (package["name"], family, cell["fate"])
+def test_the_evidence_has_such_models_in_both_packages():
+    wrong = {
+        (package["name"], family)
         for package in report.content(store.load())["packages"]
         for family, cells in package["families"].items()
-        for cell in cells
-        if cell and cell["alone"]
-    ]
-    assert {("mlx-lm", "deepseek_v32"), ("mlx-vlm", "deepseek_v32")} <= {one[:2] for one in wrong}
-    assert "green" not in {fate for *_, fate in wrong}
+        if any(cell and cell["alone"] for cell in cells)
+    }
+    assert {("mlx-lm", "deepseek_v32"), ("mlx-vlm", "deepseek_v32")} <= wrong
+    assert {family for _, family in wrong} <= set(WRONG_ALONE.values())
 
 
 def test_the_data_cannot_end_its_element_nor_be_taken_for_the_template():
