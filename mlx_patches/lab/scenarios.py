@@ -234,7 +234,7 @@ def history(model: LabModel) -> Sequence[Row]:
 
 @scenario("last-piece")
 def last_piece(model: LabModel) -> Sequence[Row]:
-    """The same, where the last piece of the right-padded prompts has one token."""
+    """As history, the right-padded prompts in pieces of which the last has one token."""
     rows, cache = with_history(model)
     prefill_right(model, rows, cache, PIECE)
     decode(model, rows, cache, 2)
