@@ -207,6 +207,36 @@ def test_a_piece_without_tokens_of_any_row(name, repaired):
     compare(model.call(TABLE, cache), model)
 
 
+LAST_PIECES = ("recurrent-padding", "rotating-last-piece", *NEEDED)
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_a_last_piece_of_one_token_that_some_rows_lack(name):
+    assert feed_last_piece(name).verdict == "green"
+
+
+def test_mutant_that_feeds_the_last_piece_row_by_row(monkeypatch):
+    """What was fed right-padded in one call cannot be put together as a left-padded batch."""
+
+    def by_row(call, bound, cache, fed):
+        spans = [(0, int(has_token)) for has_token in fed]
+        return recurrent_padding.forward_per_row(call, bound, spans, [0] * len(fed))
+
+    monkeypatch.setattr(recurrent_padding, "call_and_hold_states", by_row)
+    name = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
+    assert feed_last_piece(name).verdict == "red"
+
+
+def feed_last_piece(name: str):
+    """The cell of right-padded prompts with history whose last piece has one token."""
+    model = built(name)
+    with out_of_the_way(LAST_PIECES):
+        cell = SCENARIOS["last-piece"](model)
+    if cell.verdict == "n/a":
+        pytest.skip(cell.detail)
+    return cell
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_row_that_raises_leaves_the_batch_as_it_was(failing):
     model = built("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")

@@ -7,11 +7,11 @@ Why
 How
     The batch is fed once, and its recurrent layers are told where rows have tokens: there alone
     states change. Mamba-2 layers close their steps at padding, others go in stretches between
-    which no row begins or ends (``recurrent_batch``). Where the model takes rows apart itself,
-    and of Mamba-2 where a piece has padding on both sides or is one position long, rows are fed
-    one by one, each with its own tokens and its own caches, which are then put together as a
-    left-padded batch, and every output is joined (``recurrent_by_row``). Rows of equal lengths
-    and decode steps are fed as ever.
+    which no row begins or ends (``recurrent_batch``). After a single position, rows that have no
+    token there get their states back. Where the model takes rows apart itself, and of Mamba-2
+    where a piece has padding on both sides, rows are fed one by one, each with its own tokens and
+    its own caches, which are then put together as a left-padded batch, and every output is joined
+    (``recurrent_by_row``). Rows of equal lengths and decode steps are fed as ever.
 
     Padding that is used up is forgotten, so a decode step knows without the device that it has
     none. A piece whose caches announce padding reads the device once, one that is fed row by
@@ -38,6 +38,7 @@ from .recurrent_batch import (
     attend_with_window,
     call_in_stretches,
     close_step,
+    hold_rows,
     scan_in_stretches,
 )
 from .recurrent_by_row import forward_per_row
@@ -142,12 +143,14 @@ def feed_marked(
     padding = left or [0] * rows
     spans = find_spans(padding, lengths or [length] * rows, length)
     starts, stops = (set(side) for side in zip(*spans, strict=True))
-    # One position goes to a kernel of its own, which takes no mask.
-    maskable = length > 1 and (starts == {0} or stops == {length})
+    maskable = starts == {0} or stops == {length}
+    fed = [start < stop for start, stop in spans]
     if all(span == (0, length) for span in spans):
         out = call(*bound.args, **bound.kwargs)
-    elif all(start == stop for start, stop in spans):
-        out = call_without_states(call, bound, cache)
+    # Of Mamba-2 a single position goes to a kernel of its own, which takes no mask.
+    elif not any(fed) or (length == 1 and how == MASKED_STEPS):
+        with marks_of(cache, None, length):
+            out = call_and_hold_states(call, bound, cache, fed)
     elif how == STRETCHES or (how == MASKED_STEPS and maskable):
         counts = spans if how == MASKED_STEPS else None
         with marks_of(cache, counts, length), announced(spans, length, [n > 0 for n in padding]):
@@ -197,14 +200,24 @@ def find_spans(left: Sequence[int], lengths: Sequence[int], length: int) -> list
     return found
 
 
-def call_without_states(call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any) -> Any:
-    """Feed positions that hold no token of any row: recurrent states stay what they were."""
+def call_and_hold_states(
+    call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any, fed: Sequence[bool]
+) -> Any:
+    """Feed positions; the recurrent states of rows that are not ``fed`` there stay what they were.
+
+    Every state does where the call raises.
+    """
     before = [(layer, list(layer.cache)) for layer in cache_rows.recurrent(cache)]
+    held: Sequence[bool] = ()  # by a call that raises, none
     try:
-        return call(*bound.args, **bound.kwargs)
+        out = call(*bound.args, **bound.kwargs)
+        held = fed
     finally:
         for layer, states in before:
+            if any(held):
+                states = [hold_rows(held, *pair) for pair in zip(layer.cache, states, strict=True)]
             cache_rows.write_rows(layer, states)
+    return out
 
 
 def set_marks(
