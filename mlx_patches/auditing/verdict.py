@@ -275,7 +275,7 @@ def severity_of(name: str, said: str) -> str:
         said: what the lab said of the cell.
     """
     own = scenario(name).severity
-    return CRASH if own == WRONG_TEXT and _RAISED.match(said) else own
+    return CRASH if own in (WRONG_TEXT, MEMORY) and _RAISED.match(said) else own
 
 
 def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
