@@ -16,6 +16,7 @@ from .activation import boot, settings
 def activate() -> None:
     """Apply, unless switched off, and never raise unless strict."""
     if settings.off():
+        settings.warn_of_junk()
         return
     try:
         mlx_patches.apply(profile=None if settings.profile() else boot.profile())

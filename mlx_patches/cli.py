@@ -19,6 +19,7 @@ from rich.text import Text
 
 from . import __version__
 from .core.errors import MlxPatchesError
+from .core.files import quoted
 from .core.packages import MODEL_PACKAGES
 from .evidence.words import DTYPES, FLOAT32
 
@@ -45,8 +46,23 @@ _STYLES = {
 }
 
 
+def _host(value: str | None) -> str | None:
+    """The name of a host's distribution.
+
+    Raises:
+        click.BadParameter: there is none; a command would be about every host.
+    """
+    from .core.distributions import canonical
+
+    if value is None:
+        return None
+    if not canonical(value).strip("- "):
+        raise click.BadParameter("it needs the name of a distribution")
+    return quoted(value)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="mlx-patches")
+@click.version_option(__version__, "-V", "--version", prog_name="mlx-patches")
 def cli() -> None:
     """Runtime patches that make batching on MLX correct, and an audit of what needs them.
 
@@ -56,7 +72,12 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
-@click.option("--host", metavar="DISTRIBUTION", help="Say what to do for this host server.")
+@click.option(
+    "--host",
+    callback=lambda context, parameter, value: _host(value),
+    metavar="DISTRIBUTION",
+    help="Say what to do for this host server.",
+)
 @click.option(
     "--measure",
     is_flag=True,
@@ -140,7 +161,12 @@ def _measured(model: str | None) -> dict[str, dict[str, Any]]:
 
 @cli.command()
 @click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
-@click.option("--host", metavar="DISTRIBUTION", help="A host server.")
+@click.option(
+    "--host",
+    callback=lambda context, parameter, value: _host(value),
+    metavar="DISTRIBUTION",
+    help="A host server.",
+)
 def report(model: str | None, host: str | None) -> None:
     """Print what a bug report needs: this environment and its audit, in Markdown under 8 kB."""
     from .auditing import formats
@@ -150,12 +176,12 @@ def report(model: str | None, host: str | None) -> None:
 
 
 @cli.command()
-@click.argument("patch")
+@click.argument("patch", callback=lambda context, parameter, value: quoted(value))
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, where upstream stands and when it retires."""
-    from .activation.session import session
+    from .auditing.sound import session_of_readable
 
-    current = session()
+    current = session_of_readable()
     found = current.registry.get(patch)
     click.echo(f"{found.id}: {found.summary}\n")
     click.echo(_here(found))
@@ -231,7 +257,9 @@ def list_patches(profile: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("name", metavar="PATCH|MODEL")
+@click.argument(
+    "name", callback=lambda context, parameter, value: quoted(value), metavar="PATCH|MODEL"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
@@ -239,11 +267,11 @@ def probe(name: str, as_json: bool) -> None:
     Of a model family it runs the lab's scenarios that most servers meet. Exit codes: 0 green with
     the patches, 1 red with them, 2 nothing could be run.
     """
-    from .activation.session import session
+    from .auditing.sound import session_of_readable
     from .lab import report
     from .probes.tiny import MODELS
 
-    registry = session().registry
+    registry = session_of_readable().registry
     if name not in registry and name not in MODELS:
         rows = _probe_family(name)
     else:
@@ -316,6 +344,7 @@ def _pairs(
 @click.option(
     "--model",
     "models",
+    callback=lambda context, parameter, value: tuple(map(quoted, value)),
     multiple=True,
     metavar="NAME",
     help="Only this family, or this distribution's.",
@@ -370,8 +399,10 @@ def lab(
     Each family runs in processes of its own. Exit codes: 0 no red cell, 1 a red cell (with the
     patches, where both ran), 2 usage or broken input.
     """
+    from .auditing.sound import session_of_readable
     from .lab import record, report, runner
 
+    session_of_readable()
     if config and weights:
         raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
     if dtype and weights:
@@ -400,18 +431,31 @@ def lab(
 
 
 @cli.command()
-@click.option("--model", required=True, metavar="TYPE", help="A model type.")
-@click.option("--host", metavar="DISTRIBUTION", help="Only what this installed host admits.")
+@click.option(
+    "--model",
+    callback=lambda context, parameter, value: quoted(value),
+    required=True,
+    metavar="TYPE",
+    help="A model type.",
+)
+@click.option(
+    "--host",
+    callback=lambda context, parameter, value: _host(value),
+    metavar="DISTRIBUTION",
+    help="Only what this installed host admits.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def recommend(model: str, host: str | None, as_json: bool) -> None:
     """Name the measured releases in which a model is right, alone and with the patches."""
-    from .auditing.models import implementations
+    from .auditing.models import hint, implementations
+    from .auditing.recommend import known_families
     from .auditing.recommend import recommend as make_recommendation
 
     families = implementations(model) or dict.fromkeys(MODEL_PACKAGES.values(), model)
     found = make_recommendation(families, host)
     if not found:
-        raise MlxPatchesError(f"the lab has no evidence of a model {model!r}")
+        close = hint(model, known_families())
+        raise MlxPatchesError(f"the lab has no evidence of a model {model!r}{close}")
     if as_json:
         click.echo(json.dumps([one.as_dict() for one in found], indent=2))
         return
@@ -428,7 +472,12 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--host", metavar="DISTRIBUTION", help="Only in processes of this installed host.")
+@click.option(
+    "--host",
+    callback=lambda context, parameter, value: _host(value),
+    metavar="DISTRIBUTION",
+    help="Only in processes of this installed host.",
+)
 @click.option("--profile", default="safe", show_default=True, metavar="NAME", help=_PROFILE_HELP)
 def enable(host: str | None, profile: str) -> None:
     """Activate the patches in every process of this environment, or in those of one host.
@@ -437,7 +486,7 @@ def enable(host: str | None, profile: str) -> None:
     """
     from .activation import enable as enabling
 
-    limit = enabling.limit_to(host) if host else None
+    limit = None if host is None else enabling.limit_to(host)
     path = enabling.enable(limit, profile)
     whose = f" for {', '.join(limit.scripts)}" if limit else ""
     click.echo(f"enabled{whose}: {path}")
@@ -617,11 +666,10 @@ def _severities(value: str | None) -> frozenset[str]:
     if value is None:
         return FAIL_ON
     names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
-    if names == {"any"}:
-        return frozenset(SEVERITIES)
-    if unknown := sorted(names - set(SEVERITIES)):
+    # None at all would make every audit exit with 0.
+    if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
         raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(SEVERITIES)}, any")
-    return names
+    return frozenset(SEVERITIES) if "any" in names else names
 
 
 def _styled(word: str) -> Text:
@@ -667,5 +715,8 @@ def _without_output(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if error.errno == errno.EPIPE:
         return 141
-    click.echo(f"mlx-patches: standard output cannot be written ({error.strerror})", err=True)
+    try:
+        click.echo(f"mlx-patches: standard output cannot be written ({error.strerror})", err=True)
+    except OSError:  # it was standard error, or that as well
+        os.dup2(1, 2)
     return 2

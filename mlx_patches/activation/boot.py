@@ -45,12 +45,15 @@ def start(
         profile: what to ask for, where ``MLX_PATCHES_PROFILE`` has no word.
     """
     global _watcher, _host, _profile
-    setting = os.environ.get(SWITCH, "").lower()
+    wanted = switch()
     _host = host
     _profile = profile
-    if _watcher is not None or setting in OFF:
+    if _watcher is not None:
         return
-    if host and setting not in ON:
+    if wanted is False:
+        _warn_of_junk()
+        return
+    if host and not wanted:
         if not starts(sys.orig_argv, scripts, modules):
             return
         os.environ[SWITCH] = "1"  # its worker processes are called otherwise
@@ -62,6 +65,12 @@ def start(
     _watcher.install()
     if any(name in sys.modules for name in DISTRIBUTIONS):
         _apply()
+
+
+def switch() -> bool | None:
+    """What ``MLX_PATCHES`` says: on, off, or None for nothing. What nobody can read means off."""
+    value = os.environ.get(SWITCH, "").strip().lower()
+    return value in ON if value else None
 
 
 def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) -> bool:
@@ -107,6 +116,22 @@ def stop() -> None:
 
 def _first_import(module: ModuleType) -> None:
     _apply()
+
+
+def _warn_of_junk() -> None:
+    """Warn, in processes that import MLX, where nobody can read ``MLX_PATCHES``."""
+    from .settings import junk, warn_of_junk
+
+    if not junk():
+        return
+    from .import_hook import Watcher
+
+    def warn(module: ModuleType) -> None:
+        watcher.uninstall()
+        warn_of_junk()
+
+    watcher = Watcher(DISTRIBUTIONS, warn)
+    watcher.install()
 
 
 def _apply() -> None:

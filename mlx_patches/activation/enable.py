@@ -31,7 +31,7 @@ def _defer(site):
         except Exception:
             import os
             def setting(name):
-                return os.environ.get(name, "").lower()
+                return os.environ.get(name, "").strip().lower()
             if setting({strict!r}) not in {lenient!r} and setting({switch!r}) not in {off!r}:
                 raise
     site.execsitecustomize = run

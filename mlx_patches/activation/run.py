@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import MlxPatchesError
+from ..core.files import quoted
 from . import settings
 from .boot import SAFE, SWITCH
 from .profiles import choose
@@ -49,19 +50,25 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         profile: which patches; by default what the environment names, or ``safe``.
 
     Raises:
-        MlxPatchesError: there is no such command, it is no Python program, or its environment
-            has no mlx_patches, or there is no such profile.
+        MlxPatchesError: there is no such command, or it is a Python program whose environment has
+            no mlx_patches, or there is no such profile.
     """
     profile = profile or settings.profile() or SAFE
     choose(profile)
     found = shutil.which(command[0])
     if found is None:
-        raise MlxPatchesError(f"{command[0]}: no such command on PATH")
+        name = quoted(command[0]) or "''"
+        raise MlxPatchesError(f"{name}: no such command on PATH, or not executable")
     if is_python(Path(found)):
         return _interpreter([found], command[1:], profile)
     interpreter = interpreter_of(Path(found))
     if interpreter is None:
-        raise MlxPatchesError(f"{found}: not a script of Python; run it as: python -m MODULE")
+        _require_program(Path(found))
+        warning = (
+            f"{found} is no Python program: the Python programs that it starts are patched where"
+            " their environment has mlx_patches"
+        )
+        return Launch((found, *command[1:]), _variables(profile), warning)
     if any(flag in option for option in interpreter[1:] for flag in ISOLATED if _short(option)):
         _require_package(interpreter)
         warning = (
@@ -106,8 +113,7 @@ def is_python(path: Path) -> bool:
 
 def interpreter_of(script: Path) -> list[str] | None:
     """The interpreter line of a script, as a command; None where it is no script of Python."""
-    with open(script, "rb") as file:
-        first, second = file.readline(1024), file.readline(1024)
+    first, _, second = _beginning(script).partition(b"\n")
     if not first.startswith(b"#!"):
         return None
     try:
@@ -125,6 +131,26 @@ def interpreter_of(script: Path) -> list[str] | None:
         resolved = shutil.which(words[1]) if len(words) > 1 else None
         words = [resolved, *words[2:]] if resolved else []
     return words if words and is_python(Path(words[0])) else None
+
+
+def _beginning(program: Path) -> bytes:
+    """How a file begins; nothing of one that may be run and not read."""
+    try:
+        with open(program, "rb") as file:
+            return file.read(2048)
+    except OSError:
+        return b""
+
+
+def _require_program(path: Path) -> None:
+    # Said before the warning: what cannot be started is one line.
+    begins = _beginning(path)
+    words = begins[2:].split() if begins.startswith(b"#!") else []
+    if words and not os.access(words[0], os.X_OK):
+        gone = quoted(words[0].decode(errors="replace"))
+        raise MlxPatchesError(f"{path}: cannot be started: there is no {gone}")
+    if not words and os.access(path, os.R_OK) and b"\0" not in begins:
+        raise MlxPatchesError(f"{path}: cannot be started: no program; for a script name its shell")
 
 
 def _variables(profile: str) -> dict[str, str]:
@@ -147,8 +173,17 @@ def _require_package(interpreter: Sequence[str]) -> None:
 
 
 def execute(launch: Launch) -> None:
-    """Become the command; does not return."""
+    """Become the command; does not return.
+
+    Raises:
+        MlxPatchesError: it cannot be started.
+    """
     if launch.warning:
         print(f"mlx-patches: {launch.warning}", file=sys.stderr)
     sys.stdout.flush()
-    os.execvpe(launch.command[0], launch.command, {**os.environ, **launch.variables})
+    try:
+        os.execvpe(launch.command[0], launch.command, {**os.environ, **launch.variables})
+    except OSError as error:  # no program, or one whose interpreter is gone
+        raise MlxPatchesError(
+            f"{launch.command[0]}: cannot be started ({error.strerror})"
+        ) from None

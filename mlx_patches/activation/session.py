@@ -19,6 +19,7 @@ from typing import NamedTuple
 from .. import __version__
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
+from ..core.files import quoted
 from ..core.imports import complete
 from ..core.manager import FORK_SECONDS, Manager
 from ..core.outcome import Outcome, Report, Status
@@ -123,14 +124,15 @@ class Session:
                 self._ask(patch, self.strict, dry_run=False)
 
     def _unknown(self) -> tuple[str, ...]:
-        """The unknown names in ``MLX_PATCHES_DISABLE``, a sentence each."""
+        """What nobody can read in ``MLX_PATCHES`` and ``MLX_PATCHES_DISABLE``, a sentence each."""
         strange = self.disabled - {*self.registry.ids(), settings.ALL}
-        return tuple(
-            f"{settings.DISABLE} names {name!r}, which is no patch and no distribution that"
+        names = (
+            f"{settings.DISABLE} names {quoted(name)!r}, which is no patch and no distribution that"
             f" contributes one{self.registry.hint(name)}"
             for name in sorted(strange)
             if not contributions.is_known(name)
         )
+        return tuple(filter(None, (settings.junk(), *names)))
 
     def apply(
         self,

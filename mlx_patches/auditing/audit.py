@@ -30,7 +30,7 @@ from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, sound
 from .affected import affected_models, measured_here
 from .measured import Evidence, always_met, unmeasured, verdicts_of_all, verdicts_of_model
-from .models import ModelFolder, folder_of, implementations
+from .models import ModelFolder, folder_of, hint, implementations
 from .severity import of_patch
 from .verdict import Here, ModelVerdict, headline
 
@@ -63,7 +63,7 @@ class ModelReport:
         return ("extra-eos",) if more else ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Audit:
     """The report. ``outcomes`` has one entry a patch and target.
 
@@ -90,6 +90,12 @@ class Audit:
     unaudited: tuple[str, ...] = ()
     environment: str = sys.prefix
     measured: tuple[str, str] | None = None
+
+    def __repr__(self) -> str:
+        found = len(self.findings)
+        many = f"{found} finding{'' if found == 1 else 's'}"
+        installed = ", ".join(map(str, self.distributions)) or "no MLX package"
+        return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -398,12 +404,9 @@ def _model_report(current: Session, model: str) -> ModelReport:
     found = implementations(model)
     installed = [d for d in MODEL_PACKAGES.values() if current.installed(d)]
     if not found and installed:
-        from difflib import get_close_matches
-
         model = quoted(model)
-        close = get_close_matches(model, current.matrix.models, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise MlxPatchesError(f"no model type {model!r} in {' or '.join(installed)}{hint}")
+        where = hint(model, current.matrix.models)
+        raise MlxPatchesError(f"no model type {model!r} in {' or '.join(installed)}{where}")
     rows = {
         distribution: current.matrix.patches_for(name, distribution)
         for distribution, name in found.items()

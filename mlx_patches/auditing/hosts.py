@@ -94,7 +94,8 @@ def report(
 
     if host is None:
         here = [one.name for one in installed if canonicalize_name(one.name) in KNOWN]
-        hint = f"; installed hosts: {', '.join(here)}" if here else ""
+        known = f"; installed hosts: {', '.join(here)}" if here else ""
+        hint = f"{known}; leave --host out, or install it"
         raise MlxPatchesError(f"{name} is not installed in this environment{hint}")
 
     def ids(wanted: Callable[[Outcome], bool]) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from ..core.model_files import read_object, stop_ids
 from ..core.packages import MODEL_PACKAGES
 
 MAX_NAME = 100
+WHERE = "; a model's type is the model_type of its config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,12 @@ def implementations(model_type: str) -> dict[str, str]:
                 found[distribution] = one
                 break
     return found
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """The type that a mistyped one is close to, or where to find it: the end of a sentence."""
+    close = get_close_matches(name.lower(), known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else WHERE
 
 
 def is_name(text: str) -> bool:

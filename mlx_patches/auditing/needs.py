@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from ..activation.session import Session, session
 from ..core.errors import MlxPatchesError
+from ..core.files import quoted
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from .audit import judge_file
 from .measured import verdicts_of_model
-from .models import implementations
+from .models import hint, implementations
 from .verdict import ModelVerdict
 
 
@@ -41,12 +42,11 @@ def needs(model: str) -> tuple[Need, ...]:
     found = implementations(model)
     if not found:
         installed = [name for name in MODEL_PACKAGES.values() if current.installed(name)]
-        from difflib import get_close_matches
-
-        close = get_close_matches(model, current.matrix.models, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
         where = " or ".join(installed) or "this environment: no MLX package is installed"
-        raise MlxPatchesError(f"no model type {model!r} in {where}{hint}")
+        name = quoted(model)
+        raise MlxPatchesError(
+            f"no model type {name!r} in {where}{hint(name, current.matrix.models)}"
+        )
     named = (
         need
         for one in verdicts_of_model(current, found, _has_defect(current))

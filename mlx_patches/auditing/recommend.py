@@ -108,6 +108,12 @@ def recommend(
     return found
 
 
+def known_families() -> list[str]:
+    """Every family that the lab has evidence of."""
+    sets = load_summary()["sets"].values()
+    return list(dict.fromkeys(name for one in sets for name in one["families"]))
+
+
 def load_summary() -> dict[str, Any]:
     """The summary of the lab's evidence that the package carries.
 

@@ -51,7 +51,8 @@ def verdict(report: Audit) -> str:
     if report.findings:
         return f"{whose}{report.findings[0]}"
     if needed:
-        return f"{whose}Nothing to do: {_all(needed)} repaired here"
+        alone = f", in processes of {report.host} alone" if report.host else ""
+        return f"{whose}Nothing to do: {_all(needed)} repaired here{alone}"
     if report.unmeasured:
         return f"{whose}No known defect in what is installed, which the lab did not measure whole"
     return f"{whose}Nothing to do: the installed releases have no known defect"

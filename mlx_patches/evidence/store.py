@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ _HERE = Path(__file__).parent
 # Release to family to the modules with a branch that only Metal takes: tools/mark_metal.py.
 METAL = _HERE / "metal.json"
 _PLAIN = (CPU, FLOAT32)
+# What may be in the name of a file.
+_VERSION = re.compile(r"[\w.+!-]{1,100}")
 # What a file has by family and cell.
 _CELLS = ("without", "with", "details_without", "details_with", "needs")
 
@@ -69,6 +72,8 @@ def load_set(distribution: str, version: str) -> dict[str, Any] | None:
     Raises:
         MlxPatchesError: its file is broken.
     """
+    if not _VERSION.fullmatch(version):  # broken metadata has anything for one
+        return None
     return _read(folder() / f"{distribution}-{version}.json")
 
 

@@ -24,6 +24,8 @@ from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
+# How every page begins.
+BEGINS = b"<!doctype html>\n<html"
 
 
 def save(
@@ -88,6 +90,8 @@ def _write(path: Path, text: str) -> None:
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not os.path.isfile(target):
         raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
+    if not _may_replace(target):
+        raise MlxPatchesError(f"{path}: is not a page that mlx-patches wrote; give another file")
     part = target.with_name(f".mlx-patches-{os.getpid()}")
     try:
         try:
@@ -98,6 +102,16 @@ def _write(path: Path, text: str) -> None:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise MlxPatchesError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def _may_replace(target: Path) -> bool:
+    """Whether a file is not there, empty, or a page."""
+    try:
+        with target.open("rb") as file:
+            begins = file.read(len(BEGINS))
+    except OSError:  # writing says what is wrong with it
+        return True
+    return begins in (b"", BEGINS)
 
 
 def _package(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlx_patches import MlxPatchesError
-from mlx_patches.activation import boot, enable
+from mlx_patches.activation import boot, enable, settings
 
 ROOT = Path(__file__).parents[2]
 SWITCH = boot.SWITCH
@@ -85,6 +85,36 @@ def test_environment_variable_switches_it_off(package):
     assert done.stdout.strip() == "False", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [("", None), (" ", None), ("1", True), (" On ", True), ("off ", False), ("NO", False)],
+)
+def test_the_switch_is_read_as_people_write_it(monkeypatch, value, wanted):
+    monkeypatch.setenv(SWITCH, value)
+    assert boot.switch() is wanted
+    assert settings.junk() == ""
+
+
+@pytest.mark.parametrize("value", ["n", "none", "banana", "2"])
+def test_junk_means_off_and_is_warned_of_once_where_mlx_is_imported(package, value):
+    waits = run(BOOT + "print(boot.active())", path=package, MLX_PATCHES=value)
+    assert (waits.stdout, waits.stderr) == ("False\n", "")
+    done = run(
+        BOOT + "import mlx_lm.models.cache, sys; print('mlx_patches.activation.session' in"
+        " sys.modules)",
+        path=package,
+        MLX_PATCHES=value,
+    )
+    assert done.stdout == "False\n"
+    assert done.stderr.count("\n") == 1
+    assert f"MLX_PATCHES is {value!r}, which is neither on" in done.stderr
+
+
+def test_a_long_value_is_cut(monkeypatch):
+    monkeypatch.setenv(SWITCH, "x" * 5000)
+    assert len(settings.junk()) < 200
+
+
 def test_an_environment_starts_when_its_path_is_complete(tmp_path):
     """The .pth file of an editable install may come after ours."""
     environment = tmp_path / "env"
@@ -110,22 +140,22 @@ def test_where_strict_a_process_does_not_start_without_us(tmp_path):
     (site / enable.NAME).write_text(enable.line())
     (site / "mlx_patches").mkdir()
     (site / "mlx_patches" / "__init__.py").write_text("raise RuntimeError('half installed')")
-    for settings, starts in (
+    for variables, starts in (
         ({}, True),
         ({"MLX_PATCHES_STRICT": "0"}, True),
         ({"MLX_PATCHES_STRICT": "1"}, False),
         ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "1"}, False),
-        ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "OFF"}, True),
+        ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "OFF "}, True),
     ):
         done = subprocess.run(
             [tmp_path / "bin" / "python", "-c", "print('started')"],
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHONPATH": "", SWITCH: "", "MLX_PATCHES_STRICT": "", **settings},
+            env={**os.environ, "PYTHONPATH": "", SWITCH: "", "MLX_PATCHES_STRICT": "", **variables},
         )
-        assert done.stdout == ("started\n" if starts else ""), settings
-        assert ("half installed" in done.stderr) is not starts, settings
-        assert (done.returncode == 0) is starts, settings
+        assert done.stdout == ("started\n" if starts else ""), variables
+        assert ("half installed" in done.stderr) is not starts, variables
+        assert (done.returncode == 0) is starts, variables
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,11 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches import MlxPatchesError, cli
+import mlx_patches
+from mlx_patches import MlxPatchesError, __version__, cli
+from mlx_patches.activation import enable
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.profiles import PROFILES
 from mlx_patches.auditing import formats, models
 from mlx_patches.core import distributions
+from mlx_patches.evidence import store
 from mlx_patches.lab import runner
 
 from .conftest import patch_of, session_for
@@ -63,7 +67,14 @@ def test_the_verdict_alone_is_a_line(said, affected):
 
 @pytest.mark.parametrize(
     ("fail_on", "code"),
-    [("wrong-text", 1), ("crash", 0), ("memory,security", 0), ("any", 1), ("crash,wrong-text", 1)],
+    [
+        ("wrong-text", 1),
+        ("crash", 0),
+        ("memory,security", 0),
+        ("any", 1),
+        ("any,crash", 1),
+        ("crash,wrong-text,", 1),
+    ],
 )
 def test_what_fails_is_to_choose(said, affected, fail_on, code):
     assert said("audit", "--fail-on", fail_on).code == code
@@ -72,7 +83,14 @@ def test_what_fails_is_to_choose(said, affected, fail_on, code):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--fail-on", "crashes"], ["--format", "xml"], ["--host", ""]]
+    "arguments",
+    [
+        ["--fail-on", "crashes"],
+        ["--fail-on", ""],
+        ["--fail-on", " , "],
+        ["--format", "xml"],
+        ["--host", ""],
+    ],
 )
 def test_a_wrong_option_is_usage(said, affected, arguments):
     done = said("audit", *arguments)
@@ -230,6 +248,62 @@ def test_an_interruption_is_no_finding(said, monkeypatch):
     done = said("audit")
     assert done.code == 128 + signal.SIGINT
     assert done.err.split("\n") == ["", "mlx-patches: interrupted", ""]
+
+
+@pytest.mark.parametrize("name", ["", " ", "-"])
+@pytest.mark.parametrize(
+    "command", [["audit"], ["report"], ["recommend", "--model", "llama"], ["enable"]]
+)
+def test_no_name_of_a_host_is_not_every_host(said, monkeypatch, command, name):
+    monkeypatch.setattr(enable, "enable", None)  # nothing may be written
+    done = said(*command, "--host", name)
+    assert (done.code, done.out) == (2, "")
+    assert "'--host': it needs the name of a distribution" in done.err
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_the_version_is_a_line(said, option):
+    done = said(option)
+    assert (done.code, done.out) == (0, f"mlx-patches, version {__version__}\n")
+
+
+def test_a_mistyped_model_of_a_recommendation_gets_a_hint(said):
+    assert "'Gemma44'; did you mean 'gemma4'?" in said("recommend", "--model", "Gemma44").err
+    assert "its config.json" in said("recommend", "--model", "zzzzz").err
+
+
+@pytest.mark.parametrize("command", [["explain"], ["probe"], ["recommend", "--model"]])
+def test_a_name_of_any_length_is_a_line(said, site, command):
+    done = said(*command, "x" * 5000)
+    assert done.code == 2
+    assert len(done.err) < 500 and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["explain", "offset-alias"], ["probe", "x"], ["lab"]])
+def test_metadata_that_is_no_text_is_a_line(said, site, monkeypatch, command):
+    monkeypatch.setattr(activation, "_session", None)
+    (site.install("mlx-lm", metadata="") / "METADATA").write_bytes(b"\xff\xfe\x00")
+    done = said(*command)
+    assert done.code == 2
+    assert "is not text" in done.err and done.err.count("\n") == 1
+
+
+def test_a_version_that_names_no_file_is_not_measured():
+    for version in ("1." * 2500, "../../x", "*", ""):
+        assert store.load_set("mlx-lm", version) is None
+
+
+def test_the_audit_names_itself_in_a_line(affected):
+    assert re.fullmatch(r"<Audit: 1 finding; exit code 1; .*>", repr(mlx_patches.audit()))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("streams", ["2>/dev/full", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize("arguments", ["explain nonsense", "nonsense"])
+def test_a_full_standard_error_is_no_finding(streams, arguments):
+    line = f'"$0" -m mlx_patches {arguments} {streams}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True)
+    assert (done.returncode, done.stdout) == (2, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")

@@ -130,14 +130,28 @@ def test_the_audit_writes_it(tmp_path):
 
 def test_a_page_that_was_there_stays_where_the_new_one_fails(tmp_path, monkeypatch):
     file = tmp_path / "report.html"
-    file.write_text("old")
+    old = f"{report.BEGINS.decode()}>"
+    file.write_text(old)
     monkeypatch.setattr(
         "pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
     )
     with pytest.raises(MlxPatchesError, match="full"):
         report.save(file, [ONE])
-    assert file.read_text() == "old"
+    assert file.read_text() == old
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_only_a_page_is_written_over(tmp_path):
+    file = tmp_path / "report.html"
+    for before in ("", f"{report.BEGINS.decode()}>"):
+        file.write_text(before)
+        report.save(file, [ONE])
+        assert data_of(file.read_text())["audit"] is None
+    report.save(file, [ONE])
+    file.write_text("three words here")
+    with pytest.raises(MlxPatchesError, match="not a page that mlx-patches wrote"):
+        report.save(file, [ONE])
+    assert file.read_text() == "three words here"
 
 
 @pytest.mark.parametrize("place", ["no/such/folder/report.html", "."])

@@ -114,16 +114,39 @@ def test_an_interpreter_that_ignores_it_is_refused(option):
         run.launch([sys.executable, option, "-m", "host"])
 
 
+def test_another_program_hands_the_patches_on(tmp_path):
+    tool = script(tmp_path / "tool", "#!/bin/sh", f'"{sys.executable}" -c "{ACTIVE}"')
+    assert "tool is no Python program" in run.launch([str(tool)]).warning
+    assert output([tool]) == ["True"]
+    # A quote that does not end makes no Python program of a script.
+    quote = script(tmp_path / "quote", "#!/usr/bin/env 'python")
+    assert "is no Python program" in run.launch([str(quote)]).warning
+
+
+def test_a_program_that_may_not_be_read_is_started(tmp_path, monkeypatch):
+    tool = script(tmp_path / "tool", "#!/bin/sh", "echo")
+    monkeypatch.setattr(run, "_beginning", lambda path: b"")
+    monkeypatch.setattr(run.os, "access", lambda path, mode: mode != os.R_OK)
+    assert run.launch([str(tool)]).command == (str(tool),)
+
+
+def test_what_the_system_refuses_is_an_error(tmp_path):
+    # Its zero makes it look like a binary.
+    tool = script(tmp_path / "tool", "\0")
+    with pytest.raises(MlxPatchesError, match=r"tool: cannot be started \("):
+        run.execute(run.Launch((str(tool),), {}))
+
+
 def test_what_cannot_be_started_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)  # other environments would find us there
     with pytest.raises(MlxPatchesError, match="no such command"):
         run.launch(["no-such-command-here"])
-    with pytest.raises(MlxPatchesError, match="not a script of Python"):
-        run.launch([str(script(tmp_path / "tool", "#!/bin/sh", "echo"))])
+    with pytest.raises(MlxPatchesError, match="cannot be started: no program"):
+        run.launch([str(script(tmp_path / "notes", "three words here"))])
+    with pytest.raises(MlxPatchesError, match="cannot be started: there is no /gone/sh"):
+        run.launch([str(script(tmp_path / "tool", "#!/gone/sh", "echo"))])
     with pytest.raises(MlxPatchesError, match=r"gone/python: cannot be started \(No such file"):
         run.launch([str(script(tmp_path / "orphan", f"#!{tmp_path / 'gone' / 'python'}"))])
-    with pytest.raises(MlxPatchesError, match="not a script of Python"):
-        run.launch([str(script(tmp_path / "quote", "#!/usr/bin/env 'python"))])
     empty = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
     host = script(tmp_path / "host", f"#!{empty / 'bin' / 'python'}")

@@ -1,0 +1,175 @@
+"""A condition of the walk: what a newcomer types, where, and what has to come of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+
+# The kinds of environment, by the model packages and hosts that they have.
+EMPTY, MLX_LM, MLX_VLM, OLDER, VLLM_MLX = KINDS = (
+    "empty",
+    "mlx-lm 0.32.2",
+    "mlx-vlm 0.7.10",
+    "mlx-vlm 0.4.3 with mlx-lm 0.31.3",
+    "vllm-mlx 0.6.0",
+)
+ANY = KINDS
+WITH_MLX = (MLX_LM, MLX_VLM, OLDER, VLLM_MLX)
+WITH_MLX_LM = (MLX_LM, OLDER, VLLM_MLX)
+WITH_MLX_VLM = (MLX_VLM, OLDER, VLLM_MLX)
+_INSTALLED = {
+    EMPTY: {},
+    MLX_LM: {"mlx-lm": "0.32.2"},
+    MLX_VLM: {"mlx-vlm": "0.7.10"},
+    OLDER: {"mlx-lm": "0.31.3", "mlx-vlm": "0.4.3"},
+    VLLM_MLX: {"mlx-lm": "0.31.3", "mlx-vlm": "0.7.10", "vllm-mlx": "0.6.0"},
+}
+# A screen; what is meant for programs, or is asked for in full, has no end.
+SCREEN, NO_END = 20, 10**9
+
+# Text, bytes, or what makes something else at the path.
+Content = str | bytes | Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a condition.
+
+    Args:
+        argv: the command line; ``mlx-patches`` and ``python`` are those of the environment.
+        code: the exit codes that are right.
+        first: what the first line of standard output begins with, a pattern.
+        also: patterns that standard output has, in any place.
+        never: patterns that it does not have.
+        error: what the one line on standard error says: the name of what is wrong, and what to do.
+        note: what a warning on standard error says, beside a good outcome.
+        rows: how many rows of a terminal of 80 columns it may take.
+        seconds: how long it may take.
+        env: environment variables of this command.
+        terminal: standard output is a terminal of 80 columns.
+        interrupted: Ctrl-C comes as soon as it has printed something.
+        imports_mlx: MLX may be imported.
+    """
+
+    argv: tuple[str, ...]
+    code: Collection[int] = (0,)
+    first: str = ""
+    also: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    error: str = ""
+    note: str = ""
+    rows: int = SCREEN
+    seconds: float = 20.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    terminal: bool = False
+    interrupted: bool = False
+    imports_mlx: bool = False
+
+    @property
+    def checked(self) -> bool:
+        """Whether what it says is looked at, and not its exit code alone."""
+        return bool(self.first or self.also or self.error or self.note)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A sentence that has to hold.
+
+    Args:
+        says: the sentence.
+        steps: the commands, one after the other in one folder.
+        where: the kinds of environment in which it is tried.
+        files: what is in the folder before, by path. What is below ``site`` is importable.
+        writes: the paths that the commands may write or change.
+        own: the environment is a throw-away one of its own.
+        slow: `make test` leaves it out.
+    """
+
+    says: str
+    steps: tuple[Step, ...]
+    where: Collection[str] = ANY
+    files: Mapping[str, Content] = field(default_factory=dict)
+    writes: tuple[str, ...] = ()
+    own: bool = False
+    slow: bool = False
+
+    def __post_init__(self) -> None:
+        for one in self.steps:
+            # What a defect of the tool would enable is then a throw-away environment as well.
+            if {"enable", "disable"} & {*one.argv} and "--help" not in one.argv:
+                assert self.own, self.says
+
+
+def step(*argv: str, code: int | Collection[int] = 0, **more: object) -> Step:
+    """A command of a journey."""
+    also, never = (_many(more.pop(name, ())) for name in ("also", "never"))
+    codes = (code,) if isinstance(code, int) else tuple(code)
+    return Step(argv, codes, also=also, never=never, **more)  # type: ignore[arg-type]
+
+
+def command(says: str, *arguments: str, **more: object) -> Condition:
+    """One command line of mlx-patches."""
+    return _one(says, ("mlx-patches", *arguments), more)
+
+
+def python(says: str, lines: str, **more: object) -> Condition:
+    """A few lines of Python; what they say goes to standard output."""
+    return _one(says, ("python", "-c", lines), more)
+
+
+def shell(says: str, line: str, **more: object) -> Condition:
+    """A line of sh, in which mlx-patches and python are those of the environment."""
+    return _one(says, ("sh", "-c", line), more)
+
+
+def refused(says: str, *arguments: str, error: str, **more: object) -> Condition:
+    """A command line that is refused: exit code 2, one line that says what and what to do."""
+    return command(says, *arguments, code=2, error=error, **more)
+
+
+def journey(says: str, *steps: Step, **more: object) -> Condition:
+    """Commands one after the other, in a throw-away environment."""
+    return Condition(says, steps, own=True, **more)  # type: ignore[arg-type]
+
+
+def sampled(quick: int, conditions: Iterable[Condition]) -> list[Condition]:
+    """Conditions of one kind: `make test` tries the first ones, the rest are slow together."""
+    found = list(conditions)
+    return [*found[:quick], *(replace(one, slow=True) for one in found[quick:])]
+
+
+def _one(says: str, argv: tuple[str, ...], more: dict[str, object]) -> Condition:
+    names = ("where", "files", "writes", "own", "slow")
+    whole = {name: more.pop(name) for name in names if name in more}
+    return Condition(says, (step(*argv, **more),), **whole)  # type: ignore[arg-type]
+
+
+def _many(patterns: object) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)  # type: ignore[arg-type]
+
+
+def kind_here() -> str:
+    """Which of the five environments this is.
+
+    Raises:
+        LookupError: none of them.
+    """
+    here = {}
+    for name in ("mlx-lm", "mlx-vlm", "vllm-mlx"):
+        try:
+            here[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    for kind, installed in _INSTALLED.items():
+        if here == installed:
+            return kind
+    raise LookupError(f"{sys.prefix} is none of the walk's environments: {', '.join(KINDS)}")
+
+
+def sentence_is_plain(text: str) -> bool:
+    """Whether an id reads as a sentence: words, from a small letter, and no full stop."""
+    return bool(re.fullmatch(r"[^\n]*[^.\s]", text)) and len(text.split()) >= 4

@@ -1,0 +1,29 @@
+"""The conditions, in the order in which a newcomer meets them."""
+
+from __future__ import annotations
+
+from . import (
+    activation,
+    auditing,
+    first_steps,
+    folders,
+    matrix,
+    measuring,
+    programs,
+    releases,
+    settings,
+    streams,
+)
+
+CONDITIONS = [
+    *first_steps.CONDITIONS,
+    *auditing.CONDITIONS,
+    *folders.CONDITIONS,
+    *releases.CONDITIONS,
+    *matrix.CONDITIONS,
+    *settings.CONDITIONS,
+    *activation.CONDITIONS,
+    *measuring.CONDITIONS,
+    *streams.CONDITIONS,
+    *programs.CONDITIONS,
+]

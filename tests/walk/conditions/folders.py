@@ -1,0 +1,254 @@
+"""Model folders that nobody should meet: each is one line, whatever is in it."""
+
+from __future__ import annotations
+
+from ..condition import (
+    EMPTY,
+    MLX_LM,
+    WITH_MLX,
+    Condition,
+    Content,
+    command,
+    refused,
+    sampled,
+    shell,
+)
+from ..things import LLAMA, folder, link, pipe, unreadable
+
+DEEP = "[" * 100_000
+DIGITS = f'{{"model_type": "llama", "eos_token_id": {"9" * 5000}}}'
+
+
+def bad(says: str, content: Content, error: str) -> Condition:
+    """A config.json that cannot be used."""
+    return refused(
+        f"a config.json {says} is refused",
+        "audit",
+        "--model",
+        "m",
+        error=f"m/config.json: {error}",
+        files={"m/config.json": content},
+    )
+
+
+def odd(says: str, eos: str, **more: object) -> Condition:
+    """A llama whose stop tokens are odd."""
+    return command(
+        f"stop tokens that are {says} are told",
+        "audit",
+        "--model",
+        "m",
+        code=1,
+        files={"m/config.json": f'{{"model_type": "llama", "eos_token_id": {eos}}}'},
+        where=[MLX_LM],
+        **more,
+    )
+
+
+CONDITIONS = [
+    *sampled(
+        6,
+        [
+            bad(
+                "that is not JSON",
+                "model_type: llama",
+                "line 1: not valid JSON .*download it again",
+            ),
+            bad("that is cut", LLAMA[:20], "line 1: not valid JSON .*download it again"),
+            bad("that is a list", "[]", "not a JSON object; download it again"),
+            bad("that is a text", '"llama"', "not a JSON object; download it again"),
+            bad("that is a number", "7", "not a JSON object; download it again"),
+            bad("that is null", "null", "not a JSON object; download it again"),
+            bad("that is empty", "", "line 1: not valid JSON .*download it again"),
+            bad("of blanks", " \n\t\n", "line 3: not valid JSON .*download it again"),
+            bad("that is binary", b"\x80\x81\xff\x00" * 50, "cannot be read: .*utf-8"),
+            bad("of zeros", b"\0" * 1000, "line 1: not valid JSON"),
+            bad("that is a folder", folder, "cannot be read: not a regular file"),
+            bad("that is a named pipe", pipe, "cannot be read: not a regular file"),
+            bad("that cannot be read", unreadable, "cannot be read"),
+            bad(
+                "that is a link to nothing",
+                link("nowhere"),
+                "no such file; is this a model's folder",
+            ),
+            bad(
+                "that is a link to itself", link("config.json"), "cannot be read: .*symbolic links"
+            ),
+            bad(
+                "that is a device without end",
+                link("/dev/zero"),
+                "cannot be read: not a regular file",
+            ),
+            bad("nested 100,000 deep", DEEP, "nested too deeply; not a config"),
+            bad("with a number of 5000 digits", DIGITS, "not a config: .*digits"),
+            bad(
+                "of 11 MB",
+                '{"x": "' + "y" * 11_000_000 + '"}',
+                "larger than 10000000 bytes; not a config",
+            ),
+            bad("without a model_type", "{}", "no model_type; is this a model's folder"),
+            bad("whose model_type is a number", '{"model_type": 7}', "no model_type"),
+            bad("whose model_type is a list", '{"model_type": ["llama"]}', "no model_type"),
+            bad("whose model_type is empty", '{"model_type": ""}', "no model_type"),
+            bad("whose model_type is null", '{"model_type": null}', "no model_type"),
+        ],
+    ),
+    refused(
+        "a folder without a config.json is refused",
+        "audit",
+        "--model",
+        "m",
+        error="m/config.json: no such file; is this a model's folder",
+        files={"m/x": ""},
+    ),
+    refused(
+        "a folder that is a link to itself is refused",
+        "audit",
+        "--model",
+        "m/loop",
+        error="m/loop: no such folder",
+        files={"m/loop": link("loop")},
+    ),
+    refused(
+        "a report of a broken folder is refused",
+        "report",
+        "--model",
+        "m",
+        error="m/config.json: line 1: not valid JSON",
+        files={"m/config.json": "{"},
+    ),
+    refused(
+        "a model type of 5000 characters in a config is cut",
+        "audit",
+        "--model",
+        "m",
+        error=r"x{100,}\.\.\.' in mlx-",
+        where=WITH_MLX,
+        files={"m/config.json": f'{{"model_type": "{"x" * 5000}"}}'},
+    ),
+    refused(
+        "a model type with a path in a config is refused",
+        "audit",
+        "--model",
+        "m",
+        error=r"no model type '\.\./\.\./evil'",
+        where=WITH_MLX,
+        files={"m/config.json": '{"model_type": "../../evil"}'},
+    ),
+    refused(
+        "a model type with control characters prints none",
+        "audit",
+        "--model",
+        "m",
+        error=r"no model type '\\+x1b\[31mred\\+nllama'",
+        where=WITH_MLX,
+        files={"m/config.json": r'{"model_type": "\u001b[31mred\nllama"}'},
+    ),
+    refused(
+        "a model type of half a character is refused",
+        "audit",
+        "--model",
+        "m",
+        error=r"no model type '\\+ud800'",
+        where=WITH_MLX,
+        files={"m/config.json": r'{"model_type": "\ud800"}'},
+    ),
+    command(
+        "a config with a mark at its beginning is read",
+        "audit",
+        "--model",
+        "m",
+        code=1,
+        first="llama crashes",
+        where=[MLX_LM],
+        files={"m/config.json": b"\xef\xbb\xbf" + LLAMA.encode()},
+    ),
+    command(
+        "a folder with a blank and quotes in its name is quoted",
+        "audit",
+        "--model",
+        "it's m",
+        code=1,
+        also="""lab --config 'it'"'"'s m'""",
+        files={"it's m/config.json": LLAMA},
+        where=[MLX_LM],
+    ),
+    command(
+        "a folder whose name is 250 characters is a screen",
+        "audit",
+        "--model",
+        "m" * 250,
+        code=1,
+        first="llama crashes",
+        files={f"{'m' * 250}/config.json": LLAMA},
+        where=[MLX_LM],
+    ),
+    command(
+        "a config.json in another encoding is read",
+        "audit",
+        "--model",
+        "m",
+        code=1,
+        first="llama crashes",
+        files={"m/config.json": LLAMA.encode("utf-16")},
+        where=[MLX_LM],
+    ),
+    command(
+        "a key that is there twice counts once",
+        "audit",
+        "--model",
+        "m",
+        code=1,
+        first="llama crashes",
+        where=[MLX_LM],
+        files={"m/config.json": '{"model_type": "x", "model_type": "llama"}'},
+    ),
+    odd("a text", '"</s>"', also="eos_token_id is .*</s>.*not an id or a list of ids"),
+    odd("true", "true", also="eos_token_id is True, not an id or a list of ids"),
+    odd("a number with a point", "1.5", also="eos_token_id is 1.5, not an id"),
+    odd("a mapping", '{"a": 1}', also="eos_token_id is .*not an id"),
+    odd("huge", "123456789012345678901234567890", also="stop tokens in config.json: 1234567890123"),
+    odd("below zero", "[-1, 2]", also="stop tokens in config.json: 2"),
+    odd("none at all", "[]", first="llama crashes", never="stop tokens"),
+    command(
+        "a generation_config.json that is not JSON is told with its name",
+        "audit",
+        "--model",
+        "m",
+        code=1,
+        also="m/generation_config.json: line 1: not valid JSON",
+        where=[MLX_LM],
+        files={"m/config.json": LLAMA, "m/generation_config.json": "{"},
+    ),
+    command(
+        "a generation_config.json that is a folder is told with its name",
+        "audit",
+        "--model",
+        "m",
+        code=1,
+        also="m/generation_config.json: cannot be read",
+        where=[MLX_LM],
+        files={"m/config.json": LLAMA, "m/generation_config.json/x": ""},
+    ),
+    command(
+        "more stop tokens in generation_config.json need a patch",
+        "audit",
+        "--model",
+        "m",
+        code=1,
+        also=("stop tokens in generation_config.json: 1, 2", "extra-eos"),
+        where=[MLX_LM],
+        files={"m/config.json": LLAMA, "m/generation_config.json": '{"eos_token_id": [1, 2]}'},
+    ),
+    shell(
+        "a folder is never executed",
+        "mlx-patches audit --model m; test ! -e ran && echo unharmed",
+        where=[EMPTY],
+        also="unharmed",
+        files={
+            "m/config.json": '{"model_type": "llama", "model_file": "evil.py",'
+            ' "auto_map": {"AutoModel": "evil.Model"}}',
+            "m/evil.py": "open('ran', 'w')",
+        },
+    ),
+]

@@ -1,0 +1,68 @@
+"""A compat matrix that is broken: a line with its file, its line and its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..condition import EMPTY, Condition, Content, python, sampled
+from ..things import folder
+
+MATRIX = (Path(__file__).parents[3] / "compat_matrix.yaml").read_text()
+# The command line, with the folder's matrix in place of the one that we ship.
+LOAD = """
+import pathlib
+from mlx_patches.matrix import matrix
+matrix.builtin_path = lambda: pathlib.Path("matrix.yaml")
+from mlx_patches.cli import main
+main(["list"])
+"""
+
+
+def broken(says: str, content: Content | None, error: str) -> Condition:
+    """The command line over a matrix that cannot be used."""
+    return python(
+        f"a matrix {says} is refused in a line",
+        LOAD,
+        code=2,
+        error=error,
+        where=[EMPTY],
+        files={} if content is None else {"matrix.yaml": content},
+    )
+
+
+CONDITIONS = [
+    *sampled(
+        3,
+        [
+            broken("that is not there", None, "matrix.yaml: cannot be read"),
+            broken("that is a folder", folder, "matrix.yaml: cannot be read"),
+            broken("that is empty", "", "matrix.yaml: "),
+            broken("that is binary", b"\xff\xfe\x00", "matrix.yaml: "),
+            broken("that is not YAML", "schema: [1\n", "matrix.yaml.*: "),
+            broken("that is a list", "- 1\n", "matrix.yaml"),
+            broken(
+                "of another schema",
+                MATRIX.replace("schema: 1", "schema: 99", 1),
+                "matrix.yaml.*schema",
+            ),
+            broken(
+                "with a key that nobody knows", MATRIX + "\nnonsense: 1\n", "matrix.yaml.*nonsense"
+            ),
+            broken(
+                "with a range that is none",
+                MATRIX.replace("affected: ", "affected: 'soon' #", 1),
+                "matrix.yaml.*soon",
+            ),
+            broken("nested 10,000 deep", "[" * 10_000, "matrix.yaml"),
+            broken(
+                "of a million aliases",
+                "a: &a [x,x,x,x,x,x,x,x,x]\n"
+                + "".join(
+                    f"{n}: &{n} [{','.join(['*' + p] * 9)}]\n"
+                    for p, n in zip("abcdefg", "bcdefgh", strict=True)
+                ),
+                "matrix.yaml",
+            ),
+        ],
+    ),
+]

@@ -1,0 +1,143 @@
+"""Standard output that is full, closed or left; Ctrl-C."""
+
+from __future__ import annotations
+
+from ..condition import EMPTY, MLX_LM, Condition, command, sampled, shell
+
+FULL = r"mlx-patches: standard output cannot be written \(No space left on device\)"
+COMMANDS = (
+    "audit",
+    "audit --json",
+    "audit --format sarif",
+    "audit --html -",
+    "report",
+    "list",
+    "list --json",
+    "explain offset-alias",
+    "recommend --model gemma4",
+    "ps",
+    "--help",
+    "--version",
+)
+DONE = "echo exit $?"
+
+
+def full(line: str) -> Condition:
+    """A command whose standard output has no room."""
+    return shell(
+        f"a full standard output is told by mlx-patches {line}",
+        f"mlx-patches {line} > /dev/full; {DONE}",
+        first="exit 2",
+        note=f"^{FULL} *$",
+    )
+
+
+CONDITIONS = [
+    *sampled(2, map(full, COMMANDS)),
+    *sampled(
+        1,
+        (
+            shell(
+                f"a closed standard output leaves the exit code to mlx-patches {line}",
+                f"mlx-patches {line} >&-; {DONE}",
+                first=f"exit {code}$",
+                rows=1,
+                where=[EMPTY],
+            )
+            for line, code in (
+                ("audit", 2),
+                ("list", 0),
+                ("explain offset-alias", 0),
+                ("--help", 0),
+            )
+        ),
+    ),
+    *(
+        shell(
+            f"a reader that leaves is no error of mlx-patches {line}",
+            f"{{ mlx-patches {line}; echo exit $? >&2; }} 2>err | head -c 1; echo; cat err",
+            first=".",
+            also="exit 141",
+            writes=("err",),
+            rows=3,
+        )
+        for line in ("list --json", "audit --html -")
+    ),
+    shell(
+        "a closed standard error loses the words alone",
+        f"mlx-patches explain nonsense 2>&-; {DONE}",
+        first="exit 2$",
+        rows=1,
+    ),
+    shell(
+        "a full standard error is no finding",
+        f"mlx-patches explain nonsense 2>/dev/full; {DONE}",
+        first="exit 2$",
+        rows=1,
+    ),
+    shell(
+        "a full standard error at a wrong usage is no finding",
+        f"mlx-patches nonsense 2>/dev/full; {DONE}",
+        first="exit 2$",
+        rows=1,
+        slow=True,
+    ),
+    shell(
+        "both full is no finding",
+        f"mlx-patches list >/dev/full 2>/dev/full; {DONE}",
+        first="exit 2$",
+        rows=1,
+    ),
+    shell(
+        "a closed standard input does not disturb",
+        f"mlx-patches --version <&-; {DONE}",
+        first="mlx-patches, version",
+        also="exit 0",
+        rows=2,
+        slow=True,
+    ),
+    shell(
+        "three closed streams do not disturb",
+        f"sh -c 'mlx-patches explain nonsense <&- >&- 2>&-'; {DONE}",
+        first="exit 2$",
+        rows=1,
+        slow=True,
+    ),
+    shell(
+        "a name that is no text is printed",
+        f"mlx-patches audit --model \"$(printf 'f\\377')\"/x 2>&1; {DONE}",
+        first="mlx-patches: f.*: no such folder",
+        also="exit 2",
+        rows=6,
+    ),
+    command(
+        "Ctrl-C while it prints is an interruption",
+        "audit",
+        "--html",
+        "-",
+        code=130,
+        interrupted=True,
+        error="interrupted",
+        rows=10**9,
+    ),
+    command(
+        "Ctrl-C in a list is an interruption",
+        "list",
+        "--json",
+        code=130,
+        interrupted=True,
+        error="interrupted",
+        rows=10**9,
+        where=[MLX_LM],
+    ),
+    shell(
+        "Ctrl-C in the lab is an interruption and leaves no process behind",
+        "timeout -s INT 3 mlx-patches lab --model llama 2>err >out; echo exit $?;"
+        " cat err; sleep 0.5; ps -e -o args | grep -c '[l]ab.child.*walk-marker'; rm err out",
+        first="exit (130|124)$",
+        also="mlx-patches: interrupted",
+        where=[MLX_LM],
+        slow=True,
+        rows=8,
+    ),
+]

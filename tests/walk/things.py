@@ -1,0 +1,85 @@
+"""Files that a newcomer may meet: broken, hostile, or a stand-in of a release."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from .condition import Content
+
+LLAMA = '{"model_type": "llama", "eos_token_id": 1}'
+
+
+def folder(path: Path) -> None:
+    """A folder where a file belongs."""
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    """A named pipe: whoever reads it waits for ever."""
+    os.mkfifo(path)
+
+
+def unreadable(path: Path) -> None:
+    """A file that cannot be read, by root neither."""
+    if os.geteuid():
+        path.touch(mode=0)
+    else:
+        path.symlink_to("/proc/self/mem")
+
+
+def link(target: str) -> Callable[[Path], None]:
+    """A symbolic link; to itself, a loop."""
+
+    def make(path: Path) -> None:
+        path.symlink_to(target)
+
+    return make
+
+
+def script(text: str) -> Callable[[Path], None]:
+    """An executable file."""
+
+    def make(path: Path) -> None:
+        path.write_text(text)
+        path.chmod(0o755)
+
+    return make
+
+
+def release(name: str, version: str, **broken: Content) -> dict[str, Content]:
+    """An installed stand-in of a release, below ``site``.
+
+    Args:
+        name: the distribution.
+        version: its release.
+        broken: a module's name, or METADATA, to what it holds in place of what is right; None
+            leaves it out.
+    """
+    package, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
+    files: dict[str, Content] = {
+        f"site/{package}/__init__.py": "",
+        f"site/{package}/generate.py": "",
+        f"site/{package}/models/__init__.py": "",
+        f"site/{package}/models/cache.py": "",
+        f"site/{package}/models/llama.py": "class Model:\n    pass\n",
+        f"site/{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    }
+    for file, content in broken.items():
+        (path,) = (one for one in files if Path(one).stem == file)
+        files[path] = content
+    return {path: content for path, content in files.items() if content is not None}
+
+
+def make(root: Path, files: dict[str, Content]) -> None:
+    """Write the files below a folder."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if callable(content):
+            content(path)
+        elif isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content)
