@@ -18,6 +18,7 @@ from ..evidence.words import (
     FAIL_ON,
     FEATURE,
     INSENSITIVE,
+    MEMORY,
     NOT_BUILT,
     NOT_MEASURED,
     RED,
