@@ -49,7 +49,7 @@ CONDITIONS = [
         (
             python(
                 f"the type hints of {name} can be read",
-                f"import typing, mlx_patches as m; print(typing.get_type_hints(m.{name})['return'])",
+                f"{USE}import typing; print(typing.get_type_hints(m.{name})['return'])",
                 first=".*(Report|Audit|Need)",
             )
             for name in ("apply", "restore", "status", "needs", "audit", "patched")
