@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..condition import EMPTY, MLX_LM, Condition, command, sampled, shell
+from ..things import LLAMA
 
 FULL = r"mlx-patches: standard output cannot be written \(No space left on device\)"
 COMMANDS = (
@@ -132,12 +133,13 @@ CONDITIONS = [
     ),
     shell(
         "Ctrl-C in the lab is an interruption and leaves no process behind",
-        "timeout -s INT 3 mlx-patches lab --model llama 2>err >out; echo exit $?;"
-        " cat err; sleep 0.5; ps -e -o args | grep -c '[l]ab.child.*walk-marker'; rm err out",
-        first="exit (130|124)$",
-        also="mlx-patches: interrupted",
+        "timeout --preserve-status -s INT 1.5 mlx-patches lab --config $PWD/m >out; echo exit $?;"
+        ' rm out; sleep 0.5; echo left $(ps -e -o args | grep -c "[l]ab.child.*$PWD/m")',
+        first="exit 130$",
+        also="left 0$",
+        note="mlx-patches: interrupted",
+        files={"m/config.json": LLAMA},
         where=[MLX_LM],
         slow=True,
-        rows=8,
     ),
 ]
