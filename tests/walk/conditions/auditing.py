@@ -43,7 +43,7 @@ CONDITIONS = [
         "audit",
         code=1,
         first=DEFECTS,
-        also=(FIX, "Proof: mlx-patches probe ", "[Nn]ot on Metal|only Metal takes"),
+        also=(FIX, "Proof: mlx-patches probe ", "not on Metal|Not on Metal|only Metal takes"),
         where=WITH_MLX,
     ),
     command(

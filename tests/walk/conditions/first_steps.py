@@ -55,7 +55,7 @@ CONDITIONS = [
     refused(
         "an unknown command is refused", "nonsense", error=f"{HELP}.*No such command 'nonsense'"
     ),
-    refused("a mistyped command gets a hint", "enble", error="'enble'. Did you mean 'enable'"),
+    refused("a mistyped command gets a hint", "enablee", error="'enablee'. Did you mean 'enable'"),
     refused("an unknown option is refused", "--nonsense", error=f"{HELP}.*No such option"),
     refused("a mistyped option gets a hint", "audit", "--modle", "x", error="'--modle'.*'--model'"),
     refused("an argument too many is refused", "audit", "extra", error=f"{HELP}.*argument .extra"),

@@ -63,8 +63,8 @@ CONDITIONS = [
     ),
     python(
         "a name that is not there is an AttributeError",
-        USE + "try: m.aply\nexcept AttributeError as e: print(e)",
-        first="module 'mlx_patches' has no attribute 'aply'",
+        USE + "try: m.applyy\nexcept AttributeError as e: print(e)",
+        first="module 'mlx_patches' has no attribute 'applyy'",
     ),
     # -- reports
     python(
