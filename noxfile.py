@@ -47,6 +47,9 @@ QUICK = ["mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10"]
 COMMANDS = "tests/releases/test_cli.py"
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
+# What a newcomer tries, in an environment without MLX as well.
+WALK = "tests/walk"
+WALKED = dict.fromkeys(COMMANDS_IN[1:], "rest")
 DEMO = "mlx-vlm 0.4.3"
 DEMO_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
@@ -87,7 +90,7 @@ def types(session: nox.Session) -> None:
     "python", tagged([*PYTHONS, NEWEST], dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"})
 )
 def unit(session: nox.Session, python: str) -> None:
-    """The pure part: no MLX."""
+    """The pure part: no MLX. On this Python also what a newcomer tries in such an environment."""
     interpreter = find_python(python)
     if interpreter is None:
         message = f"Python {python} is not on this machine; its run of the pure part is missing"
@@ -95,16 +98,18 @@ def unit(session: nox.Session, python: str) -> None:
     environment = ROOT / ".nox" / f"pure-{python}"
     uv(session, "venv", "--quiet", "--allow-existing", "--python", interpreter, str(environment))
     uv(session, *into(environment), "-e", ".", "--group", "test")
-    selected = ["-m", "not slow"] if python == HERE else []  # the rest of those: below
+    # The rest of these: below.
+    selected = ["-m", "not slow"] if python == HERE else []
+    tests = ["tests/unit", WALK] if python == HERE else ["tests/unit"]
     python = str(environment / "bin" / "python")
-    session.run(python, "-m", "pytest", "-q", "-n", "2", *selected, "tests/unit")
+    session.run(python, "-m", "pytest", "-q", "-n", "2", *selected, *tests)
 
 
 @nox.session(python=False, tags=["rest"])
 def unit_slow(session: nox.Session) -> None:
     """What `unit` leaves out on this Python."""
     python = str(ROOT / ".nox" / f"pure-{HERE}" / "bin" / "python")
-    session.run(python, "-m", "pytest", "-q", "-n", "2", "-m", "slow", "tests/unit")
+    session.run(python, "-m", "pytest", "-q", "-n", "2", "-m", "slow", "tests/unit", WALK)
 
 
 @nox.session(venv_backend="none", tags=["quick", "single"])
@@ -160,6 +165,14 @@ def patches_of(distribution: str) -> list[str]:
         for patch in catalogue.builtin()
         if any(target.distribution == distribution for target in patch.targets)
     ]
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("name", tagged([*COMMANDS_IN[1:], "vllm-mlx 0.6.0"], WALKED))
+def walk(session: nox.Session, name: str) -> None:
+    """What a newcomer tries: each command, right and wrong input, in an environment with MLX."""
+    python = release_environment(session, name)
+    session.run(python, "-m", "pytest", "-q", "-n", "2", *session.posargs, WALK)
 
 
 @nox.session(venv_backend="none", tags=["rest", "single"])

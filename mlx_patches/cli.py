@@ -7,15 +7,13 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from . import __version__
 from .core.errors import MlxPatchesError
@@ -35,15 +33,6 @@ _REPOSITORIES = {
 PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
 # Where standard output is closed or full.
 _NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
-_STYLES = {
-    "applied": "green",
-    "pending": "green",
-    "fixed-upstream": "dim",
-    "not-affected": "dim",
-    "absent": "dim",
-    "green": "green",
-    "n/a": "dim",
-}
 
 
 def _host(value: str | None) -> str | None:
@@ -239,6 +228,7 @@ def list_patches(profile: str | None, as_json: bool) -> None:
     from .activation import contributions, profiles
     from .activation.session import session
     from .auditing.listing import listed
+    from .tables import make_console, make_table, styled
 
     current = session()
     if profile is not None:
@@ -247,11 +237,11 @@ def list_patches(profile: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
         return
-    table = _table("patch", "here", "profiles", "without it", "from")
+    table = make_table("patch", "here", "profiles", "without it", "from")
     for one in rows:
         of = ", ".join(one.profiles) or "optional"
-        table.add_row(one.patch, _styled(one.status), of, one.summary, one.origin)
-    _console().print(table)
+        table.add_row(one.patch, styled(one.status), of, one.summary, one.origin)
+    make_console().print(table)
     for name in contributions.blocked(current.disabled):
         click.echo(f"left out by MLX_PATCHES_DISABLE: the patches of {name}")
 
@@ -285,11 +275,13 @@ def probe(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
-        table = _table("target", "without", "with", "seen without", "seen with")
+        from .tables import make_console, make_table, styled
+
+        table = make_table("target", "without", "with", "seen without", "seen with")
         for row in rows:
-            verdicts = [_styled(row["without"]), _styled(row["with"])]
+            verdicts = [styled(row["without"]), styled(row["with"])]
             table.add_row(row["target"], *verdicts, row["detail_without"], row["detail_with"])
-        _console().print(table)
+        make_console().print(table)
     if all(row["without"] == row["with"] == "n/a" for row in rows):
         raise MlxPatchesError(f"nothing of {name} could be run in this environment")
     sys.exit(1 if any(row["with"] == "red" for row in rows) else 0)
@@ -422,7 +414,9 @@ def lab(
     if as_json:
         click.echo(json.dumps(report.as_dict(rows), indent=2))
     else:
-        report.show(_console(), rows)
+        from .tables import make_console
+
+        report.show(make_console(), rows)
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})
@@ -527,12 +521,14 @@ def ps(as_json: bool) -> None:
     if not found:
         click.echo("no process of yours has patches in effect")
         return
-    table = _table("pid", "host", "patched", "patches", "withdrawn")
+    from .tables import make_console, make_table
+
+    table = make_table("pid", "host", "patched", "patches", "withdrawn")
     for one in found:
         withdrawn = ", ".join(one.withdrawn) or "none"
         count = str(len(one.patches))
         table.add_row(str(one.pid), one.host, ", ".join(one.releases), count, withdrawn)
-    _console().print(table)
+    make_console().print(table)
 
 
 def _run_child(*arguments: str) -> list[dict[str, Any]]:
@@ -556,8 +552,9 @@ def _run_child(*arguments: str) -> list[dict[str, Any]]:
 def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
     from .auditing import screen
 
-    console = _console()
-    width = min(console.width, screen.WIDTH)
+    width = screen.WIDTH
+    if sys.stdout.isatty():
+        width = min(width, shutil.get_terminal_size().columns)
     count = len(screen.top(report, width)[0])
     lines = screen.lines(report, None if verbose else screen.HEIGHT, width)
     bad = code or screen.effects(report)
@@ -565,83 +562,9 @@ def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
         colour = ("red" if bad else "green") if number < count else None
         click.secho(line, fg=colour, bold=number < count)
     if verbose:
-        _print_targets(console, report, show_all)
+        from .tables import print_targets
 
-
-def _print_targets(console: Console, report: Any, show_all: bool) -> None:
-    console.print(Text(f"\nInstalled: {', '.join(map(str, report.distributions)) or 'nothing'}"))
-    if report.model is not None:
-        _print_model(console, report.model)
-        _print_scenarios(console, report)
-    shown = [o for o in report.outcomes if show_all or o.finding or _worth_a_row(o)]
-    if shown:
-        table = _table("patch", "target", "status", "reason")
-        for outcome in shown:
-            status, origin = _styled(str(outcome.status)), report.origins.get(outcome.patch)
-            name = f"{outcome.patch} ({origin})" if origin else outcome.patch
-            table.add_row(name, outcome.target, status, outcome.reason)
-        console.print(table)
-    hidden = len(report.outcomes) - len(shown)
-    if hidden:
-        console.print(Text(f"{hidden} more targets need nothing (--all shows them)", style="dim"))
-    if report.model is None and report.verdicts:
-        _print_families(console, report)
-
-
-def _print_model(console: Console, model: Any) -> None:
-    row = "its own row" if model.known else "the row default"
-    rows = "; ".join(f"{name}: {', '.join(ids) or 'nothing'}" for name, ids in model.rows.items())
-    console.print(Text(f"Model type {model.model_type}, {row}: {rows or 'not installed'}"))
-
-
-def _print_scenarios(console: Console, report: Any) -> None:
-    here = report.here()
-    for one in report.verdicts:
-        if one.metal:
-            where = f"Branches that only Metal takes, {one.release}: {', '.join(one.metal)}"
-            console.print(Text(where))
-        table = _table(f"scenario, {one.release}", "as released", "with patches", "here", "needs")
-        for cell in one.cells:
-            with_ = "not measured" if len(cell.pair) == 1 else "wrong" if cell.still else "right"
-            words = [cell.severity if cell.wrong else "right", with_]
-            words.append("wrong" if cell in one.open(here) else "right")
-            needs = "not traced" if cell.needs is None and cell.wrong else ""
-            table.add_row(cell.words, *words, ", ".join(cell.needs or ()) or needs)
-        console.print(table)
-
-
-def _print_families(console: Console, report: Any) -> None:
-    table = _table("model family", "release", "verdict", "patches")
-    for one in report.verdicts:
-        if one.word != "right":
-            ids = ", ".join(one.patches) if one.traced else "not traced: see --model"
-            table.add_row(one.family, one.release, one.word, ids if one.wrong else one.note)
-    console.print(table)
-
-
-def _worth_a_row(outcome: Any) -> bool:
-    from .core.outcome import NOT_NEEDED
-
-    return outcome.status not in NOT_NEEDED
-
-
-class _Console(Console):
-    """A console that leaves it to ``main`` what a reader's leaving means."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-def _console() -> Console:
-    # Piped output is for programs and logs: one line a row, whatever its length.
-    return _Console() if sys.stdout.isatty() else _Console(width=400, no_color=True)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+        print_targets(report, show_all)
 
 
 def _seconds(value: float) -> float:
@@ -670,10 +593,6 @@ def _severities(value: str | None) -> frozenset[str]:
     if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
         raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(SEVERITIES)}, any")
     return frozenset(SEVERITIES) if "any" in names else names
-
-
-def _styled(word: str) -> Text:
-    return Text(word, style=_STYLES.get(word, "red"))
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .errors import MlxPatchesError
+
 
 class Installed(NamedTuple):
     """One installed distribution; ``commit`` only where a direct-url install recorded it."""
@@ -39,10 +41,19 @@ def find(name: str) -> Installed | None:
     The version is the first ``Version:`` line of METADATA, read without the email parser,
     whose import alone takes several milliseconds. A half-removed install leaves a dist-info
     without METADATA, which does not count.
+
+    Raises:
+        MlxPatchesError: METADATA is not text.
     """
     for distribution in importlib.metadata.distributions(name=name):
-        metadata = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        lines = (line for line in metadata.splitlines() if line.startswith("Version:"))
+        try:
+            metadata = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+        except UnicodeDecodeError as error:
+            raise MlxPatchesError(
+                f"the metadata of {name} in {sys.prefix} is not text ({error.reason}): install"
+                " its package again"
+            ) from None
+        lines = (line for line in (metadata or "").splitlines() if line.startswith("Version:"))
         version = next(lines, "")[8:].strip()
         if version:
             break

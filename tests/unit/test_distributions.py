@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from mlx_patches.core import distributions
 from mlx_patches.core.distributions import Installed
+from mlx_patches.core.errors import MlxPatchesError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -86,6 +87,12 @@ def test_dist_info_without_metadata_does_not_count(site):
 def test_metadata_without_a_version_does_not_count(site):
     site.install("fake-lm", metadata="Metadata-Version: 2.1\nName: fake-lm\n")
     assert distributions.find("fake-lm") is None
+
+
+def test_metadata_that_is_no_text_is_one_line(site):
+    (site.install("fake-lm") / "METADATA").write_bytes(b"Name: fake-lm\nVersion: \xff\xfe\n")
+    with pytest.raises(MlxPatchesError, match=r"metadata of fake-lm in .* is not text.* again$"):
+        distributions.find("fake-lm")
 
 
 def test_a_leftover_does_not_hide_what_is_installed(site, tmp_path_factory, monkeypatch):

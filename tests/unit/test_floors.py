@@ -29,7 +29,7 @@ BELOW = {
     "report": {"core", "matrix", "evidence", "activation", "auditing", "lab", "public"},
     "public": {"core", "activation", "auditing"},
 }
-TOP = {"cli", "__main__"}
+TOP = {"cli", "tables", "__main__"}
 
 # What the public modules may import as they are imported.
 AT_ONCE = {

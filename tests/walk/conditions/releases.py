@@ -89,7 +89,7 @@ CONDITIONS = [
         "metadata that is binary is refused",
         "audit",
         where=[EMPTY],
-        error="metadata of a package in .* is not text .*install its package again",
+        error="metadata of .* in .* is not text .*install its package again",
         files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),
     ),
     refused(
