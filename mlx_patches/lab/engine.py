@@ -694,13 +694,27 @@ def unless_refused(make: Any, *arguments: Any) -> list[Any]:
     """What the release makes; NotApplicable where it refuses the kind of cache."""
     try:
         return list(make(*arguments))
-    except NotImplementedError as error:
-        raise NotApplicable(str(error)) from error
-    except ValueError as error:
+    except Exception as error:
+        refusal = _find_refusal(error)
+        if refusal is None:
+            raise
+        raise NotApplicable(str(refusal)) from error
+
+
+def _find_refusal(error: BaseException | None) -> BaseException | None:
+    """The exception in which a release refuses a kind of cache; None where it does not.
+
+    mlx-lm's ``stats`` divides by the time of a batch that was refused, and raises over it.
+    """
+    while error is not None:
+        if isinstance(error, NotImplementedError):
+            return error
         # The engines refuse a kind of cache with these words.
-        if "does not yet support" in str(error) or "is not supported" in str(error):
-            raise NotApplicable(str(error)) from error
-        raise
+        words = ("does not yet support", "is not supported")
+        if isinstance(error, ValueError) and any(one in str(error) for one in words):
+            return error
+        error = error.__context__
+    return None
 
 
 def _having(layer: Any, method: str) -> Any:
