@@ -11,7 +11,7 @@ INSENSITIVE, NOT_BUILT = "insensitive", "not-built"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 DTYPES = (FLOAT32, BFLOAT16)
 CPU, CUDA, METAL = "cpu", "cuda", "metal"
-DEVICES = {CPU: "a CPU", CUDA: "an NVIDIA GPU", METAL: "Metal"}
+DEVICES = {CPU: "a CPU", CUDA: "CUDA", METAL: "Metal"}
 
 # What one scenario saw, the worst first: a family is what its worst cell is.
 NOT_APPLICABLE = "n/a"
