@@ -144,15 +144,18 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     plain = judge(evidence, "mlx-lm", "0.32.2", "qwen3")
     assert branch.metal == ("gated_delta",)
     assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
-    said = "Measured on a CPU; this family has a branch that only Metal takes."
+    said = "Measured on a CPU and CUDA; this family has a branch that only Metal takes."
     assert screen.measured(report_of(branch)) == said
-    assert screen.measured(report_of(plain)).startswith("Measured on a CPU in float32; not on")
+    assert screen.measured(report_of(plain)).startswith(
+        "Measured on a CPU and CUDA in float32; not on"
+    )
     assert "branch" not in screen.measured(report_of(plain))
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
     assert screen.measured(report_of(strange)) == (
         "Not measured; this family has a branch that only Metal takes."
     )
     both = screen.measured(report_of(branch, plain, model=""))
-    assert both == "Measured on a CPU; 1 family has a branch that only Metal takes."
-    assert screen.measured(report_of(plain, model="")) == screen.METAL
+    assert both == "Measured on a CPU and CUDA; 1 family has a branch that only Metal takes."
+    alone = "Measured on a CPU and CUDA in float32; not on Metal."
+    assert screen.measured(report_of(plain, model="")) == alone
     assert all(len(text) <= screen.WIDTH for text in (said, both, screen.METAL))
