@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch
-from mlx_patches.evidence.words import place_of
 from mlx_patches.patches import catalogue
 
 BEGIN = "# -- models: written by tools/measure_matrix.py from tools/evidence/lab --\n"
@@ -81,12 +80,7 @@ def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
         for family, cells in one["without"].items():
             after = one.get("with", {}).get(family, {})
             # Where a set was not measured with the patches, any red cell may need any of them.
-            # Repairs are attributed on a CPU: a scenario needs the same patches on every device.
-            repaired = {
-                place_of(name)[0]
-                for name, was in cells.items()
-                if was + after.get(name, "g") == "rg"
-            }
+            repaired = {name for name, was in cells.items() if was + after.get(name, "g") == "rg"}
             if repaired - needs.get(family, {}).keys():
                 vague.add((distribution, family))
         if "needs" in one:

@@ -7,7 +7,7 @@ The audit, ``recommend``, ``needs`` and the report page take a model's verdict f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from ..evidence.words import (
     RIGHT,
     SEVERITIES,
     WRONG_TEXT,
+    place_of,
     scenario,
     word_of,
 )
@@ -169,10 +170,10 @@ class ModelVerdict:
             "version": self.version,
             "verdict": self.word,
             "repaired_here": self.fate == REPAIRED and not self.open(here),
-            "scenarios": len(self.cells),
-            "wrong": len(self.wrong),
-            "wrong_with_patches": len(self.still),
-            "wrong_here": len(self.open(here)),
+            "scenarios": _scenarios(self.cells),
+            "wrong": _scenarios(self.wrong),
+            "wrong_with_patches": _scenarios(self.still),
+            "wrong_here": _scenarios(self.open(here)),
             "wrong_alone": self.wrong_alone(here),
             "not_applicable": self.inapplicable,
             "patches": list(self.patches),
@@ -259,13 +260,22 @@ def judge(
         version,
         found,
         cells,
-        sum(pair[0] == "n" for pair in pairs.values()),
+        _count(name for name, pair in pairs.items() if pair[0] == "n"),
         tuple(worst_first(dict.fromkeys(patches))),
         traced,
         note,
         tuple(metal),
         tuple(alone),
     )
+
+
+def _count(names: Iterable[str]) -> int:
+    """How many scenarios cells of these names are of: one may have been run on several devices."""
+    return len({place_of(name)[0] for name in names})
+
+
+def _scenarios(cells: Iterable[CellVerdict]) -> int:
+    return _count(cell.name for cell in cells)
 
 
 def severity_of(name: str, said: str) -> str:
@@ -290,19 +300,18 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
     name = name or one.family
     if one.wrong_alone(here):
         text = f"{name} gives wrong text here ({one.release}), also to a request alone"
-        count = len(one.open(here))
-        return (
-            f"{text}; {count} of {len(one.cells)} scenarios of a batch are wrong" if count else text
-        )
+        wrong = _scenarios(one.open(here))
+        total = _scenarios(one.cells)
+        return f"{text}; {wrong} of {total} scenarios of a batch are wrong" if wrong else text
     if one.word == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
     if one.fate == CANNOT_BATCH:
-        total = len(one.cells) + one.inapplicable
+        total = _scenarios(one.cells) + one.inapplicable
         return (
             f"{name} cannot be batched by {one.release}: {one.inapplicable} of {total} scenarios"
             " do not apply to it"
         )
-    count = len(one.cells)
+    count = _scenarios(one.cells)
     if one.word == RIGHT and one.alone:
         return (
             f"{name} is repaired here ({one.release}): as released it gives wrong text, also to a"
@@ -310,21 +319,21 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
         )
     if one.word == RIGHT:
         return f"{name} is right in a batch here ({one.release}): {count} of {count} scenarios"
-    wrong, still, open_ = len(one.wrong), len(one.still), one.open(here)
+    wrong, still, open_ = _scenarios(one.wrong), _scenarios(one.still), one.open(here)
     if not open_:
         return (
             f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"
             " as released, with the patches 0"
         )
     does = effect(open_)
-    if one.fate == RED and here.active and len(open_) == still:
+    if one.fate == RED and here.active and len(open_) == len(one.still):
         return (
             f"{name} {does} in a batch here ({one.release}), with the patches in effect:"
             f" {still} of {count} scenarios"
         )
     return (
-        f"{name} {does} in a batch here ({one.release}): {len(open_)} of {count} scenarios, with"
-        f" the patches {still}"
+        f"{name} {does} in a batch here ({one.release}): {_scenarios(open_)} of {count} scenarios,"
+        f" with the patches {still}"
     )
 
 

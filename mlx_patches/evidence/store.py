@@ -128,7 +128,23 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
                 more = {cell_name(name, *place): cells[name] for name in kept}
                 families[family] = {**families.get(family, {}), **more}
         result[part] = families
+    if "needs" in evidence and "needs" not in other:
+        result["needs"] = _needed_there(evidence["needs"], other)
     return result
+
+
+def _needed_there(needs: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What cells need, with those of another place: repairs are traced on a CPU in float32.
+
+    A scenario that the patches repair on another device needs the same patches there.
+    """
+    place, found = measured_on(other), {family: dict(named) for family, named in needs.items()}
+    for family, pairs in cell_pairs(other).items():
+        named = needs.get(family, {})
+        for name, pair in pairs.items():
+            if pair == "rg" and name in named:
+                found[family][cell_name(name, *place)] = named[name]
+    return found
 
 
 @functools.cache

@@ -54,6 +54,17 @@ def test_the_cells_of_another_place_are_cells_of_the_set(place):
     assert "device" not in found
 
 
+def test_a_cell_needs_the_same_on_another_device(place):
+    """Where nobody traced it there."""
+    other = {"set": "mlx-lm 0.1", "versions": {}, "device": "cuda", "dtype": "float32"}
+    cells = {"merge": "r", "trim": "r"}
+    other |= {"without": {"b": cells}, "with": {"b": dict.fromkeys(cells, "g")}}
+    (place / store.file_name("mlx-lm-0.1", "cuda", "float32")).write_text(json.dumps(other))
+    (found,) = store.load()
+    assert found["needs"]["b"] == {"merge": ["x"], "merge@cuda": ["x"]}
+    assert "b" not in store.needed_patches(found)  # of trim nobody knows
+
+
 def test_what_a_place_could_not_tell_takes_nothing_away(place):
     (found,) = store.load()
     pairs = store.cell_pairs(found)

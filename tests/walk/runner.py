@@ -28,7 +28,9 @@ ERROR_ROWS = 8
 KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 # Says at the end which MLX packages the process has imported.
 WATCH = """
-import atexit, os, sys
+import atexit, os, signal, sys
+# A job in the background of a shell inherits that interruptions are ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def _tell(file=os.environ["WALK_IMPORTS"], process=os.getpid()):
     if os.getpid() == process:
         tops = {name.partition(".")[0] for name in sys.modules}
