@@ -1,7 +1,7 @@
 """The sessions of `make test`, `make test-all` and `make demo`. `nox -l` lists them.
 
-Tags: `quick` is what `make test` runs; `rest` is what `make test-all` runs as well; `single` keeps
-one core busy, so two of them may run at a time.
+Tags: `quick` is what `make test` runs; `rest` is what `make test-all` runs as well; `single` leaves
+a core idle for most of its time, and runs beside the others.
 """
 
 from __future__ import annotations

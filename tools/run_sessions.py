@@ -3,9 +3,9 @@
     python tools/run_sessions.py quick         what `make test` runs
     python tools/run_sessions.py quick rest    what `make test-all` runs
 
-The arguments are tags of noxfile.py. Sessions with the tag `single` keep one core busy: they come
-first, two at a time, and what one prints is shown when it has ended. The others run one after
-another. Every session runs, also after one that failed.
+The arguments are tags of noxfile.py. The sessions run one after another, but for those with the tag
+`single`, which leave a core idle for most of their time: these run beside the others, one at a time,
+and what one prints is shown when it has ended. Every session runs, also after one that failed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 NOX = (sys.executable, "-m", "nox")
 SINGLE = "single"
-AT_A_TIME = 2
 
 
 class Result(NamedTuple):
@@ -37,14 +35,16 @@ def main() -> None:
     count, started = len(names) + len(single), time.monotonic()
     results: list[Result] = []
     if single:
-        print(f"\n== first, {AT_A_TIME} at a time: {', '.join(single)}", flush=True)
-    for result in two_at_a_time(single):
-        results.append(result)
-        print(f"\n== {len(results)} of {count}: {result.name}; {minutes(started)} so far")
-        print(result.printed, flush=True)
-    for name in names:
-        print(f"\n== {len(results) + 1} of {count}: {name}; {minutes(started)} so far", flush=True)
-        results.append(run(name))
+        print(f"\n== beside the others: {', '.join(single)}", flush=True)
+    with ThreadPoolExecutor(1) as beside:
+        waiting = [beside.submit(run, name, quiet=True) for name in single]
+        for name in names:
+            far = f"{len(results)} of {count} done, {minutes(started)} so far"
+            print(f"\n== {name}; {far}", flush=True)
+            results.append(run(name))
+            while waiting and waiting[0].done():
+                results.append(shown(waiting.pop(0).result()))
+        results += [shown(one.result()) for one in waiting]
     print()
     for result in results:
         word = "passed" if result.passed else "FAILED"
@@ -53,6 +53,12 @@ def main() -> None:
     print(f"{len(results) - failed} passed, {failed} failed")
     print(f"{minutes(started)} in all")
     sys.exit(1 if failed else 0)
+
+
+def shown(result: Result) -> Result:
+    """Print what a session printed that ran beside others."""
+    print(f"\n== {result.name}\n{result.printed}", flush=True)
+    return result
 
 
 def sessions(tags: list[str]) -> tuple[list[str], list[str]]:
@@ -64,13 +70,6 @@ def sessions(tags: list[str]) -> tuple[list[str], list[str]]:
     for one in json.loads(done.stdout):
         (single if SINGLE in one["tags"] else names).append(one["session"])
     return names, single
-
-
-def two_at_a_time(names: list[str]) -> Iterator[Result]:
-    """Run sessions side by side; each as it ends."""
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        for done in as_completed([pool.submit(run, name, quiet=True) for name in names]):
-            yield done.result()
 
 
 def run(name: str, quiet: bool = False) -> Result:
