@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import subprocess
 import sys
 import tempfile
@@ -105,14 +107,29 @@ def make(
             *(*package, *extra),
         ],
     ]
-    folder.mkdir(parents=True, exist_ok=True)
     left_out = [name for name in NEVER if name not in one.keeps]
-    overrides.write_text("".join(f"{name}; python_version < '3'\n" for name in left_out))
-    for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{one.name}: {done.stderr.strip()[-500:]}")
+    text = "".join(f"{name}; python_version < '3'\n" for name in left_out)
+    wanted = json.dumps([steps, text, (ROOT / "pyproject.toml").read_text()])
+    stamp = folder / "made.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if stamp.exists() and stamp.read_text() == wanted:
+            return python
+        overrides.write_text(text)
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(f"{one.name}: {done.stderr.strip()[-500:]}")
+        stamp.write_text(wanted)
     return python
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing an environment: sessions that run beside each other."""
+    with open(folder / "making.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
