@@ -3,9 +3,9 @@
     python tools/run_sessions.py quick         what `make test` runs
     python tools/run_sessions.py quick rest    what `make test-all` runs
 
-The arguments are tags of noxfile.py. The sessions run one after another. Those with the tag `single`
-leave a core idle for most of their time: they run beside the others, one at a time, and what one
-prints is shown when it has ended. Every session runs, also after one that failed.
+The arguments are tags of noxfile.py. The sessions run one after another. Those with the tag
+`single` leave a core idle for most of their time: they run beside the others, one at a time, and
+what one prints is shown when it has ended. Every session runs, also after one that failed.
 """
 
 from __future__ import annotations
