@@ -152,7 +152,17 @@ CONDITIONS = [
         "--model",
         "qwen3",
         first=r"qwen3 is right in a batch here \(mlx-",
-        where=WITH_MLX,
+        where=[MLX_LM, MLX_VLM],
+    ),
+    command(
+        "where the generator mixes processors up no model is right",
+        "audit",
+        "--model",
+        "qwen3",
+        code=1,
+        first=r"qwen3 gives wrong text in a batch here \(mlx-lm 0.31.3\): 1 of ",
+        also="processor-rows",
+        where=[OLDER, VLLM_MLX],
     ),
     command(
         "a model that is right is right in a line",
@@ -162,7 +172,7 @@ CONDITIONS = [
         "-q",
         first=r"qwen3 is right in a batch here",
         rows=2,
-        where=WITH_MLX,
+        where=[MLX_LM, MLX_VLM],
     ),
     command(
         "a model that is wrong says what to type",
