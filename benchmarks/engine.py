@@ -241,8 +241,7 @@ def timed(
 ) -> Run:
     """The medians of several runs.
 
-    Python adapts to a class that has changed in the class's first calls: a run before them is not
-    timed.
+    The first run is not timed: in it Python adapts to the classes that the patches have changed.
     """
     _, *runs = [run(model, prompts, steps, clock) for _ in range(1 + RUNS)]
     return Run(*map(statistics.median, zip(*runs, strict=True)))

@@ -35,7 +35,7 @@ PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
 _NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
 
 
-def _host(value: str | None) -> str | None:
+def _host(context: Any, parameter: Any, value: str | None) -> str | None:
     """The name of a host's distribution.
 
     Raises:
@@ -47,6 +47,11 @@ def _host(value: str | None) -> str | None:
         return None
     if not canonical(value).strip("- "):
         raise click.BadParameter("it needs the name of a distribution")
+    return quoted(value)
+
+
+def _quoted(context: Any, parameter: Any, value: str) -> str:
+    """A name as a message can repeat it."""
     return quoted(value)
 
 
@@ -63,7 +68,7 @@ def cli() -> None:
 @click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
 @click.option(
     "--host",
-    callback=lambda context, parameter, value: _host(value),
+    callback=_host,
     metavar="DISTRIBUTION",
     help="Say what to do for this host server.",
 )
@@ -152,7 +157,7 @@ def _measured(model: str | None) -> dict[str, dict[str, Any]]:
 @click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
 @click.option(
     "--host",
-    callback=lambda context, parameter, value: _host(value),
+    callback=_host,
     metavar="DISTRIBUTION",
     help="A host server.",
 )
@@ -165,7 +170,7 @@ def report(model: str | None, host: str | None) -> None:
 
 
 @cli.command()
-@click.argument("patch", callback=lambda context, parameter, value: quoted(value))
+@click.argument("patch", callback=_quoted)
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, where upstream stands and when it retires."""
     from .auditing.sound import session_of_readable
@@ -247,9 +252,7 @@ def list_patches(profile: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument(
-    "name", callback=lambda context, parameter, value: quoted(value), metavar="PATCH|MODEL"
-)
+@click.argument("name", callback=_quoted, metavar="PATCH|MODEL")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
@@ -427,14 +430,14 @@ def lab(
 @cli.command()
 @click.option(
     "--model",
-    callback=lambda context, parameter, value: quoted(value),
+    callback=_quoted,
     required=True,
     metavar="TYPE",
     help="A model type.",
 )
 @click.option(
     "--host",
-    callback=lambda context, parameter, value: _host(value),
+    callback=_host,
     metavar="DISTRIBUTION",
     help="Only what this installed host admits.",
 )
@@ -468,7 +471,7 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
 @cli.command()
 @click.option(
     "--host",
-    callback=lambda context, parameter, value: _host(value),
+    callback=_host,
     metavar="DISTRIBUTION",
     help="Only in processes of this installed host.",
 )

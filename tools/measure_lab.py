@@ -160,8 +160,7 @@ def measure(
 ) -> None:
     """Add to a set's evidence the parts that it lacks, or some cells of them."""
     file = file_of(one, place)
-    fresh_file: dict[str, Any] = {"set": one.name, **place.facts}
-    evidence = json.loads(file.read_text()) if file.exists() else fresh_file
+    evidence = evidence_of(one, place) or {"set": one.name, **place.facts}
     todo = [part for part in parts if again or part not in evidence]
     if only.families:
         known = evidence.get("without", {})
@@ -203,21 +202,21 @@ def take(file: Path, again: bool = False) -> str:
     if sent["set"] not in sets:
         raise SystemExit(f"{file}: {sent['set']} is not in tools/release_sets.toml")
     place = Place(*store.measured_on(sent))
-    known = file_of(sets[sent["set"]], place)
-    before = json.loads(known.read_text()) if known.exists() else {}
-    if reason := not_taken(before or plain_evidence(sets[sent["set"]]), sent):
+    one = sets[sent["set"]]
+    before = evidence_of(one, place)
+    if reason := not_taken(before or evidence_of(one), sent):
         raise SystemExit(f"{file}: {reason}")
     held = sorted(before.get("without", {}).keys() & sent["without"].keys())
     if held and not again:
         raise SystemExit(f"{file}: measured before: {few(held)}; --again replaces that")
     EVIDENCE.mkdir(parents=True, exist_ok=True)
-    known.write_text(json.dumps(joined(before, sent), indent=1) + "\n")
+    file_of(one, place).write_text(json.dumps(joined(before, sent), indent=1) + "\n")
     return f"{sent['set']}, {', '.join(place)}: took {few(sent['without'])}"
 
 
-def plain_evidence(one: ReleaseSet) -> dict[str, Any]:
-    """A set's evidence of a CPU in float32; empty where there is none."""
-    file = file_of(one)
+def evidence_of(one: ReleaseSet, place: Place = PLAIN) -> dict[str, Any]:
+    """A set's evidence of one place; empty where there is none."""
+    file = file_of(one, place)
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return found
 

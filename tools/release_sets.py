@@ -113,7 +113,7 @@ def make(
     stamp = folder / "made.json"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        if stamp.exists() and stamp.read_text() == wanted:
+        if python.exists() and stamp.exists() and stamp.read_text() == wanted:
             return python
         overrides.write_text(text)
         for step in steps:
@@ -126,7 +126,7 @@ def make(
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing an environment: sessions that run beside each other."""
+    """Hold the lock of an environment: sessions that run beside each other may want one."""
     with open(folder / "making.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -170,10 +170,10 @@ class ModelVerdict:
             "version": self.version,
             "verdict": self.word,
             "repaired_here": self.fate == REPAIRED and not self.open(here),
-            "scenarios": _scenarios(self.cells),
-            "wrong": _scenarios(self.wrong),
-            "wrong_with_patches": _scenarios(self.still),
-            "wrong_here": _scenarios(self.open(here)),
+            "scenarios": _count_scenarios(self.cells),
+            "wrong": _count_scenarios(self.wrong),
+            "wrong_with_patches": _count_scenarios(self.still),
+            "wrong_here": _count_scenarios(self.open(here)),
             "wrong_alone": self.wrong_alone(here),
             "not_applicable": self.inapplicable,
             "patches": list(self.patches),
@@ -260,7 +260,7 @@ def judge(
         version,
         found,
         cells,
-        _count(name for name, pair in pairs.items() if pair[0] == "n"),
+        _count_names(name for name, pair in pairs.items() if pair[0] == "n"),
         tuple(worst_first(dict.fromkeys(patches))),
         traced,
         note,
@@ -269,13 +269,14 @@ def judge(
     )
 
 
-def _count(names: Iterable[str]) -> int:
+def _count_names(names: Iterable[str]) -> int:
     """How many scenarios cells of these names are of: one may have been run on several devices."""
     return len({place_of(name)[0] for name in names})
 
 
-def _scenarios(cells: Iterable[CellVerdict]) -> int:
-    return _count(cell.name for cell in cells)
+def _count_scenarios(cells: Iterable[CellVerdict]) -> int:
+    """How many scenarios these cells are of."""
+    return _count_names(cell.name for cell in cells)
 
 
 def severity_of(name: str, said: str) -> str:
@@ -300,18 +301,18 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
     name = name or one.family
     if one.wrong_alone(here):
         text = f"{name} gives wrong text here ({one.release}), also to a request alone"
-        wrong = _scenarios(one.open(here))
-        total = _scenarios(one.cells)
+        wrong = _count_scenarios(one.open(here))
+        total = _count_scenarios(one.cells)
         return f"{text}; {wrong} of {total} scenarios of a batch are wrong" if wrong else text
     if one.word == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
     if one.fate == CANNOT_BATCH:
-        total = _scenarios(one.cells) + one.inapplicable
+        total = _count_scenarios(one.cells) + one.inapplicable
         return (
             f"{name} cannot be batched by {one.release}: {one.inapplicable} of {total} scenarios"
             " do not apply to it"
         )
-    count = _scenarios(one.cells)
+    count = _count_scenarios(one.cells)
     if one.word == RIGHT and one.alone:
         return (
             f"{name} is repaired here ({one.release}): as released it gives wrong text, also to a"
@@ -319,7 +320,7 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
         )
     if one.word == RIGHT:
         return f"{name} is right in a batch here ({one.release}): {count} of {count} scenarios"
-    wrong, still, open_ = _scenarios(one.wrong), _scenarios(one.still), one.open(here)
+    wrong, still, open_ = _count_scenarios(one.wrong), _count_scenarios(one.still), one.open(here)
     if not open_:
         return (
             f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"
@@ -332,8 +333,8 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
             f" {still} of {count} scenarios"
         )
     return (
-        f"{name} {does} in a batch here ({one.release}): {_scenarios(open_)} of {count} scenarios,"
-        f" with the patches {still}"
+        f"{name} {does} in a batch here ({one.release}): {_count_scenarios(open_)} of {count}"
+        f" scenarios, with the patches {still}"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx_patches
 from mlx_patches.lab import LabModel, engine
+from mlx_patches.lab.held import arrays
 
 # What makes Python wait for an array's value.
 READS = ("tolist", "item", "__bool__", "__int__", "__float__", "__format__", "__repr__")
@@ -112,30 +113,6 @@ def nodes(outputs: Any, folder: Path) -> Counter[str]:
     lines = file.read_text().splitlines()
     names = [line.split('label ="')[1] for line in lines if "shape=rectangle" in line]
     return Counter(name.split('"')[0] for name in names)
-
-
-def arrays(held: Any) -> list[Any]:
-    """Every array that a cache, or a list of them, holds; each once."""
-    import mlx.core as mx
-
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-    stack = [held]
-    while stack:
-        one = stack.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, mx.array):
-            found[id(one)] = one
-        elif isinstance(one, dict):
-            stack += one.values()
-        elif isinstance(one, (list, tuple)):
-            stack += one
-        elif type(one).__module__.startswith((*RELEASES, "mlx_patches")):
-            stack += getattr(one, "__dict__", {}).values()
-            stack += [getattr(one, name, None) for name in getattr(one, "__slots__", ())]
-    return list(found.values())
 
 
 class Batch:

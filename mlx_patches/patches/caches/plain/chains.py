@@ -35,7 +35,7 @@ def tie_counts(cache: Any) -> None:
     """
     import mlx.core as mx
 
-    held = cache.__dict__
+    held = cache.__dict__  # not through handles: nobody keeps these
     keys, counts = cache.keys, [held["offset"], held["left_padding"]]
     if not hasattr(mx, "depends"):  # MLX below 0.29.2
         mx.async_eval(*counts)

@@ -28,6 +28,7 @@ def make_state(extra: tuple[str, ...]) -> Factory:
 
         @functools.wraps(get)
         def save(cache: Any) -> Any:
+            # ``is_empty``, without a call: engines ask every layer after each piece of a prompt.
             return save_empty(cache, extra) if cache.keys is None else get(cache)
 
         def restore(cache: Any, saved: Any) -> None:
