@@ -82,6 +82,7 @@ SCENARIOS = {
     "quantized-4": Scenario("4-bit keys and values"),
     "engine": Scenario("the release's own batch engine"),
     "processors": Scenario("logits processors of some requests"),
+    "max-kv-size": Scenario("max_kv_size in a batch"),
     "growth": Scenario("memory over many tokens", MEMORY),
     "cache-dtype": Scenario("the caches' dtype as a request joins", MEMORY),
     "batch-generate": Scenario("batch_generate"),

@@ -413,7 +413,11 @@ def _setting(model: LabModel, *names: str) -> Any:
 
 
 def generate(
-    model: LabModel, prompts: Sequence[Sequence[int]], late: Sequence[int], count: int
+    model: LabModel,
+    prompts: Sequence[Sequence[int]],
+    late: Sequence[int],
+    count: int,
+    **options: Any,
 ) -> list[list[Said]]:
     """What the release's own batch generator says, greedily, row by row.
 
@@ -421,8 +425,24 @@ def generate(
         prompts: token ids, a row each; inserted together.
         late: one more prompt, inserted when the others have said a few tokens.
         count: how many tokens each row says.
+        options: of the generator.
     """
-    return unless_refused(_generated, speaker(model, count), prompts, late, count)
+    return unless_refused(_generated, speaker(model, count, **options), prompts, late, count)
+
+
+def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
+    """Makes a row's caches as the release does for a request with ``max_kv_size``.
+
+    Raises:
+        NotApplicable: the release's batches know no such limit, or the model ignores it.
+    """
+    generator = getattr(_generate_module(model), "BatchGenerator", None)
+    if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
+        raise NotApplicable("the release's batch generator takes no max_kv_size")
+    if hasattr(model.module, "make_cache"):
+        raise NotApplicable("the model makes its own caches, whatever max_kv_size is")
+    make = importlib.import_module(f"{_package(model.family)}.models.cache").make_prompt_cache
+    return lambda: list(make(model.module, max_kv_size=size))
 
 
 def speaker(model: LabModel, count: int, **options: Any) -> Any:

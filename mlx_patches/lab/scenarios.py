@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..evidence.words import FLOAT32, GREEN, RED
@@ -33,6 +33,8 @@ PIECE = 7
 # cut now and then is not, where a span is as long as it takes: patches cut at every 32nd position.
 CUT = 32
 SPAN = CUT + 1
+# Smaller than the texts of LENGTHS grow to, larger than the first tokens that caches keep.
+SMALL_CACHE = 12
 # Turn at which a row comes, how many tokens it says, whether it has a logits processor. One
 # without leaves before one with it comes, and another comes while that one's prompt is read.
 PROCESSED = ((0, 3, False), (0, 9, False), (5, 7, True), (6, 6, False))
@@ -350,6 +352,21 @@ def cache_dtype(model: LabModel) -> Cell:
             said = f"layer {index}: {', '.join(sorted(other))} beside {', '.join(sorted(kinds))}"
             return Cell(RED, f"{said}, which it has alone")
     return Cell(GREEN, "each layer keeps the dtype that it has alone", 0.0)
+
+
+@scenario("max-kv-size")
+def max_kv_size(model: LabModel) -> Cell:
+    """Rows that outgrow ``max_kv_size`` in the release's batch generator, against each row alone.
+
+    Alone means what the release's ``stream_generate`` does: ``make_prompt_cache`` of that size.
+    """
+    limited = replace(model, make_cache=engine.limited_caches(model, SMALL_CACHE))
+    rows = rows_of(model, LENGTHS)
+    count = SMALL_CACHE + 2
+    first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
+    said = engine.generate(model, [first, second], late, count, max_kv_size=SMALL_CACHE)
+    expected = [alone(limited, prompt, count) for prompt in (first, second, late)]
+    return spoken(said, expected, model.tolerance)
 
 
 @scenario("batch-generate")

@@ -22,7 +22,7 @@ _CATALOGUE = (
     ("batch-rotating-extract", "caches.rotating:BATCH_ROTATING_EXTRACT", "mlx-lm"),
     ("rotating-merge", "caches.rotating:ROTATING_MERGE", ""),
     ("rotating-last-piece", "caches.rotating_last_piece", ""),
-    ("rotating-keep", "caches.rotating_keep", "mlx-lm"),
+    ("rotating-keep", "caches.rotating_keep", ""),
     ("cachelist-state", "caches.lists:CACHELIST_STATE", ""),
     ("arrays-restored", "caches.recurrent.state:ARRAYS_RESTORED", "mlx-lm"),
     ("recurrent-extract", "caches.recurrent.extract:RECURRENT_EXTRACT", "mlx-lm"),

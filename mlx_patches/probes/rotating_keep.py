@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Any
 
 from ..core.patch import Target
@@ -12,10 +13,13 @@ from .offset_alias import cache_of
 WINDOW, KEEP = 8, 2
 _LENGTHS = (3, 8, 13)
 _STEPS = 2 * WINDOW
+_VOCABULARY = 64
 
 
 def probe(target: Target) -> Result:
-    """Red where a row sees other tokens than alone."""
+    """Red where a row attends to other tokens than alone."""
+    if target.module == "mlx_lm.generate":
+        return probe_generator(target)
     import mlx.core as mx
 
     caches = importlib.import_module(target.module)
@@ -48,3 +52,68 @@ def row_of(caches: Any, length: int, one_piece: bool) -> Any:
     for piece in [tokens] if one_piece else mx.split(tokens, length, axis=2):
         row.update_and_fetch(piece, piece)
     return row
+
+
+def probe_generator(target: Target) -> Result:
+    """Red where a row of the batch generator attends to other tokens than alone."""
+    generate = importlib.import_module(target.module)
+    generator = getattr(generate, "BatchGenerator", None)
+    if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
+        raise NotApplicable("the release's batch generator takes no max_kv_size")
+    if target.name == "_make_cache" and hasattr(generator, "_make_new_cache"):
+        raise NotApplicable("the release's batch generator does not call it")
+    model = _Attending()
+    prompts = [list(range(1, length + 1)) for length in _LENGTHS]
+    make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
+    alone = [model.attended_alone(prompt, make(model, WINDOW)) for prompt in prompts]
+    model.steps.clear()
+    batch = generator(model, max_tokens=_STEPS, max_kv_size=WINDOW)
+    batch.insert(prompts)
+    # A generator computes a step ahead, and leaves out the last one.
+    while len(model.steps) < _STEPS - 2:
+        batch.next()
+    for number, wanted in enumerate(alone):
+        for step in model.steps:
+            newest = step[number][-1]
+            if step[number] != wanted[newest]:
+                return Result(True, f"{newest} tokens: {step[number]}, not {wanted[newest]}")
+    return Result(False, "each row sees its first tokens and its newest")
+
+
+class _Attending:
+    """A model that says the token after the last one.
+
+    ``steps`` has the tokens that each row attended to, in order, for each decode step.
+    """
+
+    layers = (None,)
+
+    def __init__(self) -> None:
+        self.steps: list[list[list[int]]] = []
+
+    def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
+        import mlx.core as mx
+
+        new = tokens[:, None, :, None].astype(mx.float32)
+        mask = cache[0].make_mask(tokens.shape[1])
+        held = cache[0].update_and_fetch(new, new)[0][:, 0, :, 0]
+        if tokens.shape[1] == 1:
+            on = mx.ones_like(held) if mask is None else mask.reshape(-1, held.shape[1])
+            rows = zip(held.tolist(), mx.broadcast_to(on, held.shape).tolist(), strict=True)
+            self.steps.append(
+                [
+                    sorted(int(key) for key, attended in zip(*row, strict=True) if attended)
+                    for row in rows
+                ]
+            )
+        return mx.eye(_VOCABULARY)[(tokens + 1) % _VOCABULARY] * 10.0
+
+    def attended_alone(self, prompt: list[int], cache: list[Any]) -> dict[int, list[int]]:
+        """For each token that the row decodes alone, the tokens that its step attends to."""
+        import mlx.core as mx
+
+        self.steps.clear()
+        self(mx.array([prompt[:-1]]), cache=cache)
+        for token in range(prompt[-1], prompt[-1] + _STEPS + 2):
+            self(mx.array([[token]]), cache=cache)
+        return {row[-1]: row for (row,) in self.steps}

@@ -6,30 +6,53 @@ import importlib
 
 import pytest
 
+from mlx_patches.core.packages import package_of
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 
-from .conftest import installed
+from .conftest import is_tested
 
-pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
 PATCHES = ("rotating-merge", "batch-rotating-extract", "rotating-last-piece", "rotating-keep")
 WINDOW = 12
 
 
+# Each release's caches, and a family of plain attention beside them.
+MODELS = {"mlx-lm": "qwen3", "mlx-vlm": "qwen2"}
+
+
+@pytest.fixture(params=MODELS)
+def distribution(request):
+    if not is_tested(request.param):
+        pytest.skip(f"tests of {request.param}")
+    return request.param
+
+
 @pytest.fixture
-def release(ungated):
-    module = importlib.import_module("mlx_lm.models.cache")
-    if not hasattr(module.BatchRotatingKVCache, "merge"):
-        pytest.skip("this release does not merge caches")
+def release(distribution, ungated):
+    module = importlib.import_module(f"{package_of(distribution)}.models.cache")
+    kind = getattr(module, "BatchRotatingKVCache", None)
+    if kind is None or kind.__module__ != module.__name__ or not hasattr(kind, "merge"):
+        pytest.skip("this release has no rotating caches of its own that merge")
     for name in PATCHES:
         ungated(catalogue.builtin().get(name))
     return module
 
 
 @pytest.fixture
-def model():
-    return build(Family("mlx-lm", "qwen3")).module
+def model(distribution):
+    lab = build(Family(distribution, MODELS[distribution]))
+    return Model(lab)
+
+
+class Model:
+    """A lab's model, called as models of mlx-lm are."""
+
+    def __init__(self, lab):
+        self.call, self.layers = lab.call, lab.make_cache()
+
+    def __call__(self, tokens, cache):
+        return self.call(tokens, cache)
 
 
 def rows_of(release, model, *lengths, keep=4):
@@ -44,8 +67,8 @@ def rows_of(release, model, *lengths, keep=4):
     return rows
 
 
-def merged(rows):
-    kind = importlib.import_module("mlx_lm.models.cache").BatchRotatingKVCache
+def merged(release, rows):
+    kind = release.BatchRotatingKVCache
     return [kind.merge(list(layers)) for layers in zip(*rows, strict=True)]
 
 
@@ -61,19 +84,22 @@ def step(model, batch, rows, tokens):
 
 def test_rows_outgrow_their_window_as_alone(release, model):
     lengths = (2, WINDOW - 1, WINDOW, 30)
-    rows, batch = rows_of(release, model, *lengths), merged(rows_of(release, model, *lengths))
+    rows, batch = (
+        rows_of(release, model, *lengths),
+        merged(release, rows_of(release, model, *lengths)),
+    )
     for number in range(3 * WINDOW):
         step(model, batch, rows, [number % 50 + one for one in range(len(rows))])
 
 
 def test_rows_leave_and_join(release, model):
-    rows, batch = rows_of(release, model, 5, 30), merged(rows_of(release, model, 5, 30))
+    rows, batch = rows_of(release, model, 5, 30), merged(release, rows_of(release, model, 5, 30))
     for number in range(WINDOW):
         step(model, batch, rows, [number, number + 1])
     for layer in batch:
         layer.filter([1])
     more = rows_of(release, model, 3, 14)
-    joining = merged(rows_of(release, model, 3, 14))
+    joining = merged(release, rows_of(release, model, 3, 14))
     step(model, joining, more, [8, 9])
     for layer, other in zip(batch, joining, strict=True):
         layer.extend(other)
@@ -82,7 +108,7 @@ def test_rows_leave_and_join(release, model):
         step(model, batch, rows, [number, number + 1, number + 2])
     taken = [layer.extract(2) for layer in batch]
     assert [row.keep for row in taken] == [4] * len(taken)
-    again = merged([rows[0], taken])
+    again = merged(release, [rows[0], taken])
     for number in range(WINDOW):
         step(model, again, [rows[0], rows[2]], [number, number + 3])
 
@@ -95,7 +121,10 @@ def test_a_prompt_with_history_is_read_in_pieces(release, model, pieces):
     if not hasattr(release.BatchRotatingKVCache, "finalize"):
         pytest.skip("this release pads no prompt on the right")
     lengths, prompts = (4, 11, 30), ([7, 8, 9], [5], [3, 4])
-    rows, batch = rows_of(release, model, *lengths), merged(rows_of(release, model, *lengths))
+    rows, batch = (
+        rows_of(release, model, *lengths),
+        merged(release, rows_of(release, model, *lengths)),
+    )
     padded = mx.array([prompt + [0] * (3 - len(prompt)) for prompt in prompts])
     for layer in batch:
         layer.prepare(
@@ -119,7 +148,7 @@ def test_a_prompt_with_history_is_read_in_pieces(release, model, pieces):
 
 def test_rows_that_keep_nothing_are_the_release_s(release, model):
     rows = rows_of(release, model, 5, 30, keep=0)
-    batch = merged(rows_of(release, model, 5, 30, keep=0))
+    batch = merged(release, rows_of(release, model, 5, 30, keep=0))
     assert [layer.keep for layer in batch] == [0] * len(batch)
     for number in range(2 * WINDOW):
         step(model, batch, rows, [number, number + 1])
@@ -128,7 +157,7 @@ def test_rows_that_keep_nothing_are_the_release_s(release, model):
 def test_a_step_reads_nothing_from_the_device(release, model, device_reads):
     import mlx.core as mx
 
-    batch = merged(rows_of(release, model, 5, 30))
+    batch = merged(release, rows_of(release, model, 5, 30))
     device_reads.clear()
     for number in range(2 * WINDOW):
         model(mx.array([[number], [number]]), cache=batch)

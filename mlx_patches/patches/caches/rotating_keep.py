@@ -3,14 +3,18 @@
 Why
     ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens, to which
     attention clings. ``BatchRotatingKVCache`` has no such place: a row that outgrows its window
-    loses them, and its text drifts from what it says alone.
+    loses them, and its text drifts from what it says alone. The batch generator up to mlx-lm
+    0.31.3 makes its caches without ``keep``, where ``make_prompt_cache`` makes them with it.
 How
     A batch remembers ``keep`` of its rows. Before columns are lost, the first tokens of the rows
     that would lose them are moved behind those: in order of age they stay the oldest. A decode
     step moves one column, a piece of a prompt as many as are kept; nothing is read from the
-    device, and a batch without ``keep`` or with room left is the release's own.
+    device, and a batch without ``keep`` or with room left is the release's own. The generator's
+    caches get the ``keep`` that ``make_prompt_cache`` gives the same model; one with
+    ``make_cache`` is left alone.
 Upstream
-    Not fixed in mlx-lm 0.32.2.
+    mlx-lm 0.32.0 makes the generator's caches with ``make_prompt_cache``. The batch cache is not
+    fixed in mlx-lm 0.32.2.
 Retire when
     mlx-lm's ``BatchRotatingKVCache`` keeps first tokens.
 """
@@ -18,11 +22,15 @@ Retire when
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Attribute, Patch, Target, around
 
+_PLACES = (("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache"))
 _BATCH = "BatchRotatingKVCache"
 
 
@@ -114,6 +122,39 @@ def move_kept(cache: Any, lost: int) -> None:
     cache.keys, cache.values = moved(cache.keys), moved(cache.values)
 
 
+def mask_with_keep(
+    make: Callable[..., Any],
+    cache: Any,
+    N: int,
+    window_size: int | None = None,
+    return_array: bool = False,
+) -> Any:
+    """The mask (rows, 1, N, columns) of a piece of a prompt, whose rows see their first tokens.
+
+    Only where the release masks a row alone in this way, from mlx-vlm 0.7.2 on: the kept tokens
+    and the newest share the window.
+    """
+    keep = read_keep(cache)
+    own = window_size in (None, cache.max_size)
+    if N == 1 or not keep or not own or not masks_keep_alone(type(cache).__module__):
+        return make(cache, N, window_size=window_size, return_array=return_array)
+    import mlx.core as mx
+
+    causal, newest = (
+        make(cache, N, window_size=size, return_array=True)
+        for size in (2 * cache.max_size + N, cache.max_size - keep)
+    )
+    kept = mx.cumsum(causal[..., -1:, :].astype(mx.int32), axis=-1) <= keep
+    return causal & (kept | newest)
+
+
+@functools.cache
+def masks_keep_alone(module: str) -> bool:
+    """Whether the module's cache of one row masks its kept tokens."""
+    alone = getattr(sys.modules[module], "RotatingKVCache", None)
+    return alone is not None and "keep" in inspect.unwrap(alone.make_mask).__code__.co_names
+
+
 def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
     """A batch of rows that keeps the first tokens which all of them keep."""
     keeps = {row.keep for row in caches}
@@ -164,20 +205,52 @@ def extended(extend: Callable[..., Any], cache: Any, other: Any) -> Any:
     return extend(cache, other)
 
 
+def make_row_with_keep(make: Callable[..., list[Any]], generator: Any) -> list[Any]:
+    """The caches of a generator's new row, a layer each."""
+    return with_keep(make(generator), generator.model, generator.max_kv_size)
+
+
+def make_batch_with_keep(
+    make: Callable[..., list[Any]],
+    model: Any,
+    left_padding: Any,
+    max_kv_size: int | None = None,
+    *args: Any,
+) -> list[Any]:
+    """The caches of a left-padded batch, a layer each."""
+    caches = make(model, left_padding, *([] if max_kv_size is None else [max_kv_size]), *args)
+    return with_keep(caches, model, max_kv_size)
+
+
+def with_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any]:
+    """New caches of this size, which keep the tokens that the release's own keep alone."""
+    if max_kv_size is None or hasattr(model, "make_cache"):
+        return caches
+    from mlx_lm.models.cache import make_prompt_cache
+
+    for layer, own in zip(caches, make_prompt_cache(model, max_kv_size), strict=True):
+        if hasattr(layer, "keep") and layer.keep == 0:
+            layer.keep = getattr(own, "keep", 0)
+    return caches
+
+
 PATCH = Patch(
     id="rotating-keep",
     summary="a batch with max_kv_size forgets the first tokens that each row keeps alone",
     targets=(
-        Target(
-            "mlx-lm",
-            "mlx_lm.models.cache",
-            f"{_BATCH}.keep",
-            lambda original: Attribute("keep", read_keep),
-            body=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
-            adds=True,
+        *(
+            Target(
+                *place,
+                f"{_BATCH}.keep",
+                lambda original: Attribute("keep", read_keep),
+                body=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
+                adds=True,
+            )
+            for place in _PLACES
         ),
         *(
-            Target("mlx-lm", "mlx_lm.models.cache", f"{_BATCH}.{name}", around(wrapper))
+            Target(*place, f"{_BATCH}.{name}", around(wrapper))
+            for place in _PLACES
             for name, wrapper in (
                 ("_update_in_place", stepped),
                 ("_update_concat", joined),
@@ -187,6 +260,14 @@ PATCH = Patch(
                 ("extend", extended),
             )
         ),
+        Target(*_PLACES[1], f"{_BATCH}.make_mask", around(mask_with_keep)),
+        Target(
+            "mlx-lm",
+            "mlx_lm.generate",
+            "BatchGenerator._make_new_cache",
+            around(make_row_with_keep),
+        ),
+        Target("mlx-lm", "mlx_lm.generate", "_make_cache", around(make_batch_with_keep)),
     ),
     probe="mlx_patches.probes.rotating_keep:probe",
     module=__name__,
