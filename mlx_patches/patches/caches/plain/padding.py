@@ -1,4 +1,4 @@
-"""Keep NaN in padding columns from reaching the tokens of its row."""
+"""Keep NaN in padding columns from reaching their row's tokens."""
 
 from __future__ import annotations
 
