@@ -111,10 +111,10 @@ PADDING_NAN = Patch(
         Keys and values are made zero at left-padding columns where they enter the cache: one
         ``where`` for each, in the pieces of a prompt that reach into the padding of a row. A
         batch without padding, a later piece and a decode step get no operation. Columns of real
-        tokens are not changed, and padding columns have the weight 0, so a row without NaN stays
-        the same bit for bit.
+        tokens are not changed, and padding columns have the weight 0, so a row of finite values
+        stays the same bit for bit.
     Upstream
-        Live in every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
         The caches, or the models, keep padding columns finite.
     """,
