@@ -1,1 +1,1 @@
-"""One module for each defect, grouped by the distribution that has it."""
+"""The built-in patches, grouped by what they repair: caches, masks, positions, servers, hosts."""

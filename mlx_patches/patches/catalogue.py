@@ -1,7 +1,7 @@
-"""Every patch of ours, in the order in which they stack at a shared site: the first is innermost.
+"""The built-in patches, in the order in which they stack at a shared site, innermost first.
 
-One line a patch: its id, where it is declared below this package (``module`` or
-``module:NAME``), and the one distribution that it is about, empty for several. A patch of a
+One line per patch: its id, where it is declared below this package (``module`` or
+``module:NAME``), and the distribution that it changes, empty for several. A patch of a
 distribution that is not installed is never imported.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..core.registry import Entry, Registry
 
-# What each patch changes, for start-up: written by tools/write_docs.py.
+# The targets of each patch, so that start-up need not import it. Written by tools/write_docs.py.
 DECLARATIONS = Path(__file__).parent / "declarations.json"
 
 _CATALOGUE = (
@@ -132,7 +132,7 @@ _CATALOGUE = (
 
 
 def builtin() -> Registry:
-    """A registry of our own patches."""
+    """A registry of the built-in patches."""
     return Registry(
         {
             id_: Entry(f"{__package__}.{place}", distribution)

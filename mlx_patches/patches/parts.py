@@ -1,4 +1,4 @@
-"""An object with some of its parts exchanged; the object itself stays as it was."""
+"""Stand-ins for objects with some attributes replaced; the objects themselves do not change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Shown:
-    """An object as its release's code sees it: some of its attributes are others."""
+    """A stand-in that has the attributes ``parts``, and reads all others from ``whole``."""
 
     def __init__(self, whole: Any, **parts: Any):
         self._whole = whole
@@ -17,10 +17,10 @@ class Shown:
 
 
 def with_parts(module: Any, **parts: Any) -> Any:
-    """A shallow copy of a module of layers with some of its parts exchanged."""
+    """A shallow copy of an MLX module with some attributes replaced."""
     kind: Any = type(module)
     copied = kind.__new__(kind)
     dict.update(copied, module)
-    # What is found here goes before the module's parameters and before its class's methods.
+    # Instance attributes are found before the module's parameters and its class's methods.
     vars(copied).update(vars(module), **parts)
     return copied

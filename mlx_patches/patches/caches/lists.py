@@ -1,13 +1,13 @@
-"""The contract of what holds caches: lists of caches, a generator's batch, a cache in chunks.
+"""The contracts of ``CacheList``, of a generator's batch, and of ``ChunkedKVCache``.
 
 - ``CacheList`` holds the caches of one layer. Each method of a cache's contract (see ``plain``)
-  on the list is that method on each of them; its ``state`` has one item for each, and its
-  ``meta_state`` their class names and what each adds, so ``from_state`` can make them again.
-- A generator's batch holds one cache for each layer. ``extend`` joins two batches row by row,
-  also where one of them began as a single prompt and holds solo caches.
-- ``ChunkedKVCache`` keeps what the next token attends to: the tokens of its chunk, which begins
-  at a multiple of ``chunk_size``. ``offset`` counts all tokens, ``start_position`` those that
-  were dropped in front; ``maybe_trim_front`` drops only what no token will attend to again.
+  calls the same method of every cache in the list. Its ``state`` has one item for each cache,
+  and its ``meta_state`` their class names and ``meta_state``, so ``from_state`` can rebuild them.
+- A generator's batch holds one cache for each layer. ``extend`` adds the rows of another batch,
+  also where either batch began as a single prompt and holds solo caches.
+- ``ChunkedKVCache`` keeps the tokens that the next token attends to: those of its chunk, which
+  begins at a multiple of ``chunk_size``. ``offset`` counts all tokens, ``start_position`` those
+  dropped in front; ``maybe_trim_front`` drops only tokens that no later token attends to.
 
 Keys and values are (rows, heads, columns, width).
 """
@@ -31,12 +31,12 @@ def make_state(original: property) -> property:
 
 
 def read_states(cache: Any) -> list[Any]:
-    """The state of each cache in a list."""
+    """The states of the caches in a ``CacheList``."""
     return [inner.state for inner in cache.caches]
 
 
 def put_states(cache: Any, saved: Any) -> None:
-    """Give each cache in a list its state."""
+    """Set the state of each cache in a ``CacheList``."""
     for inner, state in zip(cache.caches, saved, strict=True):
         inner.state = state
 
@@ -48,7 +48,7 @@ def read_classes(cache: Any) -> tuple[list[str], list[Any]]:
 
 
 def put_meta_states(cache: Any, saved: Any) -> None:
-    """Give each cache in a list its ``meta_state``."""
+    """Set the ``meta_state`` of each cache in a ``CacheList``."""
     for inner, meta in zip(cache.caches, saved[1], strict=True):
         inner.meta_state = meta
 
@@ -91,15 +91,15 @@ CACHELIST_STATE = Patch(
     ),
     probe="mlx_patches.probes.cachelist_state:probe",
     module=__name__,
-    doc="""A list of caches cannot be restored: its saved state does not say what it was made of.
+    doc="""A list of caches cannot be restored: its saved state does not name its caches.
 
     Why
-        ``CacheList.state`` is one flat list of the arrays of all its caches, with no class and
-        no count. ``from_state``, which makes an object without calling its class, finds no
-        caches to give them to: a prompt cache of such a model is saved, and cannot be loaded.
+        ``CacheList.state`` is one flat list of the arrays of all its caches, without their
+        classes or how many arrays each has. ``from_state`` does not call the class, so the new
+        list has no caches to restore: such a model's prompt cache is saved, but cannot be loaded.
     How
-        The state is a list with one item for each cache, and ``meta_state`` has their classes
-        beside their own.
+        ``state`` has one item for each cache, and ``meta_state`` has their class names and
+        their ``meta_state``.
     Upstream
         mlx-lm 0.31.0 saves both.
     Retire when
@@ -112,7 +112,7 @@ CACHELIST_STATE = Patch(
 
 
 def extend_batch(extend: Callable[[Any, Any], None], batch: Any, other: Any) -> None:
-    """Add another batch's rows to a batch, both with batch caches."""
+    """Add another batch's rows to a batch, after converting the solo caches of both."""
     for one in (batch, other):
         one.cache = [convert_to_batch(layer) for layer in one.cache]
     extend(batch, other)
@@ -134,7 +134,7 @@ def extend_layers(extend: Callable[..., Any], ours: Any, theirs: Any) -> Any:
 
 
 def convert_to_batch(layer: Any) -> Any:
-    """A layer's cache as a batch cache of one row; itself where it is a batch cache."""
+    """A layer's solo cache as a batch cache of one row; a batch cache is returned unchanged."""
     if hasattr(layer, "caches"):
         return type(layer)(*map(convert_to_batch, layer.caches))
     if hasattr(layer, "extend"):
@@ -144,10 +144,10 @@ def convert_to_batch(layer: Any) -> Any:
 
 
 def convert_chunks(layer: Any) -> Any:
-    """A cache in chunks as one that keeps every token, as the generator's batches do.
+    """A ``ChunkedKVCache`` as a ``KVCache`` of all tokens, as in the generator's batches.
 
-    Zeros stand for the tokens that were dropped, which nothing attends to any more. Another
-    cache comes back itself.
+    Zeros stand for the dropped tokens, which no later token attends to. Any other cache is
+    returned unchanged.
     """
     if not hasattr(layer, "chunk_size"):
         return layer
@@ -181,9 +181,9 @@ SINGLE_JOINS = Patch(
     doc="""A batch that began with a single prompt crashes when the next one joins.
 
     Why
-        ``BatchGenerator`` gives a single prompt the model's own caches, and several prompts
-        batch caches. ``Batch.extend`` then extends one with the other: a solo cache has no
-        ``extend``, and a batch cache asks it for attributes that only batch caches have.
+        ``BatchGenerator`` uses the model's own caches for a single prompt, and batch caches for
+        several. ``Batch.extend`` then extends one kind with the other: a solo cache has no
+        ``extend``, and a batch cache's ``extend`` reads attributes that a solo cache lacks.
     How
         Solo caches become batch caches of one row before two batches are joined.
     Upstream
@@ -198,7 +198,7 @@ SINGLE_JOINS = Patch(
 
 
 def trim_front(trim: Callable[[Any], None], cache: Any) -> None:
-    """Drop tokens in front that no token will attend to any more."""
+    """Drop only tokens in front that no later token attends to."""
     if cache.keys is not None and cuts_chunk(cache):
         tokens = cache.offset - cache.start_position
         if tokens <= cache.chunk_size:
@@ -226,13 +226,13 @@ CHUNKED_FRONT = Patch(
     doc="""Llama 4 forgets the beginning of a chunk that it is still reading.
 
     Why
-        ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. The buffer ends
-        with columns that were not written yet, so as many tokens too many are dropped in front,
-        where they may belong to the chunk that the next token attends to; at worst more than
-        there are.
+        ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. Columns at the
+        end of the buffer may not be written yet; each of them costs one token too many in front,
+        which may belong to the chunk that the next token attends to. At worst more tokens are
+        dropped than the cache holds.
     How
-        Where the next token would miss some, the unwritten columns are given up first. What is
-        dropped is then what is beyond the last ``chunk_size`` tokens, if anything.
+        If a token of that chunk would be dropped, the unwritten columns are cut off first. The
+        release's trim then drops only tokens older than the last ``chunk_size``, if any.
     Upstream
         mlx-lm 0.32.0 counts tokens, not columns.
     Retire when

@@ -1,4 +1,4 @@
-"""A cache that is seen with another offset than its own."""
+"""A view of a cache with another ``offset`` than the cache's own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def with_offset(cache: Any, offset: Any) -> Any:
-    """A view of a cache: what it holds and does is the cache's own, but for ``offset``."""
+    """A view of a cache that returns this ``offset``; everything else is the cache's own."""
     return view_class()(cache, offset)
 
 
 @functools.cache
 def view_class() -> Any:
-    """The class of such views."""
+    """The class of these views, made on first use."""
     import wrapt  # not at start-up
 
     class OffsetView(wrapt.ObjectProxy[Any]):

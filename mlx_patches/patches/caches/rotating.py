@@ -2,23 +2,23 @@
 
 A rotating cache keeps the last ``max_size`` tokens of a row. Keys and values are (rows, heads,
 columns, width); a new token overwrites the oldest column once the buffer has wrapped. Hosts
-batch rows with the methods below, and every row must go on as it would alone.
+batch rows with the methods below, and every row must continue as it would alone.
 
 - ``max_size`` is one ``int``, the same for all rows.
 - ``offset`` (rows,) counts a row's own tokens: it starts at minus the row's left padding.
-- ``left_padding`` (rows,) counts the row's columns of padding that are still in the buffer, in
-  order of age. It goes below zero once the window has moved past them.
-- ``_idx`` is the column after the last one that was written, ``_offset`` how many were written
-  in all, ``rotated`` whether the buffer has wrapped.
+- ``left_padding`` (rows,) is the number of a row's padding columns that are still in the buffer.
+  It goes below zero when the window drops columns after the last of them.
+- ``_idx`` is the column after the last one that was written, ``_offset`` the number of columns
+  written in all, ``rotated`` whether the buffer has wrapped.
 - ``merge(rows)``: each row's last ``min(offset, max_size)`` tokens in order of age, aligned on
-  the right; offsets stay. Rows whose ``max_size`` differs are a ValueError.
+  the right; offsets stay. Rows of different ``max_size`` raise ValueError.
 - ``extract(idx)``: the ``RotatingKVCache`` that the row would have alone. It holds the row's
-  tokens, no padding and no column that was not written. The batch is not touched.
-- ``filter`` and ``extend`` keep and add rows; ``offset`` and ``left_padding`` go with them.
-- ``prepare`` announces padding. ``_lengths`` (rows,) is the length of each row while right
-  padding is pending, else None; ``finalize`` moves that padding to the left.
-- ``trim(n)`` takes the last tokens back while the window is not full, as ``is_trimmable`` says.
-- ``state``, ``meta_state`` and ``from_state``: a restored cache goes on as the saved one would.
+  tokens, without padding and without unwritten columns. The batch does not change.
+- ``filter`` and ``extend`` keep and add rows, with their ``offset`` and ``left_padding``.
+- ``prepare`` announces padding. While right padding is pending, ``_lengths`` (rows,) is the
+  offset at which each row's prompt ends, else None; ``finalize`` moves that padding to the left.
+- ``trim(n)`` removes the last tokens; ``is_trimmable`` allows it until the window is full.
+- ``state``, ``meta_state`` and ``from_state``: a restored cache continues as the saved one would.
 - ``make_mask(N)``: (rows, 1, N, columns), True where a token attends. Columns of padding and
   tokens older than the window are False.
 - ``size()`` is ``min(_offset, max_size)``; ``empty()`` is whether nothing was written.
@@ -40,7 +40,7 @@ _MODULES = (("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache
 
 
 def convert_to_int(value: Any) -> Any:
-    """The ``int`` that a value means; the value itself where it does not mean one."""
+    """The ``int`` that a value stands for; the value itself if it stands for none."""
     if type(value) is int:
         return value
     meant = value
@@ -60,7 +60,7 @@ def make_max_size(original: Any) -> Attribute:
     """The attribute ``max_size``, converted where it is written."""
 
     def read(cache: Any) -> Any:
-        # No call in it: each layer reads it several times a step.
+        # Without a call: each layer reads it several times a step.
         held = cache.__dict__
         if "max_size" in held and type(held["max_size"]) is int:
             return held["max_size"]
@@ -93,11 +93,11 @@ ROTATING_MAX_SIZE = Patch(
         scalar or text in ``max_size``. Slices, comparisons and ``min`` over it then fail, or
         return arrays where the release expects numbers.
     How
-        The attribute converts what is written to the one ``int`` that it means. A value that
-        does not mean one number stays as it is.
+        Setting the attribute converts the value to the one ``int`` that it stands for. A value
+        that stands for no single number is stored unchanged.
     Upstream
-        No release converts; each puts an ``int`` there itself, up to mlx-lm 0.32.2 and mlx-vlm
-        0.7.10. Reported in vllm-mlx #256.
+        No release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 converts it; their own code stores only
+        an ``int``. Reported in vllm-mlx #256.
     Retire when
         The classes convert or check ``max_size`` themselves.
     """,
@@ -108,7 +108,7 @@ ROTATING_MAX_SIZE = Patch(
 
 
 def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
-    """Row ``idx`` as the solo cache that it would have alone."""
+    """Extract row ``idx`` as the solo cache that it would have alone."""
     return extract(view_tokens(cache), idx)
 
 
@@ -133,14 +133,14 @@ BATCH_ROTATING_EXTRACT = Patch(
     doc="""A row extracted from a rotating batch loses its window, or keeps unused columns.
 
     Why
-        Once the window wraps, every step lowers ``left_padding`` by one: it counts padding that
-        has left the window, so it goes below zero. ``extract`` slices the row with it, and a
-        negative start keeps the end of the buffer alone. The row's next decode step raises
+        Once the window wraps, every step lowers ``left_padding`` by one, also when no padding is
+        left in the window, so it goes below zero. ``extract`` slices the row with it, and a
+        negative start keeps only the end of the buffer. The row's next decode step raises
         ``[full] Negative dimensions not allowed``. Before mlx-lm 0.30.4 a row without padding
         also kept the buffer's unused columns, as if they held tokens.
     How
         ``extract`` gets a view of the cache in which padding is at least zero and every column
-        was written. The batch itself is not touched.
+        was written. The batch itself does not change.
     Upstream
         mlx-lm 0.31.2 clamps the padding.
     Retire when
@@ -153,14 +153,14 @@ BATCH_ROTATING_EXTRACT = Patch(
 
 
 def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """A batch of these rows, each cut to its window."""
+    """Merge rows into a batch, each cut to its window."""
     return merge(cls, [cut_to_window(row) for row in caches])
 
 
 def cut_to_window(row: Any) -> Any:
     """A solo cache that holds the row's last ``max_size`` tokens in order of age.
 
-    The row itself where it does so already, or was never written. It is not touched.
+    Returns the row itself if it holds just these, or was never written. The row does not change.
     """
     size = min(row.offset, row.max_size)
     if row.keys is None or row._idx == size:
@@ -190,13 +190,13 @@ ROTATING_MERGE = Patch(
     doc="""A prompt longer than the window cannot join a batch: rotating caches do not merge.
 
     Why
-        After a prompt that was fed in one piece, a ``RotatingKVCache`` holds all of it until the
+        A ``RotatingKVCache`` holds the whole of a prompt that was fed in one piece, until the
         next token. ``BatchRotatingKVCache.merge`` reserves one window and writes the whole
-        prompt: a broadcast error, and the engine stops. Where a window has wrapped, it reserves
-        only what was written since then, and fails as well.
+        prompt: a broadcast error stops the engine. If a row's window has wrapped, ``merge``
+        reserves only the columns written since then, and raises as well.
     How
-        A row is merged as its last ``max_size`` tokens in order of age: all that it will still
-        attend to.
+        A row is merged as its last ``max_size`` tokens in order of age, the only ones that later
+        tokens attend to.
     Upstream
         mlx-lm 0.31.2 cuts rows to the window in ``merge``.
     Retire when
@@ -209,12 +209,12 @@ ROTATING_MERGE = Patch(
 
 
 def read_lengths(cache: Any) -> Any:
-    """Each row's length (rows,) while right padding is pending; None where there is none."""
+    """The offsets (rows,) at which the prompts end while right padding is pending, else None."""
     return cache.__dict__.get("_lengths")
 
 
 def make_meta_state(original: property) -> property:
-    """``meta_state`` whose setter tells the text "False" from "True"."""
+    """``meta_state`` whose setter reads ``rotated`` from the texts "False" and "True"."""
     assert original.fget is not None and original.fset is not None
     get, put = original.fget, original.fset
 
@@ -229,7 +229,7 @@ def make_meta_state(original: property) -> property:
 
 
 def parse_truth(saved: Any, read: bool) -> bool:
-    """What a saved text says; ``read``, the release's own reading, where it is not a text."""
+    """The truth value of a saved text; ``read``, the release's value, if it is not such a text."""
     return saved == "True" if saved in ("False", "True") else read
 
 
@@ -257,14 +257,14 @@ ROTATING_RESTORED = Patch(
 
     Why
         ``from_state`` makes the cache without ``__init__``, and no state holds ``_lengths``: the
-        next chunk, filter or finalize raises AttributeError. Where the rest of the state is
-        saved as text, ``bool("False")`` is true, so a buffer that never wrapped is read as if
-        it had.
+        next chunk, filter or finalize raises AttributeError. Releases that save ``rotated`` as
+        text restore it with ``bool``, and ``bool("False")`` is true: a buffer that never wrapped
+        is read as if it had.
     How
         ``_lengths`` is None until it is set, as after ``__init__``. ``rotated`` is read from the
-        text that it was saved as.
+        text that was saved.
     Upstream
-        mlx-lm 0.32.0 saves no text; nothing restores ``_lengths`` yet.
+        mlx-lm 0.32.0 saves no text; no release restores ``_lengths`` yet.
     Retire when
         ``from_state`` sets ``_lengths`` in every supported release.
     """,

@@ -1,17 +1,17 @@
-"""A batch with ``max_kv_size`` forgets the first tokens that each row keeps alone.
+"""A batch with ``max_kv_size`` loses the first tokens that a row alone would keep.
 
 Why
-    ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens, to which
-    attention clings. ``BatchRotatingKVCache`` has no such place: a row that outgrows its window
-    loses them, and its text drifts from what it says alone. The batch generator up to mlx-lm
-    0.31.3 makes its caches without ``keep``, where ``make_prompt_cache`` makes them with it.
+    ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens, its attention
+    sinks. ``BatchRotatingKVCache`` has no ``keep``: a row that outgrows its window loses them,
+    and its text diverges from that of the row alone. The batch generator up to mlx-lm 0.31.3
+    makes its caches without ``keep``, although ``make_prompt_cache`` sets it.
 How
-    A batch remembers ``keep`` of its rows. Before columns are lost, the first tokens of the rows
-    that would lose them are moved behind those: in order of age they stay the oldest. A decode
-    step moves one column, a piece of a prompt as many as are kept; nothing is read from the
-    device, and a batch without ``keep`` or with room left is the release's own. The generator's
-    caches get the ``keep`` that ``make_prompt_cache`` gives the same model; one with
-    ``make_cache`` is left alone.
+    A batch remembers the ``keep`` of its rows. Before columns are lost, kept tokens in them are
+    moved to the columns right behind the lost ones, so that they stay the oldest in order of
+    age. A decode step moves one column, a piece of a prompt ``keep`` columns; nothing is read
+    from the device. A batch without ``keep``, or with room left, runs the release's code alone.
+    The generator's caches get the ``keep`` that ``make_prompt_cache`` sets for the model; a model
+    with ``make_cache`` is left alone.
 Upstream
     mlx-lm 0.32.0 makes the generator's caches with ``make_prompt_cache``. The batch cache is not
     fixed in mlx-lm 0.32.2.
@@ -35,13 +35,13 @@ _BATCH = "BatchRotatingKVCache"
 
 
 def read_keep(cache: Any) -> int:
-    """How many first tokens each row keeps; 0 unless it was set."""
+    """How many first tokens each row keeps; 0 if none was set."""
     return int(cache.__dict__.get("keep", 0))
 
 
 def stepped(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
-    """A decode step's keys and values; the columns that it overwrites hold no kept token."""
-    # Asked in each layer and step: a batch that never kept anything pays for no call.
+    """Run a decode step's update, after moving kept tokens out of the columns that it drops."""
+    # Checked without a call: this runs in each layer and step, mostly in batches without ``keep``.
     if "keep" not in cache.__dict__:
         return update(cache, keys, values)
     if read_keep(cache) and cache.keys is not None and not is_padded(cache):
@@ -54,7 +54,7 @@ def stepped(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> A
 
 
 def joined(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
-    """A piece's keys and values; the columns that are cut for it hold no kept token."""
+    """Run the update of a prompt's piece, after moving kept tokens out of the dropped columns."""
     if read_keep(cache) and cache.keys is not None:
         cache._temporal_order()
         forget_lost_padding(cache)
@@ -65,14 +65,14 @@ def joined(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> An
 
 
 def finalized(finalize: Callable[..., Any], cache: Any) -> Any:
-    """A prompt whose right padding becomes left padding."""
+    """Turn pending right padding into left padding."""
     if read_keep(cache) and is_padded(cache):
         forget_lost_padding(cache)
     return finalize(cache)
 
 
 def forget_lost_padding(cache: Any) -> None:
-    """Count the padding that is there: the release goes on counting down as columns are lost."""
+    """Set counts below zero to 0: the release counts on down when no padding is left."""
     import mlx.core as mx
 
     cache.left_padding = mx.maximum(cache.left_padding, 0)
@@ -84,7 +84,7 @@ def is_padded(cache: Any) -> bool:
 
 
 def move_oldest(cache: Any) -> None:
-    """Move the oldest column behind the kept ones, in rows that have no padding left."""
+    """Move the oldest column right behind the other kept ones, in rows without padding."""
     import mlx.core as mx
 
     width = cache.keys.shape[2]
@@ -97,10 +97,10 @@ def move_oldest(cache: Any) -> None:
 
 
 def move_kept(cache: Any, lost: int) -> None:
-    """Move the kept columns behind the first ``lost`` ones, in rows that would lose them.
+    """Move the kept columns right behind the first ``lost`` ones, in rows that would lose them.
 
-    The columns are in order of age. Right padding that is pending becomes left padding before
-    the columns are lost.
+    The columns are in order of age. Pending right padding becomes left padding before the
+    columns are lost.
     """
     import mlx.core as mx
 
@@ -129,10 +129,10 @@ def mask_with_keep(
     window_size: int | None = None,
     return_array: bool = False,
 ) -> Any:
-    """The mask (rows, 1, N, columns) of a piece of a prompt, whose rows see their first tokens.
+    """The mask (rows, 1, N, columns) of a piece of a prompt, in which rows see their kept tokens.
 
-    Only where the release masks a row alone in this way, from mlx-vlm 0.7.2 on: the kept tokens
-    and the newest share the window.
+    Changes nothing unless the release masks a row alone in this way, as mlx-vlm 0.7.10 does: the
+    kept tokens and the newest share the window.
     """
     keep = read_keep(cache)
     own = window_size in (None, cache.max_size)
@@ -156,7 +156,7 @@ def masks_keep_alone(module: str) -> bool:
 
 
 def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """A batch of rows that keeps the first tokens which all of them keep."""
+    """Merge rows into a batch, which gets their ``keep`` if it is the same for all rows."""
     keeps = {row.keep for row in caches}
     keep = keeps.pop() if len(keeps) == 1 else 0
     if not 0 < keep < caches[0].max_size:
@@ -167,9 +167,9 @@ def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> An
 
 
 def cut_behind(row: Any) -> Any:
-    """A row that holds its kept tokens and the newest in order of age, a window in all.
+    """A solo cache with the row's kept tokens and its newest, in order of age, a window in all.
 
-    The row itself where it does so already, or was never written. It is not touched.
+    Returns the row itself if it holds just these, or was never written. The row does not change.
     """
     size = min(row.offset, row.max_size)
     if row.keys is None or (row._idx == size and row.keys.shape[2] <= row.max_size):
@@ -192,14 +192,14 @@ def take_kept(side: Any, keep: int, size: int) -> Any:
 
 
 def extract_row(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
-    """The row's cache, which keeps what the batch kept of it."""
+    """Extract a row's cache, with the batch's ``keep``."""
     row = extract(cache, idx)
     row.keep = read_keep(cache)
     return row
 
 
 def extended(extend: Callable[..., Any], cache: Any, other: Any) -> Any:
-    """More rows; a batch that holds nothing yet keeps what they keep."""
+    """Add another batch's rows; an empty batch takes over their ``keep``."""
     if cache.keys is None:
         cache.keep = read_keep(other)
     return extend(cache, other)
@@ -211,19 +211,16 @@ def make_row_with_keep(make: Callable[..., list[Any]], generator: Any) -> list[A
 
 
 def make_batch_with_keep(
-    make: Callable[..., list[Any]],
-    model: Any,
-    left_padding: Any,
-    max_kv_size: int | None = None,
-    *args: Any,
+    make: Callable[..., list[Any]], model: Any, left_padding: Any, *args: Any, **kwargs: Any
 ) -> list[Any]:
     """The caches of a left-padded batch, a layer each."""
-    caches = make(model, left_padding, *([] if max_kv_size is None else [max_kv_size]), *args)
-    return with_keep(caches, model, max_kv_size)
+    caches = make(model, left_padding, *args, **kwargs)
+    # Up to mlx-lm 0.30.4 there is no such argument.
+    return with_keep(caches, model, args[0] if args else kwargs.get("max_kv_size"))
 
 
 def with_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any]:
-    """New caches of this size, which keep the tokens that the release's own keep alone."""
+    """Set ``keep`` of new caches to what the release sets for a row alone; returns them."""
     if max_kv_size is None or hasattr(model, "make_cache"):
         return caches
     from mlx_lm.models.cache import make_prompt_cache
@@ -236,7 +233,7 @@ def with_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[An
 
 PATCH = Patch(
     id="rotating-keep",
-    summary="a batch with max_kv_size forgets the first tokens that each row keeps alone",
+    summary="a batch with max_kv_size loses the first tokens that a row alone would keep",
     targets=(
         *(
             Target(

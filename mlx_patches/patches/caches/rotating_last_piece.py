@@ -1,17 +1,17 @@
-"""A right-padded prompt whose last piece is one token cannot end in a rotating batch.
+"""A right-padded prompt whose last piece is one token raises in a rotating batch.
 
 Why
-    While right padding is pending, a ``BatchRotatingKVCache`` takes pieces of a prompt at its
-    end. It tells a piece from a decode step by its length alone. A last piece of one token is
-    refused: "finalize() should be called before deocoding with BatchRotatingKVCache". Every
-    request of the batch fails, in each family with a sliding window.
+    While right padding is pending, a ``BatchRotatingKVCache`` accepts pieces of a prompt, but no
+    decode step. It treats every piece of one token as a decode step, the last piece of a prompt
+    too: "finalize() should be called before deocoding with BatchRotatingKVCache". Every request
+    of the batch fails, in each family with a sliding window.
 How
-    Until ``finalize`` a piece of one token is taken like any other piece, and its mask is the one
-    that the first of two tokens gets. Where no padding is pending nothing changes.
+    Until ``finalize`` a piece of one token is written like any other piece, and its mask is that
+    of the first of two tokens. Where no padding is pending nothing changes.
 Upstream
-    Not fixed in mlx-lm 0.32.2. mlx-vlm 0.7 looks at the pending padding.
+    Not fixed in mlx-lm 0.32.2. mlx-vlm 0.7 checks the pending padding.
 Retire when
-    ``update_and_fetch`` looks at ``_lengths`` in every supported release.
+    ``update_and_fetch`` checks ``_lengths`` in every supported release.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 
 _BATCH = "BatchRotatingKVCache"
-# Who tells a piece from a step.
+# The methods that tell a piece from a decode step.
 _BODY = (f"{_BATCH}.update_and_fetch", f"{_BATCH}.make_mask")
 
 
 def updated(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
-    """The keys and values that one token (rows, heads, 1, width) attends to, it included."""
+    """Write one token (rows, heads, 1, width), as a piece of a prompt while padding is pending."""
     if not is_piece(cache):
         return update(cache, keys, values)
     return cache._update_concat(keys, values)
 
 
 def masked(make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwargs: Any) -> Any:
-    """The columns that N tokens attend to, (rows, 1, N, columns), in ``_update_concat``'s order."""
+    """The mask (rows, 1, N, columns) of N tokens, its columns in ``_update_concat``'s order."""
     if N != 1 or not is_piece(cache):
         return make_mask(cache, N, *args, **kwargs)
     return make_mask(cache, 2, *args, **kwargs)[..., :1, :-1]
 
 
 def is_piece(cache: Any) -> bool:
-    """Whether the next token is a piece of a prompt whose right padding is pending."""
+    """Whether the next token belongs to a prompt whose right padding is pending."""
     held = cache.__dict__
     return "_lengths" in held and held["_lengths"] is not None
 
 
 PATCH = Patch(
     id="rotating-last-piece",
-    summary="a right-padded prompt whose last piece is one token cannot end in a rotating batch",
+    summary="a right-padded prompt whose last piece is one token raises in a rotating batch",
     targets=tuple(
         target
         for distribution, module in (

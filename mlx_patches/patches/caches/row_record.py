@@ -1,12 +1,12 @@
-"""What the patches know of each row of a cache: one record, that follows its rows.
+"""A record of what the patches store for each row of a cache; it follows the rows.
 
-A batch's caches are merged, extended, filtered, extracted, copied, saved and restored row by
-row, by every host. The record lies in the first cache's ``__dict__``, goes through each of these
-with its rows, and so follows a row in any host, with no plumbing.
+Hosts merge, extend, filter, extract, copy, save and restore a batch's caches. The record is an
+entry of the first cache's ``__dict__``, and each of these operations applies to it as well, so it
+follows its rows in any host, without the host's help.
 
-In memory it rides on ``state`` and ``meta_state``, as an attribute of the tuple, list or empty
-text that the release returns. In a file it is in the metadata that ``save_prompt_cache`` takes
-from its caller: the release alone hands that over to whoever asks for it, and reads the rest.
+``state`` and ``meta_state`` carry it as an attribute of the tuple, list or empty text that the
+release returns. In a file it is an entry of the caller's metadata of ``save_prompt_cache``, the
+only part of the file that the release does not interpret.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 from ...core.patch import Target, around
 
 RECORD = "_mlx_patches_rows"
-# Of the numbers that a record holds for each row.
+# The fields of a record that are arrays (rows, 1).
 _COLUMNS = ("deltas", "lengths")
 
 
 # Not compared by value: that would read its arrays from the device.
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRecord:
-    """What is known of each row of a cache. It is never changed: copies of a cache share it.
+    """What the patches store for each row of a cache. Immutable: copies of a cache share it.
 
     Args:
-        deltas: rope deltas, (rows, 1); None where no row has one.
-        lengths: how many tokens each row's prompt has, (rows, 1), 0 where that is not known;
-            None where it is of no row.
-        prompts: of each row the image prompt that it is being fed, else None; empty where no
-            row is being fed one.
+        deltas: rope deltas, (rows, 1); None if no row has one.
+        lengths: how many tokens each row's prompt has, (rows, 1), 0 for a row of unknown length;
+            None if no row's length is known.
+        prompts: for each row the image prompt that it is being fed, or None; empty if no row is
+            being fed one.
     """
 
     deltas: Any = None
@@ -56,13 +56,13 @@ class RowRecord:
         return RowRecord(**columns, prompts=prompts if any(prompts) else ())
 
     def columns(self) -> dict[str, Any]:
-        """The arrays (rows, 1) that there are, by name."""
+        """The arrays (rows, 1) that are not None, by name."""
         held = {name: getattr(self, name) for name in _COLUMNS}
         return {name: column for name, column in held.items() if column is not None}
 
     @property
     def empty(self) -> bool:
-        """Whether it says nothing of any row."""
+        """Whether nothing is stored for any row."""
         return not (self.columns() or self.prompts)
 
 
@@ -76,7 +76,7 @@ def read_record(cache: Any) -> RowRecord | None:
 
 
 def write_record(cache: Any, record: RowRecord | None) -> None:
-    """Have a cache carry this record, or none."""
+    """Set a cache's record; remove it if the new one is None or empty."""
     if record is None or record.empty:
         cache.__dict__.pop(RECORD, None)
     else:
@@ -84,14 +84,15 @@ def write_record(cache: Any, record: RowRecord | None) -> None:
 
 
 def update_record(cache: Any, **changes: Any) -> None:
-    """Change some fields of a cache's record."""
+    """Replace some fields of a cache's record."""
     write_record(cache, replace(read_record(cache) or _NOTHING, **changes))
 
 
 def read_column(cache: Any, name: str, rows: int) -> Any:
-    """The deltas or the lengths (rows, 1) of a cache's rows; None where there are none.
+    """The deltas or the lengths (rows, 1) of a cache's rows; None if there are none.
 
-    Nor of another number of rows: a quantized batch is filtered without its record.
+    Also None if they are of another number of rows: filtering a quantized batch leaves its record
+    as it was.
     """
     record = read_record(cache)
     column = getattr(record, name) if record else None
@@ -99,7 +100,7 @@ def read_column(cache: Any, name: str, rows: int) -> Any:
 
 
 def fill_column(cache: Any, name: str, rows: int) -> Any:
-    """The same, with zeros where there are none."""
+    """``read_column``, with zeros in place of None."""
     column = read_column(cache, name, rows)
     if column is None:
         import mlx.core as mx
@@ -118,7 +119,7 @@ def count_rows(cache: Any) -> int:
 
 
 def concatenate_records(caches: Sequence[Any]) -> RowRecord | None:
-    """The record of all rows of these caches, in their order; None where no cache has one."""
+    """The record of all rows of these caches, in their order; None if no cache has one."""
     records = [read_record(cache) for cache in caches]
     if not any(records):
         return None
@@ -139,7 +140,7 @@ def concatenate_records(caches: Sequence[Any]) -> RowRecord | None:
 
 
 def merge(original: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
-    """``merge`` that merges the rows' records."""
+    """``merge`` that also merges the rows' records."""
     batch = original(cls, caches)
     if (record := concatenate_records(caches)) is not None:
         write_record(batch, record)
@@ -147,7 +148,7 @@ def merge(original: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
 
 
 def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """``extend`` that extends the record."""
+    """``extend`` that also extends the record."""
     record = concatenate_records((cache, other))
     original(cache, other)
     if record is not None:
@@ -155,15 +156,15 @@ def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None
 
 
 def filter_rows(original: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """``filter`` that filters the record."""
-    record = read_record(cache)  # before: two patches may filter it
+    """``filter`` that also filters the record."""
+    record = read_record(cache)  # read first: another patch's layer below may filter it too
     original(cache, batch_indices)
     if record is not None:
         write_record(cache, record.filter_rows(batch_indices))
 
 
 def extract(original: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
-    """``extract`` that extracts the row's record."""
+    """``extract`` that also extracts the row's record."""
     row = original(cache, idx)
     if (record := read_record(cache)) is not None:
         write_record(row, record.extract_row(idx))
@@ -182,7 +183,7 @@ class _List(list[Any]):
 
 
 class _Text(str):
-    # No slots: an empty text is false with an attribute too, so the release's setter takes it.
+    # An empty text with an attribute is still false, so the release's setter accepts it.
     record: RowRecord | None = None
 
 
@@ -190,7 +191,7 @@ _CARRIERS: dict[type, Any] = {tuple: _Tuple, list: _List, str: _Text}
 
 
 def attach_record(saved: Any, record: RowRecord) -> Any:
-    """The same state, or text about it, with the record of the rows."""
+    """A ``state`` or ``meta_state`` with the record of the rows as an attribute."""
     if type(saved) not in _CARRIERS:
         return saved
     carrier = _CARRIERS[type(saved)](saved)
@@ -199,7 +200,7 @@ def attach_record(saved: Any, record: RowRecord) -> Any:
 
 
 def detach_record(saved: Any) -> tuple[Any, RowRecord | None]:
-    """The state as the release returned it, and the record that it carries."""
+    """The state as the release returned it, and the record that it carries, or None."""
     for plain, carrier in _CARRIERS.items():
         if type(saved) is carrier:
             return plain(saved), getattr(saved, "record", None)
@@ -237,7 +238,7 @@ def save_prompt_cache(
 ) -> None:
     """``save_prompt_cache`` that adds the record to the file's metadata.
 
-    What a row was being fed is not saved: its later tokens count on from its delta.
+    The image prompts that rows are being fed are not saved: later positions follow from the delta.
     """
     records = {
         str(layer): {name: held.reshape(-1).tolist() for name, held in record.columns().items()}
@@ -253,11 +254,11 @@ def save_prompt_cache(
 def load_prompt_cache(
     original: Callable[..., Any], file_name: str, return_metadata: bool = False
 ) -> Any:
-    """``load_prompt_cache`` that gives the caches the record which is in the metadata."""
+    """``load_prompt_cache`` that restores the caches' records from the file's metadata."""
     import mlx.core as mx
 
     cache, metadata = original(file_name, return_metadata=True)
-    # Without any metadata, what is read back in its place is no dictionary in every release.
+    # For a file without metadata some releases do not return a dictionary.
     records = metadata.pop(RECORD, "{}") if isinstance(metadata, dict) else "{}"
     for layer, columns in json.loads(records).items():
         arrays = {name: mx.array(held, mx.int32)[:, None] for name, held in columns.items()}
@@ -277,7 +278,7 @@ _FILES = {
     "save_prompt_cache": around(save_prompt_cache),
     "load_prompt_cache": around(load_prompt_cache),
 }
-# Of a class of batches: what saves it, and its rows alone.
+# The properties that save a batch class, and those that save its solo class.
 _SAVED = {
     "BatchKVCache": ("BatchKVCache.state", "KVCache.state"),
     "BatchRotatingKVCache": (
@@ -291,11 +292,11 @@ _SAVED = {
 
 
 def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
-    """What makes the record follow its rows in a distribution's caches.
+    """The targets that make the record follow its rows in a distribution's caches.
 
     Args:
-        distribution: whose ``models.cache`` module it is.
-        kinds: the classes of batches; what saves their rows alone is part of it.
+        distribution: mlx-lm or mlx-vlm; its ``models.cache`` module has the classes.
+        kinds: batch cache classes; the targets include the properties that save their solo classes.
     """
     module = f"{distribution.replace('-', '_')}.models.cache"
     factories: dict[str, Any] = {

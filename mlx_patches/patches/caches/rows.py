@@ -1,4 +1,4 @@
-"""Takes the rows of a batch's caches out, and puts them back in place."""
+"""Extract the rows of a batch's caches as solo caches, and write them back in place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .quantized import affine as batch_quantized
 
-# What a batch's attention cache counts, a number a row, as arrays (rows,).
+# The attributes of a batch's attention cache that are arrays (rows,) of counts.
 COUNTS = ("left_padding", "offset")
 
 
@@ -27,16 +27,16 @@ def read_counts(arrays: Sequence[Any]) -> list[list[int] | None]:
 
 
 def is_counts(value: Any) -> bool:
-    """Whether a value is an array with a number for each row."""
+    """Whether a value is an array of one axis, with a number for each row."""
     return getattr(value, "ndim", 0) == 1
 
 
 def hold_counts(cache: Sequence[Any]) -> list[Any]:
     """Shallow copies of a batch's caches, with the counts of attention caches in host memory.
 
-    ``extract`` reads a layer's counts for every row. Of a copy it reads them from numpy arrays,
-    not from the device, so that all layers and rows take one device read. The batch's own
-    caches are not touched. A cache without counts is given as it is.
+    ``extract`` reads a layer's counts for every row. In the copies they are numpy arrays, so all
+    layers and rows together cost one device read. The batch's own caches do not change. A cache
+    without counts is returned itself.
     """
     import numpy as np
 
@@ -49,7 +49,7 @@ def hold_counts(cache: Sequence[Any]) -> list[Any]:
         known = {name: np.array(counts) for name, counts in found.items() if counts is not None}
         held_layer = copy.copy(layer) if known else layer
         if known:
-            # Not with setattr: a property of the class may convert what is set.
+            # Not with setattr: a property of the class may convert the value.
             vars(held_layer).update(known)
         copies.append(held_layer)
     return nest_caches(cache, iter(copies))
@@ -65,7 +65,7 @@ def flatten_caches(cache: Iterable[Any]) -> Iterator[Any]:
 
 
 def nest_caches(cache: Iterable[Any], layers: Iterator[Any]) -> list[Any]:
-    """The inverse of ``flatten_caches``: other layers, nested like these."""
+    """Nest other layers like these, the inverse of ``flatten_caches``."""
     nested = []
     for layer in cache:
         if hasattr(layer, "caches"):
@@ -78,12 +78,12 @@ def nest_caches(cache: Iterable[Any], layers: Iterator[Any]) -> list[Any]:
 
 
 def slice_row(layer: Any, row: int, empty: Any) -> Any:
-    """One row of a layer's batch cache, as the cache that the row would have alone.
+    """One row of a layer's batch cache, as the solo cache that the row would have alone.
 
     Args:
-        layer: the batch's. It is not touched, nor is ``empty``.
-        row: which.
-        empty: an empty cache of the layer for one row, as the model makes it.
+        layer: the layer's batch cache. Neither it nor ``empty`` is changed.
+        row: the index of the row.
+        empty: an empty solo cache of the layer, as the model makes it.
     """
     if layer is None:
         return None
@@ -97,11 +97,11 @@ def slice_row(layer: Any, row: int, empty: Any) -> Any:
 
 
 def copy_empty(layer: Any, empty: Any) -> Any:
-    """An empty cache for one row of a batch's layer: a copy of ``empty``, quantized like ``layer``.
+    """An empty solo cache for a layer: a copy of ``empty``, quantized like ``layer``.
 
     Args:
-        layer: the batch's.
-        empty: an empty cache of the layer for one row, as the model makes it.
+        layer: the layer's batch cache.
+        empty: an empty solo cache of the layer, as the model makes it.
     """
     if hasattr(layer, "caches"):
         return _pair_caches(lambda part, _, new: copy_empty(part, new), layer, empty, 0)
@@ -125,32 +125,32 @@ def _pair_caches(make: Any, layer: Any, empty: Any, row: int) -> Any:
 
 
 def make_empty_row(layer: Any) -> Any:
-    """An empty cache of the kind that one row of this batch cache has alone."""
+    """An empty solo cache for one row of this batch cache."""
     if hasattr(layer, "max_size"):
         return find_class(layer, "RotatingKVCache")(layer.max_size)
     return copy_empty(layer, find_class(layer, "KVCache")())
 
 
 def find_class(layer: Any, name: str) -> Any:
-    """The cache class of this name beside the layer's class or, for a host's subclass, a base.
+    """The cache class of this name in the module of the layer's class or of one of its bases.
 
     Raises:
-        LookupError: there is none.
+        LookupError: none of these modules has it.
     """
     for kind in type(layer).__mro__:
         found = getattr(sys.modules.get(kind.__module__), name, None)
         if found is not None:
             return found
-    raise LookupError(f"no {name} beside {type(layer).__qualname__}")
+    raise LookupError(f"no class {name} in the modules of {type(layer).__qualname__} and its bases")
 
 
 def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
-    """What a layer's batch cache has to hold for these rows, padded on the left.
+    """The new contents of a layer's batch cache, of these rows padded on the left.
 
     Args:
-        layer: the batch's; it is not touched.
-        rows: a cache for each row.
-        waiting: how many more positions of padding come before each row's first token.
+        layer: the layer's batch cache; it is not changed.
+        rows: a solo cache for each row.
+        waiting: how many positions of padding to add before each row's first token.
     """
     if hasattr(layer, "caches"):
         return [
@@ -171,7 +171,7 @@ def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
 
 
 def write_rows(layer: Any, joined: Any) -> None:
-    """Make a layer's batch cache hold what ``join_rows`` gave for it."""
+    """Write the contents that ``join_rows`` returned into a layer's batch cache."""
     if hasattr(layer, "caches"):
         for part, inner in zip(layer.caches, joined, strict=True):
             write_rows(part, inner)
@@ -183,7 +183,7 @@ def write_rows(layer: Any, joined: Any) -> None:
 
 
 def merge_rows(layer: Any, rows: list[Any]) -> Any:
-    """A batch cache of the layer's kind that holds these rows."""
+    """Merge solo caches into a batch cache of the layer's kind."""
     if is_quantized(layer):
         return batch_quantized.merge(type(layer), rows)
     kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])
@@ -191,9 +191,10 @@ def merge_rows(layer: Any, rows: list[Any]) -> Any:
 
 
 def join_states(states: Sequence[Any]) -> Any:
-    """The rows' states as one array, zeros for a row that has none; None where none has.
+    """The rows' states as one array, zeros for a row without a state; None if no row has one.
 
-    A window of the last tokens may still be growing: it gets its zeros in front.
+    Where the state is a window of the last tokens, a row's may still be shorter: it gets zeros in
+    front.
     """
     import mlx.core as mx
 
@@ -206,7 +207,7 @@ def join_states(states: Sequence[Any]) -> Any:
 
 
 def pad_state(state: Any, longest: Any) -> Any:
-    """A state with as many entries on its second axis as the longest, zeros in front."""
+    """Put zeros in front of a state's second axis, until it is as long as the longest."""
     import mlx.core as mx
 
     missing = longest.shape[1] - state.shape[1] if state.ndim > 1 else 0
@@ -219,15 +220,15 @@ def is_empty(layer: Any) -> bool:
 
 
 def is_quantized(layer: Any) -> bool:
-    """Whether a batch cache holds keys and values in few bits, with scales and biases."""
+    """Whether a batch cache is a ``BatchQuantizedKVCache`` or a subclass of it."""
     return any(kind.__name__ == batch_quantized.CLASS for kind in type(layer).__mro__)
 
 
 def is_recurrent(layer: Any) -> bool:
-    """Whether a cache holds states that no token can be taken out of again."""
+    """Whether a cache holds recurrent states in place of keys and values."""
     return hasattr(layer, "cache") and not hasattr(layer, "update_and_fetch")
 
 
 def recurrent(cache: Iterable[Any]) -> Iterator[Any]:
-    """The recurrent caches among a model's, those inside of others too."""
+    """The recurrent caches of a model, those inside lists of caches too."""
     return (layer for layer in flatten_caches(cache) if is_recurrent(layer))

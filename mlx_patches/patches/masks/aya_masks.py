@@ -2,11 +2,12 @@
 
 Why
     The decoder makes one mask, from a full layer's cache, for both kinds of layer. A sliding
-    layer's cache holds its window alone and another number of columns: past the window such a
-    layer sees too much, in a batch it sees padding, and chunks of a prompt change the text.
+    layer's cache holds only its window, in another number of columns: past the window such a
+    layer attends to too many tokens, in a batch it attends to padding, and the text depends on
+    how a prompt is cut into chunks.
 How
-    The decoder makes its mask only where it is given none, so it is given a pair, one mask from
-    the first cache of each kind; every layer's attention takes the one of its kind.
+    The decoder makes a mask only if it is called without one. It is called with a pair, one mask
+    from the first cache of each kind, and every layer's attention uses the mask of its kind.
 Upstream
     mlx-vlm 0.5.0.
 Retire when
@@ -22,7 +23,7 @@ from ...core.patch import Patch, Target, around
 
 
 class Masks(NamedTuple):
-    """What a decoder's layers are given: a mask for each kind of layer."""
+    """A mask for each kind of layer, passed to the decoder in place of one mask."""
 
     full: Any
     sliding: Any
@@ -36,7 +37,7 @@ def modelled(
     mask: Any = None,
     cache: Any = None,
 ) -> Any:
-    """The decoder's states, with a mask of each kind."""
+    """Run the decoder with a mask for each kind of layer."""
     if mask is None and cache and cache[0] is not None:
         tokens = inputs if inputs_embeds is None else inputs_embeds
         mask = masks(model.config, tokens.shape[1], cache)
@@ -44,7 +45,7 @@ def modelled(
 
 
 def masks(config: Any, tokens: int, cache: Any) -> Masks:
-    """The masks for so many tokens; the last layer of each pattern is a full one."""
+    """The masks for this many tokens; the last layer of each pattern is a full one."""
     full = cache[min(config.sliding_window_pattern, len(cache)) - 1]
     return Masks(
         full.make_mask(tokens, return_array=False, window_size=None),
@@ -55,14 +56,14 @@ def masks(config: Any, tokens: int, cache: Any) -> Masks:
 def attended(
     call: Callable[..., Any], attention: Any, x: Any, mask: Any = None, cache: Any = None
 ) -> Any:
-    """The attention's output with the mask of its kind."""
+    """Run a layer's attention with the mask of its kind."""
     if type(mask) is Masks:
         mask = mask.sliding if attention.use_sliding_window else mask.full
     return call(attention, x, mask, cache)
 
 
 _MODULE = "mlx_vlm.models.aya_vision.language"
-# The decoder carries the defect; what its masks do depends on the attention.
+# The decoder has the defect; how its mask is used depends on the attention.
 _BODY = ("Attention.__call__", "CohereModel.__call__")
 
 PATCH = Patch(

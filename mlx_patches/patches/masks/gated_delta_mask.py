@@ -1,13 +1,13 @@
-"""Qwen3-Next and Kimi Linear die in a batch where there is no Metal.
+"""Qwen3-Next and Kimi Linear raise in a batch without Metal, or mask by another row's padding.
 
 Why
-    Without Metal, and in training, the gated delta rule runs step by step. A step's mask is one
-    value a row, and is broadcast to the states (rows, heads, values, keys) from the wrong side:
-    an error, or, with as many rows as keys, another row's padding.
+    Without Metal, and in training, the gated delta rule runs step by step. A step's mask has one
+    value for each row, but is broadcast along the last axis of the states (rows, heads, values,
+    keys): it raises or, with as many rows as keys, masks by another row's padding.
 How
-    The step runs without a mask, and the state of a row that has no token there stays.
+    The step runs without a mask; a row that has no token there then gets its old state back.
 Upstream
-    mlx-lm 0.30.4 gives the mask its axes.
+    mlx-lm 0.30.4 adds the missing axes to the mask.
 Retire when
     No supported release is older than mlx-lm 0.30.4.
 """
@@ -40,13 +40,13 @@ def stepped(
 
 
 def one_a_row(mask: Any) -> bool:
-    """Whether a mask lacks the axes of the states."""
+    """Whether a mask is (rows,), without the other axes of the states."""
     return mask is not None and mask.ndim == 1
 
 
 PATCH = Patch(
     id="gated-delta-mask",
-    summary="Qwen3-Next and Kimi Linear die in a batch where there is no Metal",
+    summary="Qwen3-Next and Kimi Linear raise in a batch where there is no Metal",
     targets=(
         Target("mlx-lm", "mlx_lm.models.gated_delta", "_gated_delta_step_ops", around(stepped)),
     ),

@@ -1,15 +1,15 @@
-"""Gemma 2 dies in a batch, or masks by the wrong row: the mask lacks the axis of its head groups.
+"""Gemma 2 raises in a batch, or masks by the wrong row: its mask lacks the axis of head groups.
 
 Why
-    The attention scores have the shape (rows, key heads, heads a key head, queries, keys). A
-    row alone has a mask of (queries, keys), a batch one of (rows, 1, queries, keys), which
-    cannot be broadcast to that, or, with as many rows as key heads, lands on the wrong axis.
+    The attention scores are (rows, key heads, heads per key head, queries, keys). A row alone
+    has a mask (queries, keys), a batch a mask (rows, 1, queries, keys). The latter cannot be
+    broadcast to the scores or, with as many rows as key heads, is aligned with the wrong axis.
 How
     A mask of four axes gets the fifth before it reaches the attention.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The attention takes a batch's mask.
+    The attention accepts a batch's mask in every supported release.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def by_group(mask: Any) -> Any:
 
 PATCH = Patch(
     id="gemma2-masks",
-    summary="Gemma 2 dies in a batch, or masks a row as another one",
+    summary="Gemma 2 raises in a batch, or masks a row by another row's padding",
     targets=(
         Target("mlx-lm", "mlx_lm.models.gemma2", "Attention.__call__", around(attended)),
         Target("mlx-vlm", "mlx_vlm.models.gemma2.language", "Attention.__call__", around(attended)),

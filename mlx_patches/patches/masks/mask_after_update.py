@@ -1,15 +1,15 @@
-"""A mask cut to the new keys alone no longer fits once the cache adds the earlier ones.
+"""A batch's mask is cut to the number of new keys, before the cache adds the earlier keys.
 
 Why
     These models' attention does ``mask = mask[..., : keys.shape[-2]]`` before
     ``cache.update_and_fetch``. A batch's mask has a column for every key that will be in the
-    cache; the cut keeps the first few. A decode step then sees its rows' padding through one
-    column that stands for all, and a second chunk of a prompt cannot be broadcast. A row alone
-    has no mask array, so it goes unseen.
+    cache; the cut keeps only as many as there are new keys. A decode step then applies the first
+    column to all keys, and the mask of a second chunk of a prompt cannot be broadcast. A row
+    alone has no mask array, so it is right.
 How
-    Where the first cache's mask has more columns than there are new keys, the layers get it as
-    an array that stays whole when its columns are cut. A batch whose rows have no padding, where
-    that is known as a number, gets no array: "causal" serves it. Everywhere else nothing changes.
+    If the first cache's mask has more columns than there are new keys, the layers get a stand-in
+    that stays whole when it is cut. A batch that is known to have no padding gets "causal" for
+    a later chunk of a prompt, in place of an array. In all other cases nothing changes.
 Upstream
     internvl_chat cuts after the update from mlx-vlm 0.5.0, qwen2_vl and qwen2_5_vl from 0.7.9.
 Retire when
@@ -38,7 +38,7 @@ def modelled(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """The decoder's output, with a mask of which its attention uses every column."""
+    """Run the decoder with a mask that its attention does not cut."""
     if mask is None and cache and hasattr(cache[0], "make_mask"):
         length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
         mask = make_mask(cache[0], length)
@@ -48,14 +48,14 @@ def modelled(
 def make_mask(cache: Any, length: int) -> Any:
     """The mask of the next tokens: a whole array, "causal", or None for the release's own."""
     if is_unpadded(cache, length):
-        # What the release makes of it fits, but for a later piece of a prompt.
+        # The release's own mask is right, except for a later piece of a prompt.
         return None if length == 1 or cache.keys is None else "causal"
     mask = cache.make_mask(length, return_array=False, window_size=None)
     return keep_whole(mask) if hasattr(mask, "dtype") and mask.shape[-1] > length else mask
 
 
 def keep_whole(mask: Any) -> Any:
-    """A mask that stays itself when it is cut."""
+    """A stand-in for a mask that returns the whole mask when it is sliced."""
     return _whole()(mask)
 
 

@@ -5,9 +5,9 @@ Why
     rows were joined or right-padded holds columns that no row's offset counts, so the mask
     loses its newest columns: it cannot be broadcast, or hides a row's last tokens.
 How
-    Where the positions are given, the offset serves that cut alone, so the attention sees the
-    cache with a number for its offset: the mask's columns. It then reads nothing from the
-    device to find the longest row.
+    If position ids are passed, the attention uses the offset for this cut only. It gets a view
+    of the cache whose ``offset`` is an int, the mask's number of columns, so the cut keeps all
+    of them. It then reads nothing from the device to find the longest row.
 Upstream
     mlx-vlm 0.7.x for qwen3_vl; not fixed in 0.7.10 for the others.
 Retire when
@@ -42,7 +42,7 @@ def attended(
 ) -> Any:
     """The attention's output for ``x`` (rows, length, width)."""
     is_batch = hasattr(mask, "dtype") and hasattr(getattr(cache, "offset", None), "ndim")
-    # Without positions the offset is where they come from.
+    # Without position ids the attention computes them from the offset.
     if is_batch and position_ids is not None:
         cache = with_offset(cache, columns(mask))
     return call(attention, x, mask, cache, position_ids, *args, **kwargs)

@@ -1,16 +1,16 @@
-"""A mask asked for with a list of caches ignores the batch's left padding.
+"""A mask made from a list of caches ignores the batch's left padding.
 
 Why
-    ``create_attention_mask(h, cache)`` asks one layer's cache for its mask. Many models pass
-    the whole list, or a slice of it: a list has no ``make_mask``, so the answer is "causal"
-    for a prompt and no mask at all for a decode step, and every row attends to its padding.
-    A solo cache gives the same answer, which is why it goes unseen.
+    ``create_attention_mask(h, cache)`` calls ``make_mask`` of one layer's cache. Many models pass
+    the whole list, or a slice of it. A list has no ``make_mask``, so the function returns
+    "causal" for a prompt and None for a decode step, and every row attends to its padding. For a
+    row alone these results are right.
 How
-    A list or a tuple becomes its first attention cache: a model that wants a sliding layer's mask
-    passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list that has none goes to the
-    release as it is. So does one whose rows have no padding, where that is known as a number: its
-    answer is right then, and "causal" is faster than the same mask as an array. The name is
-    rebound wherever it was imported.
+    A list or tuple is replaced by its first attention cache: a model that needs a sliding layer's
+    mask passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list without attention
+    caches is passed on unchanged. So is a list whose rows are known to have no padding: the
+    release's result is right then, and "causal" is faster than the same mask as an array. The
+    name is rebound in every module that imported it.
 Upstream
     mlx-vlm 0.7.9 takes the first cache of a list. mlx-vlm took the function from mlx-lm up to
     0.6.3; mlx-lm itself passes lists in minicpm3 and phixtral up to 0.31.3.
@@ -29,9 +29,9 @@ from ..caches.plain.unpadded import is_unpadded
 
 
 def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
-    """The release's function, which takes a list of caches for its first attention cache."""
+    """The release's function, with a list of caches replaced by its first attention cache."""
 
-    # Written out, and not by ``around``: it is called in every step.
+    # Written without ``around``, since every step calls it.
     @functools.wraps(create)
     def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(cache, (list, tuple)):
@@ -45,12 +45,12 @@ def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_attention_cache(caches: Sequence[Any]) -> Any:
-    """The first attention cache; None where there is none."""
+    """The first attention cache; None if there is none."""
     return next(filter(holds_keys, caches), None)
 
 
 def holds_keys(cache: Any) -> bool:
-    """Whether a cache holds keys and makes masks for them; a recurrent state makes others."""
+    """Whether a cache holds keys and makes masks for them, unlike a recurrent cache."""
     return hasattr(cache, "update_and_fetch") and hasattr(cache, "make_mask")
 
 

@@ -1,12 +1,12 @@
-"""PLaMo 3 forgets a token that its mask still shows: decoded text reads another window.
+"""PLaMo 3 forgets a token that its mask still shows: decoding attends to a smaller window.
 
 Why
-    The model masks ``window_size + 1`` tokens, the query's own among them, and makes its
-    sliding caches for ``window_size``. A prompt that is fed at once sees the mask's window; in
-    pieces, token by token, and in a batch, each position has lost its oldest key.
+    The model's mask shows ``window_size + 1`` tokens, the query's own among them, but its
+    sliding caches hold ``window_size``. A prompt that is fed at once attends to the mask's
+    window; in pieces, token by token, and in a batch, each position lacks its oldest key.
 How
-    The sliding caches hold what the mask shows. The mask is what the port meant: it spells out
-    the one token more, and a prompt that is fed at once has always been read so.
+    The sliding caches hold as many tokens as the mask shows. The mask's window is the intended
+    one: its code adds the one token explicitly, and a prompt that is fed at once always used it.
 Upstream
     mlx-lm #1234 brought the model; not fixed in 0.32.2.
 Retire when
@@ -31,7 +31,7 @@ def made(make_cache: Callable[[Any], list[Any]], model: Any) -> list[Any]:
 
 
 def shown(window_size: int) -> int:
-    """How many tokens the mask shows to each."""
+    """How many tokens the mask shows to each token, itself included."""
     return window_size + 1
 
 

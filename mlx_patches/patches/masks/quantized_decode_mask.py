@@ -1,14 +1,14 @@
 """A decode step of Qwen 3.5 over quantized keys attends to the batch's padding.
 
 Why
-    For a decode step over left padding the decoder hands its layers a word in place of a mask,
-    and attention then cuts the padding off each row's keys. Quantized keys cannot be cut so:
-    attention falls back to the release's own, with no mask at all.
+    For a decode step over left padding the decoder passes its layers a sentinel string instead of
+    a mask array, and attention cuts the padding off each row's keys. Quantized keys cannot be
+    cut this way: attention falls back to the ordinary function, without a mask.
 How
-    Where a row has padding, the layers get the mask that the quantized cache makes, as for a
-    prompt. Where none has, they get what the release gives them.
+    If a row has padding, the layers get the mask that the quantized cache makes, as for a
+    prompt. If none has, they get what the release passes.
 Upstream
-    Live in mlx-vlm 0.7.10.
+    Not fixed in mlx-vlm 0.7.10.
 Retire when
     The decoder makes a mask for quantized caches.
 """
@@ -21,14 +21,14 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 from ..caches.quantized.contract import is_quantized
 
-# What the decoder hands its layers in place of a mask where a row of the batch has padding.
+# The string that the decoder passes its layers instead of a mask if a row has padding.
 CUT_PADDING = "left_padded_decode"
 
 
 def create_mask(create: Callable[[Any, Any], Any], h: Any, cache: Any) -> Any:
     """The mask for ``h`` (rows, length, width) over the keys of a cache.
 
-    The release decides whether there is padding: a batch without any pays for no mask.
+    The release decides whether there is padding, so a batch without any computes no mask.
     """
     mask = create(h, cache)
     if isinstance(mask, str) and mask == CUT_PADDING and is_quantized(cache):

@@ -1,15 +1,15 @@
-"""Attention over quantized keys does not heed the padding of a batch.
+"""Attention over quantized keys ignores the padding of a batch.
 
 Why
-    The quantized batch caches of mlx-vlm 0.5.0 make their mask without left padding: rows
-    attend to it as if it were tokens. Where there is a mask a row, of shape (rows, 1, queries,
-    keys), quantized attention with grouped heads adds it to scores that have one axis more:
-    rows line up with key-value heads. That fails, or, with as many heads as rows, gives each
-    head another row's mask. And models that cut a mask to their keys, Gemma 3 and GLM-4V among
-    them, ask packed keys for a shape, which a tuple does not have.
+    The quantized batch caches of mlx-vlm 0.5.0 ignore left padding in their mask: rows attend
+    to padding as if it were tokens. If each row has a mask, (rows, 1, queries, keys), quantized
+    attention with grouped heads adds it to scores with one axis more, and rows are aligned with
+    key-value heads: it raises or, with as many heads as rows, uses another row's mask for each
+    head. Models that cut a mask to their keys, Gemma 3 and GLM-4V among them, read the shape of
+    the packed keys, but a tuple has none.
 How
-    The mask is the one that the release's ``BatchKVCache`` makes. Attention gets its mask with
-    the axis that it lacks. The packed keys and values of a batch know their shape.
+    The mask is the one that the release's ``BatchKVCache`` makes. Attention gets it with the
+    missing axis. The packed keys and values of a batch get a ``shape``.
 Upstream
     Masks: mlx-vlm 0.6.0. Cut masks: mlx-vlm 0.6.4. Grouped heads: mlx-lm 0.32.0, mlx-vlm 0.6.5.
 Retire when
@@ -27,7 +27,7 @@ from ...core.patch import Patch, Target, around
 
 
 def make_padded_mask(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
-    """The mask that a batch in floats with the same padding would have."""
+    """The mask that a float batch with the same padding would have."""
     batch = importlib.import_module("mlx_vlm.models.cache").BatchKVCache
     return batch.make_mask(cache, *args, **kwargs)
 
@@ -39,7 +39,7 @@ class Packed(tuple[Any, ...]):
 
 
 def return_shapes(original: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
-    """What a cache holds, with the shapes that models ask for."""
+    """Update a cache, and return its keys and values with the ``shape`` that models read."""
     held = original(cache, keys, values)
     return tuple(
         add_shape(part, floats.shape[-1]) for part, floats in zip(held, (keys, values), strict=True)
@@ -47,7 +47,7 @@ def return_shapes(original: Callable[..., Any], cache: Any, keys: Any, values: A
 
 
 def add_shape(parts: Any, width: int) -> Any:
-    """Packed keys or values of heads that are this wide; anything else as it is."""
+    """Packed keys or values with the shape of heads of this width; any other value unchanged."""
     if type(parts) is not tuple:
         return parts
     packed = Packed(parts)
@@ -70,7 +70,7 @@ def attend(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Attention with an axis for the heads of a group in the mask."""
+    """Run attention with a mask that has an axis for the heads of a group."""
     groups = q_keys[0].shape[-3]
     if getattr(mask, "ndim", 0) == 4 and queries.shape[1] != groups:
         mask = add_group_axis(mask, groups)
@@ -78,9 +78,9 @@ def attend(
 
 
 def add_group_axis(mask: Any, groups: int) -> Any:
-    """A mask (rows, heads or 1, queries, keys) for scores (rows, groups, heads in one, ...).
+    """A mask (rows, heads or 1, queries, keys) for scores (rows, groups, heads per group, ...).
 
-    One that serves every row and head broadcasts as it is.
+    A mask shared by all rows and heads broadcasts as it is.
     """
     rows, heads, *rest = mask.shape
     if rows == heads == 1:
@@ -103,7 +103,7 @@ def _attention(original: Any) -> Any:
 
 PATCH = Patch(
     id="quantized-masks",
-    summary="rows of a quantized batch attend to padding, or to another row's, or it fails",
+    summary="rows of a quantized batch attend to padding, use another row's mask, or raise",
     targets=(
         *(
             Target("mlx-vlm", module, f"{name}.make_mask", _make_mask)
@@ -117,7 +117,7 @@ PATCH = Patch(
             "mlx_vlm.models.cache",
             "BatchQuantizedKVCache.update_and_fetch",
             _shapes,
-            # The first is the same in releases whose models ask for no shape.
+            # ``update_and_fetch`` alone is the same in releases whose models read no shape.
             ("BatchQuantizedKVCache.update_and_fetch", "BatchQuantizedKVCache.make_mask"),
         ),
         *(

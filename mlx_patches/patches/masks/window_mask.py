@@ -1,14 +1,14 @@
-"""A sliding window over a plain cache is not masked: the model reads what it was never shown.
+"""A sliding window over a plain cache is not masked: the model attends beyond its window.
 
 Why
-    Where a model's caches are plain (Mistral 3 and Pixtral make none of their own), the window
-    of its sliding layers is a matter of the mask alone. ``create_attention_mask`` gives none to
-    a single token, and "causal" to a prompt: past the window a row alone attends to all of its
-    text, and says something else than in a batch, whose cache does mask the window.
+    If a model's caches are plain (Mistral 3 and Pixtral make none of their own), only the mask
+    limits its sliding layers to the window. ``create_attention_mask`` returns None for a single
+    token and "causal" for a prompt: past the window a row alone attends to all of its text, and
+    its logits differ from those in a batch, whose cache does mask the window.
 How
-    Once the tokens outgrow the window, the mask is the causal one with a window.
+    Once the tokens outgrow the window, the mask is a causal one with the window.
 Upstream
-    mlx-lm 0.30.6 asks for the window first.
+    mlx-lm 0.30.6 checks the window first.
 Retire when
     No supported release is older than mlx-lm 0.30.6.
 """
@@ -39,7 +39,7 @@ def masked(
 
 
 def outgrown(tokens: int, window_size: int | None) -> bool:
-    """Whether some token does not see the first one any more."""
+    """Whether the first token is outside the window of the last."""
     return window_size is not None and tokens > window_size
 
 

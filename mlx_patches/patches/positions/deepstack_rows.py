@@ -1,20 +1,21 @@
-"""Qwen3-VL adds an image's features to other tokens, or none, in a batch and in a long prompt.
+"""Qwen3-VL adds an image's features to the wrong tokens, or none, in a batch or a long prompt.
 
 Why
-    The vision tower's deepstack features come as a list: an array for each layer, of the image
-    tokens alone. The batch generator knows arrays only. It takes the first row's list for the
-    whole batch, leaves out rows of text as it joins the masks that say where the images are,
-    and cuts the mask into the pieces of a prompt, but not the features: every piece begins
-    with the first of them. A row alone whose prompt is longer than a piece is wrong as well.
+    The vision tower's deepstack features are a list: one array for each layer, of image tokens
+    only. The batch generator handles only arrays. It uses the first row's list for the whole
+    batch, leaves out text rows when it joins the masks of image tokens, and cuts the mask into
+    the pieces of a prompt, but not the features: every piece starts again at the first of them.
+    A row alone is wrong as well if its prompt is longer than a piece.
 How
     Before rows are joined or split, the features of all rows become one table, and each token
-    gets the number of its line, 0 where it has none: an array (rows, tokens) that the generator
-    pads, cuts and joins like every other. The language model turns it back into lists, of the
-    tokens that it is fed. The features themselves are kept once, of image tokens alone.
+    gets the number of its line, counted from 1, or 0 if it has none. These numbers are an array
+    (rows, tokens), which the generator pads, cuts and joins like any other. The language model's
+    wrapper turns it back into lists for the tokens that are fed. The features themselves are
+    kept once, for image tokens only.
 Upstream
-    Qwen3-Omni does the same in mlx-vlm 0.7.x; Qwen3-VL hands over lists in 0.7.10.
+    Qwen3-Omni does the same in mlx-vlm 0.7.x; Qwen3-VL still passes lists in 0.7.10.
 Retire when
-    No supported release hands over lists.
+    No supported release passes lists.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from ...core.patch import Patch, Target, around
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
-# What the generator hands on as it is: the features of all rows, a layer's for each layer.
+# The features of all rows, an array for each layer. The generator passes this argument through.
 TABLE = "_mlx_patches_deepstack"
-# Of a sequence that waits for its turn: its id, tokens, number of tokens to say, arguments.
+# Items of a waiting sequence, which is (id, tokens, number of tokens to generate, arguments, ...).
 _IDS, _ARGUMENTS = 1, 3
 
 Arguments = Mapping[str, Any]
@@ -42,12 +43,12 @@ def merged(
     ids: Sequence[Sequence[int]],
     *rest: Any,
 ) -> Any:
-    """One batch of prompts, whose tokens know their features."""
+    """Merge the prompts' arguments, with features numbered by token."""
     return merge(aligned(rows, list(map(len, ids))), ids, *rest)
 
 
 def mixed(build: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -> Any:
-    """The same of prompts some of which begin in the prefix cache."""
+    """Build a batch of which some prompts begin in the prefix cache, with numbered features."""
     lengths = [len(one[_IDS]) for one in sequences]
     rows = aligned([one[_ARGUMENTS] for one in sequences], lengths)
     return build(
@@ -60,7 +61,7 @@ def mixed(build: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -
 
 
 def split(apart: Callable[..., Any], arguments: Arguments | None, count: int) -> Any:
-    """The arguments of each prompt out of those of all."""
+    """Split the arguments of all prompts into those of each, with numbered features."""
     mask = (arguments or {}).get(MASK)
     if arguments and mask is not None and mask.shape[0] == count:
         (arguments,) = aligned([arguments], [mask.shape[1]])
@@ -68,9 +69,10 @@ def split(apart: Callable[..., Any], arguments: Arguments | None, count: int) ->
 
 
 def aligned(rows: Sequence[Arguments | None], lengths: Sequence[int]) -> Sequence[Arguments | None]:
-    """The prompts' arguments with numbers (prompts, tokens) in place of features, and their table.
+    """The prompts' arguments with numbers (prompts, tokens) in place of features, and the table.
 
-    As they are where no prompt has features, or one whose features are not those of its tokens.
+    Returns ``rows`` unchanged if no prompt has features, or if a prompt's features do not match
+    its image tokens.
     """
     import mlx.core as mx
 
@@ -78,7 +80,7 @@ def aligned(rows: Sequence[Arguments | None], lengths: Sequence[int]) -> Sequenc
     tables = {id(table): table for _, _, table in numbered if table is not None}
     if not tables or any(numbers is None for _, numbers, _ in numbered):
         return rows
-    # Where each table's lines begin in the one of all.
+    # The line of the joined table at which each table begins.
     starts, lines = {}, 0
     for key, table in tables.items():
         starts[key] = lines
@@ -94,16 +96,17 @@ def aligned(rows: Sequence[Arguments | None], lengths: Sequence[int]) -> Sequenc
 
 
 def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
-    """A prompt's mask, its tokens' numbers, and the table: a layer's features for each layer.
+    """A prompt's mask, its tokens' numbers, and its table, an array of features for each layer.
 
-    No numbers where the features are not those of its tokens; no table where it has none.
+    The numbers are None if the features do not match the image tokens, the table is None if the
+    prompt has no features.
     """
     import mlx.core as mx
 
     mask, features, table = (row.get(name) for name in (MASK, FEATURES, TABLE))
     if mask is None:
         mask = mx.zeros((1, length), mx.bool_)
-    if table is not None:  # of a batch that was split
+    if table is not None:  # numbered already, in a batch that was split
         return mask, features, table
     if not (isinstance(features, list) and features):
         return mask, mx.zeros(mask.shape, mx.int32), None
@@ -115,7 +118,7 @@ def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
 
 
 def by_list(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The language model's call, that gets the features of its tokens as lists."""
+    """The language model's call, with numbers turned back into lists of features."""
 
     @functools.wraps(call)
     def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -128,7 +131,7 @@ def by_list(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def listed(numbers: Any, table: Sequence[Any]) -> list[Any]:
-    """Of each layer the features of these tokens, (image tokens, width), row after row."""
+    """For each layer the features of these tokens, (image tokens, width), row after row."""
     import mlx.core as mx
 
     lines = mx.array([n - 1 for n in numbers.reshape(-1).tolist() if n], mx.uint32)
@@ -139,7 +142,7 @@ _GENERATE = "mlx_vlm.generate.ar"
 
 PATCH = Patch(
     id="deepstack-rows",
-    summary="Qwen3-VL adds an image's features to other tokens in a batch and in a long prompt",
+    summary="Qwen3-VL adds an image's features to the wrong tokens in a batch or a long prompt",
     targets=(
         *(
             Target(

@@ -1,18 +1,18 @@
-"""Dynamic NTK scaling fails in every batch: the rope asks whether one position is past a limit.
+"""Dynamic NTK scaling fails in every batch: the rope compares an array of offsets to a limit.
 
 Why
     Dynamic NTK scaling changes the base of the rotation once a text is longer than the model
     was trained for: ``if length + offset > max_position_embeddings``, or ``max()`` of the two.
     The offsets of a batch are an array, which has no truth value.
 How
-    Every row is rotated twice, by the usual base and by the base of its own length, and keeps
-    the rotation that it has alone. Nothing is read from the device. A scalar offset goes to the
-    release's own code.
+    Every row is rotated twice, with the usual base and with the base of its own length, and gets
+    the result that it would have alone. Nothing is read from the device. A scalar offset goes to
+    the release's own code.
 Upstream
     mlx-lm 0.32.0 moves InternLM 2 to ``rope_utils``, whose rope has the same defect; not fixed
     in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The ropes take an array of offsets.
+    The ropes of every supported release accept an array of offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def rotated_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 
     """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
-    # InternLM takes the number of heads for the length; a row alone is rotated so too.
+    # InternLM uses the number of heads as the length, for a row alone as well.
     return rotate_rows(rope, x, offset, offset + x.shape[1], rope.original_base, rope.scale)
 
 
@@ -54,9 +54,9 @@ def rotate_rows(
     Args:
         offset: each row's position of its first token (rows,).
         ends: each row's number of tokens, as the rope counts them (rows,).
-        base: of the rotation of a row within the limit.
-        scale: of the positions.
-        factor: of the base's growth past the limit; ``scale`` by default.
+        base: the base of the rotation for a row within the limit.
+        scale: the scale of the positions.
+        factor: the factor of the base's growth past the limit; ``scale`` by default.
     """
     import mlx.core as mx
 
@@ -73,7 +73,7 @@ def rotate_rows(
 
 
 def grown_bases(ends: Any, base: float, factor: float, limit: int, dims: int) -> Any:
-    """The bases (rows,) of rows past the limit; those of others are not looked at."""
+    """The bases (rows,) of rows past the limit; the values for other rows are not used."""
     import mlx.core as mx
 
     growth = factor * mx.maximum(ends, limit) / limit - (factor - 1)
@@ -83,7 +83,8 @@ def grown_bases(ends: Any, base: float, factor: float, limit: int, dims: int) ->
 def rotate(x: Any, angles: Any, traditional: bool) -> Any:
     """``x`` (rows, heads, length, width), rotated by ``angles`` (rows, length, dims / 2).
 
-    ``traditional`` pairs neighbours, and not the two halves of the first ``dims`` dimensions.
+    ``traditional`` pairs neighbouring dimensions; otherwise the two halves of the first ``dims``
+    are paired.
     """
     import mlx.core as mx
 

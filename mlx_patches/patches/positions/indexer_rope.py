@@ -2,11 +2,11 @@
 
 Why
     From ``index_topk`` tokens on (2,048), an indexer chooses the tokens that a layer attends to.
-    It rotates its queries and keys in halves; releases rotate them in pairs, as the attention
-    does. The scores mean nothing, and the choice leaves out what matters.
+    Its queries and keys have to be rotated in halves; releases rotate them in pairs, like those
+    of the attention. The scores are meaningless, and the layer attends to the wrong tokens.
 How
-    The indexer of a model of the type ``deepseek_v32`` is made to rotate in halves. Other models
-    that have it, GLM 5 among them, rotate in pairs and stay as they are.
+    The indexer of a model of the type ``deepseek_v32`` rotates in halves. Other models with this
+    indexer, GLM 5 among them, rotate in pairs and do not change.
 Upstream
     mlx-lm 0.32.0 (#1431, commit 2ed22318). Not fixed in mlx-vlm 0.7.10.
 Retire when
@@ -24,14 +24,14 @@ _TYPES = ("deepseek_v32",)
 
 
 def made(init: Callable[..., Any], indexer: Any, args: Any, *more: Any, **kwargs: Any) -> None:
-    """An indexer that is being made of a model's config."""
+    """Make an indexer from a model's config."""
     init(indexer, args, *more, **kwargs)
     if rotates_halves(args):
         indexer.rope.traditional = False
 
 
 def rotates_halves(args: Any) -> bool:
-    """Whether a config is one whose indexer rotates in halves."""
+    """Whether the indexer of a model with this config rotates in halves."""
     if args.model_type not in _TYPES:
         return False
     return not getattr(args, "indexer_rope_interleave", False)

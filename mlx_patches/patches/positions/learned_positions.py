@@ -1,14 +1,14 @@
-"""GPT-BigCode fails in every batch: it makes its positions from one number.
+"""GPT-BigCode fails in every batch: it treats ``cache.offset`` as a scalar.
 
 Why
     The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch's
-    cache has an offset for each row, which NumPy cannot take for a number.
+    cache has an offset for each row, an array that NumPy cannot convert to a scalar.
 How
     For such a cache the model counts from 0, and its position embedding adds each row's offset.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The model takes offsets by row.
+    The model accepts an offset for each row in every supported release.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class RowPositions:
         """Return the embeddings (rows, length, width) of ``positions`` (length,)."""
         import mlx.core as mx
 
-        # A row's padding has no position; its embedding is not looked at.
+        # Padding has no position, and its embedding is not used.
         return self.embedding(mx.maximum(self.offset[:, None] + positions, 0))
 
 
 def numbered(cache: Sequence[Any]) -> list[Any]:
-    """The caches, the first with 0 for its offset: the model counts from there."""
+    """The caches, the first of them with offset 0, from which the model counts."""
     return [with_offset(cache[0], 0), *cache[1:]]
 
 

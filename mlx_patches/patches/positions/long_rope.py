@@ -1,12 +1,12 @@
-"""LongRoPE models fail in every batch: the rope asks whether one text is long.
+"""LongRoPE models fail in every batch: the rope compares an array of offsets to a limit.
 
 Why
-    The rope takes other frequencies once a text is longer than the model was first trained for:
+    The rope uses other frequencies once a text is longer than the model was first trained for:
     ``if offset + length > original_max_position_embeddings``. The offsets of a batch are an
     array, which has no truth value.
 How
-    Every row is rotated twice, by the frequencies of short and of long texts, and keeps the
-    rotation of its own length: the bits that it gets alone. Nothing is read from the device. A
+    Every row is rotated twice, with the frequencies of short and of long texts, and gets the
+    result for its own length, the same bit for bit as alone. Nothing is read from the device. A
     scalar offset goes to the release's own code.
 Upstream
     mlx-lm 0.30.2 has one set of frequencies.

@@ -1,18 +1,18 @@
 """One row's attention scale is used for the whole batch: Ministral 3 and Mistral 4 text.
 
 Why
-    Queries are scaled by their position (Llama 4's temperature). The models take the position
-    from row 0 alone: ``cache[0].offset[0].item()``. Every other row gets row 0's scale, and
-    where row 0 is padded its positions begin below zero, whose logarithm is minus infinity or
-    NaN: then all rows say NaN.
+    Queries are scaled by their position (Llama 4's temperature). The models read the position
+    of row 0 only: ``cache[0].offset[0].item()``. Every other row gets row 0's scale. If row 0 is
+    padded, its positions begin below zero, and the scale's logarithm is minus infinity or NaN:
+    the logits of all rows become NaN.
 How
-    While the model runs, the function that makes the scale knows each row's offset and makes
-    one for each row, of shape (rows, 1, tokens, 1), with padding counted as position 0.
-    Where the offset is a number, nothing changes.
+    While the model runs, the function that makes the scale reads each row's offset from a
+    context variable and returns a scale for each row, (rows, 1, tokens, 1), with padding at
+    position 0. With a scalar offset nothing changes.
 Upstream
-    Live from mlx-vlm 0.4.3 to 0.7.10. mlx-vlm's ministral3 for text alone has it by row.
+    Affected from mlx-vlm 0.4.3 to 0.7.10. mlx-vlm's text-only ministral3 has a scale for each row.
 Retire when
-    Both models take every row's offset.
+    Both models use every row's offset.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_bat
 def modelled(
     call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, inputs_embeds: Any = None
 ) -> Any:
-    """The model's states, with the rows' offsets known to whoever makes the scale."""
+    """Run the model, with the rows' offsets set for the function that makes the scale."""
     offsets = offsets_of(cache)
     if offsets is None:
         return call(model, inputs, cache, inputs_embeds)
@@ -43,7 +43,7 @@ def modelled(
 
 
 def offsets_of(cache: Any) -> Any:
-    """The rows' offsets (rows,); None where there is one for all."""
+    """The rows' offsets (rows,); None if the cache has a scalar offset."""
     offset = getattr(cache[0], "offset", None) if cache else None
     return offset if getattr(offset, "ndim", 0) else None
 

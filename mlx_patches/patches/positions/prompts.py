@@ -1,9 +1,9 @@
-"""Image prompts between their embeddings and the first forward of their tokens.
+"""The queue of image prompts whose positions are computed but whose tokens are not yet fed.
 
-An image prompt's positions are computed where its embeddings are made, with no cache in sight,
-and left on the model, for the next prompt to replace. Here each prompt waits for its turn,
-outside of the model, and is found by the first tokens that a row is fed. From then on the row's
-record holds it, until the last of its tokens is fed.
+A model computes an image prompt's positions with its embeddings, before the prompt has a cache,
+and stores them on itself, where the next prompt overwrites them. This module queues each prompt
+outside the model, and finds it by the first tokens that a row is fed. From then on the row's
+record holds the prompt, until the last of its tokens is fed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# Prompts of one model that wait to be fed. The oldest one goes: its request was cancelled, or
-# its host hands over positions itself. A prompt of 2,000 tokens takes 32 KB.
+# The length of a model's queue. The oldest prompt is dropped first: its request was cancelled, or
+# its host passes positions itself. A prompt of 2,000 tokens takes 32 KB.
 WAITING = 64
 _SIZE = 4  # bytes of a token id
 
 
 @dataclass(frozen=True, eq=False)
 class ImagePrompt:
-    """A prompt with images or videos, as its positions were computed.
+    """A prompt with images or videos, and the positions that were computed for it.
 
     Args:
-        tokens: its ids, as the bytes of int32.
-        positions: of the tokens, (3, 1, length).
+        tokens: its token ids, as the bytes of int32.
+        positions: the position ids of its tokens, (3, 1, length).
         padding: how many of the first tokens are padding.
     """
 
@@ -37,12 +37,17 @@ class ImagePrompt:
     padding: int = 0
 
     def __deepcopy__(self, memo: Any) -> ImagePrompt:
-        """Itself: nobody changes it, and copies of a cache may share it."""
+        """Return the prompt itself: it is immutable, and copies of a cache may share it."""
         return self
 
 
 class RowPrompt(NamedTuple):
-    """An image prompt as a row is fed it: without the padding, or with it as if it were tokens."""
+    """An image prompt as it is fed to a row.
+
+    Args:
+        prompt: the prompt.
+        skipped: how many of its first tokens are not fed: all of its padding, or 0.
+    """
 
     prompt: ImagePrompt
     skipped: int
@@ -53,24 +58,28 @@ class RowPrompt(NamedTuple):
         return len(self.prompt.tokens) // _SIZE - self.skipped
 
     def tokens(self, start: int, end: int) -> bytes:
-        """Its tokens from ``start`` to ``end``, as many as it has."""
+        """Its tokens from ``start`` to ``end``, or to its own end."""
         first = self.skipped + start
         return self.prompt.tokens[first * _SIZE : (self.skipped + end) * _SIZE]
 
     def fits(self, start: int, text: bytes) -> bool:
-        """Whether these are its tokens from ``start`` on; right padding may follow its end."""
+        """Whether ``text`` is its tokens from ``start`` on; right padding may follow its end."""
         own = self.tokens(start, start + len(text) // _SIZE)
         return bool(own) and text.startswith(own)
 
     def delta(self, end: int) -> Any:
-        """How far the position after its first ``end`` tokens is from their number, (1, 1)."""
+        """The next position after its first ``end`` tokens minus their number, (1, 1)."""
         import mlx.core as mx
 
         own = self._positions(0, max(1, end))
         return (own.max() + 1 - own.shape[-1]).reshape(1, 1).astype(mx.int32)
 
     def positions(self, start: int, end: int) -> Any:
-        """Of the tokens from ``start`` to ``end``, (3, 1, tokens); they count on past its end."""
+        """The position ids of the tokens from ``start`` to ``end``, also past its own end.
+
+        Returns:
+            (3, 1, tokens) of its integer type.
+        """
         import mlx.core as mx
 
         own = self._positions(start, end)
@@ -81,14 +90,14 @@ class RowPrompt(NamedTuple):
     def _positions(self, start: int, end: int) -> Any:
         whole, skipped = self.prompt.positions, self.skipped
         own = whole[:, :, skipped + start : skipped + end]
-        # Releases count on from the padding, or give it a position that it does not count.
+        # Releases may count padding as positions: subtract the position of the first token.
         return own - whole[:, :, skipped : skipped + 1] if skipped else own
 
 
 class Waiting:
-    """The image prompts of one model that no row has been fed, and those that rows are fed.
+    """The image prompts of one model: a queue, and those claimed by the rows that are fed them.
 
-    Thread-safe. The latter are only found here: the records of the rows keep them alive.
+    Thread-safe. Claimed prompts are referenced weakly: the records of the rows keep them alive.
     """
 
     def __init__(self) -> None:
@@ -96,29 +105,34 @@ class Waiting:
         self._queue: list[ImagePrompt] = []
         self._claimed: weakref.WeakSet[ImagePrompt] = weakref.WeakSet()
         self._newest: Callable[[], Any] = lambda: None
-        self.noted = 0  # prompts so far
+        self.noted = 0  # number of prompts so far
 
     def __bool__(self) -> bool:
-        """Whether a row may be fed an image prompt whose positions are here."""
+        """Whether there is a prompt that a row may be fed."""
         return bool(self._queue or self._claimed)
 
     def note(self, prompts: Sequence[ImagePrompt], returned: Any) -> None:
-        """Let prompts wait, whose positions the model returned in one array."""
+        """Queue prompts.
+
+        Args:
+            prompts: the prompts of one call of ``get_rope_index``.
+            returned: the array of positions that the call returned.
+        """
         with self._lock:
             self._queue = [*self._queue, *prompts][-WAITING:]
             self._newest = weakref.ref(returned)
             self.noted += len(prompts)
 
     def left_on(self, model: Any) -> bool:
-        """Whether the positions that the model holds are those of an image prompt."""
+        """Whether the positions stored on the model are those of the newest image prompts."""
         held = getattr(model, "_position_ids", None)
         return held is not None and held is self._newest()
 
     def claim(self, text: bytes) -> RowPrompt | None:
-        """The prompt of a row that is fed these tokens first; it waits no longer.
+        """Find the prompt of a row by the first tokens that it is fed, and take it off the queue.
 
-        Prompts with the same tokens, and other images, are claimed in the order in which they
-        were noted; one that waits goes before those that other rows are fed.
+        Prompts with the same tokens but different images are claimed in the order in which they
+        were noted. A queued prompt is preferred to one that another row has claimed.
         """
         if not text:
             return None
@@ -131,7 +145,7 @@ class Waiting:
             return found
 
     def give_back(self, row: RowPrompt) -> None:
-        """Let a prompt wait again: a row with the same first tokens had claimed it."""
+        """Put back on the queue a prompt that a row with the same first tokens had claimed."""
         with self._lock:
             if row.prompt not in self._queue:
                 self._claimed.discard(row.prompt)
@@ -139,7 +153,7 @@ class Waiting:
 
 
 def _find(prompts: Iterable[ImagePrompt], text: bytes) -> RowPrompt | None:
-    """The first prompt that begins with these tokens, or else the longest that they begin with."""
+    """The first prompt that begins with ``text``, or else the longest that ``text`` begins with."""
     ended: RowPrompt | None = None
     for prompt in prompts:
         for skipped in sorted({0, prompt.padding}):
@@ -153,13 +167,13 @@ def _find(prompts: Iterable[ImagePrompt], text: bytes) -> RowPrompt | None:
     return ended
 
 
-# By the id of the model: a module of MLX has no hash.
+# By the id of the model: an MLX module is not hashable.
 _models: dict[int, tuple[Any, Waiting]] = {}
 _models_lock = threading.Lock()
 
 
 def waiting_prompts(model: Any) -> Waiting:
-    """The image prompts of a model that wait; they go with the model."""
+    """The image prompts of a model; they are dropped with the model."""
     found = _models.get(id(model))
     if found is not None and found[0]() is model:
         return found[1]
@@ -173,13 +187,13 @@ def waiting_prompts(model: Any) -> Waiting:
 
 
 def _forget(key: int, gone: Any) -> None:
-    # Another model may have the id by now.
+    # Another model may have the same id by now.
     if (found := _models.get(key)) is not None and found[0] is gone:
         _models.pop(key, None)
 
 
 def note_prompts(index: Callable[..., Any]) -> Callable[..., Any]:
-    """``get_rope_index`` that notes what it returns for prompts with images or videos."""
+    """``get_rope_index`` that queues prompts with images or videos, and their positions."""
     signature = inspect.signature(index)
 
     @functools.wraps(index)
@@ -196,7 +210,10 @@ def note_prompts(index: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def split_prompts(ids: Any, positions: Any, mask: Any = None) -> list[ImagePrompt]:
-    """Each row's prompt, from ids and mask (rows, length) and positions (3, rows, length)."""
+    """Each row's prompt, from ids and mask (rows, length) and positions (3, rows, length).
+
+    Returns an empty list if the positions have another shape.
+    """
     if positions.shape != (3, *ids.shape):
         return []
     padding = [0] * ids.shape[0] if mask is None else mask.argmax(axis=-1).tolist()
@@ -207,7 +224,7 @@ def split_prompts(ids: Any, positions: Any, mask: Any = None) -> list[ImagePromp
 
 
 def as_bytes(ids: Any) -> bytes:
-    """Token ids, of one axis."""
+    """Token ids (length,) as the bytes of int32."""
     import mlx.core as mx
 
     return bytes(memoryview(ids.astype(mx.int32)))
@@ -222,19 +239,19 @@ def follow_prompts(
 
     Args:
         waiting: the prompts of the model.
-        held: what each row was fed so far.
-        starts: where in its text each row's piece begins, negative in what is left of its
-            padding.
-        ids: the piece, (rows, length).
+        held: the prompt that each row has been fed so far, or None.
+        starts: where in its text each row's piece begins; below zero by the number of padding
+            tokens that are still to be fed.
+        ids: the token ids of the piece, (rows, length).
     """
     pieces = [as_bytes(ids[row, max(0, -start) :]) for row, start in enumerate(starts)]
-    # Rows that began with the same tokens may have each other's: all give theirs back first.
+    # Rows that began with the same tokens may hold each other's prompts: all are put back first.
     texts = []
     for row, start, piece in zip(held, starts, pieces, strict=True):
         text = piece if start <= 0 else b""
         if row is not None and not row.fits(max(0, start), piece):
             text = row.tokens(0, max(0, start)) + piece
-            if start < row.length and len(piece) > _SIZE:  # no token that was generated
+            if start < row.length and len(piece) > _SIZE:  # a prompt, not a generated token
                 waiting.give_back(row)
         texts.append(text)
     return [

@@ -1,21 +1,21 @@
 """Rows of a batch are rotated to another row's positions: M-RoPE models keep one rope delta.
 
 Why
-    An image takes fewer positions than tokens. How many, the rope delta, is kept on the
-    language model, where the next request's call replaces it; the offset of a batch's first row
-    stands for all; and the positions of a left-padded prompt are counted from its padding.
+    An image takes fewer positions than tokens. The difference, the rope delta, is stored on the
+    language model, where the next request overwrites it. The offset of a batch's first row is
+    used for all rows, and the positions of a left-padded prompt are counted from its padding.
 How
-    A row's delta rides on the batch's first cache. A call with a batch's caches gets explicit
-    position ids, each row's own offset and delta, through the model's own argument. A row alone
-    that has a delta gets the same. What the model computes for a prompt with images waits
-    outside of the model, goes to the row that is fed its tokens, whichever prompts came in
-    between, and is dropped with the last of them. Positions that a host hands over are left
-    alone.
+    The record of a batch's first cache holds each row's delta. A call with a batch's caches gets
+    explicit position ids, from each row's own offset and delta, through the model's own argument
+    ``position_ids``. A row alone that has a delta gets them too. Positions that the model
+    computes for a prompt with images are queued outside the model, go to the row that is fed the
+    prompt's tokens, whichever prompts came in between, and are dropped after its last token.
+    Positions that a host passes are not changed.
 Upstream
-    mlx-vlm 0.5.0 takes ``rope_deltas`` and 0.6.5 hands each row's positions to the Qwen models;
-    the glm4v and PaddleOCR models still keep them in 0.7.10.
+    mlx-vlm 0.5.0 accepts ``rope_deltas``, and 0.6.5 passes each row's positions to the Qwen
+    models; the glm4v and PaddleOCR models still store them in 0.7.10.
 Retire when
-    No supported release keeps positions on the model.
+    No supported release stores positions on the model.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ FAMILIES = (
     "qwen3_vl",
     "qwen3_vl_moe",
 )
-# With these a model computes a prompt's positions itself.
+# With one of these arguments a model computes a prompt's positions itself.
 GRIDS = ("image_grid_thw", "video_grid_thw")
 
 
 def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
     """The language model's call, with the positions of each row."""
-    # Behind the model and the token ids.
+    # The place of ``cache`` among the arguments after the model and the token ids.
     place = list(inspect.signature(call).parameters).index("cache") - 2
 
     @functools.wraps(call)
@@ -72,7 +72,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         if feeds_prompts(waiting, carrier, length):
             starts = read_starts(timed.offset, rows)
         if kwargs.get("position_ids") is not None:
-            if starts is not None:  # the host looks after its prompts itself
+            if starts is not None:  # the host passes positions: take its prompts off the queue
                 prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
             if starts is not None:
@@ -87,16 +87,16 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
                 given = fill_column(carrier, "deltas", rows)
         noted = waiting.noted
         out = call(model, inputs, *args, **kwargs)
-        carrier = cache[0]  # some models exchange the caches of their list
-        if own is None and waiting.noted > noted:  # by this call, of what it was fed
+        carrier = cache[0]  # some models replace the caches in their list
+        if own is None and waiting.noted > noted:  # the call computed positions for these tokens
             starts = starts or read_starts(find_timed(cache).offset - length, rows)
             if starts and feed_prompts(waiting, carrier, starts, inputs) is not None:
                 return out
         if given is None and length > 1:
             given = kept_on(model)
         elif own is not None and handed is None and kept_on(model) is not None:
-            # It computed none, and an engine would read another batch's. One that hands them
-            # over decodes: what is kept may be of a prompt that waits.
+            # The model computed no deltas, and an engine would read another batch's from it. An
+            # engine that passes deltas is decoding: those stored may be a queued prompt's.
             model._rope_deltas = given
         remember(carrier, given, rows)
         return out
@@ -105,33 +105,33 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_timed(cache: Sequence[Any]) -> Any:
-    """The first of a model's caches that knows how many tokens it was fed; None where none does."""
+    """The first of a model's caches that has an ``offset``; None if none has."""
     return next((layer for layer in cache if hasattr(layer, "offset")), None)
 
 
 def feeds_prompts(waiting: prompts.Waiting, carrier: Any, length: int) -> bool:
-    """Whether a row of these may be fed a piece of an image prompt; reads nothing."""
+    """Whether a row may be fed a piece of an image prompt; reads nothing from the device."""
     record = read_record(carrier)
     return bool(record and record.prompts) or (length > 1 and bool(waiting))
 
 
 def read_starts(offset: Any, rows: int) -> list[int] | None:
-    """Where in its text each row is, from the device; None where that is not known of each."""
+    """Where in its text each row is, read from the device; None if not known for every row."""
     starts = offset.tolist() if getattr(offset, "ndim", 0) else [int(offset)] * rows
     return starts if len(starts) == rows else None
 
 
 def feed_prompts(waiting: prompts.Waiting, carrier: Any, starts: Sequence[int], ids: Any) -> Any:
-    """Position ids (3, rows, length) of rows with images in their prompts, or beside such a row.
+    """Position ids (3, rows, length) of all rows, if any of them is fed an image prompt.
 
-    The record has each row's delta afterwards, and the prompts that are not at their end. None
-    where no row is known to have an image.
+    Afterwards the record holds each row's delta, and the prompts that are not at their end.
+    Returns None if no row is known to be fed an image prompt.
 
     Args:
         waiting: the prompts of the model.
         carrier: the cache with the record.
         starts: where in its text each row's piece begins.
-        ids: of the piece.
+        ids: the token ids of the piece, (rows, length).
     """
     rows, length = ids.shape[:2]
     record = read_record(carrier)
@@ -164,7 +164,7 @@ def feed_prompts(waiting: prompts.Waiting, carrier: Any, starts: Sequence[int], 
 
 
 def text_positions(carrier: Any, timed: Any, shape: tuple[int, ...]) -> Any:
-    """Position ids (3, rows, length) of texts at their beginning; None of any other rows."""
+    """Position ids (3, rows, length) of texts at their beginning; None if rows have begun."""
     whole = timed.offset == 0 if isinstance(timed.offset, int) else timed.keys is None
     if not whole:
         return None
@@ -176,13 +176,13 @@ def text_positions(carrier: Any, timed: Any, shape: tuple[int, ...]) -> Any:
 
 
 def positions(model: Any, carrier: Any, timed: Any, shape: tuple[int, ...]) -> Any:
-    """Position ids (3, rows, length) for the next tokens; None where the model knows better.
+    """Position ids (3, rows, length) for the next tokens; None to leave them to the model.
 
     Args:
         model: the language model.
         carrier: the cache with the record of the rows.
-        timed: the cache whose offset is a number, or an array with one for each row.
-        shape: of the token ids.
+        timed: a cache whose ``offset`` is an int or an array (rows,).
+        shape: the shape of the token ids, (rows, length).
     """
     rows, length = shape[:2]
     offset = timed.offset
@@ -199,7 +199,7 @@ def positions(model: Any, carrier: Any, timed: Any, shape: tuple[int, ...]) -> A
 
 
 def begins(timed: Any, length: int) -> bool:
-    """Whether every row's first token is the next that is fed; reads nothing that is computed."""
+    """Whether the next piece begins with every row's first token; does not wait for the device."""
     if isinstance(timed.offset, int):
         return bool(timed.offset == 0)
     return getattr(timed, "keys", timed) is None and is_unpadded(timed, length)
@@ -213,39 +213,39 @@ def from_zero(shape: tuple[int, ...]) -> Any:
 
 
 def column(offset: Any, rows: int) -> Any:
-    """A cache's offset as an array with one for each row."""
+    """A cache's offset as an array (rows,)."""
     import mlx.core as mx
 
     return offset if getattr(offset, "ndim", 0) else mx.array([offset] * rows)
 
 
 def counted(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
-    """Position ids (3, rows, length) from the rows' offsets on."""
+    """Position ids (3, rows, length), counted from the rows' offsets plus their deltas."""
     import mlx.core as mx
 
     rows, length = shape[:2]
     own = offset[:, None]
     if deltas is not None:
         own = own + deltas
-    if length > 1:  # not in a decode step, which pays for each node
+    if length > 1:  # a decode step does not need this graph node
         own = own + mx.arange(length)
-    # Padding has no position, and is not looked at.
+    # Padding has no position, and its value is not used.
     return mx.broadcast_to(mx.maximum(own, 0)[None], (3, rows, length))
 
 
 def parked(model: Any, rows: int, length: int) -> bool:
-    """Whether the model holds the positions of just these rows' prompts."""
+    """Whether the positions stored on the model have the shape of these rows' prompts."""
     held = getattr(model, "_position_ids", None)
     return held is not None and held.shape[-2] == rows and held.shape[-1] >= length
 
 
 def kept_on(model: Any) -> Any:
-    """The rope deltas that the model holds."""
+    """The rope deltas stored on the model."""
     return getattr(model, "_rope_deltas", None)
 
 
 def remember(carrier: Any, deltas: Any, rows: int) -> None:
-    """Have a cache carry the deltas of its rows, where there is one for each."""
+    """Write the deltas of a cache's rows to its record, if there is one for each row."""
     import mlx.core as mx
 
     if deltas is not None and deltas is not read_column(carrier, "deltas", rows):

@@ -1,10 +1,10 @@
-"""A rope changes the array that it is given: whoever reads it again reads it scaled.
+"""LongRoPE and YaRN scale their input array in place, so a later read of it is wrong.
 
 Why
-    LongRoPE and YaRN scale their input with ``x[..., :dims] = ...``, which changes the caller's
-    array too. A layer that uses what it rotated once more gets it scaled: twice, after two calls.
+    The ropes scale their input with ``x[..., :dims] = ...``, which changes the caller's array
+    too. A layer that uses the array again reads scaled values; after two calls, scaled twice.
 How
-    The rope gets another handle of the same array. Nothing is copied or added to the graph.
+    The rope gets a new handle of the same array. Nothing is copied or added to the graph.
 Upstream
     mlx-lm 0.31.2 (#1003, commit 2146e4ed).
 Retire when
@@ -21,13 +21,13 @@ from ..caches.plain.reads import make_handle
 
 
 def rotated(call: Callable[..., Any], rope: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """``x`` (rows, heads, length, width) rotated; ``x`` itself stays."""
+    """``x`` (rows, heads, length, width) rotated; the caller's array does not change."""
     return call(rope, make_handle(x), *args, **kwargs)
 
 
 PATCH = Patch(
     id="rope-input",
-    summary="LongRoPE and YaRN change the array that they are given to rotate",
+    summary="LongRoPE and YaRN scale their input array in place, so a later read of it is wrong",
     targets=tuple(
         Target("mlx-lm", "mlx_lm.models.rope_utils", f"{name}.__call__", around(rotated))
         for name in ("SuScaledRoPE", "YarnRoPE")

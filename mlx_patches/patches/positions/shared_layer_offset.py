@@ -1,18 +1,18 @@
 """The KV-shared layers of Gemma 3n and Gemma 4 rotate their queries too far.
 
 Why
-    The last layers have no keys of their own: they read those of an earlier layer from its
-    cache, and its ``offset`` with them. That layer has updated the cache by then, so the offset
-    is where the tokens end, not where they begin: the queries are rotated by the length of the
-    chunk too far. A row alone is wrong, and differs with how its prompt is cut into chunks. In
-    a batch, ``keys, values = cache.state`` fails in mlx-lm: a batch's state has more parts.
+    The last layers have no keys of their own: they read an earlier layer's keys, values and
+    ``offset`` from its cache. That layer has already updated the cache, so the offset is the end
+    of the chunk, not its beginning, and the queries are rotated one chunk length too far. A row
+    alone is wrong as well, and its logits depend on how the prompt is cut into chunks. In a
+    batch, ``keys, values = cache.state`` raises in mlx-lm: a batch's state has more parts.
 How
-    A shared layer gets a view of that cache whose offset is the one before the update, and
-    whose state is the keys and values. Releases that hand over keys, values or the offset
-    beside the cache are left alone.
+    A shared layer gets a view of that cache with the offset before the update, and with only
+    keys and values as its state. Releases that pass keys, values or the offset beside the cache
+    do not change.
 Upstream
-    Gemma 3n: mlx-lm 0.32.0 reads the offset once, before the first layer; live in mlx-vlm to
-    0.7.10. Gemma 4: mlx-vlm 0.4.4 alone.
+    Gemma 3n: mlx-lm 0.32.0 reads the offset once, before the first layer; not fixed in mlx-vlm
+    0.7.10. Gemma 4: only mlx-vlm 0.4.4 is affected.
 Retire when
     mlx-vlm's Gemma 3n reads it before the update too, and no older release is supported.
 """
@@ -35,7 +35,7 @@ def attended(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """The attention's output; a shared layer sees the cache as it was positioned before."""
+    """Run a layer's attention; a shared layer gets the cache with the offset before its update."""
     handed_over = args or kwargs
     if not handed_over and cache is not None and attention.is_kv_shared_layer:
         cache = before(cache, x.shape[1])
@@ -43,7 +43,7 @@ def attended(
 
 
 def before(cache: Any, tokens: int) -> Any:
-    """A view of a cache that has just taken ``tokens``, with the offset before them."""
+    """A view of a cache that was just updated by ``tokens``, with the offset before them."""
     return _view()(cache, tokens)
 
 

@@ -1,4 +1,4 @@
-"""Counts of batch caches that no layer reads: they are evaluated with the keys now and then."""
+"""Evaluate ``offset`` and ``left_padding`` of batch caches where no layer reads them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ....core.patch import Patch, Target, around
 
 _LM = ("mlx-lm", "mlx_lm.models.cache")
 _VLM = ("mlx-vlm", "mlx_vlm.models.cache")
-# How many positions may pass, in steps, until the counts are evaluated.
+# The counts are evaluated once in this many positions.
 EVERY = 32
 
 
 def update_and_tie(
     update: Callable[..., Any], cache: Any, keys: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The release's own update; every so often the next step evaluates its counts too."""
+    """Run the release's update; once in ``EVERY`` positions, tie the counts to the keys."""
     out = update(cache, keys, *args, **kwargs)
     tokens = keys.shape[-2]
-    # A piece of a prompt adds one node for many positions; the steps after it tie that as well.
+    # A longer piece of a prompt adds one node for many positions; a later step ties it as well.
     if tokens < EVERY:
-        # A rotating cache begins ``_idx`` anew.
+        # ``_idx`` of a rotating cache starts over when the window wraps.
         fed = cache._offset if "_offset" in cache.__dict__ else cache._idx
         if fed % EVERY < tokens:  # a multiple was passed
             tie_counts(cache)
@@ -29,13 +29,14 @@ def update_and_tie(
 
 
 def tie_counts(cache: Any) -> None:
-    """Have offset and padding evaluated whenever the keys are, at no copy of them.
+    """Make the keys depend on ``offset`` and ``left_padding``, without copying the keys.
 
-    Where MLX cannot tie them to the keys they are evaluated now; nothing waits for that.
+    Both are then evaluated with the keys. Where MLX has no ``depends``, their evaluation starts
+    now, and nothing waits for it.
     """
     import mlx.core as mx
 
-    held = cache.__dict__  # not through handles: nobody keeps these
+    held = cache.__dict__  # not through handles: these references do not outlive the call
     keys, counts = cache.keys, [held["offset"], held["left_padding"]]
     if not hasattr(mx, "depends"):  # MLX below 0.29.2
         mx.async_eval(*counts)
@@ -46,7 +47,7 @@ def tie_counts(cache: Any) -> None:
         cache.keys = mx.depends(keys, counts)
 
 
-# Class to the methods that count.
+# The methods of each class that advance the counts.
 _KINDS: dict[str, tuple[str, ...]] = {
     "BatchKVCache": ("update_and_fetch",),
     "BatchRotatingKVCache": ("_update_in_place", "_update_concat"),
@@ -73,18 +74,19 @@ OFFSET_CHAIN = Patch(
     doc="""A batch grows by a graph node a token in each layer without rotary positions.
 
     Why
-        ``update_and_fetch`` adds to ``offset``, lazily. A layer that rotates by it evaluates it
-        with the step. One that does not (NoPE layers: Jamba, Kimi Linear, Nemotron-H, Granite
-        hybrids, Cohere 2, EXAONE 4, Llama 4, SmolLM3) never does, and each token chains another
-        node, with a buffer of its own, to all before it, until Metal ends the process with
-        "Resource limit (499000) exceeded". So does the ``left_padding`` of every sliding layer
-        but the first, once its window is full.
+        ``update_and_fetch`` adds to ``offset``, lazily. A layer with rotary positions reads it,
+        so each step evaluates it. A layer without them (NoPE layers: Jamba, Kimi Linear,
+        Nemotron-H, Granite hybrids, Cohere 2, EXAONE 4, Llama 4, SmolLM3) never evaluates it:
+        each token adds a node, with a buffer of its own, to the chain of all before it, until
+        Metal ends the process with "Resource limit (499000) exceeded". The ``left_padding`` of
+        every sliding layer but the first grows in the same way, once its window is full.
     How
-        Every 32 positions of steps the keys are made to depend on both counts: the next step
-        evaluates them all. Nothing is copied or waited for. A long piece of a prompt gets nothing.
+        Once in 32 positions the keys are made to depend on both counts, so the next step
+        evaluates them. Nothing is copied, and nothing waits. Pieces of a prompt of 32 tokens or
+        more are left as they are.
     Upstream
-        mlx-lm 0.31.1 does it at every step for ``BatchRotatingKVCache``; ``BatchKVCache`` is not
-        fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+        mlx-lm 0.31.1 does this at every step for ``BatchRotatingKVCache``; ``BatchKVCache`` is
+        not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
         No supported release leaves a count unevaluated.
     """,

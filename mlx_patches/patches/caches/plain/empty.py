@@ -1,4 +1,4 @@
-"""Every method of the contract takes a cache that was never written."""
+"""Make every method of the contract accept a cache that was never written."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def make_state(extra: tuple[str, ...]) -> Factory:
 
         @functools.wraps(get)
         def save(cache: Any) -> Any:
-            # ``is_empty``, without a call: engines ask every layer after each piece of a prompt.
+            # ``is_empty`` inlined: engines read every layer's state after each piece of a prompt.
             return save_empty(cache, extra) if cache.keys is None else get(cache)
 
         def restore(cache: Any, saved: Any) -> None:
-            # A later release's state is longer, and its setter takes None itself.
+            # A later release's state is longer, and its setter accepts None.
             if saved[0] is None and len(saved) == 2 + len(extra):
                 restore_empty(cache, saved, extra)
             else:
@@ -49,11 +49,11 @@ def save_empty(cache: Any, extra: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def restore_empty(cache: Any, saved: Any, extra: tuple[str, ...]) -> None:
-    """Make a cache what ``save_empty`` saved."""
+    """Restore an empty cache from the state that ``save_empty`` returned."""
     cache.keys = cache.values = None
     for name, value in zip(extra, saved[2:], strict=True):
         setattr(cache, name, value)
-    # A solo cache's release reads its offset from the keys, a batch's ``_idx``.
+    # The release's setter reads this from the keys: a solo cache's ``offset``, a batch's ``_idx``.
     setattr(cache, "_idx" if extra else "offset", 0)
 
 
@@ -93,7 +93,7 @@ def is_unused(slot: Any) -> bool:
 
 
 def merge_rows(merge: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
-    """A batch of these rows."""
+    """Merge solo caches, some or all of them empty, into a batch cache."""
     written = next((row for row in caches if not is_empty(row)), None)
     if written is None:
         return make_empty_batch(cls, caches)
@@ -108,7 +108,7 @@ def make_empty_batch(cls: Any, rows: Any) -> Any:
 
 
 def add_no_tokens(row: Any, like: Any) -> Any:
-    """A copy of an empty solo cache with keys and values of no columns, else as ``like``'s."""
+    """A copy of an empty solo cache whose keys and values are zero columns of ``like``'s."""
     out = copy.copy(row)
     out.keys, out.values = (side[:, :, :0] for side in (like.keys, like.values))
     return out
@@ -130,7 +130,7 @@ def extend_rows(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> N
 
 
 def start_batch(batch: Any, like: Any) -> None:
-    """Give an empty batch cache keys and values of no columns, else as another's."""
+    """Give an empty batch cache zero columns, with the heads, width and dtype of ``like``'s."""
     import mlx.core as mx
 
     rows = batch.offset.size
@@ -141,7 +141,7 @@ def start_batch(batch: Any, like: Any) -> None:
 
 
 def filter_rows(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """Keep these rows alone."""
+    """Keep only these rows."""
     if is_empty(cache):
         filter_empty(cache, batch_indices)
     else:
@@ -149,7 +149,7 @@ def filter_rows(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any
 
 
 def filter_empty(cache: Any, batch_indices: Any) -> None:
-    """Keep these rows of an empty batch cache alone."""
+    """Keep only these rows of an empty batch cache."""
     cache.offset = cache.offset[batch_indices]
     cache.left_padding = cache.left_padding[batch_indices]
 
@@ -163,7 +163,7 @@ def finalize_rows(finalize: Callable[[Any], None], cache: Any) -> None:
 
 
 def forget_padding(cache: Any) -> None:
-    """Drop the announcement of right padding: no column of it was written."""
+    """Clear the announced right padding: none of its columns was written."""
     for name in ("_right_padding", "_lengths"):
         if getattr(cache, name, None) is not None:
             setattr(cache, name, None)
@@ -198,18 +198,19 @@ NEVER_WRITTEN = Patch(
     doc="""A cache that was never written cannot be saved, and no row can be taken from its batch.
 
     Why
-        Some layers never write their cache: Gemma's shared layers read another layer's, an
-        expert may get no token, a new prompt has none yet. ``state``, ``extract``, ``merge``,
-        ``filter``, ``extend`` and ``finalize`` take keys for granted, so every batch operation
-        of such a model raises, and so does merging a new prompt with one that has a history. A
-        recurrent cache with some slots unused raises in ``extract``.
+        Some caches are not written: Gemma's shared layers read another layer's cache, an expert
+        may receive no token, a new prompt has no token yet. ``state``, ``extract``, ``merge``,
+        ``filter``, ``extend`` and ``finalize`` assume that there are keys, so every batch
+        operation of such a model raises, and so does merging a new prompt with one that has a
+        history. A recurrent cache with unused slots raises in ``extract``.
     How
-        An empty cache saves None for its keys and values; its rows are empty caches. Beside rows
-        that were written it has keys of no tokens. ``finalize`` has no padding to move there.
+        An empty cache saves None for its keys and values, and its rows are empty caches. Beside
+        written rows it gets keys of zero columns. ``finalize`` moves no padding in it.
     Upstream
-        mlx-lm 0.30.4 merges one with written ones; 0.31.2 merges, filters and extends them,
-        0.32.0 saves them; none extracts. ``BatchKVCache.finalize`` takes them in mlx-vlm 0.7.10.
+        mlx-lm 0.30.4 merges empty caches with written ones; 0.31.2 merges, filters and extends
+        them, 0.32.0 saves them. No release extracts a row from an empty batch. In mlx-vlm 0.7.10
+        ``BatchKVCache.finalize`` accepts one.
     Retire when
-        ``extract`` takes an empty batch in every supported release.
+        ``extract`` accepts an empty batch in every supported release.
     """,
 )

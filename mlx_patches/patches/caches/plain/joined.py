@@ -1,19 +1,19 @@
-"""Keys and values turn float32 where a batch without any joins another.
+"""Keys and values turn float32 when a batch that holds none yet joins another.
 
 Why
-    A prompt that joins while others are still read has no keys yet. ``extend`` joins an empty
-    array in their place, of MLX's default type: beside bfloat16 or float16 the whole batch turns
-    float32, for as long as one of its rows lives. It takes twice the memory, attention is
-    computed in another type, and the text may be another. mlx-lm 0.31.2 also gives that array
-    the other batch's rows.
+    A prompt that joins while others are still being prefilled has no keys yet. ``extend`` joins
+    an empty array in their place, of MLX's default dtype: beside bfloat16 or float16 the whole
+    batch turns float32, until its last row ends. It takes twice the memory, attention is
+    computed in float32, and the text may differ. mlx-lm 0.31.2 also makes that array with the
+    other batch's number of rows.
 How
-    The batch without keys gets keys and values of no columns in the other's type before they
-    are joined; nothing is converted.
+    The batch without keys gets zero columns in the other's dtype before the two are joined;
+    nothing is converted.
 Upstream
-    mlx-lm 0.32.0 makes the array in the other's type (issue 1491); mlx-vlm, which has copies of
-    these classes since 0.6.4, does not yet in 0.7.10.
+    mlx-lm 0.32.0 makes the array in the other's dtype (issue 1491). mlx-vlm, which has its own
+    copies of these classes since 0.6.4, is not fixed in 0.7.10.
 Retire when
-    No supported release joins arrays of the default type.
+    No supported release joins arrays of the default dtype.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .empty import is_empty, start_batch
 
 
 def extended(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """The rows of ``other`` after those of ``cache``."""
+    """Add the rows of ``other`` after those of ``cache``."""
     if is_empty(cache) == is_empty(other):
         return extend(cache, other)
     empty, written = (cache, other) if is_empty(cache) else (other, cache)

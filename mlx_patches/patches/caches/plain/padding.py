@@ -1,4 +1,4 @@
-"""What a padding column holds does not reach the tokens of its row."""
+"""Keep NaN in padding columns from reaching their row's tokens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from ....core.patch import Patch, Target
 
-# Where a cache keeps the array that its padding was read from, and where that padding ends.
+# The cache attribute for (the ``left_padding`` array that was read, where its padding ends).
 _NOTE = "_mlx_patches_padding_end"
-# Class to the method by which a prompt enters. A decode step has no padding.
+# The method of each class that writes a prompt. A decode step has no padding.
 _CLASSES = {
     "BatchKVCache": "update_and_fetch",
     "BatchRotatingKVCache": "_update_concat",
@@ -25,13 +25,13 @@ def make_update(update: Any) -> Any:
         tokens = keys.shape[2]
         if tokens == 1:
             return update(cache, keys, values)
-        # A cache that is given other rows than it was made for does not know their padding.
+        # With another number of rows than the cache was made for, their padding is unknown.
         if keys.shape[0] != cache.__dict__["left_padding"].shape[0]:
             return update(cache, keys, values)
         end = find_padding_end(cache)
         if end <= 0:
-            # A window changes the array: the next piece would wait for it. A note elsewhere
-            # would be copied with the cache, in each layer, for nothing.
+            # A rotating cache changes the array in place, so reading it at the next piece would
+            # wait for the device. Other caches need no note, which copies of them would carry.
             if hasattr(cache, "max_size"):
                 note_padding_end(cache, end)
             return update(cache, keys, values)
@@ -39,7 +39,7 @@ def make_update(update: Any) -> Any:
         if start < end:
             keys, values = zero_padding(cache, keys, values)
         held = update(cache, keys, values)
-        # A window drops columns in front: the end of the padding moves with them.
+        # A rotating cache drops columns in front, and the end of the padding moves with them.
         note_padding_end(cache, end - (start + tokens - cache._idx))
         return held
 
@@ -48,7 +48,7 @@ def make_update(update: Any) -> Any:
 
 def find_next_column(cache: Any) -> int:
     """The column at which the next token is written."""
-    # A wrapped buffer is put in order of age before anything is appended.
+    # A rotating cache puts a wrapped buffer in order of age before it appends.
     column: int = cache.keys.shape[2] if getattr(cache, "rotated", False) else cache._idx
     return column
 
@@ -60,10 +60,10 @@ def find_padding_end(cache: Any) -> int:
 
 
 def read_padding_end(cache: Any) -> int:
-    """Read it from the array.
+    """Read from the array where the padding ends.
 
-    It costs nothing at a batch's first piece, where the array was made from a list of numbers.
-    Later it is read only where the cache holds another array since: its rows changed.
+    This costs nothing at a batch's first piece, where the array was made from a list of numbers.
+    It is read again only after the cache got a new array, because its rows changed.
     """
     return max(cache.__dict__["left_padding"].tolist(), default=0)
 
@@ -71,8 +71,8 @@ def read_padding_end(cache: Any) -> int:
 def note_padding_end(cache: Any, end: int) -> None:
     """Remember where the padding ends, for as long as the cache holds this array.
 
-    ``finalize`` and a window may change the array in place. They move columns that were
-    written already, so what is known of those to come stays true.
+    ``finalize`` and a rotating cache may change the array in place. They move only columns that
+    are already written, so the note stays true of the columns to come.
     """
     cache.__dict__[_NOTE] = (cache.__dict__["left_padding"], end)
 
@@ -103,18 +103,18 @@ PADDING_NAN = Patch(
     doc="""NaN in a padding column's key or value reaches the row's real tokens.
 
     Why
-        What a model computes at a left-padding position should not matter, but NaN does: the
-        mask gives the column the weight 0, and 0 * NaN is NaN. Gemma 3n in mlx-vlm divides 0 by
+        A model's results at a left-padding position should not matter, but NaN does: the mask
+        gives the column the weight 0, and 0 * NaN is NaN. Gemma 3n in mlx-vlm divides 0 by
         0 where the engine pads with zero embeddings; Moondream 3 takes the logarithm of a
         padding position, which is negative. One such column makes all logits of its row NaN.
     How
         Keys and values are made zero at left-padding columns where they enter the cache: one
         ``where`` for each, in the pieces of a prompt that reach into the padding of a row. A
         batch without padding, a later piece and a decode step get no operation. Columns of real
-        tokens are not touched, and a padding column had the weight 0 before, so every finite
-        row is bit for bit the same.
+        tokens are not changed, and padding columns have the weight 0, so a row of finite values
+        stays the same bit for bit.
     Upstream
-        Live in every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
         The caches, or the models, keep padding columns finite.
     """,

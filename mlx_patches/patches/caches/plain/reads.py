@@ -1,9 +1,9 @@
-"""What is read from a cache stays what it was: nobody's copy moves when the cache does.
+"""Reading an array from a cache returns a new object, which later updates do not change.
 
-``mx.array`` has in-place ``+=``, so two names for one array object move together. A handle is
-a new Python object on the same graph node (``array.__copy__``, 40 ns, no operation): what a
-reader holds is then its own. ``self.offset += n`` still works: it reads a handle, advances it,
-and stores it.
+``+=`` changes an ``mx.array`` in place, for everyone who holds the same object. A handle is a
+new Python object on the same graph node (``array.__copy__``, 40 ns, no operation), so an
+in-place update of the cache does not change the handle that a reader holds. ``self.offset += n``
+still works: it reads a handle, advances it, and stores it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _TURBO = ("mlx-vlm", "mlx_vlm.turboquant")
 
 
 def make_handle(value: Any) -> Any:
-    """A new object on the same graph node for an array; anything else as it is."""
+    """A new object on the same graph node for an array; any other value unchanged."""
     return value.__copy__() if hasattr(value, "dtype") else value
 
 
 def read_through_handle(name: str) -> Factory:
-    """Factory of an added attribute; each reader gets a handle of its own.
+    """Factory of an added attribute that returns a new handle at each read.
 
     Values stay in the instance's ``__dict__`` under their own name.
     """
@@ -78,11 +78,11 @@ OFFSET_ALIAS = Patch(
         queries after it, so queries are rotated one step further than their keys. Gemma 4 in
         mlx-vlm 0.4.3: the logits of a batch differ from those of each row alone by up to 5.3.
     How
-        The attribute is read through a fresh handle: a new object on the same graph node, so
-        what was read stays what it was, in any model and any host, at no graph operation.
+        Each read returns a handle: a new object on the same graph node, which later updates do
+        not change. This holds for every model and host, and adds no graph operation.
     Upstream
-        mlx-lm 0.32.0 rebinds ``offset`` instead of advancing it. mlx-vlm moved the copies of
-        these classes into its own ``models/cache.py`` in 0.6.4, with the defect.
+        mlx-lm 0.32.0 rebinds ``offset`` instead of advancing it. mlx-vlm has its own copies of
+        these classes in ``models/cache.py`` since 0.6.4, with the defect.
     Retire when
         No supported release advances ``offset`` in place.
     """,
@@ -121,11 +121,11 @@ LEFT_PADDING_ALIAS = Patch(
     Why
         Like ``offset`` (see ``offset-alias``), these arrays are changed in place: by ``prepare``
         and ``finalize``, by a rotating cache on each step after its window wraps, and by
-        ``ArraysCache.advance``. A mask or a snapshot built from one read describes another step.
+        ``ArraysCache.advance``. A mask or snapshot made from them then describes a later step.
     How
-        The attributes are read through a fresh handle, at no graph operation.
+        Each read returns a new handle, which adds no graph operation.
     Upstream
-        In place in every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+        Every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 changes them in place.
     Retire when
         No supported release changes them in place.
     """,
@@ -134,7 +134,7 @@ LEFT_PADDING_ALIAS = Patch(
 
 # -- state ---------------------------------------------------------------------------------
 
-# Class to the methods that change in place what ``state`` hands out.
+# The methods of each class that change in place the arrays which ``state`` returned.
 _STATES: dict[str, tuple[str, ...]] = {
     "KVCache": ("update_and_fetch",),
     "RotatingKVCache": ("_update_in_place",),
@@ -147,7 +147,7 @@ _STATES: dict[str, tuple[str, ...]] = {
 
 
 def read_state(getter: Callable[[Any], Any], cache: Any) -> Any:
-    """The cache's state, with nothing in it that the cache will change."""
+    """The cache's state as new objects, which the cache does not change."""
     return copy_tree(getter(cache))
 
 
@@ -155,7 +155,7 @@ def copy_tree(value: Any) -> Any:
     """A tree of arrays as a new tree of handles; its shape and container types stay."""
     kind = type(value)
     if kind is tuple or kind is list:
-        # Arrays in place: every layer is asked, and most of what it holds are these.
+        # Arrays are copied inline, without a call: every layer's state consists mostly of them.
         return kind([one.__copy__() if hasattr(one, "dtype") else copy_tree(one) for one in value])
     if hasattr(value, "_fields"):
         return type(value)(*map(copy_tree, value))
@@ -184,17 +184,15 @@ FROZEN_STATE = Patch(
     doc="""A cache's ``state`` changes after it was read.
 
     Why
-        ``state`` hands out the live ``keys``, ``values``, ``offset`` and ``left_padding``. A
-        rotating cache overwrites its buffer in place, others do after a trim, so a snapshot kept
-        for a prefix cache, a rewind or a save describes a later step than the one it was taken
-        at.
+        ``state`` returns the live ``keys``, ``values``, ``offset`` and ``left_padding``. A
+        rotating cache overwrites its buffer in place, other caches do so after a trim. A
+        snapshot kept for a prefix cache, a rewind or a save then describes a later step.
     How
-        The getter's arrays are handed out as fresh handles, and its lists as new lists: same
-        graph nodes, no copy, no graph operation, and nothing that the cache does later reaches
-        them.
+        The getter's arrays are returned as new handles, and its lists as new lists: the same
+        graph nodes, no copy, no graph operation. Later updates of the cache do not change them.
     Upstream
-        Live in every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10, class by class.
+        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10; the affected classes differ by release.
     Retire when
-        No supported release hands out an object that it goes on changing.
+        No supported release returns an object that it goes on changing.
     """,
 )

@@ -1,32 +1,35 @@
-"""Whether no row of a batch has padding, known without waiting for the device."""
+"""Tell whether a batch has no padding, without waiting for the device."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Where a cache keeps the array of zeros that its padding was read from.
+# The cache attribute for the ``left_padding`` array that was read and found to be all zeros.
 _NOTE = "_mlx_patches_unpadded"
 
 
 def is_unpadded(cache: Any, tokens: int) -> bool:
-    """Whether no row of an attention cache has padding; False where that is not known.
+    """Whether an attention cache is known to have no padding in any row.
 
-    It reads the padding as a prompt is fed: at its first piece that costs nothing, since the
-    array was made from a list of numbers. A decode step uses what a prompt found, for as long as
-    the cache holds the same array, and reads nothing. Right padding that is pending, and windows,
-    are not known.
+    The padding is read while a prompt is fed. At the first piece this costs nothing, since the
+    array was made from a list of numbers. A decode step reads nothing: it reuses the result of
+    the prompt for as long as the cache holds the same array.
 
     Args:
-        cache: of one layer.
-        tokens: how many are fed next.
+        cache: one layer's cache.
+        tokens: how many tokens are fed next.
+
+    Returns:
+        True if no row has padding. False if a row has some, or if it is not known: while right
+        padding is pending, and for rotating caches.
     """
     held = vars(cache)
     padding = held.get("left_padding")
-    # Of these releases alone: ``finalize`` changes the array in place.
+    # With right padding pending, ``finalize`` will change the array in place.
     if getattr(padding, "ndim", 0) != 1 or held.get("_right_padding", cache) is not None:
         held.pop(_NOTE, None)
         return False
-    # Before the first token ``prepare`` may change it in place.
+    # Before the first token ``prepare`` may change the array in place: read it again.
     if held.get("keys") is not None:
         if held.get(_NOTE) is padding:
             return True

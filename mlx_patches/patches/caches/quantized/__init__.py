@@ -1,1 +1,1 @@
-"""Quantized batch caches: their contract, and the patches that make releases keep it."""
+"""Quantized batch caches: their contract, and the patches that make releases follow it."""

@@ -1,6 +1,6 @@
-"""Caches of packed values with scales and biases: ``QuantizedKVCache`` and a batch of them.
+"""``QuantizedKVCache`` and its batch class: caches of packed values with scales and biases.
 
-See ``contract`` for what they hold and what their methods do.
+See ``contract`` for their attributes and methods.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ CLASS = "BatchQuantizedKVCache"
 
 
 def merge(cls: Any, caches: Sequence[Any]) -> Any:
-    """A ``cls``, a quantized batch cache, of these rows. Rows in floats are quantized too.
+    """Merge solo caches into a quantized batch cache of class ``cls``; float rows are quantized.
 
     Raises:
-        ValueError: rows of different bits or groups, or none that is quantized.
+        ValueError: the rows differ in bits or group size, or none is quantized.
     """
     settings, rows = contract.quantize_alike(
         caches, read_settings, lambda row, settings: row.to_quantized(**settings)
@@ -31,7 +31,7 @@ def merge(cls: Any, caches: Sequence[Any]) -> Any:
 
 
 def extract(cache: Any, idx: int) -> Any:
-    """One row as a ``QuantizedKVCache``."""
+    """Extract one row as a ``QuantizedKVCache``."""
     solo = sys.modules[type(cache).__module__].QuantizedKVCache(
         group_size=cache.group_size, bits=cache.bits
     )
@@ -39,7 +39,7 @@ def extract(cache: Any, idx: int) -> Any:
 
 
 def read_settings(cache: Any) -> dict[str, Any] | None:
-    """The arguments that make another cache of the same kind; None for a TurboQuant cache."""
+    """The constructor arguments of a quantized cache; None for a TurboQuant cache."""
     if hasattr(cache, "seed"):
         return None
     return {"group_size": cache.group_size, "bits": cache.bits}
@@ -66,26 +66,26 @@ BATCH_QUANTIZED = Patch(
     ),
     probe="mlx_patches.probes.batch_quantized:probe",
     module=__name__,
-    doc="""A quantized batch cache lacks what engines and hosts ask of every other batch cache.
+    doc="""A quantized batch cache lacks methods that engines and hosts call on every batch cache.
 
     Why
         ``BatchQuantizedKVCache`` has no ``prepare``, ``finalize`` and ``extract`` in its first
         releases, and no ``size`` and ``nbytes`` of its own in any: right-padded prompts stay
-        where they are, a row cannot leave, ``size()`` is 0 whatever it holds. One made by
-        ``from_state`` forgets that it has no right padding, and its ``finalize`` raises
-        ``AttributeError``. ``extend`` keeps only one side's rows where the other is empty, and
+        where they are, a row cannot be extracted, and ``size()`` is always 0. ``from_state`` does
+        not set ``_right_padding``, so ``finalize`` of a restored cache raises
+        ``AttributeError``. ``extend`` keeps only one batch's rows where the other is empty, and
         fails on buffers of different sizes.
     How
-        What is missing is added, with the contract of ``BatchKVCache``; ``finalize`` moves rows
-        inside the buffer and leaves its end alone. ``extend`` gets sides of which neither is
-        empty. ``merge`` belongs to the rows (see ``quantized-merge``): where a batch class has
-        it, Qwen3.5 runs padded rows one by one and merges them without saying how they were
-        quantized.
+        The missing methods are added, with the contract of ``BatchKVCache``; ``finalize`` moves
+        rows inside the buffer, whose end does not move. An empty batch gets keys and values of
+        no tokens before ``extend`` joins it with a written one. ``merge`` is added to the solo
+        class instead (see ``quantized-merge``): if the batch class had it, Qwen3.5 would run
+        padded rows one by one and merge them without their quantization settings.
     Upstream
         mlx-vlm 0.6.0 repairs ``extend``, 0.6.5 adds ``prepare``, ``finalize`` and ``extract``.
         Forks that add ``finalize`` cut ``_idx`` to the longest row (seen in omlx).
     Retire when
-        The class has them all.
+        The class has all of these methods in every supported release.
     """,
 )
 
@@ -94,10 +94,10 @@ BATCH_QUANTIZED = Patch(
 
 
 def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
-    """One batch cache of rows of which the first is quantized.
+    """Merge solo caches, the first of them quantized, into one batch cache.
 
-    mlx-vlm's prefix cache passes ``prefix_lens`` after it has asked the rows, and they have
-    said that they do not go together; the answer is the same again, None.
+    mlx-vlm's prefix cache passes ``prefix_lens`` only after its own attempts to merge the rows
+    returned None; this returns None as well.
     """
     module = sys.modules[cls.__module__]
     batch = getattr(module, CLASS, None)
@@ -109,36 +109,36 @@ def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = Non
 def merge_from_floats(
     original: Callable[..., Any], cls: Any, caches: Sequence[Any], *rest: Any
 ) -> Any:
-    """One batch cache of rows of which the first is in floats."""
+    """Merge solo caches, the first of them in floats, into one batch cache."""
     if holds_quantized(caches):
         caches = [dequantize_row(row) for row in caches]
     return original(cls, caches, *rest)
 
 
 def merge_prompts(original: Callable[..., Any], prompts: Sequence[Sequence[Any]]) -> Any:
-    """One batch cache for each layer of several prompts."""
+    """Merge the caches of several prompts into one batch cache for each layer."""
     if any(map(holds_quantized, prompts)):
         prompts = [[dequantize_row(layer) for layer in prompt] for prompt in prompts]
     return original(prompts)
 
 
 def holds_quantized(caches: Sequence[Any]) -> bool:
-    """Whether one of these caches is a ``QuantizedKVCache``."""
+    """Whether any of these caches is a ``QuantizedKVCache``."""
     return any(map(find_quantized_class, set(map(type, caches))))
 
 
 def find_quantized_class(kind: type) -> type | None:
-    """``QuantizedKVCache``, where a class is it or one of its subclasses."""
+    """The ``QuantizedKVCache`` class that a class is or inherits from; None if it is neither."""
     return next((base for base in kind.__mro__ if base.__name__ == "QuantizedKVCache"), None)
 
 
 def count_tokens(cache: Any) -> int:
-    """How many tokens a quantized row holds."""
+    """The number of tokens that a quantized solo cache holds."""
     return int(cache.offset)
 
 
 def dequantize_row(row: Any) -> Any:
-    """A ``QuantizedKVCache`` as a ``KVCache`` in floats; any other cache as it is."""
+    """A ``QuantizedKVCache`` as a ``KVCache`` in floats; any other cache is returned unchanged."""
     import mlx.core as mx
 
     quantized = find_quantized_class(type(row))
@@ -199,19 +199,19 @@ QUANTIZED_MERGE = Patch(
     Why
         ``QuantizedKVCache`` has no ``merge``. A batch generator that gets one, from a prompt
         cache in a file or from a run with ``kv_bits``, raises "does not yet support batching
-        with history"; beside rows in floats it fails on the tuples that it finds as keys. Up to
-        mlx-lm 0.30.2 its ``len()`` is 0 besides: the generator takes the prompt for a new one,
-        and the history is silently lost.
+        with history"; beside rows in floats it fails because the keys are tuples. Up to mlx-lm
+        0.30.2 its ``len()`` is also 0: the generator treats the prompt as new, and silently
+        loses its history.
     How
         ``merge`` is added, and ``len()`` where caches have one. mlx-vlm has a quantized batch
-        cache: rows that are quantized alike stay as they are. mlx-lm batches floats alone, and
-        what is merged there has to go on with every other batch of the generator: rows are
-        dequantized as they join, their next tokens are kept in floats. That is what the row
-        would be alone in floats after the same prompt; its prompt takes the memory of floats
-        from then on. In a mix, the kind of the first row decides.
+        cache: rows with the same settings stay quantized. mlx-lm batches floats only, and a
+        merged batch must fit every other batch of the generator: rows are dequantized when they
+        join, and their next tokens are stored in floats. A row then continues as it would alone
+        in floats after the same prompt, and takes the memory of floats. In a mix of both kinds,
+        the first row decides.
     Upstream
-        Live in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
-        The release merges quantized rows itself.
+        Every supported release merges quantized rows itself.
     """,
 )

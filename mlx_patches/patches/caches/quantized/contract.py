@@ -1,38 +1,37 @@
-"""What a quantized batch cache holds, and what each of its methods does.
+"""The batch contract of quantized caches: their attributes and their methods.
 
-``affine`` and ``turbo`` repair the releases' classes where they break this contract; the code
-here is what both need. ``R`` is the number of rows, ``H`` of key-value heads, ``D`` the width of
-a head, ``T`` the tokens that the buffer has room for.
+``affine`` and ``turbo`` repair the releases' classes where they break this contract; this module
+has the code that both share. ``R`` is the number of rows, ``H`` of key-value heads, ``D`` the
+width of a head, ``T`` the number of tokens that the buffer has room for.
 
-What a cache holds
+Attributes
     ``keys``, ``values``: None in a cache that was never written, else a tree of arrays with rows
     on axis 0 and tokens on axis 2. Affine: packed values (R, H, T, D * bits / 32) of uint32,
-    scales and biases (R, H, T, D / group_size). TurboQuant: named tuples, of norms (R, H, T)
-    and indices (R, H, T, words), or of two such for channels of few and of more bits.
-    ``_idx``: how many tokens of the buffer are in use, the same for every row; an int.
+    scales and biases (R, H, T, D / group_size). TurboQuant: a named tuple of norms (R, H, T) and
+    indices (R, H, T, words), or a pair of these, for the channels of few and of more bits.
+    ``_idx``: the number of tokens of the buffer that are in use, the same for every row; an int.
     ``left_padding``: (R,) integers. Row ``r`` holds the tokens from ``left_padding[r]`` to
-    ``_idx``; what is before them means nothing.
+    ``_idx``; the buffer before them is undefined.
     ``offset``: (R,) integers, ``_idx - left_padding``: the position of each row's next token.
     ``_right_padding``: (R,) integers while a right-padded prompt is fed, else None.
 
-What its methods do
-    ``prepare(left_padding, lengths, right_padding)`` says how the next prompt is padded;
-    left padding is for a cache that was never written. ``finalize()`` turns the right padding
+Methods
+    ``prepare(left_padding, lengths, right_padding)`` announces the padding of the next prompt;
+    left padding only to a cache that was never written. ``finalize()`` turns the right padding
     into left padding; ``_idx`` stays. No row joins or leaves between these two.
-    ``merge(rows)`` makes a batch of caches of one row; ``extract(row)`` gives one back. What
-    was packed stays as it is, bit for bit; a row of floats is quantized like the others.
-    ``extend(other)`` adds the rows of another batch; ``filter(rows)`` keeps these alone, and
-    drops the padding that all of them have. ``trim(n)`` takes the last ``n`` tokens off each
-    row, or as many as there are, and says how many.
-    ``state`` and ``meta_state`` say all that ``from_state`` needs to make the same cache again,
-    in arrays and in text. ``make_mask(n)`` gives the mask of the next ``n`` tokens, that
-    broadcasts to (R, 1, n, _idx + n) and leaves the padding out.
-    ``size()`` is ``_idx``; ``nbytes`` the memory of keys and values, with unused room (affine)
-    or without (TurboQuant); ``empty()`` is whether the cache was never written. A row that
-    holds no token, or a batch that was never written, goes through all of these like any
-    other: it is all padding.
+    ``merge(rows)`` makes a batch of solo caches; ``extract(row)`` returns a row as a solo cache.
+    Packed values stay the same bit for bit; a float row is quantized like the others.
+    ``extend(other)`` adds the rows of another batch; ``filter(rows)`` keeps only these, and
+    drops the padding that all of them have. ``trim(n)`` removes the last ``n`` tokens of each
+    row, or as many as there are, and returns how many.
+    ``state`` (arrays) and ``meta_state`` (text) hold everything that ``from_state`` needs to
+    rebuild the cache. ``make_mask(n)`` returns the mask of the next ``n`` tokens, which
+    broadcasts to (R, 1, n, _idx + n) and is False at padding.
+    ``size()`` is ``_idx``; ``nbytes`` is the memory of keys and values, with unused room (affine)
+    or without (TurboQuant); ``empty()`` is whether the cache was never written. All methods
+    accept a row without tokens and a batch that was never written: such rows are all padding.
 
-None of them runs in a decode step but ``make_mask``, which reads nothing from the device.
+Of these only ``make_mask`` runs in a decode step, and it reads nothing from the device.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class BatchClass(NamedTuple):
     def target(
         self, attribute: str, factory: Factory, bodies: Sequence[str], adds: bool = False
     ) -> Target:
-        """A target at one attribute, with the bodies of these methods."""
+        """A target at one attribute, fingerprinted by the bodies of these methods."""
         return Target(
             "mlx-vlm",
             self.module,
@@ -81,7 +80,7 @@ class BatchClass(NamedTuple):
 def prepare(
     cache: Any, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None
 ) -> None:
-    """Say how the next prompt is padded: (R,) integers, or None.
+    """Announce the padding of the next prompt: (R,) integers each, or None.
 
     Raises:
         ValueError: left padding for a cache that holds tokens already.
@@ -97,7 +96,7 @@ def prepare(
 
 
 def finalize(cache: Any) -> None:
-    """Roll each row's right padding to its front. The buffer's end stays where it is."""
+    """Roll each row's right padding to its front; the end of the buffer does not move."""
     padding = read_right_padding(cache)
     if padding is None:
         return
@@ -110,7 +109,7 @@ def finalize(cache: Any) -> None:
 
 
 def extract(cache: Any, idx: int, solo: Any) -> Any:
-    """``solo``, an empty cache for one row, with the tokens of row ``idx``."""
+    """Copy the tokens of row ``idx`` into ``solo``, an empty solo cache, and return it."""
     start = max(0, int(cache.left_padding[idx].item()))
     if cache.keys is None or start >= cache._idx:
         return solo
@@ -120,11 +119,11 @@ def extract(cache: Any, idx: int, solo: Any) -> Any:
 
 
 def merge(make_empty: Callable[[list[int]], Any], rows: Sequence[Any]) -> Any:
-    """One batch of caches of one row each, left-padded to the longest.
+    """Merge solo caches into one batch, left-padded to the longest.
 
     Args:
-        make_empty: makes the empty batch cache of rows with this left padding.
-        rows: quantized caches of one row; those that hold no token may be of any kind.
+        make_empty: returns an empty batch cache for rows with this left padding.
+        rows: quantized solo caches; a cache without tokens may be of any class.
     """
     import mlx.core as mx
 
@@ -145,7 +144,7 @@ def merge(make_empty: Callable[[list[int]], Any], rows: Sequence[Any]) -> Any:
 
 
 def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """The release's ``extend`` over two sides of which neither is empty or has unused room."""
+    """Run the release's ``extend`` on two written caches without unused room."""
     if cache.keys is None and other.keys is None:
         return original(cache, other)
     written = cache if cache.keys is not None else other
@@ -157,12 +156,12 @@ def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None
 
 
 def size(cache: Any) -> int:
-    """How many tokens the longest row may hold."""
+    """The number of tokens in use, ``_idx``."""
     return int(cache._idx)
 
 
 def nbytes(cache: Any) -> int:
-    """Memory of keys and values, in bytes, with the room that is not used yet."""
+    """The memory of keys and values in bytes, with the unused room."""
     from mlx.utils import tree_flatten
 
     if cache.keys is None:
@@ -170,11 +169,11 @@ def nbytes(cache: Any) -> int:
     return sum(part.nbytes for _, part in tree_flatten((cache.keys, cache.values)))
 
 
-# -- what a cache says about its rows -----------------------------------------------------------
+# -- settings and padding -----------------------------------------------------------------------
 
 
 def is_quantized(cache: Any) -> bool:
-    """Whether a cache, of one row or of many, holds keys and values in few bits."""
+    """Whether a cache, solo or of a batch, holds quantized keys and values."""
     return hasattr(cache, "bits")
 
 
@@ -183,15 +182,15 @@ def quantize_alike(
     read_settings: Callable[[Any], dict[str, Any] | None],
     quantize: Callable[[Any, dict[str, Any]], Any],
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The settings that rows share, and the rows, those in floats quantized like the others.
+    """The settings that quantized rows share, and all rows quantized with them.
 
     Args:
-        rows: caches of one row, in floats or quantized. Those never written stay as they are.
-        read_settings: how a row is quantized; None for one that is not, or in another way.
-        quantize: makes a quantized row of one in floats.
+        rows: solo caches, in floats or quantized. Caches never written stay as they are.
+        read_settings: returns a row's settings; None if it is quantized in another way.
+        quantize: returns a float row quantized with these settings.
 
     Raises:
-        ValueError: rows of different settings, or none that is quantized.
+        ValueError: the rows' settings differ, or no row is quantized.
     """
     found = [read_settings(row) for row in rows if is_quantized(row)]
     settings = found[0] if found else None
@@ -203,19 +202,19 @@ def quantize_alike(
 
 
 def read_right_padding(cache: Any) -> Any:
-    """The right padding of the prompt that is fed; None in a cache that was restored."""
+    """The pending right padding; None if there is none, or ``from_state`` did not set it."""
     return cache.__dict__.get("_right_padding")
 
 
 def add_left_padding(cache: Any, padding: Any) -> None:
-    """Put padding, (R,) integers, before each row's first token."""
+    """Count ``padding``, (R,) integers, as further left padding of each row."""
     cache.left_padding = cache.left_padding + padding
     cache.offset = cache.offset - padding
     refresh_padding_flag(cache)
 
 
 def refresh_padding_flag(cache: Any) -> Any:
-    """The cache, after a release that keeps a flag about padding has renewed it."""
+    """Update the flag that later releases derive from the padding, and return the cache."""
     refresh = getattr(cache, "_refresh_fused_attention_eligibility", None)
     if refresh is not None:
         refresh()
@@ -226,26 +225,26 @@ def refresh_padding_flag(cache: Any) -> Any:
 
 
 def map_arrays(function: Callable[..., Any], *trees: Any) -> Any:
-    """A tree of what ``function`` makes of the trees' arrays."""
+    """Apply ``function`` to the trees' corresponding arrays, and return the tree of results."""
     from mlx.utils import tree_map
 
     return tree_map(function, *trees)
 
 
 def slice_tokens(tree: Any, end: int) -> Any:
-    """The first ``end`` tokens."""
+    """The first ``end`` tokens of every array."""
     return map_arrays(lambda part: part[:, :, :end], tree)
 
 
 def copy_row(tree: Any, row: int, start: int, end: int) -> Any:
-    """One row's tokens from ``start`` to ``end``, in memory of their own."""
+    """One row's tokens from ``start`` to ``end``, copied to new memory."""
     import mlx.core as mx
 
     return map_arrays(lambda part: mx.contiguous(part[row : row + 1, :, start:end]), tree)
 
 
 def concatenate_rows(trees: Sequence[Any], lengths: Sequence[int]) -> Any:
-    """One tree of rows that hold so many tokens, left-padded to the longest."""
+    """Concatenate rows of ``lengths`` tokens, left-padded to the longest."""
     import mlx.core as mx
 
     longest = max(lengths)
@@ -257,7 +256,7 @@ def concatenate_rows(trees: Sequence[Any], lengths: Sequence[int]) -> Any:
 
 
 def fill_side(cache: Any, written: Any) -> Any:
-    """Keys and values of the tokens in use: of none, like those of ``written``, where empty."""
+    """Keys and values of the tokens in use; those of an empty cache, shaped like ``written``'s."""
     if cache.keys is not None:
         return slice_tokens((cache.keys, cache.values), cache._idx)
     rows = cache.left_padding.shape[0]
@@ -265,7 +264,7 @@ def fill_side(cache: Any, written: Any) -> Any:
 
 
 def roll_rows(part: Any, shifts: Any) -> Any:
-    """Each row moved by its own number of tokens; what leaves at the end enters at the front.
+    """Move each row right by its own number of tokens; tokens past the end enter at the front.
 
     Args:
         part: (R, H, T, ...).
@@ -280,7 +279,7 @@ def roll_rows(part: Any, shifts: Any) -> Any:
 
 
 def pad_left(part: Any, left: int) -> Any:
-    """``left`` tokens of zeros before the others; nothing is done for none."""
+    """Put ``left`` tokens of zeros in front."""
     import mlx.core as mx
 
     pads = [(0, 0)] * part.ndim
@@ -289,7 +288,7 @@ def pad_left(part: Any, left: int) -> Any:
 
 
 def make_blank_rows(part: Any, rows: int) -> Any:
-    """Rows of no tokens, else like those of ``part``."""
+    """Rows of zero tokens, with the other axes and the dtype of ``part``."""
     import mlx.core as mx
 
     return mx.zeros((rows, part.shape[1], 0, *part.shape[TOKENS + 1 :]), part.dtype)

@@ -1,8 +1,8 @@
-"""Caches of TurboQuant, whose codecs sort the channels of a head by how loud they are.
+"""TurboQuant caches, whose codecs keep the channels of largest magnitude at more bits.
 
-See ``contract`` for what they hold and what their methods do. Packed values mean something only
-to a codec with the same channels: rows of different codecs are packed anew before they go into
-one batch, and a cache that is saved says which channels its codecs keep at more bits.
+See ``contract`` for their attributes and methods. Packed values can be read only by a codec with
+the same channels. Rows of different codecs are therefore repacked before they join one batch,
+and a saved cache records which channels its codecs keep at more bits.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MARK = "codecs="
 
 
 def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
-    """A batch of ``TurboQuantKVCache`` rows. Rows in floats are quantized like the others.
+    """Merge ``TurboQuantKVCache`` rows into a batch; float rows are quantized like the others.
 
-    mlx-vlm's prefix cache passes ``prefix_lens`` after it has asked the rows, and they have
-    said that they do not go together; the answer is the same again, None.
+    mlx-vlm's prefix cache passes ``prefix_lens`` only after its own attempts to merge the rows
+    returned None; this returns None as well.
 
     Raises:
-        ValueError: rows of different settings, or none that is quantized.
+        ValueError: the rows' settings differ, or no row is quantized.
     """
     if prefix_lens is not None:
         return None
@@ -46,26 +46,26 @@ def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
 
 
 def extract(cache: Any, idx: int) -> Any:
-    """One row as a ``TurboQuantKVCache``."""
+    """Extract one row as a ``TurboQuantKVCache``."""
     return contract.extract(cache, idx, copy_codecs(make_solo(cache), cache))
 
 
 def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """The release's ``extend`` over sides with the same codecs, of which none is empty."""
+    """Run the release's ``extend`` on two written caches with the same codecs."""
     if cache.keys is None and other.keys is not None:
         copy_codecs(cache, other)
     return contract.extend(original, cache, use_codecs(other, cache))
 
 
 def read_settings(cache: Any) -> dict[str, Any] | None:
-    """The arguments that make another cache of the same kind; None for an affine cache."""
+    """The constructor arguments of a TurboQuant cache; None for an affine cache."""
     if not hasattr(cache, "seed"):
         return None
     return {name: getattr(cache, name) for name in _SETTINGS if hasattr(cache, name)}
 
 
 def make_solo(cache: Any) -> Any:
-    """An empty ``TurboQuantKVCache`` of the same settings."""
+    """An empty ``TurboQuantKVCache`` with the same settings."""
     kind: Any = sys.modules[type(cache).__module__].TurboQuantKVCache
     return kind(**read_settings(cache) or {})
 
@@ -74,14 +74,14 @@ def make_solo(cache: Any) -> Any:
 
 
 def copy_codecs(cache: Any, other: Any) -> Any:
-    """The cache, with the other's codecs; None where the other is None or has none."""
+    """Set a cache's codecs to the other's, None where it has none, and return the cache."""
     for name in _CODECS:
         setattr(cache, name, getattr(other, name, None))
     return cache
 
 
 def use_codecs(cache: Any, other: Any) -> Any:
-    """The cache, its tokens packed with the other's codecs; itself where they are the same."""
+    """A copy of a cache repacked with the other's codecs; the cache itself if nothing differs."""
     if cache.keys is None or other is None or other.keys is None or have_same_codecs(cache, other):
         return cache
     view = copy.copy(cache)
@@ -91,21 +91,22 @@ def use_codecs(cache: Any, other: Any) -> Any:
 
 
 def have_same_codecs(cache: Any, other: Any) -> bool:
-    """Whether two caches with tokens keep the same channels at more bits."""
+    """Whether the codecs of two written caches keep the same channels at more bits."""
     pairs = [(getattr(cache, name), getattr(other, name)) for name in _CODECS]
     return all(one is two or read_channels(one) == read_channels(two) for one, two in pairs)
 
 
 def read_channels(codec: Any) -> tuple[int, list[int]]:
-    """How wide a codec's heads are, and the channels that it keeps at more bits."""
+    """The width of a codec's heads, and the channels that it keeps at more bits."""
     high = getattr(codec, "high_idx", None)
     return int(codec.dim), [] if high is None else high.tolist()
 
 
 def restore_codecs(cache: Any, text: str) -> None:
-    """Give a cache the codecs that ``meta_state`` says.
+    """Rebuild a cache's codecs from the channels recorded in ``meta_state``.
 
-    The release chooses channels by how loud they are, so it gets heads where these are loud.
+    The release chooses the channels of largest magnitude, so its codecs are built from heads in
+    which the recorded channels are the largest.
     """
     import mlx.core as mx
 
@@ -123,7 +124,7 @@ def restore_codecs(cache: Any, text: str) -> None:
 
 
 def name_states(cache: Any, tree: Any) -> Any:
-    """Keys or values as the named tuples that they were before they were in a file."""
+    """Keys or values as the release's named tuples, which files store as lists."""
     module = sys.modules[type(cache).__module__]
     if type(tree) not in (list, tuple):
         return tree
@@ -133,11 +134,11 @@ def name_states(cache: Any, tree: Any) -> Any:
 
 
 def restore_named_states(original: property) -> property:
-    """``state``, that takes lists as well as named tuples."""
+    """``state`` whose setter accepts lists as well as named tuples."""
     get: Any = original.fget
     put: Any = original.fset
 
-    @functools.wraps(get)  # below another package's wrapper, ours is known by its getter
+    @functools.wraps(get)  # finds this getter below another package's wrapper
     def save(cache: Any) -> Any:
         return get(cache)
 
@@ -150,7 +151,7 @@ def restore_named_states(original: property) -> property:
 
 
 def save_codecs(original: property) -> property:
-    """``meta_state``, with one entry more where the cache has codecs."""
+    """``meta_state`` with one more entry if the cache has codecs."""
     get: Any = original.fget
     put: Any = original.fset
 
@@ -195,23 +196,23 @@ BATCH_TURBO_QUANT = Patch(
     ),
     probe="mlx_patches.probes.batch_quantized:probe",
     module=__name__,
-    doc="""A TurboQuant batch cache lacks what engines and hosts ask of every other batch cache.
+    doc="""A TurboQuant batch cache lacks methods that engines and hosts call on every batch cache.
 
     Why
-        ``BatchTurboQuantKVCache`` has no ``prepare`` and ``finalize``, no ``size`` of its own,
-        and its rows no ``merge``: right-padded prompts stay where they are, ``size()`` is 0
-        whatever it holds. Its first releases have no ``extract``. ``extend`` keeps only one
-        side's rows where the other is empty, and joins packed values whose codecs sort channels
-        differently. ``from_state`` makes a cache without codecs, whose next update raises, and
-        takes no state from a file, where named tuples have become lists.
+        ``BatchTurboQuantKVCache`` has no ``prepare`` and ``finalize`` and no ``size`` of its
+        own, and the solo class has no ``merge``: right-padded prompts stay where they are, rows
+        cannot be merged, and ``size()`` is always 0. Its first releases have no ``extract``.
+        ``extend`` keeps only one batch's rows where the other is empty, and joins values that
+        were packed by different codecs. ``from_state`` makes a cache without codecs, whose next
+        update raises, and rejects a state from a file, where named tuples have become lists.
     How
-        What is missing is added, with the contract of ``BatchKVCache``. ``extend`` gets two
-        sides that hold tokens, packed by the same codecs. ``meta_state`` has one entry more:
-        the channels that each codec keeps at more bits, from which the release makes the same
-        codec again.
+        The missing methods are added, with the contract of ``BatchKVCache``. Before ``extend``
+        joins two batches, an empty one gets keys and values of no tokens, and the other's tokens
+        are repacked with the first one's codecs. ``meta_state`` gets one more entry: the channels
+        that each codec keeps at more bits, from which the release rebuilds the same codec.
     Upstream
-        mlx-vlm 0.6.5 adds ``extract``; the rest is live in 0.7.10.
+        mlx-vlm 0.6.5 adds ``extract``; the rest is not fixed in 0.7.10.
     Retire when
-        The class has them all.
+        The class has all of these methods in every supported release.
     """,
 )

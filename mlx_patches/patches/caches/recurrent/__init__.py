@@ -1,1 +1,1 @@
-"""Recurrent caches in a batch: ``contract.py`` says what they must do, the rest repairs it."""
+"""Recurrent caches: ``contract`` states their batch contract, the other modules repair it."""

@@ -1,4 +1,4 @@
-"""``advance`` of recurrent caches: counting what was fed, without a graph that grows."""
+"""``advance`` of recurrent caches: count fed positions without a growing graph."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from .contract import LM, VLM, write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------
 
-# The attribute of a cache that knows since when it counts.
+# The cache attribute that holds its ``Counted``.
 NOTE = "_mlx_patches_counted"
-# Rows join and leave less often than they step: what they chain is evaluated this seldom.
+# Each time rows join or leave, the padding gains a node; it is evaluated once in so many times.
 CHANGES = 16
 
 
 class Counted(NamedTuple):
-    """What a cache's padding was, and how many positions were fed since; never changed.
+    """A cache's padding when a count began, and the number of positions fed since. Immutable.
 
     Args:
-        since: which application of the patch counts; an earlier one may have missed some.
-        left_padding: what it was when the count began, (rows,) or None.
+        since: identifies the application of the patch; a count of an earlier one may be stale.
+        left_padding: its value when the count began, (rows,) or None.
         lengths: likewise.
         fed: how many positions were fed since.
-        left_padding_now: as the count left it: another object there is another's.
+        left_padding_now: the array that the count last set. Another object in the cache means
+            that other code changed the padding.
         lengths_now: likewise.
-        changes: how often others changed either.
+        changes: how often other code changed either.
     """
 
     since: object
@@ -43,7 +44,7 @@ class Counted(NamedTuple):
 def advance_from_start(
     since: object, advance: Callable[[Any, int], None], cache: Any, N: int
 ) -> None:
-    """The release's own ``advance``, from where the count began and by all that was fed since."""
+    """Run the release's ``advance`` on the padding of the count's start, by all positions since."""
     held = cache.__dict__
     left_now, lengths_now = held.get("left_padding"), held.get("lengths")
     if left_now is None and lengths_now is None:
@@ -68,14 +69,14 @@ def advance_from_start(
 
 
 def goes_on(note: Counted, since: object, left: Any, lengths: Any) -> bool:
-    """Whether nobody but this count changed the padding."""
+    """Whether only this count has changed the padding."""
     return note.since is since and note.left_padding_now is left and note.lengths_now is lengths
 
 
 def start_count(
     cache: Any, last: Counted | None, since: object, left: Any, lengths: Any
 ) -> Counted:
-    """Count from this padding on."""
+    """Begin a count at this padding."""
     changes = 0 if last is None else last.changes + 1
     if changes % CHANGES == CHANGES - 1:
         evaluate_with_state(cache, [part for part in (left, lengths) if part is not None])
@@ -83,7 +84,7 @@ def start_count(
 
 
 def evaluate_with_state(cache: Any, padding: list[Any]) -> None:
-    """Have the padding evaluated when the next step reads the state."""
+    """Make the state depend on the padding, so the next step evaluates both."""
     import mlx.core as mx
 
     if cache.cache[0] is not None:
@@ -91,28 +92,28 @@ def evaluate_with_state(cache: Any, padding: list[Any]) -> None:
 
 
 def count_from_start(advance: Any) -> Any:
-    """Factory of the replacement: each application begins its own counts."""
+    """Factory of the replacement; each application of the patch begins new counts."""
     return around(functools.partial(advance_from_start, object()))(advance)
 
 
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
-    summary="a hybrid model's batch grows by a graph node a token and layer until the host dies",
+    summary="a hybrid model's batch grows by a graph node a token and layer until Metal aborts",
     targets=tuple(Target(*where, "ArraysCache.advance", count_from_start) for where in (LM, VLM)),
     probe="mlx_patches.probes.arrays_advance:probe",
     module=__name__,
-    doc="""A hybrid model's batch grows by a graph node a token and layer until the host dies.
+    doc="""A hybrid model's batch grows by a graph node a token and layer until Metal aborts.
 
     Why
-        ``advance`` subtracts what was fed from ``left_padding`` and ``lengths``, lazily. One
-        layer's are read for the mask; those of the others are never evaluated, and each token
-        chains another node, with a buffer of its own, to all before it: memory grows, steps get
-        slower, and Metal ends the process with "Resource limit (499000) exceeded". Qwen3.5,
-        Qwen3-Next, Kimi Linear and every other hybrid.
+        ``advance`` subtracts the number of fed positions from ``left_padding`` and ``lengths``,
+        lazily. Only one layer's arrays are read for the mask; those of the other layers are
+        never evaluated, and each token adds a node, with a buffer of its own, to the chain of
+        all before it: memory grows, steps get slower, and Metal ends the process with "Resource
+        limit (499000) exceeded". Qwen3.5, Qwen3-Next, Kimi Linear and every other hybrid.
     How
-        The cache keeps what its padding was when the count began and how many positions were fed
-        since, a number. ``advance`` starts from the first and is given the second: one node in
-        place of a chain. Where rows join or leave the count begins anew; every sixteenth time
+        The cache keeps its padding as it was when the count began, and the number of positions
+        fed since, a Python int. ``advance`` subtracts that number from that padding: one node
+        in place of a chain. When rows join or leave, a new count begins; every sixteenth time
         the padding is evaluated with the state of the next step. No step waits for the device.
     Upstream
         mlx-lm 1641, 1642, 1632, 1644, 1332, 1807; not fixed in mlx-lm 0.32.2. mlx-vlm 1972:

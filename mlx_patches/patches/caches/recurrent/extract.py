@@ -1,4 +1,4 @@
-"""``extract`` of recurrent caches: a batch's row as a cache of its own."""
+"""``extract`` of recurrent caches: a batch's row as a solo cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .contract import LM, copy_as_row, is_per_row
 
 
 def extract_caches(extract_cache: Callable[[Any, int], Any], batch: Any, idx: int) -> Any:
-    """The caches of row ``idx``, one a layer."""
+    """The caches of row ``idx``, one for each layer."""
     if all(hasattr(cache, "extract") for cache in batch.cache):
         return extract_cache(batch, idx)
     return [extract_row(cache, idx) for cache in batch.cache]
@@ -41,7 +41,7 @@ RECURRENT_EXTRACT = Patch(
             "mlx_lm.generate",
             "Batch.extract_cache",
             around(extract_caches),
-            # The first is the same where the caches have an ``extract``.
+            # ``extract_cache`` alone is the same in releases whose caches have ``extract``.
             body=("Batch.extract_cache", "_merge_caches"),
         ),
     ),
@@ -51,13 +51,13 @@ RECURRENT_EXTRACT = Patch(
 
     Why
         When a row ends, ``BatchGenerator`` takes its cache out of the batch. Recurrent caches
-        and lists of caches can be batched, but have no ``extract``: AttributeError, in every
-        batch.
+        and lists of caches can be batched, but have no ``extract``: every batch raises
+        AttributeError.
     How
-        ``Batch.extract_cache`` takes the row out of each cache that cannot do it: row ``idx`` of
-        every state, or of every cache in a list.
+        ``Batch.extract_cache`` itself extracts the row from caches without ``extract``: row
+        ``idx`` of every state, or of every cache in a list.
     Upstream
-        mlx-lm 0.30.4 gives both caches an ``extract``.
+        mlx-lm 0.30.4 adds ``extract`` to both classes.
     Retire when
         No supported release is older than mlx-lm 0.30.4.
     """,
@@ -68,7 +68,7 @@ RECURRENT_EXTRACT = Patch(
 
 
 def merge_without_padding(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """A batch of these rows; they have no padding."""
+    """Merge rows into a batch without padding."""
     batch = merge(cls, caches)
     if not is_per_row(batch.left_padding):
         batch.left_padding = None
@@ -83,7 +83,7 @@ def extract_as_batch(extract: Callable[[Any, int], Any], cache: Any, idx: int) -
 
 MAMBA_ROWS = Patch(
     id="mamba-rows",
-    summary="Mamba prompts with a history raise in a batch; a row taken from one never moves on",
+    summary="Mamba prompts with a history raise in a batch; an extracted row's state never updates",
     targets=tuple(
         Target(*LM, path, around(wrapper), body=(path, "MambaCache.__init__"))
         for path, wrapper in (
@@ -93,17 +93,18 @@ MAMBA_ROWS = Patch(
     ),
     probe="mlx_patches.probes.mamba_rows:probe",
     module=__name__,
-    doc="""Mamba prompts with a history raise in a batch; a row taken from one never moves on.
+    doc="""Mamba prompts with a history raise in a batch; an extracted row's state never updates.
 
     Why
-        ``MambaCache`` inherits ``merge`` and ``extract``. ``merge`` makes the batch's cache with
-        a number of slots, which ``MambaCache`` takes for a left padding of 2, one number for all
-        rows: ``make_mask`` raises. ``extract`` makes an ``ArraysCache``, which Mamba reads and
-        never writes: every step of the row starts from the state that it left the batch with.
+        ``MambaCache`` inherits ``merge`` and ``extract``. ``merge`` calls the class with a number
+        of slots, which ``MambaCache`` treats as its left padding: the number 2 for all rows, at
+        which ``make_mask`` raises. ``extract`` makes an ``ArraysCache``, which Mamba reads but
+        never writes: every step of the row starts from the state at which it left the batch.
     How
-        A merged cache drops a padding that is not a number a row. A row has its batch's class.
+        A merged cache drops left padding that is not an array (rows,). An extracted row has the
+        batch's class.
     Upstream
-        mlx-lm 0.30.6 has no ``MambaCache`` any more.
+        mlx-lm 0.30.6 removes ``MambaCache``.
     Retire when
         No supported release is older than mlx-lm 0.30.6.
     """,

@@ -47,8 +47,8 @@ ARRAYS_MASK = Patch(
         masks by left padding and ignores ``lengths``, so a shorter prompt's padding goes into
         its state. Every hybrid model is wrong in a batch of mixed lengths.
     How
-        Where a cache has both, the mask has both. With one of them nothing changes, nor does a
-        decode step, where neither is left.
+        If a cache has both, the mask combines both. A cache with one of them keeps the release's
+        mask, and so does a decode step, which has neither.
     Upstream
         mlx-lm 0.32.0 does the same; 0.31.2 does not merge to zeros.
     Retire when
@@ -63,13 +63,14 @@ ARRAYS_MASK = Patch(
 def mask_each_piece(make_mask: Callable[[Any, int], Any], cache: Any, N: int) -> Any:
     """Which of the next ``N`` positions hold a token: (rows, N) of bool, None for all.
 
-    They count as fed from then on: each model asks one cache, once for what it feeds.
+    The call also counts these positions as fed: a model makes one mask, of one cache, for each
+    piece that it feeds.
     """
     left = cache.left_padding
-    if left is None or hasattr(cache, "advance"):  # the model counts
+    if left is None or hasattr(cache, "advance"):  # ``advance`` counts
         return make_mask(cache, N)
-    # The engine makes the array from a list, and so do we: nothing to wait for. It is gone
-    # before the first decode step, which comes after the longest prompt.
+    # Reading it does not wait for the device: the engine and this patch make the array from a
+    # list. It is None before the first decode step, which comes after the longest prompt.
     numbers = left.tolist()
     cache.left_padding = subtract_fed(numbers, N)
     if max(numbers) <= 0:
@@ -95,12 +96,12 @@ ARRAYS_CHUNKS = Patch(
     doc="""Recurrent layers read left padding that is longer than the first piece of a prompt.
 
     Why
-        ``make_mask`` masks left padding while the cache is empty, and never again. A prompt that
-        is fed in pieces (``prefill_step_size``) beside a much longer one is still being padded
-        in the second: that padding goes into its state.
+        ``make_mask`` masks left padding only while the cache is empty. If prompts are fed in
+        pieces (``prefill_step_size``), the left padding of a much shorter prompt reaches into
+        the second piece: that padding goes into its state.
     How
-        The cache that is asked for a mask counts the positions that it was asked for, and masks
-        what is left of the padding. Each model asks one cache, once for what it feeds.
+        ``make_mask`` counts the positions that it was called for, and masks the padding that is
+        left. A model calls it for one cache, once for each piece.
     Upstream
         mlx-lm 0.30.4 counts with ``advance``.
     Retire when

@@ -1,4 +1,4 @@
-"""``merge``, ``extend`` and ``filter`` of recurrent caches: rows that join a batch and leave it."""
+"""``merge``, ``extend`` and ``filter`` of recurrent caches: rows join and leave a batch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .contract import (
 
 
 def merge_counted(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """A batch of these rows, that knows how many it has."""
+    """Merge rows into a batch that remembers their number."""
     batch = merge(cls, caches)
     remember_rows(batch, len(caches))
     return batch
 
 
 def filter_counted(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """Keep these rows alone."""
+    """Keep only these rows, and remember their number."""
     keep(cache, batch_indices)
     remember_rows(cache, len(batch_indices))
 
@@ -48,7 +48,7 @@ def extend_unwritten(extend: Callable[[Any, Any], None], cache: Any, other: Any)
 
 
 def fill_slots(cache: Any, like: Any) -> list[Any]:
-    """A cache's states, zeros (rows, ...) in the slots that only another's rows use yet."""
+    """A cache's states, with zeros (rows, ...) in the slots that only ``like`` has written."""
     import mlx.core as mx
 
     rows = count_rows(cache)
@@ -76,9 +76,9 @@ ARRAYS_EXTEND = Patch(
     doc="""A prompt that joins others while they are being fed breaks a hybrid model's batch.
 
     Why
-        The engine puts new prompts beside those that it is still feeding. A recurrent cache that
-        was not written yet does not know how many rows it has, and ``extend`` takes the other
-        side's states for all: rows are missing, or states go to the wrong ones.
+        The engine adds new prompts to those that it is still feeding. A recurrent cache that
+        was not written yet has no number of rows, and ``extend`` uses the other batch's states
+        alone: rows are missing, or get another row's state.
     How
         A merged cache remembers its number of rows. Where one side has no state yet, its rows
         get zeros before the other's are added.
@@ -94,16 +94,16 @@ ARRAYS_EXTEND = Patch(
 
 
 def filter_padding(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """``filter`` that takes the rows' padding along."""
+    """``filter`` that filters the padding as well."""
     padding = read_padding(cache)
     keep(cache, batch_indices)
-    # Written last, from what was read first: a release may have kept, filtered or dropped it,
-    # and one that raises has still what it had.
+    # Computed from the padding as it was before: the release may have kept, filtered or dropped
+    # it. Written last, so that the padding stays if the release raises.
     write_padding(cache, take_padding(padding, batch_indices))
 
 
 def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """``extend`` that takes both sides' padding along."""
+    """``extend`` that joins the padding of both batches as well."""
     sides = (cache, other)
     padding, rows = [read_padding(side) for side in sides], [count_rows(side) for side in sides]
     extend(cache, other)
@@ -120,16 +120,16 @@ ARRAYS_ROWS = Patch(
     ),
     probe="mlx_patches.probes.arrays_rows:probe",
     module=__name__,
-    doc="""A recurrent batch keeps the padding of rows that left it, and none of those that joined.
+    doc="""A recurrent batch keeps padding of rows that left, and lacks padding of rows that joined.
 
     Why
-        ``ArraysCache.filter`` and ``extend`` change the states of a batch, and leave its padding
-        as it was. The next mask has as many rows as the batch once had: the model raises, or
-        masks a row as another one.
+        ``ArraysCache.filter`` and ``extend`` change the states of a batch, but not its padding.
+        The next mask has as many rows as the batch had before: the model raises, or masks a row
+        with another row's padding.
     How
-        The padding goes through ``filter`` with its row. Rows that join bring theirs, or none.
+        ``filter`` also filters the padding; ``extend`` adds the padding of the joining rows.
     Upstream
-        mlx-lm 0.30.4 stopped dropping the padding there, and 0.31.3 has it follow the rows.
+        mlx-lm 0.30.4 no longer drops the padding, and from 0.31.3 it follows the rows.
     Retire when
         No supported release is older than mlx-lm 0.31.3.
     """,

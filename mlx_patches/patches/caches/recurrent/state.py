@@ -1,4 +1,4 @@
-"""``state`` of recurrent caches: what is saved, and restored again."""
+"""``state`` of recurrent caches: saving and restoring them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .contract import LM, PADDING
 
 
 def complete_restored(original: property) -> property:
-    """``state`` whose setter leaves nothing unset."""
+    """``state`` whose setter also sets missing padding attributes."""
     assert original.fget is not None and original.fset is not None
     get, put = original.fget, original.fset
 
@@ -24,7 +24,7 @@ def complete_restored(original: property) -> property:
 
 
 def set_missing_padding(cache: Any) -> None:
-    """Say that no row has padding, where nothing is said of it."""
+    """Set the padding attributes that are missing to None: no row has padding."""
     for name in PADDING:
         vars(cache).setdefault(name, None)
 
@@ -46,12 +46,12 @@ ARRAYS_RESTORED = Patch(
 
     Why
         ``from_state`` makes the cache without ``__init__``, and the state of a recurrent cache
-        is its slots alone: ``left_padding`` and ``lengths`` are not set. ``make_mask`` and
-        ``advance`` raise AttributeError, after a prompt cache was loaded from a file as after a
-        batch was restored.
+        holds only its slots: ``left_padding`` and ``lengths`` are not set. ``make_mask`` and
+        ``advance`` raise AttributeError, for a prompt cache loaded from a file and for a
+        restored batch.
     How
-        Setting the state sets both to None where they are not set. What was saved has been fed,
-        padding and all.
+        Setting the state sets both to None if they are missing. The padding of the saved rows
+        had been fed, so None is right.
     Upstream
         mlx-lm 0.30.5 sets both before ``__init__``; 0.32.0 saves them with the state.
     Retire when
