@@ -592,7 +592,7 @@ def test_the_folders_that_an_operator_names(folders, monkeypatch):
     ],
 )
 def test_a_list_of_other_files_is_no_video(start):
-    with pytest.raises(Refused, match="no video"):
+    with pytest.raises(Refused, match="not a video"):
         public_media.checked_video(start)
 
 

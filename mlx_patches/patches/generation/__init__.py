@@ -1,1 +1,1 @@
-"""Repairs of generators, samplers and quantization on the way."""
+"""Patches of generators, samplers and the quantization of caches during generation."""

@@ -10,14 +10,14 @@ from typing import Any
 
 from ...core.patch import Patch, Target, around
 
-# Where a row's prompt is among its padding: the first token, and the one after the last.
+# A row's prompt within its padding, as (first token, one past the last).
 Span = tuple[int, int]
-# The masks that the embeddings of a batch were made with, while one is generated.
+# The masks with which the embeddings of the running ``batch_generate`` were made.
 _masks: ContextVar[list[Any] | None] = ContextVar("mlx_patches_prompt_masks", default=None)
 
 
 def generated(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """A batch, whose mask its generator can look up."""
+    """Generate a batch, and record its masks for the batch generator."""
     masks: list[Any] = []
     token = _masks.set(masks)
     try:
@@ -27,7 +27,7 @@ def generated(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: An
 
 
 def noting(model: Any, masks: list[Any]) -> Any:
-    """The same model, of the same parts, that notes the mask of the embeddings it makes."""
+    """A shallow copy of the model that appends each mask of ``get_input_embeddings`` to a list."""
 
     def get_input_embeddings(*args: Any, mask: Any = None, **kwargs: Any) -> Any:
         masks.append(mask)
@@ -46,9 +46,9 @@ def inserted(
     prompt_kwargs: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Prompts without their padding, which the generator adds itself."""
+    """Insert prompts without their padding, which the generator adds itself."""
     own = {} if prompt_kwargs is None else {"prompt_kwargs": prompt_kwargs}
-    # Before 0.5 they come with the first step; from 0.7 on the mask is given.
+    # Before 0.5 the arguments come with the first step; from 0.7 on the mask is passed.
     spans = padded_spans(prompts) if own and "attention_mask" not in kwargs else None
     if spans is None:
         return insert(generator, prompts, *args, **own, **kwargs)
@@ -59,21 +59,21 @@ def inserted(
     ]
     texts = [prompt[slice(*span)] for prompt, span in zip(prompts, spans, strict=True)]
     if getattr(generator, "_existing_left_padding", None):
-        generator._existing_left_padding = None  # it was told of what is gone, on either side
+        generator._existing_left_padding = None  # it counts the padding that was removed above
     return insert(generator, texts, *args, prompt_kwargs=rows, **kwargs)
 
 
 def processed(
     process: Callable[..., Any], generator: Any, prompts: Sequence[Any], **kwargs: Any
 ) -> Any:
-    """The same where the embeddings of all prompts come together, padded.
+    """Process prompts without their padding, where the embeddings come as one padded array.
 
-    The generator pads on the left: embeddings that are padded on the right move there.
+    The generator pads on the left, so embeddings that are padded on the right are moved.
     """
     texts = [ids for _, ids, *_ in prompts]
     masks = _masks.get()
     if masks is not None and all(mask is None for mask in masks):
-        # Below 0.4 texts get no embeddings here, and those of images are made without the mask.
+        # Below 0.4 text gets no embeddings here, and an image's embeddings get no mask.
         spans = spans_by_padding(texts, getattr(generator.tokenizer, "pad_token_id", None))
     else:
         spans = padded_spans(texts)
@@ -94,9 +94,9 @@ def processed(
 
 
 def padded_spans(prompts: Sequence[Sequence[int]]) -> list[Span] | None:
-    """Where each prompt of the batch that is generated is among its padding.
+    """Each prompt's span within its padding, by the recorded mask.
 
-    None where none has padding, or where that is not known of each.
+    None if no prompt has padding, or if the span of any prompt is unknown.
     """
     masks = _masks.get()
     mask = masks[-1] if masks else None
@@ -112,10 +112,10 @@ def padded_spans(prompts: Sequence[Sequence[int]]) -> list[Span] | None:
 
 
 def spans_by_padding(prompts: Sequence[Sequence[int]], padding: int | None) -> list[Span] | None:
-    """The same by the padding's token id, where no mask is to be had.
+    """Each prompt's span by the token id of the padding, for releases that record no mask.
 
-    The longest prompt has no padding. Where it begins or ends with that token, all do: a chat
-    template puts it there.
+    The longest prompt has no padding. If it begins or ends with that token, its chat template has
+    put it there, and in all other prompts too.
     """
     spans = [find_span([token != padding for token in prompt], gaps=True) for prompt in prompts]
     known = [span for span in spans if span is not None]
@@ -128,7 +128,7 @@ def spans_by_padding(prompts: Sequence[Sequence[int]], padding: int | None) -> l
 
 
 def find_span(mask: Sequence[int], gaps: bool = False) -> Span | None:
-    """Where a row's prompt is; None where it has none, or, without ``gaps``, gaps in it."""
+    """The span of a row's prompt; None if it is empty, or has gaps that ``gaps`` does not allow."""
     kept = [place for place, keep in enumerate(mask) if keep]
     if not kept or (not gaps and kept[-1] - kept[0] + 1 != len(kept)):
         return None
@@ -138,13 +138,13 @@ def find_span(mask: Sequence[int], gaps: bool = False) -> Span | None:
 def cut(
     row: Mapping[str, Any], span: Span, length: int, aligned: Callable[..., bool]
 ) -> dict[str, Any]:
-    """A prompt's arguments without what belongs to its padding.
+    """A prompt's arguments with the padding's entries removed.
 
     Args:
         row: the arguments, arrays of one row each.
-        span: of the prompt.
-        length: with the padding.
-        aligned: whether an argument has an entry for each token.
+        span: the prompt's span.
+        length: the number of tokens, with the padding.
+        aligned: the release's function that tells whether an argument has an entry a token.
     """
     own = dict(row)
     if span == (0, length):
@@ -160,7 +160,7 @@ def cut(
 
 
 def moved(value: Any, spans: Sequence[Span]) -> Any:
-    """An array (prompts, length, ...) whose padding is all on the left."""
+    """Move the padding of an array (prompts, length, ...) to the left."""
     import mlx.core as mx
 
     length = value.shape[1]
@@ -171,7 +171,7 @@ def moved(value: Any, spans: Sequence[Span]) -> Any:
 
 
 def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[Any]) -> Any:
-    """Prompts and arguments without padding, whose rope deltas have none either."""
+    """Remove padding from prompts and arguments, and from their rope deltas too."""
     whole = [row.get("position_ids") for row in rows]
     texts, own = unpad(prompts, mask, rows)
     return texts, [
@@ -181,10 +181,10 @@ def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[
 
 
 def rebased(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A prompt's arguments with the delta that follows from its positions.
+    """A prompt's arguments with a rope delta that is computed from its positions.
 
-    That is how far the position after its last token is from their number. Releases count the
-    padding among them.
+    The delta is the position after the last token minus the number of tokens. Releases count
+    padding among these tokens.
     """
     positions, deltas = row.get("position_ids"), row.get("rope_deltas")
     if positions is None or deltas is None:
@@ -214,16 +214,15 @@ PADDED_PROMPTS = Patch(
     ``mlx_vlm.batch_generate`` attends to the padding of the shorter prompts.
 
     Why
-        The tokenizer pads the prompts to one length. They are given to the batch generator as
-        they are, without the mask: padding is text to it, and takes positions.
+        The tokenizer pads the prompts to one length. The batch generator gets the padded prompts
+        without the mask, so it treats padding as text, which takes positions.
     How
-        The generator gets each prompt, and what belongs to its tokens, without the padding, and
-        pads by itself, as it does for every other caller. The mask is noted where the
-        embeddings are made, by a copy of the model that shares all its parts and lives as long
-        as the call.
+        The generator gets each prompt and its arguments without the padding, and pads them
+        itself, as it does for every other caller. The mask is recorded where the embeddings are
+        made, by a copy of the model that shares all its parts and exists only for the call.
     Upstream
-        mlx-vlm 0.6.17 tells the generator how much padding there is, but counts it in rope
-        deltas, and takes it to be on the left; 0.7.0 gives the generator the mask.
+        mlx-vlm 0.6.17 passes the amount of padding to the generator, but counts it in rope
+        deltas, and assumes that it is on the left; 0.7.0 passes the mask.
     Retire when
         No supported release is older than mlx-vlm 0.7.0.
     """,
@@ -231,7 +230,7 @@ PADDED_PROMPTS = Patch(
 
 PADDED_DELTAS = Patch(
     id="padded-deltas",
-    summary="mlx_vlm.batch_generate counts padding that it took away among a row's positions",
+    summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
     targets=(Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),),
     probe="mlx_patches.probes.batch_generate:probe_deltas",
     module=__name__,
@@ -240,14 +239,13 @@ PADDED_DELTAS = Patch(
 
     Why
         An M-RoPE model counts the padding of a batch in the rope delta of each row. The
-        generator takes the padding from the prompts and their positions, and leaves the delta:
-        the answer of a shorter prompt begins among its own tokens.
+        generator removes the padding from the prompts and their positions, but not from the
+        delta: the answer to a shorter prompt starts at positions of the prompt's own tokens.
     How
-        The delta of a row whose padding was taken away follows from the positions that are
-        left.
+        For a row whose padding was removed, the delta is computed from the remaining positions.
     Upstream
         Not fixed in mlx-vlm 0.7.10.
     Retire when
-        ``_unpad_batch_prompts`` gives rows the delta that they have alone.
+        ``_unpad_batch_prompts`` sets the delta that a row has alone.
     """,
 )

@@ -1,18 +1,18 @@
 """A generation changes the default stream of the thread that reads its tokens.
 
 Why
-    ``generate_step`` gives its tokens from inside ``with mx.stream(...)``. Between two of them,
-    and for good where a reader stops early, whatever the thread does runs on the generation's
-    stream. A generation that was left and is collected in another thread raises "[StreamContext]
-    Destroyed in a different thread than it was constructed in".
+    ``generate_step`` yields its tokens from inside ``with mx.stream(...)``. Between two tokens,
+    and for good if the reader stops early, everything that the thread does runs on the
+    generation's stream. If an unfinished generation is collected in another thread, it raises
+    "[StreamContext] Destroyed in a different thread than it was constructed in".
 How
-    The thread's default device and stream are put back whenever a token is handed out, and are
-    the generation's again while it goes on. Where it is closed by another thread there is nothing
-    left to put back, and that error is not raised.
+    Before each token is yielded, the thread's default device and stream are restored; when the
+    generation resumes, its own are set again. If another thread closes the generation, nothing is
+    left to restore, and that error is suppressed.
 Upstream
-    mlx-lm 0.31.3 left the stream for each token; not fixed in mlx-lm 0.32.2.
+    mlx-lm 0.31.3 left its stream before each token; not fixed in mlx-lm 0.32.2.
 Retire when
-    A generation gives its tokens from outside its stream.
+    A generation yields its tokens outside its stream.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Defaults = tuple[Any, Any]
 
 
 def generated(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
-    """The tokens of an answer, one by one."""
+    """The tokens of an answer, one by one, with the reader's own default stream."""
     return step_aside(generate(*args, **kwargs))
 
 
 def step_aside(tokens: Any) -> Iterator[Any]:
-    """What a generator gives, each with the reader's own defaults in place."""
+    """Yield a generator's items, each with the reader's own device and stream as the defaults."""
     thread, own = get_ident(), None
     try:
         while True:
@@ -56,7 +56,7 @@ def step_aside(tokens: Any) -> Iterator[Any]:
 
 
 def close(tokens: Any, thread: int) -> None:
-    """End a generator that a thread began, from any thread."""
+    """Close a generator that was started in the thread of this id, from any thread."""
     try:
         tokens.close()
     except RuntimeError as error:
@@ -83,7 +83,7 @@ def write_defaults(defaults: Defaults) -> None:
 
 PATCH = Patch(
     id="generator-stream",
-    summary="a generation that is read halfway leaves its stream as the thread's default",
+    summary="a generation that is not read to its end leaves its stream as the thread's default",
     targets=tuple(
         Target("mlx-lm", "mlx_lm.generate", name, around(generated))
         for name in ("generate_step", "speculative_generate_step")

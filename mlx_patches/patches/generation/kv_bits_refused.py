@@ -1,13 +1,13 @@
-"""Generation with ``kv_bits`` fails mid-text on a model whose attention reads floats alone.
+"""Generation with ``kv_bits`` fails mid-text on a model that cannot read quantized caches.
 
 Why
-    ``kv_bits`` quantizes the caches once a text is long enough, whatever the model. Gemma 2 and
-    4, Phi, DeepSeek V3 and others compute with keys and values themselves, which are then lists
-    of parts; gpt-oss attends with sinks, which the quantized attention refuses.
+    ``kv_bits`` quantizes the caches of any model once a text is long enough. Gemma 2 and 4, Phi,
+    DeepSeek V3 and others compute with the keys and values themselves, which are tuples of arrays
+    in a quantized cache; gpt-oss uses attention sinks, which quantized attention rejects.
 How
-    The model is asked first, once: two tokens are fed around a quantization. MLX is lazy, so
-    nothing is computed; what cannot be done raises at once. Then the text goes on in floats,
-    with one warning a model class.
+    Each model is tried once before generation: it is fed one token before and one after its
+    caches are quantized. MLX is lazy, so nothing is computed, but an unsupported operation raises
+    at once. If it does, ``kv_bits`` is ignored, with one warning a model class.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -27,7 +27,7 @@ from ...core.patch import Patch, Target, around
 
 logger = logging.getLogger("mlx_patches")
 
-# A model and its answers, by its id.
+# By the id of a model: the model, and whether it reads caches quantized to (bits, group size).
 _ANSWERS: dict[int, tuple[weakref.ref[Any], dict[tuple[int, int], bool]]] = {}
 
 
@@ -40,7 +40,7 @@ def generated(
     kv_group_size: int = 64,
     **kwargs: Any,
 ) -> Any:
-    """The tokens of an answer, one by one."""
+    """The tokens of an answer, one by one; without ``kv_bits`` if a model cannot use it."""
     if kv_bits is not None:
         draft = kwargs.get("draft_model", args[0] if args else None)
         for one in (model, draft):
@@ -52,7 +52,7 @@ def generated(
 
 
 def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
-    """Whether a model goes on after its caches were quantized; it is asked once."""
+    """Whether a model can be called after its caches were quantized; it is tried once."""
     answers = answers_of(model)
     if (bits, group_size) not in answers:
         answers[bits, group_size] = goes_on(model, bits, group_size)
@@ -60,8 +60,8 @@ def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
 
 
 def answers_of(model: Any) -> dict[tuple[int, int], bool]:
-    """A model's answers by bits and group size, kept for as long as the model."""
-    key = id(model)  # a model is a dict, which has no hash
+    """The results of a model's trials by (bits, group size), kept as long as the model exists."""
+    key = id(model)  # a model is a dict, which is not hashable
     known = _ANSWERS.get(key)
     if known is None or known[0]() is not model:
         known = weakref.ref(model, lambda _: _ANSWERS.pop(key, None)), {}
@@ -70,7 +70,10 @@ def answers_of(model: Any) -> dict[tuple[int, int], bool]:
 
 
 def goes_on(model: Any, bits: int, group_size: int) -> bool:
-    """Feed two tokens around a quantization; True where that fails before the second."""
+    """Feed a token, quantize the caches and feed another; whether the last call succeeds.
+
+    True also if an earlier step fails: then the release's own error is left to occur.
+    """
     import mlx.core as mx
 
     release: Any = sys.modules["mlx_lm.generate"]
@@ -82,7 +85,7 @@ def goes_on(model: Any, bits: int, group_size: int) -> bool:
             caches, quantized_kv_start=0, kv_group_size=group_size, kv_bits=bits
         )
     except Exception:
-        return True  # the release says what is wrong
+        return True
     try:
         model(token, cache=caches)
     except Exception:
@@ -92,13 +95,13 @@ def goes_on(model: Any, bits: int, group_size: int) -> bool:
 
 @cache
 def warn(model: str) -> None:
-    """Say it once a process."""
-    logger.warning("mlx_patches: %s does not read quantized caches: kv_bits is left out", model)
+    """Log a warning, once a model class."""
+    logger.warning("mlx_patches: %s cannot read quantized caches: kv_bits is ignored", model)
 
 
 PATCH = Patch(
     id="kv-bits-refused",
-    summary="kv_bits fails mid-text on a model whose attention reads floats alone",
+    summary="kv_bits fails mid-text on a model that cannot read quantized caches",
     targets=tuple(
         Target(
             "mlx-lm",

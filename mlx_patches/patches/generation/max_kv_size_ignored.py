@@ -1,16 +1,16 @@
-"""``max_kv_size`` is ignored where a model makes its own caches, and nobody says so.
+"""``max_kv_size`` is silently ignored where a model makes its own caches.
 
 Why
-    ``make_prompt_cache`` asks the model where it has ``make_cache``, and that takes no size.
-    Whoever limits the memory of Gemma, GPT-OSS, Qwen3-Next or any hybrid limits nothing: the
-    full attention layers grow until the process ends.
+    ``make_prompt_cache`` calls the model's ``make_cache`` if there is one, and that takes no
+    size. For Gemma, GPT-OSS, Qwen3-Next and every hybrid, ``max_kv_size`` limits nothing: the
+    caches of full attention layers grow until the process ends.
 How
-    One warning a model class. The caches are left as the model makes them: its masks and its
-    shared layers are written for these.
+    The patch logs one warning a model class. It leaves the caches unchanged, because the model's
+    masks and shared layers depend on them.
 Upstream
-    Documented in mlx-lm 0.32.2, and silent. mlx-vlm #1995, vllm-mlx #688.
+    Documented in mlx-lm 0.32.2, but still silent. mlx-vlm #1995, vllm-mlx #688.
 Retire when
-    ``make_cache`` takes the size, or the release says that it does not.
+    ``make_cache`` takes the size, or the release warns that the size is ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def made(
     *args: Any,
     **kwargs: Any,
 ) -> list[Any]:
-    """A model's caches, a layer each."""
+    """A model's caches, one a layer; warns if they ignore ``max_kv_size``."""
     caches = make(model, max_kv_size, *args, **kwargs)
     if max_kv_size is not None:
         count = sum(map(grows, caches))
@@ -53,7 +53,7 @@ def grows(layer: Any) -> bool:
 
 @cache
 def warn(model: str, count: int, layers: int) -> None:
-    """Say it once a model class."""
+    """Log a warning, once a model class."""
     logger.warning(
         "mlx_patches: %s makes its own caches: max_kv_size is ignored; %s of %s layers grow with"
         " every token",
@@ -65,7 +65,7 @@ def warn(model: str, count: int, layers: int) -> None:
 
 PATCH = Patch(
     id="max-kv-size-ignored",
-    summary="max_kv_size is ignored where a model makes its own caches, and nobody says so",
+    summary="max_kv_size is silently ignored where a model makes its own caches",
     targets=tuple(
         Target(distribution, module, "make_prompt_cache", around(made))
         for distribution, module in (

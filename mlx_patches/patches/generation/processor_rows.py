@@ -1,17 +1,18 @@
-"""A row's logits processors are dropped, act on another row, or end the batch.
+"""A row's logits processors are dropped, act on another row, or crash the batch.
 
 Why
-    A batch holds its rows' processors in a list. As long as no row has any, the list is not
-    cut when rows end, or is thrown away, and other lists are joined as they are: when a row with
-    processors comes, they stand at another row's place, or past the last. mlx-lm also writes
-    None for rows without any, and the next step iterates over it. A grammar or a penalty is not
-    applied, or to another's answer, or ``'NoneType' object is not iterable`` ends the engine.
+    A batch holds its rows' processors in a list. While no row has processors, the list is not cut
+    when rows end, or is dropped, and lists of two batches are joined without filling. Processors
+    of a later row then have another row's index, or one past the last row. mlx-lm also stores
+    None for a row without processors, and the next step iterates over it. A grammar or a penalty
+    is not applied, or applied to another row, or ``'NoneType' object is not iterable`` stops the
+    engine.
 How
-    Every list has an entry a row after rows ended and before batches are joined, and the entry
-    of a row without processors is an empty list. In mlx-vlm that goes for the rows' tokens too,
-    which processors are told.
+    After rows ended and before batches are joined, every list gets one entry a row; a row without
+    processors has an empty list. In mlx-vlm this includes the rows' tokens, which are passed to
+    the processors.
 Upstream
-    mlx-lm 0.32.0 fills the lists as requests come in, and cuts them always (issues 1225, 1472,
+    mlx-lm 0.32.0 fills the lists as requests arrive, and always cuts them (issues 1225, 1472,
     1513, 1657, 1772, 1722); mlx-vlm 0.6.5 fills them before it joins (1555, 1574, 1583).
 Retire when
     No supported release is older than mlx-lm 0.32 and mlx-vlm 0.6.5.
@@ -26,20 +27,20 @@ from ...core.patch import Patch, Target, around
 
 
 def prompts_joined(extend: Callable[..., None], batch: Any, *args: Any, **kwargs: Any) -> None:
-    """Rows whose prompts are read, after those of ``batch``."""
+    """Append rows in prefill to ``batch``; a row without processors gets an empty list."""
     extend(batch, *args, **kwargs)
     batch.logits_processors = [row or [] for row in batch.logits_processors]
 
 
 def rows_kept(keep: Callable[..., None], batch: Any, *args: Any, **kwargs: Any) -> None:
-    """Drop all rows of a batch but some; a list in which no row has anything is not cut."""
+    """Drop rows of a batch; also cuts the lists that the release leaves uncut."""
     keep(batch, *args, **kwargs)
     batch.samplers = fitted(batch.samplers, len(batch.uids))
     batch.logits_processors = fitted(batch.logits_processors, len(batch.uids))
 
 
 def rows_joined(extend: Callable[..., None], batch: Any, other: Any) -> None:
-    """The rows of ``other`` after those of ``batch``."""
+    """Append the rows of ``other`` to ``batch``, with one entry a row in each list."""
     if told(batch) or told(other):
         for one in (batch, other):
             rows = len(one.uids)
@@ -49,23 +50,23 @@ def rows_joined(extend: Callable[..., None], batch: Any, other: Any) -> None:
 
 
 def told(batch: Any) -> bool:
-    """Whether a row of a batch has processors, or had some and is still told its tokens."""
+    """Whether a row of a batch has processors, or had some, so that tokens are still recorded."""
     return any(batch.logits_processors) or bool(batch.token_context)
 
 
 def fitted(lists: list[Any], rows: int) -> list[Any]:
-    """The entries of so many rows."""
+    """The list, cut to an entry a row."""
     return lists if len(lists) <= rows else lists[:rows]
 
 
 def filled(lists: Sequence[Any], rows: int) -> list[Any]:
-    """The entries of so many rows, an empty list for each that lacks one."""
+    """One entry a row: the list's own, or an empty list."""
     return [row or [] for row in lists[:rows]] + [[] for _ in range(rows - len(lists))]
 
 
 PATCH = Patch(
     id="processor-rows",
-    summary="a row's logits processors are dropped, act on another row, or end the batch",
+    summary="a row's logits processors are dropped, act on another row, or crash the batch",
     targets=(
         Target(
             "mlx-lm",

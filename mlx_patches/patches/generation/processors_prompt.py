@@ -1,16 +1,17 @@
-"""Logits processors do not see the prompt: a repetition penalty penalizes no word of it.
+"""Logits processors do not see the prompt: a repetition penalty does not cover it.
 
 Why
-    A processor is called with the tokens so far. Those of the prompt that were fed in pieces,
-    all but its last, are not counted among them: a repetition penalty, or a grammar that reads
-    where it is, begins with the answer.
+    A processor is called with the tokens so far. The prompt's tokens that were fed in pieces, all
+    but the last, are not among them: a repetition penalty, or a grammar that depends on earlier
+    tokens, starts with the answer.
 How
-    Each processor of a generation is given the rest of the prompt in front, found at its first
-    call: what the prompt has more than the tokens that come with it.
+    Each processor is called with the missing part of the prompt put in front. The part is found
+    at the first call, from the number of tokens that the processor is called with.
 Upstream
-    mlx-lm 0.32.0 counts them in ``generate_step``; ``speculative_generate_step`` does not yet.
+    mlx-lm 0.32.0 passes these tokens in ``generate_step``, but not in
+    ``speculative_generate_step``.
 Retire when
-    Both count them in every supported release.
+    Both functions pass them in every supported release.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ Processor = Callable[[Any, Any], Any]
 def generated(
     generate: Callable[..., Any], *args: Any, logits_processors: Any = None, **kwargs: Any
 ) -> Any:
-    """The tokens of an answer, one by one."""
+    """The tokens of an answer, one by one; processors get the whole prompt."""
     prompt = kwargs["prompt"] if "prompt" in kwargs else args[0]
     processors = [seeing(prompt, one) for one in logits_processors or ()]
     return generate(*args, logits_processors=processors or logits_processors, **kwargs)
 
 
 def seeing(prompt: Any, processor: Processor) -> Processor:
-    """A processor of one generation that is told the whole prompt."""
+    """A processor for one generation that is called with the whole prompt."""
     missing: Any = None
 
     def process(tokens: Any, logits: Any) -> Any:
@@ -46,12 +47,12 @@ def seeing(prompt: Any, processor: Processor) -> Processor:
 
 
 def unseen(prompt: Any, tokens: Any) -> Any:
-    """What the prompt (length,) has in front of its last tokens (length,)."""
+    """The part of the prompt (length,) that comes before its last tokens, ``tokens`` (length,)."""
     return prompt[: max(0, prompt.size - tokens.size)]
 
 
 def together(missing: Any, tokens: Any) -> Any:
-    """All tokens so far."""
+    """Join both to all tokens so far."""
     import mlx.core as mx
 
     return mx.concatenate([missing, tokens]) if missing.size else tokens

@@ -1,13 +1,14 @@
-"""A conversation that shares a prefix with the last turn goes on with a broken window.
+"""A turn that shares a prefix with the previous turn continues with a broken window.
 
 Why
-    ``stream_generate`` cuts the last turn's caches to the common prefix: the first columns of
-    keys and values, and an offset. That is right for a plain cache alone. A rotating cache has
-    its window in another order, and remembers where it writes; a recurrent one is not cut at
-    all. The text goes on from a past that never was, or raises.
+    ``stream_generate`` cuts the previous turn's caches to the common prefix: it keeps the first
+    columns of keys and values, and sets the offset. This is right only for a plain cache. A
+    rotating cache has its window in another order and keeps a write position; a recurrent cache
+    is not cut at all. The text continues from a wrong context, or the call raises.
 How
-    The prefix is shortened to nothing where a cache cannot be cut back to it, and the prompt is
-    read anew. Where all caches can be cut, each does it itself, before the release looks.
+    If any cache cannot be cut back to the prefix, the prefix is reported as empty, and the prompt
+    is processed from its start. If all caches can be cut, the patch trims them with their own
+    method before the release cuts them.
 Upstream
     Fixed in mlx-vlm 0.6.9 (#1715, commit c503fa7b).
 Retire when
@@ -23,7 +24,7 @@ from ...core.patch import Patch, Target, around
 
 
 def found(find: Callable[..., int], state: Any, new_ids: Sequence[int]) -> int:
-    """How many tokens of a prompt the caches of the last turn have, and hold alone from now on."""
+    """The length of the prompt's prefix in the last turn's caches, which are cut to it."""
     length = find(state, new_ids)
     caches = state.cache
     if caches is None or not 0 < length < len(new_ids):
@@ -40,7 +41,7 @@ def found(find: Callable[..., int], state: Any, new_ids: Sequence[int]) -> int:
 
 
 def is_whole(cache: Any) -> bool:
-    """Whether a cache holds every token from the first, as arrays, and takes the last ones back."""
+    """Whether a cache holds every token from the first, as arrays, and can be trimmed."""
     parts = getattr(cache, "caches", None)
     if parts is not None:
         return all(map(is_whole, parts))

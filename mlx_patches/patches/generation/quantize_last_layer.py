@@ -1,20 +1,20 @@
-"""``kv_bits`` quantizes a layer of a row alone that a batch keeps in floats.
+"""``kv_bits`` quantizes the last layer of a row alone, but not in a batch.
 
 Why
-    The last layer of a deep model is sensitive to quantized keys and values. mlx-vlm leaves it
-    in floats in its batches and with TurboQuant, and says that a row alone must get the same;
-    the uniform branch of ``maybe_quantize_kv_cache`` quantizes it. The row then says something
-    else than in a batch, and meets another kind of cache when it joins one.
+    The last layer of a deep model is sensitive to quantized keys and values. mlx-vlm keeps it in
+    floats in its batches and with TurboQuant, and documents the same for a row alone; but the
+    uniform branch of ``maybe_quantize_kv_cache`` quantizes it. The row then produces other logits
+    than in a batch, and has another kind of cache when it joins one.
 How
-    With more than two layers, the function sees None in the place of the last layer's cache.
-    It passes over what it cannot quantize.
+    For more than two layers, the function gets None in place of the last layer's cache. It skips
+    what it cannot quantize.
 Upstream
-    One of the two copies of the function in mlx-vlm 0.6.10 passes over the layer; 0.7.10 does
-    not. Releases before 0.6.0 are not patched.
+    One of the two copies of the function in mlx-vlm 0.6.10 skips the layer; 0.7.10 does not.
+    Releases before 0.6.0 are not patched.
 Retire when
-    The release passes over the layer.
+    The release skips the layer.
 
-Optional: what a model says alone with ``kv_bits`` changes, to what it says in a batch.
+Optional: with ``kv_bits``, a row alone produces other text than before, as it does in a batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def quantize(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Quantize all layers but those that are spared."""
+    """Quantize the caches of all layers except those that stay in floats."""
     if kv_bits is None:
         return
     kept = spared(len(prompt_cache))
@@ -44,7 +44,7 @@ def quantize(
 
 
 def spared(count: int) -> int:
-    """From which of so many layers on they stay in floats."""
+    """The index of the first of ``count`` layers that stays in floats."""
     return count - 1 if count > 2 else count
 
 

@@ -1,16 +1,16 @@
-"""Generation with ``kv_bits`` dies on a model with sliding windows.
+"""Generation with ``kv_bits`` raises on a model with sliding windows.
 
 Why
-    ``maybe_quantize_kv_cache`` quantizes each layer's cache that has ``to_quantized``. Those
-    with a sliding window have it and raise NotImplementedError, in the middle of a generation.
-    mlx-vlm's TurboQuant branch passes over these layers.
+    ``maybe_quantize_kv_cache`` quantizes every cache that has ``to_quantized``. Caches with a
+    sliding window have this method, but it raises NotImplementedError, in the middle of a
+    generation. mlx-vlm's TurboQuant branch skips these layers.
 How
-    ``to_quantized`` of a cache that rotates gives back the cache: the layer stays in floats,
-    and goes on. Its memory is bounded by its window.
+    ``to_quantized`` of a rotating cache returns the cache itself: the layer stays in floats. Its
+    memory is bounded by its window.
 Upstream
-    Live in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The release passes over these layers, or quantizes them.
+    The release skips these layers, or quantizes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...core.patch import Patch, Target, around
 
 
 def quantized(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the release makes of the cache, or the cache itself where it makes nothing."""
+    """The quantized cache, or the cache itself if the release cannot quantize it."""
     try:
         return original(cache, *args, **kwargs)
     except NotImplementedError:

@@ -1,14 +1,14 @@
-"""``max_kv_size`` means another thing in a batch than alone, and nobody says so.
+"""``max_kv_size`` silently has another meaning in a batch than for a row alone.
 
 Why
-    Alone, a cache of limited size keeps the first four tokens, to which attention clings, and
-    the newest. A batch's window has no place for them: ``BatchGenerator(max_kv_size=...)``
-    forgets them as soon as a row is longer, and its text drifts from what it says alone.
+    Alone, a cache of limited size keeps the first four tokens, the attention sinks, and the
+    newest. A batch's window has no place for first tokens: ``BatchGenerator(max_kv_size=...)``
+    drops them as soon as a row is longer, and its text differs from the same row alone.
 How
-    One warning, when such a generator is made. The window itself is left as it is; where
-    ``rotating-keep`` gives it a place for first tokens, nothing is said.
+    The patch logs one warning when such a generator is made, and does not change the window. If
+    the ``rotating-keep`` patch lets the window keep first tokens, nothing is logged.
 Upstream
-    Not repaired in mlx-lm 0.32.2.
+    Not fixed in mlx-lm 0.32.2.
 Retire when
     mlx-lm's ``BatchRotatingKVCache`` keeps first tokens.
 """
@@ -27,7 +27,7 @@ logger = logging.getLogger("mlx_patches")
 
 
 def warns(init: Callable[..., None]) -> Callable[..., None]:
-    """A generator's ``__init__`` that says what a limited size means for a batch."""
+    """A generator's ``__init__`` that warns, once, if a limited size drops first tokens."""
     signature = inspect.signature(init)
     said = False
 
@@ -43,13 +43,13 @@ def warns(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def keeps_first(generator: Any) -> bool:
-    """Whether rows are made with a place for first tokens, and a batch has one too."""
+    """Whether the caches of rows, and those of a batch, keep first tokens."""
     batch = sys.modules["mlx_lm.models.cache"].BatchRotatingKVCache
     return hasattr(batch, "keep") and not hasattr(generator, "_make_new_cache")
 
 
 def warn(size: int) -> None:
-    """Say what a batch keeps of rows that are longer than this."""
+    """Warn that a batch drops the first tokens of rows longer than ``size``."""
     logger.warning(
         "mlx_patches: BatchGenerator(max_kv_size=%s) keeps the newest tokens of each row, and not"
         " the first four as generate() does: longer rows will differ",
@@ -59,7 +59,7 @@ def warn(size: int) -> None:
 
 PATCH = Patch(
     id="sinks-warning",
-    summary="a batch with max_kv_size forgets a row's first tokens, and says nothing",
+    summary="a batch with max_kv_size silently drops the first tokens of its rows",
     targets=(Target("mlx-lm", "mlx_lm.generate", "BatchGenerator.__init__", warns),),
     probe="mlx_patches.probes.sinks_warning:probe",
     module=__name__,

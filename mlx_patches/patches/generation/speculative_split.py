@@ -1,15 +1,15 @@
-"""Speculative decoding from a prompt cache gives a model caches of its draft model.
+"""Speculative decoding from a prompt cache uses the draft model's caches for the model.
 
 Why
-    The server hands over one list: the model's caches, and then the draft model's. It is split
-    after as many as the model has layers. Gemma 3n and Gemma 4 have fewer caches than layers,
-    models that run their layers twice have more: one model reads and writes the other's.
+    The server passes one list: the model's caches, then the draft model's. The release splits it
+    by the model's number of layers. Gemma 3n and Gemma 4 have fewer caches than layers, models
+    that run their layers twice have more: one model then reads and writes the other's caches.
 How
-    The model is handed on as one that has as many layers as caches.
+    The model is passed on as a wrapper that has as many layers as the model has caches.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
-    The list is split after as many caches as the model makes.
+    The release splits the list by the model's number of caches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...core.patch import Patch, Target, around
 def generated(
     generate: Callable[..., Any], prompt: Any, model: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The tokens of an answer, one by one."""
+    """The tokens of an answer, one by one; a prompt cache is split by the model's caches."""
     if kwargs.get("prompt_cache") is not None:
         count = caches_of(model)
         if count != len(model.layers):
@@ -33,7 +33,7 @@ def generated(
 
 
 def caches_of(model: Any) -> int:
-    """How many caches a model makes."""
+    """The number of caches that a model makes."""
     return len(sys.modules["mlx_lm.models.cache"].make_prompt_cache(model))
 
 
@@ -42,7 +42,7 @@ class Split:
 
     Args:
         model: the model itself.
-        count: of its caches.
+        count: the number of its caches.
     """
 
     def __init__(self, model: Any, count: int):
@@ -50,7 +50,7 @@ class Split:
         self.layers = range(count)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model says."""
+        """Call the model."""
         return self.model(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,19 +1,19 @@
-"""Speculative decoding with sliding windows says something else once a window is full.
+"""Speculative decoding with sliding windows produces other text once a window is full.
 
 Why
-    Draft tokens that the model rejects are taken back out of the caches. A rotating cache whose
-    window is full refuses, ``trim_prompt_cache`` then trims no layer at all and returns 0, and
-    nobody looks: the rejected tokens stay in the context of everything that follows.
+    Draft tokens that the model rejects are trimmed from the caches. A rotating cache with a full
+    window is not trimmable: ``trim_prompt_cache`` then trims no layer at all and returns 0, which
+    the caller ignores. The rejected tokens stay in the context of all later tokens.
 How
-    The model's check feeds the draft tokens in one piece, and a rotating cache keeps all of a
-    piece beside its window until the next one. What it holds beyond its window, or all while
-    nothing has left it, can be cut off again exactly, and is. The draft model drafts token by
-    token, and a full window of its own still keeps what was rejected: that makes its drafts
-    worse, not the answer.
+    The model verifies the draft tokens in one call, and a rotating cache keeps all tokens of a
+    call beside its window until the next call. Tokens beyond its window, or all tokens while none
+    has been dropped, can be cut off exactly, and the patch does so. The draft model drafts token
+    by token, so a full window of its own still keeps rejected tokens: this makes its drafts
+    worse, but not the answer.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
-    ``trim_prompt_cache`` takes back what a rotating cache can give, or decoding refuses.
+    ``trim_prompt_cache`` trims what a rotating cache can lose, or decoding raises an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...core.patch import Patch, Target, around
 
 
 def trimmed(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> Any:
-    """Take the last tokens out of all caches, or out of none; returns how many."""
+    """Cut the last tokens off all caches, or off none; returns the number of tokens cut."""
     layers = [inner for layer in cache for inner in getattr(layer, "caches", (layer,))]
     free = all(layer.is_trimmable() for layer in layers)
     given = all(layer.is_trimmable() or spare(layer) >= num_tokens for layer in layers)
@@ -40,7 +40,7 @@ def trimmed(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> 
 
 
 def spare(layer: Any) -> int:
-    """How many of its last tokens a full window can do without."""
+    """The number of last tokens that can be cut off a full window exactly."""
     if not hasattr(layer, "keep") or layer._idx != layer.keys.shape[2]:
         return 0  # not in order
     nothing_left_yet = layer._idx == layer.offset
@@ -48,7 +48,7 @@ def spare(layer: Any) -> int:
 
 
 def cut(layer: Any, count: int) -> None:
-    """Take the last tokens out of a window whose tokens are in order."""
+    """Cut the last tokens off a window whose tokens are in order."""
     layer._idx -= count
     layer.offset -= count
     layer.keys, layer.values = (side[:, :, : layer._idx] for side in (layer.keys, layer.values))
@@ -56,7 +56,7 @@ def cut(layer: Any, count: int) -> None:
 
 PATCH = Patch(
     id="speculative-window",
-    summary="speculative decoding with sliding windows goes wrong once a window is full",
+    summary="speculative decoding keeps rejected tokens once a sliding window is full",
     targets=(
         Target(
             "mlx-lm",

@@ -1,15 +1,16 @@
 """Streamed text loses the spaces before punctuation that the tokenizer keeps.
 
 Why
-    ``BPEStreamingDetokenizer`` takes spaces away where the tokenizer's config asks for
-    ``clean_up_tokenization_spaces``, as Llama 3's does. Newer transformers ignore that for BPE,
-    since it breaks text: "x != y" is streamed as "x!= y", and decoded whole as "x != y". Code and
-    arguments of tools are changed.
+    ``BPEStreamingDetokenizer`` removes spaces if the tokenizer's config sets
+    ``clean_up_tokenization_spaces``, as Llama 3's does. Newer transformers ignore the setting for
+    BPE, because it breaks text: "x != y" is streamed as "x!= y", but decoded whole as "x != y".
+    Code and tool arguments are changed.
 How
-    The detokenizer cleans only what the tokenizer itself cleans: a short text is decoded once to
-    see it.
+    The detokenizer removes spaces only if the tokenizer itself does, which is tested once by
+    decoding a short text.
 Upstream
-    mlx-lm 1347; 0.32.0 no longer cleans. transformers ignores the setting from about 5.7 on.
+    mlx-lm 1347; 0.32.0 no longer removes spaces. transformers ignores the setting from about 5.7
+    on.
 Retire when
     No supported release is older than mlx-lm 0.32.0.
 """
@@ -27,14 +28,14 @@ SPACED = "a ,b"
 def begin_like_tokenizer(
     begin: Callable[..., None], detokenizer: Any, tokenizer: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """A detokenizer's own constructor; then it cleans as the tokenizer does."""
+    """Construct a detokenizer that removes spaces only if its tokenizer does."""
     begin(detokenizer, tokenizer, *args, **kwargs)
     if getattr(detokenizer, "clean_spaces", False) and not cleans(tokenizer):
         detokenizer.clean_spaces = False
 
 
 def cleans(tokenizer: Any) -> bool:
-    """Whether a tokenizer takes away the space before a comma as it decodes."""
+    """Whether a tokenizer removes the space before a comma when it decodes."""
     tokens = tokenizer.encode(SPACED, add_special_tokens=False)
     return " ," not in tokenizer.decode(tokens)
 

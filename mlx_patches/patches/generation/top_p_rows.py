@@ -1,12 +1,12 @@
 """``top_p_sampling`` of mlx-vlm raises in a batch.
 
 Why
-    Tokens are sorted in all rows, and then taken in the order of the one row that there is.
+    The function sorts the tokens of all rows, but then reorders them as if there was one row.
     Several rows raise "Cannot squeeze axis 0 with size 2".
 How
-    A batch is sampled row by row, each as alone.
+    A batch is sampled row by row, each row as if alone.
 Upstream
-    mlx-vlm 0.5.0 takes each row in its own order.
+    mlx-vlm 0.5.0 reorders each row by its own order.
 Retire when
     No supported release is older than mlx-vlm 0.5.
 """
@@ -20,7 +20,7 @@ from ...core.patch import Patch, Target, around
 
 
 def sampled(top_p_sampling: Callable[..., Any], logits: Any, *args: Any, **kwargs: Any) -> Any:
-    """Token ids (rows,) that are drawn from logits (rows, vocabulary), each row from its own."""
+    """Token ids (rows,) that are drawn from logits (rows, vocabulary), row by row."""
     if not several(logits):
         return top_p_sampling(logits, *args, **kwargs)
     import mlx.core as mx
@@ -30,7 +30,7 @@ def sampled(top_p_sampling: Callable[..., Any], logits: Any, *args: Any, **kwarg
 
 
 def several(logits: Any) -> bool:
-    """Whether there is more than one row."""
+    """Whether the logits have more than one row."""
     return bool(logits.ndim == 2 and logits.shape[0] > 1)
 
 

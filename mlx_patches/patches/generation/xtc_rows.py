@@ -1,14 +1,15 @@
 """XTC sampling cuts a batch's rows at one row's threshold.
 
 Why
-    XTC leaves out the top choices but the least probable of those above a threshold. That one
-    is looked for in the whole batch, so a row may lose all of its top choices to another's.
+    XTC removes all tokens above a threshold except the least probable of them. Releases search
+    for that token in the whole batch, so a row may lose all of its top choices.
 How
-    A batch is sampled row by row, each as alone, with its own draw of whether XTC applies.
+    A batch is processed row by row, each row as if alone, with its own draw of whether XTC
+    applies.
 Upstream
-    mlx-lm 0.32.0 looks in each row. Not fixed in mlx-vlm 0.7.10.
+    mlx-lm 0.32.0 searches in each row. Not fixed in mlx-vlm 0.7.10.
 Retire when
-    No supported release looks in the whole batch.
+    No supported release searches in the whole batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ...core.patch import Patch, Target, around
 
 
 def applied(apply_xtc: Callable[..., Any], logits: Any, *args: Any, **kwargs: Any) -> Any:
-    """The logits (rows, vocabulary), those of the top choices left out at minus infinity."""
+    """The logits (rows, vocabulary), minus infinity for the top choices that are removed."""
     if not several(logits):
         return apply_xtc(logits, *args, **kwargs)
     import mlx.core as mx
@@ -30,7 +31,7 @@ def applied(apply_xtc: Callable[..., Any], logits: Any, *args: Any, **kwargs: An
 
 
 def several(logits: Any) -> bool:
-    """Whether there is more than one row."""
+    """Whether the logits have more than one row."""
     return bool(logits.ndim > 1 and logits.shape[0] > 1)
 
 

@@ -1,1 +1,1 @@
-"""Repairs of loading: stop tokens, processors, code of a model's folder."""
+"""Patches of loading: configs, checkpoints, stop tokens, adapters, code in a model's folder."""

@@ -1,12 +1,12 @@
-"""An adapter of another model is loaded in silence, and does nothing or breaks the model.
+"""An adapter of another model is loaded silently, and does nothing or breaks the model.
 
 Why
-    Tensors of an adapter are not compared with the model's: those of unknown names are dropped,
-    and the answers are those of the model without its adapter. Those of another shape are put in
-    the model, and the first prompt fails.
+    An adapter's tensors are not compared with the model's. Tensors with unknown names are dropped,
+    so the model answers as without an adapter. Tensors with another shape are loaded, and the
+    first prompt fails.
 How
-    The names and shapes are compared before the tensors are loaded, and what does not fit is
-    named in a ValueError, as later releases do.
+    Names and shapes are compared before the tensors are loaded. If any do not fit, a ValueError
+    lists them, as in later releases.
 Upstream
     mlx-lm 0.32.0 (#1727, commit d53e70f7).
 Retire when
@@ -28,17 +28,17 @@ _LEAVES = {"lora_a", "lora_b", "m"}
 
 
 def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
-    """The model with the adapter of a folder.
+    """The model, with the adapter in a folder loaded.
 
     Raises:
-        ValueError: tensors of the adapter are none of the model's, or have other shapes.
+        ValueError: a tensor of the adapter is not in the model, or has another shape there.
     """
 
     def load_weights(file: Any, *args: Any, **kwargs: Any) -> Any:
-        # Later releases check, and hand over what they have read.
+        # Later releases check themselves, and pass tensors here, not a file name.
         errors = misfits(model, file, Path(adapter_path)) if isinstance(file, str) else []
         if errors:
-            message = f"the adapter in {adapter_path} is not one of this model:"
+            message = f"the adapter in {adapter_path} does not fit this model:"
             raise refusal(ValueError("\n  ".join([message, *errors])))
         return model.load_weights(file, *args, **kwargs)
 
@@ -47,12 +47,12 @@ def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
 
 
 def misfits(model: Any, file: str, folder: Path) -> list[str]:
-    """What does not fit, a line a tensor.
+    """The tensors that do not fit, a line for each.
 
     Args:
-        model: with the adapter's layers in it.
-        file: the tensors.
-        folder: where ``adapter_config.json`` is.
+        model: the model, with the adapter's layers in it.
+        file: the file with the adapter's tensors.
+        folder: the folder of ``adapter_config.json``.
     """
     import mlx.core as mx
     from mlx.utils import tree_flatten
@@ -69,13 +69,14 @@ def misfits(model: Any, file: str, folder: Path) -> list[str]:
         if name not in shapes:
             errors.append(f"{name}: the model has no such tensor")
         elif shapes[name] != tuple(tensor.shape):
-            errors.append(f"{name}: of shape {tuple(tensor.shape)} in place of {shapes[name]}")
+            shape = tuple(tensor.shape)
+            errors.append(f"{name}: has shape {shape}, but {shapes[name]} in the model")
     return errors
 
 
 PATCH = Patch(
     id="adapter-tensors",
-    summary="an adapter of another model is loaded in silence, and does nothing or breaks it",
+    summary="an adapter of another model is loaded silently, and does nothing or breaks it",
     targets=(Target("mlx-lm", "mlx_lm.tuner.utils", "load_adapters", around(loaded)),),
     probe="mlx_patches.probes.adapter_tensors:probe",
     module=__name__,

@@ -1,12 +1,12 @@
-"""LFM2.5 and Nemotron-H are not loaded: their configs have names that a release does not know.
+"""LFM2.5 and Nemotron-H do not load: their configs use keys that a release does not know.
 
 Why
-    LFM2.5 has ``intermediate_size`` for ``block_ff_dim``. Newer configs of Nemotron-H list the
-    kinds of their layers, by new names, in place of a pattern and a number of layers.
+    LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
+    list of layer types, with new names, instead of a pattern and a number of layers.
 How
-    The old names are given too, where a config lacks them and the class asks for them.
+    The missing old keys are added from the new ones before the config class reads them.
 Upstream
-    mlx-lm 0.31.2 reads the list of Nemotron-H, 0.32.0 its new names, and LFM2.5.
+    mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key.
 Retire when
     No supported release is older than mlx-lm 0.32.
 """
@@ -32,24 +32,24 @@ _LETTERS = {
 
 
 def lfm2(params: Params) -> Params:
-    """What a config of LFM2 or LFM2.5 says, by the names of LFM2."""
+    """The content of an LFM2 or LFM2.5 config, with the keys of LFM2."""
     if params.get("block_ff_dim") is None and params.get(_FEED_FORWARD) is not None:
         return {**params, "block_ff_dim": params[_FEED_FORWARD]}
     return params
 
 
 def nemotron_h(params: Params) -> Params:
-    """What a config of Nemotron-H says, with its pattern and number of layers.
+    """The content of a Nemotron-H config, with its pattern and number of layers.
 
     Raises:
-        ValueError: a layer is of an unknown kind.
+        ValueError: the type of a layer is unknown.
     """
     pattern: Any = params.get("hybrid_override_pattern")
     kinds = params.get("layers_block_type") or params.get("layer_types")
     if pattern is None and kinds:
         unknown = sorted(set(kinds).difference(_LETTERS))
         if unknown:
-            raise refusal(ValueError(f"layers of Nemotron-H that are not known: {unknown}"))
+            raise refusal(ValueError(f"unknown layer types in the Nemotron-H config: {unknown}"))
         pattern = [_LETTERS[kind] for kind in kinds]
         # Releases that read the list themselves know fewer names.
         params = {name: value for name, value in params.items() if name != "layers_block_type"}
@@ -61,7 +61,7 @@ def nemotron_h(params: Params) -> Params:
 
 PATCH = Patch(
     id="config-names",
-    summary="LFM2.5 and Nemotron-H are not loaded: their configs have names that are not known",
+    summary="LFM2.5 and Nemotron-H do not load: their configs use keys that the release lacks",
     targets=tuple(
         Target(
             "mlx-lm",

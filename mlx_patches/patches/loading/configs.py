@@ -1,4 +1,4 @@
-"""A config class that reads names of other releases: what a patch puts in ``from_dict``."""
+"""A ``from_dict`` for config classes that also reads the keys of other releases."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def reads(
     base: str = BASE,
     then: Callable[[Any, Params], None] | None = None,
 ) -> Callable[[Any], Any]:
-    """The factory of a class's ``from_dict``, which the release has in a base class alone.
+    """A factory for a class's ``from_dict``, which in the release only its base class has.
 
     Args:
-        complete: what ``config.json`` says to what the class reads.
-        base: the base class, ``module:name``.
-        then: is given what was made, and what ``config.json`` says.
+        complete: turns the content of ``config.json`` into what the class reads.
+        base: the base class, as ``module:name``.
+        then: called with the new config object and the content of ``config.json``.
     """
     module, _, name = base.partition(":")
 
     def from_dict(cls: Any, params: Params) -> Any:
-        """A config of what ``config.json`` says."""
+        """Make a config object from the content of ``config.json``."""
         plain = getattr(importlib.import_module(module), name).from_dict.__func__
         completed = complete(params)
         try:
             args = plain(cls, completed)
-        except Exception as error:  # the release's word on a config, not a failure of ours
+        except Exception as error:  # the release rejects the config: not a failure of the patch
             raise refusal(error) from None
         if then is not None:
             then(args, params)

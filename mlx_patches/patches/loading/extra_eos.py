@@ -2,17 +2,18 @@
 
 Why
     A model names its stop tokens in three places: the tokenizer, ``config.json`` (sometimes
-    under ``text_config``) and ``generation_config.json``. Releases read one, or let one
-    override another, and take id 0 for none. Gemma 4 ends a turn with 106, which is in
-    ``generation_config.json`` alone.
+    under ``text_config``) and ``generation_config.json``. Releases read one place, or let one
+    override another, and treat id 0 as unset. Gemma 4 ends a turn with 106, which is only in
+    ``generation_config.json``.
 How
-    Stop tokens are the union of all three; none that the release uses is taken away. In
-    mlx-lm the loaded tokenizer gets what is missing; in mlx-vlm the loaded model's config,
-    from which its engine fills and resets the stop list, and each stop list its tokenizer's.
+    The stop tokens are the union of all three; ids that the release uses are all kept. In mlx-lm,
+    missing ids are added to the loaded tokenizer. In mlx-vlm, they are added to the config of the
+    loaded model, from which its engine fills and resets the stop list, and each stop list gets
+    its tokenizer's ids too.
 Upstream
-    mlx-lm reads ``config.json`` alone below 0.30.1, lets ``generation_config.json`` override
-    it since, and unites the tokenizer's from 0.32.0. mlx-vlm merges from 0.3.10 in the same
-    way, and unites the tokenizer's from 0.7.0.
+    mlx-lm reads only ``config.json`` below 0.30.1; from then on ``generation_config.json``
+    overrides it, and from 0.32.0 the tokenizer's ids are added. mlx-vlm does the same from 0.3.10,
+    and adds the tokenizer's ids from 0.7.0.
 Retire when
     No supported release drops an id of the three places.
 """
@@ -31,9 +32,9 @@ logger = logging.getLogger("mlx_patches")
 
 
 def tokenizer_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-lm: the tokenizer with every stop token of its folder."""
+    """mlx-lm: load the tokenizer, with every stop token of its folder."""
     tokenizer = load(model_path, *args, **kwargs)
-    if not hasattr(tokenizer, "eos_token_ids"):  # asked for the detokenizer alone
+    if not hasattr(tokenizer, "eos_token_ids"):  # this call returns a detokenizer class
         return tokenizer
     wanted = [*folder_ids(Path(model_path)), *tokenizer_ids(tokenizer)]
     missing = [id_ for id_ in wanted if id_ not in tokenizer.eos_token_ids]
@@ -43,28 +44,29 @@ def tokenizer_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kw
 
 
 def model_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: the model, its config naming every stop token of its folder."""
+    """mlx-vlm: load the model, and name every stop token of its folder in its config."""
     model = load(model_path, *args, **kwargs)
     config = getattr(model, "config", None)
     if config is not None:
         used = ids_of(getattr(config, "eos_token_id", None))
         missing = [id_ for id_ in folder_ids(Path(model_path)) if id_ not in used]
-        if missing or used == [0]:  # a bare 0 counts as none when the stop list is made
+        if missing or used == [0]:  # the release treats a bare 0 as unset, but not a list
             config.eos_token_id = used + missing
     return model
 
 
 def criteria_filled(fill: Callable[..., Any], criteria: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: a stop list with its tokenizer's own ids; a list of its own, nobody's config's."""
+    """mlx-vlm: fill a stop list, also with its tokenizer's ids."""
     result = fill(criteria, *args, **kwargs)
     used = ids_of(criteria.eos_token_ids)
     own = tokenizer_ids(getattr(criteria, "tokenizer", None))
+    # A new list: the release may have set the list of a model's config.
     criteria.eos_token_ids = used + [id_ for id_ in own if id_ not in used]
     return result
 
 
 def folder_ids(folder: Path) -> list[int]:
-    """Every stop token that a model's folder names; a broken file is one warning and none."""
+    """Every stop token that a model's folder names; logs a warning for a broken file."""
     from ...core.model_files import stop_ids
 
     by_file, problem = stop_ids(folder)
@@ -75,17 +77,17 @@ def folder_ids(folder: Path) -> list[int]:
 
 @cache
 def warn(problem: str) -> None:
-    """Say it once a process."""
+    """Log a warning, once a process."""
     logger.warning("mlx_patches: %s", problem)
 
 
 def tokenizer_ids(tokenizer: Any) -> list[int]:
-    """The stop token that a tokenizer has of its own, as a list."""
+    """The tokenizer's own stop token, as a list."""
     return ids_of(getattr(tokenizer, "eos_token_id", None))
 
 
 def ids_of(value: Any) -> list[Any]:
-    """An id, ids or None, as a list without repetition; a broken file's text or number has none."""
+    """An id, ids or None as a list without repetition; empty for any other value."""
     if isinstance(value, int):
         return [value]
     if isinstance(value, (str, dict)) or not isinstance(value, Iterable):

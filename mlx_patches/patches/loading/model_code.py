@@ -1,19 +1,20 @@
-"""A model's folder runs Python code of its own while it is loaded, and nobody is asked.
+"""Loading a model runs Python code from its folder without consent.
 
 Why
-    ``config.json`` may name a ``model_file``, a Python file of the model's folder that is run to
-    build the model. Whoever loads a model that he downloaded runs that code, also with
+    ``config.json`` may name a ``model_file``, a Python file in the model's folder that is run to
+    build the model. Loading a downloaded model runs that code, even with
     ``trust_remote_code=False`` (CVE-2026-5843).
 How
-    The file is run with consent only: where the caller passed ``trust_remote_code`` (in mlx-lm in
+    The file is run only with consent: the caller passes ``trust_remote_code`` (in mlx-lm in
     ``tokenizer_config``, which the flag ``--trust-remote-code`` of its programs sets; in mlx-vlm as
-    an argument), or with ``MLX_PATCHES_TRUST_REMOTE_CODE=1``. Consent that ``mlx_lm.lora`` and
-    ``mlx_lm.benchmark`` give for their users does not count. Else loading raises a ValueError
-    that names the file. Optional: a program that ran before may stop.
+    an argument), or sets ``MLX_PATCHES_TRUST_REMOTE_CODE=1``. Consent that ``mlx_lm.lora`` and
+    ``mlx_lm.benchmark`` pass without asking their users does not count. Without consent, loading
+    raises a ValueError that names the file. Optional: a program that ran before may stop.
 Upstream
-    mlx-lm 0.32.0 asks (GHSA-9m9w-53g9-47c4, mlx-lm 1385). Not fixed in mlx-vlm 0.7.10.
+    mlx-lm 0.32.0 requires consent (GHSA-9m9w-53g9-47c4, mlx-lm 1385). Not fixed in mlx-vlm
+    0.7.10.
 Retire when
-    No supported release runs a model's file unasked.
+    No supported release runs a model's file without consent.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ logger = logging.getLogger("mlx_patches")
 
 CONSENT = "MLX_PATCHES_TRUST_REMOTE_CODE"
 _YES = frozenset({"1", "true", "yes", "on"})
-# How much of a file's name is shown.
+# The number of characters of a file's name that a message shows.
 _SHOWN = 120
 
-# What the load that is under way was told, in this thread.
+# Whether the caller of the current load consented, in this thread.
 _trusted: ContextVar[bool] = ContextVar("mlx_patches_trusted", default=False)
-# Whether a caller's word counts: mlx-lm's own programs pass True for everybody.
+# Whether a caller's consent counts: some programs of mlx-lm pass True for every user.
 _callers_count: ContextVar[bool] = ContextVar("mlx_patches_callers_count", default=True)
 
 
 def lm_load(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """mlx-lm's ``load`` and ``sharded_load``: their ``tokenizer_config`` may give consent."""
+    """mlx-lm's ``load`` and ``sharded_load``: their ``tokenizer_config`` may contain consent."""
     config = kwargs.get("tokenizer_config")
-    if config is None and len(args) > 1:  # the group of a sharded load is no mapping
+    if config is None and len(args) > 1:  # in ``sharded_load``, a group, which is no mapping
         config = args[1]
     consent = isinstance(config, Mapping) and bool(config.get("trust_remote_code"))
-    # A draft model's load says nothing of its own: what the server was told counts for it.
+    # A draft model is loaded without the argument: the server's own flag counts for it.
     with _told(consent or _trusted.get()):
         return load(*args, **kwargs)
 
@@ -58,7 +59,7 @@ def lm_load_model(
 ) -> tuple[Any, Any]:
     """mlx-lm's ``load_model``, which runs the file."""
     if not has_consent():
-        # Read as the release reads it; what fails here fails there, so nothing is let through.
+        # The config is read with the release's function: an error here would occur there too.
         module = inspect.unwrap(load).__globals__
         try:
             config = dict(module["load_config"](model_path))
@@ -72,13 +73,13 @@ def lm_load_model(
 
 
 def provider_load(load: Callable[..., Any], provider: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-lm's server: its flag is consent for whatever it loads, a draft model too."""
+    """mlx-lm's server: its flag is consent for every model that it loads, also a draft model."""
     with _told(bool(getattr(provider.cli_args, "trust_remote_code", False))):
         return load(provider, *args, **kwargs)
 
 
 def own_program(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A program of mlx-lm that trusts every model: the user was not asked."""
+    """A program of mlx-lm that trusts every model without its user's consent."""
     token = _callers_count.set(False)
     try:
         return run(*args, **kwargs)
@@ -87,7 +88,7 @@ def own_program(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def vlm_load_model(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm's ``load_model``: notes what it was told."""
+    """mlx-vlm's ``load_model``: its argument may be consent."""
     with _told(bool(kwargs.get("trust_remote_code"))):
         return load(*args, **kwargs)
 
@@ -96,7 +97,7 @@ def vlm_find_module(
     find: Callable[..., Any], config: Any, model_path: Any = None, **kwargs: Any
 ) -> Any:
     """mlx-vlm's ``get_model_and_args``, which runs the file."""
-    if model_path is None:  # nor do releases that know no file of a model's
+    if model_path is None:  # a call, or a release, without a model's file
         return find(config, **kwargs)
     if config.get("model_file") and not has_consent():
         refuse(model_path, config["model_file"], "trust_remote_code=True")
@@ -104,19 +105,19 @@ def vlm_find_module(
 
 
 def has_consent() -> bool:
-    """Whether the load that is under way may run code of the model's folder."""
+    """Whether the current load may run code from the model's folder."""
     if os.environ.get(CONSENT, "").lower() in _YES:
         return True
     return _trusted.get() and _callers_count.get()
 
 
 def refuse(model_path: Any, file: Any, argument: str) -> None:
-    """Say which file is not run, and how to consent.
+    """Raise an error that names the file and how to consent.
 
     Raises:
         ValueError: always.
     """
-    file = repr(str(file)[:_SHOWN])  # whoever wrote the folder chose it
+    file = repr(str(file)[:_SHOWN])  # untrusted text
     logger.warning("mlx_patches: %s of the model %s was not run", file, model_path)
     raise refusal(
         ValueError(
@@ -128,7 +129,7 @@ def refuse(model_path: Any, file: Any, argument: str) -> None:
 
 
 def _given(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
-    """A call's arguments by name; those of a call that the release refuses are none."""
+    """A call's arguments by name; empty for a call that the release's signature rejects."""
     try:
         return dict(inspect.signature(inspect.unwrap(load)).bind(*args, **kwargs).arguments)
     except TypeError:
@@ -137,7 +138,7 @@ def _given(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> dict
 
 @contextmanager
 def _told(consent: bool) -> Iterator[None]:
-    """Within, loads of this thread know what the caller said."""
+    """In this context, loads of this thread have this consent."""
     token = _trusted.set(consent)
     try:
         yield
@@ -151,7 +152,7 @@ def _supporting(module: str, name: str, wrapper: Callable[..., Any]) -> Target:
 
 MODEL_CODE = Patch(
     id="model-code-consent",
-    summary="a model's folder runs its own Python code while mlx-lm loads it, unasked",
+    summary="loading a model with mlx-lm runs Python code from its folder without consent",
     targets=(
         Target("mlx-lm", "mlx_lm.utils", "load_model", around(lm_load_model)),
         _supporting("mlx_lm.utils", "load", lm_load),
@@ -167,7 +168,7 @@ MODEL_CODE = Patch(
 
 VLM_MODEL_CODE = Patch(
     id="vlm-model-code-consent",
-    summary="a model's folder runs its own Python code while mlx-vlm loads it, unasked",
+    summary="loading a model with mlx-vlm runs Python code from its folder without consent",
     targets=(
         Target("mlx-vlm", "mlx_vlm.utils", "get_model_and_args", around(vlm_find_module)),
         Target("mlx-vlm", "mlx_vlm.utils", "load_model", around(vlm_load_model), supports=True),

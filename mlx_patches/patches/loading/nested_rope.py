@@ -1,16 +1,17 @@
-"""A model that transformers 5 saved is loaded with another rope, or not at all.
+"""A model saved by transformers 5 is loaded with wrong RoPE parameters, or not at all.
 
 Why
-    Transformers 5 writes ``rope_theta``, the scaling and the part that is rotated under
-    ``rope_parameters``. Most models of mlx-lm read the old names alone: Llama 3 gets a base of
-    10,000 in place of 500,000 and no scaling, and its text falls apart as it grows. Where the
-    base has no default, as in Qwen3 and Granite, the model is not loaded.
+    Transformers 5 writes ``rope_theta``, the scaling and the rotated fraction under
+    ``rope_parameters``. Most models of mlx-lm read only the old keys: Llama 3 gets a base of
+    10,000 instead of 500,000 and no scaling, and long texts degrade into garbage. Where the base
+    has no default, as in Qwen3 and Granite, the model does not load.
 How
-    A config that has ``rope_parameters`` and no ``rope_theta`` is read as if it had the old names
-    too, by the classes that do not know the new one. One for each kind of layer stays as it is.
+    If a config has ``rope_parameters`` but no ``rope_theta``, and its class does not know
+    ``rope_parameters``, the old keys are added. A config with separate parameters for each type of
+    layer is left unchanged.
 Upstream
-    mlx-lm 0.32 reads the new name in Qwen3, Granite 4 hybrid and a few others, one by one; Llama
-    and most others do not in 0.32.2.
+    In mlx-lm 0.32, Qwen3, Granite 4 hybrid and a few others read the new key; Llama and most
+    others do not in 0.32.2.
 Retire when
     Every model of a supported release reads ``rope_parameters``.
 """
@@ -24,12 +25,12 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 
 _NEW, _SCALING = "rope_parameters", "rope_scaling"
-# What stood at the top.
+# The old keys at the top level, besides the scaling.
 _NAMES = ("rope_theta", "partial_rotary_factor")
 
 
 def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any:
-    """A config of what ``config.json`` says."""
+    """Make a config object from the content of ``config.json``."""
     nested = params.get(_NEW) if isinstance(params, dict) else None
     if not isinstance(nested, dict) or params.get("rope_theta") is not None:
         return from_dict(cls, params)
@@ -40,11 +41,11 @@ def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any
 
 
 def old_names(nested: dict[str, Any], params: dict[str, Any], known: Any) -> dict[str, Any]:
-    """What rope parameters say, by the names that a class knows and a config lacks."""
+    """The rope parameters under the old keys that a class knows and a config lacks."""
     old = {name: nested[name] for name in _NAMES if name in nested}
     kind = nested.get("rope_type", nested.get("type", "default"))
     if kind != "default":
-        old[_SCALING] = nested  # ropes read the names they know
+        old[_SCALING] = nested  # ropes ignore keys that they do not know
     return {
         name: value for name, value in old.items() if name in known and params.get(name) is None
     }
@@ -52,7 +53,7 @@ def old_names(nested: dict[str, Any], params: dict[str, Any], known: Any) -> dic
 
 PATCH = Patch(
     id="nested-rope",
-    summary="a model that transformers 5 saved is loaded with another rope, or not at all",
+    summary="a model saved by transformers 5 is loaded with wrong RoPE parameters, or not at all",
     targets=(Target("mlx-lm", "mlx_lm.models.base", "BaseModelArgs.from_dict", around(read)),),
     probe="mlx_patches.probes.nested_rope:probe",
     module=__name__,

@@ -1,16 +1,17 @@
-"""Qwen3.5 and 3.6 answer with garbage: their norms' weights are shifted twice.
+"""Qwen3.5 and 3.6 answer with garbage: one is added to their norms' weights twice.
 
 Why
-    A published checkpoint stores the weights of its norms less one, and loading adds it. A
-    converted one has it added already. mlx-lm takes a checkpoint that keeps its MTP head for one
-    that is not converted; mlx-vlm adds one whatever the checkpoint is, and so does its MTP drafter.
+    A published checkpoint stores the weights of its norms minus one, and loading adds one. In a
+    converted checkpoint one is already added. mlx-lm treats a checkpoint with an MTP head as not
+    converted; mlx-vlm and its MTP drafter add one to every checkpoint.
 How
-    What tells is the layout of the convolutions: conversion turns them and adds the one in the
-    same pass. mlx-lm is not shown the MTP weights of a converted checkpoint, which it drops
-    anyway. mlx-vlm is shown the converted norms with another shape, which it does not shift.
+    The layout of the convolutions shows whether a checkpoint is converted: conversion transposes
+    them and adds one in the same pass. For a converted checkpoint, mlx-lm does not get the MTP
+    weights, which it drops anyway, and mlx-vlm gets the norms in another shape, which it does not
+    shift.
 Upstream
-    mlx-lm 0.32.0 looks at the convolutions alone (mlx-lm 1197 1320 1442 1623 1735), mlx-vlm
-    0.6.5 at them and at the names (mlx-vlm 1548 1552 1554 1556).
+    mlx-lm 0.32.0 checks only the convolutions (mlx-lm 1197 1320 1442 1623 1735), mlx-vlm 0.6.5
+    the convolutions and the tensors' names (mlx-vlm 1548 1552 1554 1556).
 Retire when
     No supported release shifts a converted checkpoint.
 """
@@ -35,14 +36,17 @@ _DRAFT_SUFFIXES = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 
 
 def text_sanitized(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
-    """mlx-lm: a converted checkpoint without its MTP weights."""
+    """mlx-lm: sanitize a converted checkpoint without its MTP weights."""
     if any("mtp." in name for name in weights) and is_converted(weights):
         weights = {name: value for name, value in weights.items() if "mtp." not in name}
     return sanitize(model, weights)
 
 
 def vision_sanitized(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
-    """mlx-vlm: a converted checkpoint, named as its model is; a published one has other names."""
+    """mlx-vlm: sanitize a converted checkpoint without the shift.
+
+    Its tensors have the model's names; in a published checkpoint they have other names.
+    """
     if not is_converted(weights):
         return sanitize(model, weights)
     shifted = [
@@ -54,7 +58,7 @@ def vision_sanitized(sanitize: Callable[..., Any], model: Any, weights: Weights)
 
 
 def draft_sanitized(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
-    """mlx-vlm's drafter: a published MTP head has a prefix, which conversion drops."""
+    """mlx-vlm's drafter: a published MTP head has a prefix, which conversion removes."""
     shifted = [
         name for name in weights if not is_published(name) and name.endswith(_DRAFT_SUFFIXES)
     ]
@@ -68,16 +72,16 @@ def is_converted(weights: Weights) -> bool:
 
 
 def is_published(name: str) -> bool:
-    """Whether an MTP weight is named as its publisher names it."""
+    """Whether an MTP weight has the name that it has in a published checkpoint."""
     return name.startswith("mtp.")
 
 
 def sanitized_without_shift(
     sanitize: Callable[..., Any], model: Any, weights: Weights, shifted: Iterable[str]
 ) -> Any:
-    """What the release makes of weights, of which some are left as they are.
+    """The sanitized weights; those named in ``shifted`` are left unchanged.
 
-    Releases shift what has one axis: each of those gets another until it comes back.
+    Releases shift weights with one axis, so each of these gets a second axis for the call.
     """
     stand_ins = {name: weights[name][None] for name in shifted if weights[name].ndim == 1}
     if not stand_ins:
@@ -94,7 +98,7 @@ _VISION = (
 
 PATCH = Patch(
     id="norm-shift",
-    summary="Qwen3.5 and 3.6 answer with garbage: their norms' weights are shifted twice",
+    summary="Qwen3.5 and 3.6 answer with garbage: one is added to their norms' weights twice",
     targets=(
         Target("mlx-lm", "mlx_lm.models.qwen3_5", "TextModel.sanitize", around(text_sanitized)),
         *(

@@ -1,8 +1,8 @@
 """Loading Phi-4 SigLIP runs Python code from the model's folder, to get a tokenizer.
 
 Why
-    The processor hands ``trust_remote_code`` on to the tokenizer, which needs none of the code
-    that comes with the model: it is run anyhow, and fails where it asks for CUDA packages.
+    The processor passes ``trust_remote_code`` to the tokenizer, which needs none of the model's
+    code. The code is run anyway, and fails if it imports CUDA packages.
 How
     The tokenizer is loaded without it.
 Upstream
@@ -20,12 +20,12 @@ from ...core.patch import Patch, Target, around
 
 
 def without_code(load: Callable[..., Any], cls: Any, path: Any, **kwargs: Any) -> Any:
-    """The processor of a folder, whose code is left alone."""
+    """Load a folder's processor without running the folder's code."""
     return load(cls, path, **distrusting(kwargs))
 
 
 def distrusting(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same arguments, without leave to run code."""
+    """The arguments, with ``trust_remote_code=False``."""
     return {**arguments, "trust_remote_code": False}
 
 

@@ -1,11 +1,11 @@
-"""Granite and Gemma 4 checkpoints are not loaded: they have tensors that the model has not.
+"""Granite and Gemma 4 checkpoints do not load: they have tensors that the model lacks.
 
 Why
     Granite 8B and Granite 4 hybrid are published with an ``lm_head`` that is tied to the
-    embeddings, Gemma 4 with keys and values of layers that use another layer's. The model has no
-    place for them, and loading ends in "parameters not in model".
+    embeddings, Gemma 4 with key and value projections of layers that use another layer's keys and
+    values. The model has no such parameters, and loading raises "parameters not in model".
 How
-    Those tensors are left out as the weights are read, where the model has no such part.
+    These tensors are dropped when the weights are sanitized, if the model has no such parameter.
 Upstream
     mlx-lm 0.32.0 (#1298, #1240).
 Retire when
@@ -25,30 +25,30 @@ _SHARED = re.compile(r"layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.")
 
 
 def without_spare(model: Any, weights: Weights) -> Weights:
-    """A checkpoint without what is spare in it."""
+    """A checkpoint without its spare tensors."""
     return {name: value for name, value in weights.items() if not is_spare(model, name)}
 
 
 def sanitized(sanitize: Callable[..., Weights], model: Any, weights: Weights) -> Weights:
-    """What a release makes of a checkpoint, without what is spare in it."""
+    """The release's sanitized checkpoint, without its spare tensors."""
     return without_spare(model, sanitize(model, without_spare(model, weights)))
 
 
 def is_spare(model: Any, name: str) -> bool:
-    """Whether a tensor is of a part that such models may lack, and this one does."""
+    """Whether a tensor is one that these families publish, and this model has no place for."""
     if name.startswith("lm_head."):
         return not hasattr(model, "lm_head")
     shared = _SHARED.search(name)
     if shared is None or int(shared[1]) >= len(model.layers):
         return False
-    # Layers of another kind than attention have none either, and no such tensors.
+    # Layers without attention have no such tensors.
     attention = getattr(model.layers[int(shared[1])], "self_attn", None)
     return attention is not None and not hasattr(attention, shared[2])
 
 
 PATCH = Patch(
     id="spare-tensors",
-    summary="Granite and Gemma 4 checkpoints with tensors that the model lacks are not loaded",
+    summary="Granite and Gemma 4 checkpoints do not load: they have tensors that the model lacks",
     targets=(
         Target(
             "mlx-lm",
@@ -64,7 +64,7 @@ PATCH = Patch(
             )
             for module, body in (
                 ("granitemoehybrid", ("Model.sanitize",)),
-                # Up to mlx-lm 0.31.2 such layers have a place for the tensors.
+                # Up to mlx-lm 0.31.2 these layers have parameters for the tensors.
                 ("gemma4_text", ("Model.sanitize", "Attention.__init__")),
             )
         ),

@@ -1,1 +1,1 @@
-"""Repairs of single models' own calls."""
+"""Patches of individual models."""

@@ -4,8 +4,8 @@ Why
     ``Gemma3nAltUp.correct`` puts its coefficients of shape (rows, tokens, inputs) before states
     of shape (inputs, rows, tokens, width) in an order that only fits one row.
 How
-    Every token is corrected by itself, so rows are laid end to end as one row and cut again
-    afterwards: views, and the same arithmetic. One row goes as it is.
+    Each token is corrected independently of the others, so the rows are reshaped into one long
+    row and back: only views, and the same arithmetic. A single row is passed on unchanged.
 Upstream
     mlx-vlm 0.5.0. mlx-lm never had it.
 Retire when
@@ -23,7 +23,7 @@ from ...core.patch import Patch, Target, around
 def corrected(
     correct: Callable[[Any, Any, Any], Any], altup: Any, predictions: Any, activated: Any
 ) -> Any:
-    """Corrected states (inputs, rows, tokens, width) for activated (rows, tokens, width)."""
+    """Return corrected states (inputs, rows, tokens, width); activated (rows, tokens, width)."""
     if activated.shape[0] == 1:
         return correct(altup, predictions, activated)
     states = correct(altup, one_row(predictions), one_row(activated))
@@ -31,7 +31,7 @@ def corrected(
 
 
 def one_row(states: Any) -> Any:
-    """States (..., rows, tokens, width) as (..., 1, rows * tokens, width)."""
+    """Reshape states (..., rows, tokens, width) to (..., 1, rows * tokens, width)."""
     *outer, rows, tokens, width = states.shape
     return states.reshape(*outer, 1, rows * tokens, width)
 

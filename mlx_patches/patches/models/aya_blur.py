@@ -1,15 +1,15 @@
-"""Aya Vision's blur multiplies an image by its whole kernel at once, and dies.
+"""Aya Vision's blur multiplies the image by its whole kernel at once, and raises.
 
 Why
-    ``gaussian_blur_axis`` adds shifted images up, each times one weight of the kernel. It takes
-    the whole kernel each time, which fits no image that is not as long as the kernel, and blurs
-    that one wrongly.
+    ``gaussian_blur_axis`` should add up shifted images, each times one weight of the kernel. It
+    multiplies by the whole kernel each time: this raises unless the image is as long as the
+    kernel, and blurs such an image wrongly.
 How
-    The same sum, with one weight each.
+    The same sum, with one weight for each shifted image.
 Upstream
-    Not repaired in mlx-vlm 0.7.10, where nothing calls it.
+    Not fixed in mlx-vlm 0.7.10, where nothing calls the function.
 Retire when
-    mlx-vlm takes one weight at a time, or drops the function.
+    mlx-vlm multiplies by one weight at a time, or drops the function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...core.patch import Patch, Target
 
 
 def blurring(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A Gaussian blur along an axis; the edges go on outside."""
+    """A Gaussian blur along an axis; beyond an edge, the edge pixel is repeated."""
 
     @functools.wraps(original)
     def blurred(image: Any, sigma: float, axis: int) -> Any:
@@ -42,7 +42,7 @@ def blurring(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def kernel(radius: int, sigma: float) -> Any:
-    """The weights of a pixel and its neighbours; their sum is 1."""
+    """The weights (2 * radius + 1,) of a pixel and its neighbours; they sum to 1."""
     import mlx.core as mx
 
     return mx.softmax(-(mx.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
@@ -50,7 +50,7 @@ def kernel(radius: int, sigma: float) -> Any:
 
 PATCH = Patch(
     id="aya-blur",
-    summary="Aya Vision's blur dies of every image that is not as long as its kernel",
+    summary="Aya Vision's blur raises for every image that is not as long as its kernel",
     targets=(
         Target("mlx-vlm", "mlx_vlm.models.aya_vision.vision", "gaussian_blur_axis", blurring),
     ),

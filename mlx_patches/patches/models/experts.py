@@ -1,4 +1,4 @@
-"""A mixture-of-experts block that is told which experts to ask and how much each one counts."""
+"""Run a mixture-of-experts block with given experts and weights."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ..parts import Shown
 
 
 def mixed(call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: Any) -> Any:
-    """The block's own sum over experts of its ``switch_mlp``.
+    """The block's own weighted sum over the experts of its ``switch_mlp``, (..., width).
 
-    The block gets a gate that finds all chosen experts equally good, so that it gives each of
-    them 1 / k, and experts whose answers are weighted already. With k a power of two nothing is
-    rounded that the release does not round.
+    The block gets a gate that scores all chosen experts equally, so it weights each by 1 / k, and
+    a ``switch_mlp`` whose outputs are multiplied by k times the given weights. If k is a power of
+    two, this rounds nothing that the release does not round.
 
     Args:
         call: the block's ``__call__`` as the release has it.
         x: the hidden states, (..., width).
-        chosen: the experts' numbers, (..., k).
-        weights: what each counts, of the same shape.
+        chosen: the experts' indices, (..., k).
+        weights: the experts' weights, (..., k).
     """
     import mlx.core as mx
 

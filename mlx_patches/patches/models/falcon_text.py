@@ -1,16 +1,16 @@
-"""Falcon Perception reads ahead in a prompt without an image.
+"""In a prompt without an image, Falcon Perception's tokens attend to later tokens.
 
 Why
-    The model makes its mask from a prompt's images: tokens of one image see each other, all
-    others only what is before them. Without an image no mask is made at all, and each token of
-    the text sees those that follow it, as far as they are fed in one piece.
+    The model builds its mask from the prompt's images: tokens of one image attend to each other,
+    all other tokens only to earlier ones. Without an image it builds no mask, so each text token
+    attends to the later tokens that are fed in the same piece.
 How
-    Several tokens that come without a mask get the causal one, which is the model's own for a
-    prompt without an image in it.
+    A call with several tokens and without a mask gets the causal mask, which is the model's own
+    rule for a prompt without an image.
 Upstream
-    The model's twin, Falcon OCR, does the same in mlx-vlm 0.7.10. Live there.
+    The model's twin, Falcon OCR, uses a causal mask there. Not fixed in mlx-vlm 0.7.10.
 Retire when
-    A text gets a mask.
+    The release masks a prompt without an image.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...core.patch import Patch, Target
 
 
 def causal(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The model's call, with a mask for every prompt."""
+    """The model's call, with a causal mask for a prompt that has none."""
     signature = inspect.signature(call)
 
     @functools.wraps(call)
@@ -41,13 +41,13 @@ def causal(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def needs_mask(shape: tuple[int, ...]) -> bool:
-    """Whether there are several tokens (rows, tokens, ...) in a call."""
+    """Whether a call of shape (rows, tokens, ...) has several tokens a row."""
     return shape[1] > 1
 
 
 PATCH = Patch(
     id="falcon-text",
-    summary="Falcon Perception reads ahead in a prompt without an image",
+    summary="Falcon Perception attends to later tokens in a prompt without an image",
     targets=(
         Target(
             "mlx-vlm",

@@ -1,14 +1,14 @@
-"""LFM2 MoE asks other experts than it was trained to ask, and weighs them wrongly.
+"""LFM2 MoE chooses other experts than in training, and weights them wrongly.
 
 Why
-    The gate is a sigmoid, and the bias of an expert says how often it is chosen, not how much it
-    counts. mlx-lm takes a softmax and adds the bias to the weights: other experts are chosen, and
-    those with a large bias count more than they should. The text gets worse; nothing fails.
+    In training the gate is a sigmoid, and an expert's bias affects only how often the expert is
+    chosen, not its weight. mlx-lm uses a softmax and adds the bias to the weights: other experts
+    are chosen, and those with a large bias weigh too much. The text gets worse; nothing fails.
 How
-    The experts and their weights are computed as the model was trained; the release's block sums
-    the experts' answers. mlx-vlm verifies drafts with a copy of the block: there each position is
-    given to the block itself. A ``routed_scaling_factor`` other than 1, which the release does
-    not keep, is not known here either; the published models have 1.
+    The patch computes the experts and their weights as in training; the release's block sums the
+    experts' outputs. mlx-vlm verifies drafts with a copy of the block's code: there the patch
+    calls the block itself, position by position. The release drops ``routed_scaling_factor``, so
+    the patch ignores it too; the published models have 1.
 Upstream
     mlx-lm 0.32.0 (#1354, commit 04a19108). Not fixed in mlx-vlm 0.7.10.
 Retire when
@@ -27,14 +27,14 @@ _BLOCK = "Lfm2MoeSparseMoeBlock"
 
 
 def called(call: Callable[..., Any], block: Any, x: Any) -> Any:
-    """The block's answer (..., width) to hidden states of the same shape."""
-    if hasattr(block, "routed_scaling_factor"):  # only releases that route as they should
+    """The block's output (..., width) for hidden states of the same shape."""
+    if hasattr(block, "routed_scaling_factor"):  # only fixed releases have it
         return call(block, x)
     return mixed(call, block, x, *route(block, x))
 
 
 def route(block: Any, x: Any) -> tuple[Any, Any]:
-    """The experts' numbers and weights, both (..., k)."""
+    """The chosen experts' indices and weights, both (..., k)."""
     import mlx.core as mx
 
     scores = mx.sigmoid(block.gate(x))
@@ -48,7 +48,7 @@ def route(block: Any, x: Any) -> tuple[Any, Any]:
 
 
 def verified(feed: Callable[..., Any], verifier: Any, feed_forward: Any, x: Any) -> Any:
-    """A drafted block (rows, length, width) through one layer's experts, position by position."""
+    """One layer's experts for a drafted block (rows, length, width), position by position."""
     if type(feed_forward).__name__ != _BLOCK:
         return feed(verifier, feed_forward, x)
     import mlx.core as mx
@@ -59,7 +59,7 @@ def verified(feed: Callable[..., Any], verifier: Any, feed_forward: Any, x: Any)
 
 PATCH = Patch(
     id="lfm2-moe-routing",
-    summary="LFM2 MoE asks other experts than it was trained to ask, and weighs them wrongly",
+    summary="LFM2 MoE chooses other experts than in training, and weights them wrongly",
     targets=(
         Target("mlx-lm", "mlx_lm.models.lfm2_moe", f"{_BLOCK}.__call__", around(called)),
         Target("mlx-vlm", "mlx_vlm.models.lfm2.language", f"{_BLOCK}.__call__", around(called)),

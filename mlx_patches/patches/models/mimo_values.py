@@ -1,11 +1,11 @@
-"""MiMo V2 Flash attends with values that are too large: a factor of its config is dropped.
+"""MiMo V2 Flash's attention values are too large: a factor in its config is ignored.
 
 Why
-    The config has an ``attention_value_scale`` (0.707), which releases do not read: every layer
-    adds 1.4 times what it should.
+    The config has an ``attention_value_scale`` (0.707) that releases do not read: the output of
+    every attention layer is 1.4 times too large.
 How
-    A config keeps its scale, a layer is made with it, and its values are scaled as they are
-    projected, before they go into the cache.
+    The config object keeps the scale, each attention layer stores it at construction, and its
+    values are scaled right after their projection, before they enter the cache.
 Upstream
     mlx-lm 0.32.2; mlx-vlm between 0.7.1 and 0.7.10.
 Retire when
@@ -22,25 +22,25 @@ from ..loading.configs import BASE, Params, reads
 from ..parts import Shown
 
 _KEY = "attention_value_scale"
-# What a layer holds its scale in where the release has one.
+# Attributes of a layer that hold the scale in releases that read it.
 _OWN = ("value_scale", "v_scale")
 
 
 def keep_scale(args: Any, params: Params) -> None:
-    """Give a config the value scale that ``config.json`` says."""
+    """Copy the value scale from ``config.json`` to a config object."""
     if params.get(_KEY) is not None:
         args.attention_value_scale = params[_KEY]
 
 
 def made(init: Callable[..., Any], attention: Any, args: Any, *more: Any, **kwargs: Any) -> None:
-    """An attention layer that is being made of a config."""
+    """Construct an attention layer, and store the scale that the release ignores."""
     init(attention, args, *more, **kwargs)
     if not any(name in vars(attention) for name in _OWN):
         attention._dropped_scale = getattr(args, _KEY, None)
 
 
 def called(call: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> Any:
-    """What a layer attends to, (rows, length, width)."""
+    """The attention layer's output, (rows, length, width)."""
     scale = scale_of(attention)
     if scale is None:
         return call(attention, *args, **kwargs)
@@ -49,7 +49,7 @@ def called(call: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) 
 
 
 def scale_of(attention: Any) -> float | None:
-    """What a layer's values are to be scaled by; None where the release does it, or nothing is."""
+    """The scale of a layer's values; None if the release applies it or the config has none."""
     scale: float | None = vars(attention).get("_dropped_scale")
     return scale
 
@@ -73,7 +73,7 @@ _LM, _VLM = "mlx_lm.models", "mlx_vlm.models"
 
 PATCH = Patch(
     id="mimo-value-scale",
-    summary="MiMo V2 Flash attends with values that are 1.4 times too large",
+    summary="MiMo V2 Flash's attention values are 1.4 times too large",
     targets=(
         *_targets(
             "mlx-lm",

@@ -1,14 +1,14 @@
-"""Llama 3.2 Vision reads ahead in a prompt without an image.
+"""In a prompt without an image, Llama 3.2 Vision's tokens attend to later tokens.
 
 Why
-    Without an image there is nothing to attend to across. The cross-attention layers then take
-    the text's own projected queries for keys and values, and no mask: each token sees those
-    that follow it, a prompt in pieces is told something else than a whole one, and both
-    something else than by the model that was trained.
+    Without an image the cross-attention layers have no image states to attend to. They then use
+    the text's own projected queries as keys and values, without a mask: each token attends to
+    later ones, a prompt fed in pieces gets other logits than the same prompt fed whole, and both
+    differ from the model as it was trained.
 How
-    Without an image's states, given or kept, these layers pass on what they get.
+    Without image states, in the call or in the cache, these layers return their input unchanged.
 Upstream
-    The model's original code, in transformers, skips them in a prompt of text. Live in
+    The model's original code, in transformers, skips these layers in a text prompt. Not fixed in
     mlx-vlm 0.7.10.
 Retire when
     mlx-vlm skips them too.
@@ -25,7 +25,7 @@ from ...core.patch import Patch, Target
 
 
 def with_image(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A cross-attention layer that needs an image."""
+    """A cross-attention layer's call, which is skipped without an image."""
     signature = inspect.signature(call)
 
     @functools.wraps(call)
@@ -39,13 +39,13 @@ def with_image(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_image(states: Any, cache: Any) -> bool:
-    """Whether there is an image's states to attend to."""
+    """Whether there are image states to attend to, in the call or in the layer's cache."""
     return states is not None or getattr(cache, "keys", None) is not None
 
 
 PATCH = Patch(
     id="mllama-text",
-    summary="Llama 3.2 Vision reads ahead in a prompt without an image",
+    summary="Llama 3.2 Vision attends to later tokens in a prompt without an image",
     targets=(
         Target(
             "mlx-vlm",

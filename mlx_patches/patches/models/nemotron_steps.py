@@ -1,10 +1,11 @@
-"""Nemotron-H forgets too fast or too slowly: its time steps are cut to a range of training.
+"""Nemotron-H's state decays too fast or too slowly: its time steps are clipped wrongly.
 
 Why
-    ``time_step_min`` and ``time_step_max`` of a config say how training begins. Releases take
-    them for the limits of every step where the config names no ``time_step_limit``.
+    A config's ``time_step_min`` and ``time_step_max`` are the range in which training initializes
+    the time steps. Where the config has no ``time_step_limit``, releases clip every step to that
+    range.
 How
-    A config without limits has none: from zero to infinity.
+    A config without ``time_step_limit`` gets the limits zero and infinity.
 Upstream
     mlx-lm 0.31.2 (#1026, commit 6ddfdda1).
 Retire when
@@ -22,7 +23,7 @@ _UNLIMITED = (0.0, float("inf"))
 
 
 def completed(complete: Callable[[Any], None], args: Any) -> None:
-    """A config, as it is completed."""
+    """Set missing limits, then run the config's own ``__post_init__``."""
     if args.time_step_limit is None:
         args.time_step_limit = _UNLIMITED
     complete(args)
@@ -30,7 +31,7 @@ def completed(complete: Callable[[Any], None], args: Any) -> None:
 
 PATCH = Patch(
     id="nemotron-time-steps",
-    summary="Nemotron-H cuts its time steps to the range that training began with",
+    summary="Nemotron-H clips its time steps to the range that training initialized them in",
     targets=(
         Target("mlx-lm", "mlx_lm.models.nemotron_h", "ModelArgs.__post_init__", around(completed)),
     ),

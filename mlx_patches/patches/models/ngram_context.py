@@ -1,12 +1,12 @@
 """LongCat Flash Ngram: rows whose histories are shorter than its context cannot be batched.
 
 Why
-    The embedding of a token reads the tokens before it, which a row's cache keeps: as many as
-    it has, up to the context. Rows of one and two tokens have arrays of other widths, and
-    neither ``merge`` nor ``extend`` puts them into one: "Cannot broadcast array".
+    The embedding of a token depends on the tokens before it. A row's cache keeps these tokens: as
+    many as the row has, up to the context's width. Rows of one and two tokens then have arrays of
+    different widths, which ``merge`` and ``extend`` cannot join: "Cannot broadcast array".
 How
-    A shorter context is filled up with zeros on the left. The model itself reads zero where
-    there is no token before, so each embedding stays what it was, bit by bit.
+    A shorter context is padded with zeros on the left. The model itself reads zero where there is
+    no earlier token, so each embedding is unchanged, bit by bit.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
@@ -24,7 +24,7 @@ from ...core.patch import Patch, Target, around
 def embedded(
     call: Callable[..., Any], embedding: Any, input_ids: Any, cache: Any = None, **kwargs: Any
 ) -> Any:
-    """The embeddings of tokens (rows, length); the context in ``cache`` has its full width."""
+    """The embeddings of tokens (rows, length); pads the context in ``cache`` to its full width."""
     output = call(embedding, input_ids, cache=cache, **kwargs)
     if cache is not None:
         fill_context(cache, embedding.n - 1)
@@ -32,7 +32,7 @@ def embedded(
 
 
 def fill_context(cache: Any, width: int) -> None:
-    """Fill the tokens (rows, at most ``width``) that a cache keeps with zeros on the left."""
+    """Pad the tokens (rows, at most ``width``) in a cache with zeros on the left."""
     import mlx.core as mx
 
     context = cache[0]

@@ -1,13 +1,13 @@
-"""Phi-3.5-MoE weighs its experts wrongly: another rule than the one it was trained with.
+"""Phi-3.5-MoE weights its experts by another rule than it was trained with.
 
 Why
-    Each of the two experts is weighed among those that come close to it ("sparsemixer"), the
-    second with the first left out. Releases take a softmax of the two best, which gives other
-    weights: the second expert counts far too little.
+    In training, the weight of each of the two experts is a softmax over the experts with scores
+    close to its own ("sparsemixer"), for the second expert without the first. Releases take a
+    softmax of the two best scores, so the second expert's weight is far too small.
 How
-    The experts and their weights are computed by the model's rule; the release's block sums the
-    experts' answers. How close is close is 0.01, as in every published config: releases do not
-    keep the config's ``router_jitter_noise``.
+    The patch computes the experts and their weights by the model's rule; the release's block sums
+    the experts' outputs. The tolerance for "close" is 0.01, as in every published config: releases
+    drop the config's ``router_jitter_noise``.
 Upstream
     mlx-lm 0.32.1; mlx-vlm between 0.7.1 and 0.7.10.
 Retire when
@@ -28,14 +28,14 @@ JITTER = 0.01
 
 
 def called(call: Callable[..., Any], block: Any, x: Any) -> Any:
-    """The block's answer (..., width) to hidden states of the same shape."""
-    if hasattr(block, "jitter_eps"):  # only releases that have the rule
+    """The block's output (..., width) for hidden states of the same shape."""
+    if hasattr(block, "jitter_eps"):  # only fixed releases have it
         return call(block, x)
     return mixed(call, block, x, *route(block.gate(x), block.top_k))
 
 
 def route(gates: Any, count: int) -> tuple[Any, Any]:
-    """The numbers and weights, both (..., count), of the experts of gates (..., experts)."""
+    """The indices and weights, both (..., count), of experts chosen by gates (..., experts)."""
     import mlx.core as mx
 
     left, chosen, weights = gates, [], []
@@ -52,7 +52,7 @@ def route(gates: Any, count: int) -> tuple[Any, Any]:
 
 PATCH = Patch(
     id="phimoe-routing",
-    summary="Phi-3.5-MoE weighs its experts by another rule than it was trained with",
+    summary="Phi-3.5-MoE weights its experts by another rule than it was trained with",
     targets=tuple(
         Target(distribution, module, f"{_BLOCK}.__call__", around(called))
         for distribution, module in (

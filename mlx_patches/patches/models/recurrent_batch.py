@@ -1,17 +1,17 @@
-"""Recurrent layers in a padded batch: a row's state stays where the row has no token.
+"""Recurrent layers in a padded batch: a row's state changes only where the row has a token.
 
-The model's call announces the batch's padding with ``announced``. The layers' own code runs, and is
-given what makes padding harmless:
+The model's call announces the batch's padding with ``announced``. The layers' own code then runs
+with arguments that make padding harmless:
 
-- A Mamba-2 layer masks its convolution itself. Its step is closed to zero at padding, where
-  the state then neither decays nor takes anything in.
-- Other recurrences run stretch by stretch: the positions between which no row begins or ends.
-  After each stretch, rows without a token in it get their states back. Most of them go token
-  by token anyway, so this costs them nothing.
-- Of a convolution of two tokens inside an attention layer, the window is taken again at each
+- A Mamba-2 layer masks its convolution itself. Its time step is set to zero at padding, where the
+  state then neither decays nor takes up input.
+- Other recurrences run in stretches: ranges of positions in which no row begins or ends. After
+  each stretch, rows without a token in it get their previous states back. Most of these layers
+  go token by token anyway, so stretches cost them nothing.
+- An attention layer with a convolution of two tokens recomputes the convolution's window at each
   row's own end.
 
-No layer is fed row by row, and none does anything where no padding was announced.
+No layer is fed row by row. Where no padding was announced, nothing changes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Padding(NamedTuple):
     """Where the rows of a batch have tokens among the positions of one call.
 
     Args:
-        spans: each row's first token, and past its last.
-        length: how many positions there are.
-        unfed: the rows that were fed nothing before.
-        held: True where a row has a token, (rows, length, 1) of bool.
+        spans: each row's tokens, as (first, one past the last).
+        length: the number of positions.
+        unfed: for each row, whether it was fed nothing before.
+        held: (rows, length, 1) of bool, True where a row has a token.
     """
 
     spans: tuple[Span, ...]
@@ -49,7 +49,7 @@ _ANNOUNCED: ContextVar[Padding | None] = ContextVar("mlx_patches_padding", defau
 
 @contextmanager
 def announced(spans: Sequence[Span], length: int, unfed: Sequence[bool]) -> Iterator[None]:
-    """Have the layers that are called meanwhile know of a batch's padding."""
+    """Announce a batch's padding to the layers that are called in this context."""
     import mlx.core as mx
 
     first, last = (mx.array(side)[:, None, None] for side in zip(*spans, strict=True))
@@ -66,10 +66,10 @@ def announced(spans: Sequence[Span], length: int, unfed: Sequence[bool]) -> Iter
 
 
 def close_step(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """A selective scan whose step is zero at padding: exp(0) keeps the state, and adds nothing.
+    """A selective scan with a time step of zero at padding: exp(0) keeps the state, adding nothing.
 
-    The step is clipped by ``time_step_limit``, which is made an array (rows, length, 1). Mask
-    and lengths say the same less exactly, and are left out.
+    The scan clips the step to ``time_step_limit``, which is made an array (rows, length, 1).
+    ``mask`` and ``lengths`` describe the same padding less exactly, and are dropped.
     """
     signature = inspect.signature(scan)
 
@@ -96,7 +96,7 @@ def close_step(scan: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
-    """The positions between which no row begins or ends, and which rows have tokens there."""
+    """The ranges (start, stop) in which no row begins or ends, and which rows have tokens there."""
     ends = {end for start, stop in padding.spans if start < stop for end in (start, stop)}
     bounds = sorted({0, padding.length, *ends})
     return [
@@ -106,24 +106,24 @@ def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
 
 
 class Fed:
-    """Stands for an attention cache that is not empty."""
+    """Stand-in for a non-empty attention cache."""
 
     def empty(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
 
 def call_in_stretches(
     call: Callable[..., Any], begins_anew: bool = False, asks_keys: bool = False
 ) -> Callable[..., Any]:
-    """A recurrent layer's call, (rows, length, ...) to the same, in stretches.
+    """A recurrent layer's call on arrays (rows, length, ...), run in stretches.
 
     Args:
-        call: the layer's own.
-        begins_anew: without a state it does something else at its first token than with one
-            that is zero.
-        asks_keys: it asks the attention cache in front of its own whether there is a state,
-            and nothing else.
+        call: the layer's own call.
+        begins_anew: whether the layer's first token gets another output without a state than
+            with a state of zeros.
+        asks_keys: whether the layer gets a pair of caches, and calls ``empty()`` of the first, an
+            attention cache, to learn whether the second has a state.
     """
     signature = inspect.signature(call)
 
@@ -162,7 +162,7 @@ def call_in_stretches(
 
 
 def find_starting(padding: Padding, start: int) -> list[bool]:
-    """Which rows get their first token ever at a position."""
+    """For each row, whether its first token ever is at position ``start``."""
     return [
         unfed and first == start < last
         for unfed, (first, last) in zip(padding.unfed, padding.spans, strict=True)
@@ -172,7 +172,7 @@ def find_starting(padding: Padding, start: int) -> list[bool]:
 def slice_tokens(
     bound: inspect.BoundArguments, padding: Padding, start: int, stop: int
 ) -> inspect.BoundArguments:
-    """A layer's call for some of its positions: of each array (rows, length, ...) this part."""
+    """A layer's call for the positions from ``start`` to ``stop`` of its (rows, length, ...)."""
     shape = (len(padding.spans), padding.length)
     own = inspect.BoundArguments(bound.signature, bound.arguments.copy())
     for name, value in own.arguments.items():
@@ -182,14 +182,14 @@ def slice_tokens(
 
 
 def pick_rows(chosen: Sequence[bool], one: Any, other: Any) -> Any:
-    """The chosen rows of one array (rows, ...), and the rest of another."""
+    """An array (rows, ...) of the chosen rows of ``one`` and the other rows of ``other``."""
     import mlx.core as mx
 
     return mx.where(mx.array(chosen).reshape(-1, *[1] * (one.ndim - 1)), one, other)
 
 
 def hold_rows(active: Sequence[bool], after: Any, before: Any) -> Any:
-    """A state after a stretch, where rows that had no token in it keep theirs."""
+    """The state after a stretch; rows without a token in it keep the state from before."""
     if all(active) or after is None or after is before:
         return after
     import mlx.core as mx
@@ -199,7 +199,7 @@ def hold_rows(active: Sequence[bool], after: Any, before: Any) -> Any:
 
 
 def join_stretches(outputs: Sequence[Any]) -> Any:
-    """The outputs of stretches, arrays or tuples of them, as one."""
+    """Join the stretches' outputs, arrays or tuples of arrays, along the positions."""
     import mlx.core as mx
 
     if isinstance(outputs[0], tuple):
@@ -210,7 +210,7 @@ def join_stretches(outputs: Sequence[Any]) -> Any:
 def scan_in_stretches(
     scan: Callable[..., Any], q: Any, k: Any, v: Any, g: Any, scale: float, h: Any = None
 ) -> Any:
-    """A gated linear attention's recurrence, heads before positions, in stretches."""
+    """A gated linear attention's recurrence in stretches; arrays are (rows, heads, length, ...)."""
     padding = _ANNOUNCED.get()
     if padding is None:
         return scan(q, k, v, g, scale, h)
@@ -229,23 +229,24 @@ def scan_in_stretches(
 
 
 class NoKeys:
-    """An attention cache that keeps nothing."""
+    """An attention cache that stores nothing."""
 
     offset = 0
 
     def update_and_fetch(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """The keys and values themselves."""
+        """Return the keys and values unchanged."""
         return keys, values
 
 
 def attend_with_window(
     call: Callable[..., Any], layer: Any, x: Any, mask: Any = None, cache: Any = None
 ) -> Any:
-    """An attention layer's output where its cache has the last token's keys and values before
-    their convolution, which is of two tokens.
+    """The output of an attention layer that convolves keys and values over two tokens.
 
-    Padding is zeroed: its keys are then those before the first token. The layer is called once
-    more with each row's last token alone, for what it writes; no output of that is evaluated.
+    Its cache holds the last token's keys and values from before the convolution. Padding is
+    zeroed, so a row's first token is convolved as if nothing came before it. The layer is called
+    a second time with each row's last token alone, for the window that it writes; the output of
+    that call is never evaluated.
     """
     padding = _ANNOUNCED.get()
     if padding is None:

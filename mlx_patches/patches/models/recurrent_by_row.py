@@ -1,4 +1,4 @@
-"""A padded batch of a recurrent family fed row by row: the fallback of ``recurrent_padding``."""
+"""Feed a padded batch of a recurrent family row by row: the fallback of ``recurrent_padding``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def forward_per_row(
     spans: Sequence[Span],
     left: Sequence[int],
 ) -> Any:
-    """Feed each row by itself; what the batch's call would give, with zeros at padding.
+    """Feed each row by itself, and return the output of the batch, with zeros at padding.
 
-    The batch's caches are written last, so that a call that raises leaves them as they were.
+    The batch's caches are written last, so a call that raises leaves them unchanged.
 
     Args:
-        call: the model's own.
+        call: the model's own call.
         bound: its arguments for the batch.
-        spans: where each row's tokens are.
-        left: how many positions each row's first token is away; a row for which it is positive
-            has been fed nothing yet.
+        spans: each row's tokens, as (first, one past the last).
+        left: each row's left padding from here on; a row with a positive number has been fed
+            nothing yet.
     """
     model, cache, shape = bound.args[0], find_argument(bound, "cache"), find_shape(bound)
     empty = model.make_cache() if hasattr(model, "make_cache") else ()
-    if shape is None or len(empty) != len(cache):  # a host's own caches: of what kind is a row's?
+    if shape is None or len(empty) != len(cache):  # the host's caches: a row's class is unknown
         return call(*bound.args, **bound.kwargs)
     layers = cache_rows.hold_counts(cache)
     outputs: list[Any] = []
@@ -60,13 +60,13 @@ def forward_per_row(
 def find_keys(
     layers: Sequence[Any], row: int, shape: tuple[int, int], span: Span
 ) -> tuple[int, int] | None:
-    """How many keys a batch's masks have, and which is the row's first; None where unknown.
+    """The number of keys in a batch's masks and the index of the row's first; None if unknown.
 
     Args:
         layers: the batch's caches, with their counts in host memory.
-        row: which.
+        row: the row's index.
         shape: rows and positions of the call.
-        span: where the row's tokens are.
+        span: the row's tokens, as (first, one past the last).
     """
     for layer in cache_rows.flatten_caches(layers):
         before = None if hasattr(layer, "max_size") else getattr(layer, "_idx", None)

@@ -2,20 +2,21 @@
 
 Why
     A recurrent state cannot forget a token. These families feed every position of a padded
-    batch through their recurrence, or know of padding in the first piece of a prompt alone, so
-    each row but the longest carries its padding in its state from then on.
+    batch through their recurrence, or mask padding only in the first piece of a prompt, so
+    every row but the longest keeps its padding in its state from then on.
 How
-    The batch is fed once, and its recurrent layers are told where rows have tokens: there alone
-    states change. Mamba-2 layers close their steps at padding, others go in stretches between
-    which no row begins or ends (``recurrent_batch``). After a single position, rows that have no
-    token there get their states back. Where the model takes rows apart itself, and of Mamba-2
-    where a piece has padding on both sides, rows are fed one by one, each with its own tokens and
-    its own caches, which are then put together as a left-padded batch, and every output is joined
-    (``recurrent_by_row``). Rows of equal lengths and decode steps are fed as ever.
+    The batch is fed once, and its recurrent layers are told where rows have tokens, so states
+    change only there. Mamba-2 layers set their time steps to zero at padding; other layers run in
+    stretches in which no row begins or ends (``recurrent_batch``). After a call of a single
+    position, rows without a token there get their previous states back. Rows are fed one by one
+    where the model splits the batch itself, and for Mamba-2 where a piece has padding on both
+    sides: each row is fed with its own tokens and its own caches, which are then merged into a
+    left-padded batch, and every output is joined (``recurrent_by_row``). Rows of equal lengths
+    and decode steps are fed as before.
 
-    Padding that is used up is forgotten, so a decode step knows without the device that it has
-    none. A piece whose caches announce padding reads the device once, one that is fed row by
-    row twice.
+    Caches stop announcing padding that has been fed, so a decode step knows without a device read
+    that it has none. A piece whose caches announce padding reads the device once, or twice if it
+    is fed row by row.
 Upstream
     mlx-lm 0.32.x masks some of these families; ``BatchGenerator(prefill_batch_size=1)`` feeds
     rows one by one for all of them, where a host can set it.
@@ -46,12 +47,12 @@ from .row_calls import Span, bind_call, find_argument, find_shape
 
 # How a family's batch is fed where rows have padding.
 MASKED_STEPS, STRETCHES, BY_ROW = "masked steps", "stretches", "by row"
-# How a recurrent cache announces padding.
+# The attributes with which a recurrent cache announces padding.
 MARKS = ("left_padding", "lengths")
 
-# Families of Mamba-2 layers, which mask padding but for their state.
+# Families of Mamba-2 layers, which mask padding everywhere but in their states.
 MAMBA2 = ("falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "plamo2")
-# What is fed in stretches, for each family of other recurrences.
+# For each family of other recurrences, the call that is patched, and how.
 LAYERS: dict[str, tuple[str, Factory]] = {
     "baichuan_m1": ("Attention.__call__", around(attend_with_window)),
     "bailing_moe_linear": ("recurrent_gla", around(scan_in_stretches)),
@@ -66,18 +67,19 @@ LAYERS: dict[str, tuple[str, Factory]] = {
     "rwkv7": ("Rwkv7Layer.__call__", call_in_stretches),
 }
 FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
-# These mask padding as ``ArraysCache.make_mask`` says, but for the window of their convolution.
+# Families that mask padding by ``ArraysCache.make_mask``, but not in their convolution's window.
 MASKED = {"qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches)}
-# These know of left padding where they are told the positions of a prompt, and not of right
-# padding behind tokens that they were fed before.
+# Families that mask left padding if the call has position ids, but not right padding that follows
+# tokens of an earlier call.
 KNOW_LEFT: dict[str, tuple[str, Factory] | None] = {
     "qwen3_5": ("Qwen3_5GatedDeltaNet.__call__", call_in_stretches),
-    "qwen3_5_moe": None,  # has the layers of qwen3_5
+    "qwen3_5_moe": None,  # uses the layers of qwen3_5
     "zaya1_vl": ("CCA.__call__", functools.partial(call_in_stretches, asks_keys=True)),
 }
 
 
-# Right in the releases whose engine pads on the left alone: the mixers tell them apart.
+# Families that are right in releases whose engine pads only on the left: the fingerprint of the
+# mixer distinguishes these releases.
 MIXERS = {
     "qwen3_5": "GatedDeltaNet",
     "granitemoehybrid": "GraniteMoeHybridMamba2Mixer",
@@ -90,14 +92,14 @@ MIXERS = {
 def call_with_padding(
     call: Callable[..., Any], how: str = BY_ROW, knows_left: bool = False
 ) -> Callable[..., Any]:
-    """The model's call, for batches some of whose rows have padding too.
+    """The model's call, repaired for batches with padding.
 
     Args:
-        call: the model's own.
-        how: its recurrent layers are told of padding.
-        knows_left: it counts left padding itself where positions come with it, and keys and
-            values are not quantized. So it does in some releases, which feed left-padded rows
-            one by one themselves.
+        call: the model's own call.
+        how: ``MASKED_STEPS``, ``STRETCHES`` or ``BY_ROW``.
+        knows_left: whether some releases of the family handle left padding themselves, if the
+            call has position ids and no cache is quantized: they feed left-padded rows one by
+            one.
     """
     own = inspect.unwrap(call).__globals__
     knows_left &= any(name.endswith("left_padding_info") for name in own)
@@ -121,9 +123,9 @@ def call_with_padding(
 
 
 def has_marks(layer: Any, left_too: bool = True) -> bool:
-    """Whether a recurrent cache announces padding in what comes next. Reads no device."""
-    # A cache that was restored without ``__init__`` may lack either. mlx-lm 0.30.4 merges rows
-    # to one number, a zero, for all.
+    """Whether a recurrent cache announces padding in the next positions. Reads no device."""
+    # A cache that was restored without ``__init__`` may lack either attribute. ``merge`` of
+    # mlx-lm 0.30.4 sets the number zero, not an array.
     names = MARKS if left_too else MARKS[1:]
     return any(cache_rows.is_counts(getattr(layer, name, None)) for name in names)
 
@@ -131,13 +133,13 @@ def has_marks(layer: Any, left_too: bool = True) -> bool:
 def feed_marked(
     call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any, how: str
 ) -> Any:
-    """Feed a batch whose caches announce padding, and count what was fed."""
+    """Feed a batch whose caches announce padding, and update what they announce."""
     marked = [layer for layer in cache_rows.recurrent(cache) if has_marks(layer)]
     shape = find_shape(bound)
-    # Engines and hosts announce padding to all caches alike, so one of them is enough to read.
+    # Engines and hosts announce the same padding to all caches, so it is read from one cache.
     left, lengths = cache_rows.read_counts([getattr(marked[0], name, None) for name in MARKS])
     rows = len(left or lengths or ())
-    if shape is None or shape[0] != rows:  # not these rows' call
+    if shape is None or shape[0] != rows:  # the call has other rows than the caches
         return call(*bound.args, **bound.kwargs)
     length = shape[1]
     padding = left or [0] * rows
@@ -147,7 +149,7 @@ def feed_marked(
     fed = [start < stop for start, stop in spans]
     if all(span == (0, length) for span in spans):
         out = call(*bound.args, **bound.kwargs)
-    # Of Mamba-2 a single position goes to a kernel of its own, which takes no mask.
+    # Mamba-2 layers feed a single position to a separate kernel, which takes no mask.
     elif not any(fed) or (length == 1 and how == MASKED_STEPS):
         with marks_of(cache, None, length):
             out = call_and_hold_states(call, bound, cache, fed)
@@ -164,10 +166,10 @@ def feed_marked(
 
 @contextmanager
 def marks_of(cache: Any, spans: Sequence[Span] | None, length: int) -> Iterator[None]:
-    """Have recurrent caches announce this padding, on one side at most, or none, for a while.
+    """In this context, recurrent caches announce the padding of ``spans``; without spans, none.
 
-    Releases that mask by one side alone take the left one where both are announced, if only as
-    zeros.
+    A side without padding is set to None: where both are arrays, releases that mask one side
+    alone mask the left one, even if it is all zeros.
     """
     import mlx.core as mx
 
@@ -175,7 +177,7 @@ def marks_of(cache: Any, spans: Sequence[Span] | None, length: int) -> Iterator[
     before = [tuple(getattr(layer, name, None) for name in MARKS) for layer in layers]
     left, lengths = zip(*spans, strict=True) if spans else ((), ())
     for layer in layers:
-        # An array for each cache: caches advance theirs in place.
+        # A separate array for each cache: caches update theirs in place.
         layer.left_padding = mx.array(left) if any(left) else None
         layer.lengths = mx.array(lengths) if any(end < length for end in lengths) else None
     try:
@@ -186,12 +188,12 @@ def marks_of(cache: Any, spans: Sequence[Span] | None, length: int) -> Iterator[
 
 
 def find_spans(left: Sequence[int], lengths: Sequence[int], length: int) -> list[Span]:
-    """Where each row's tokens are among the next positions: the first, and past the last.
+    """Each row's tokens among the next positions, as (first, one past the last).
 
     Args:
         left: each row's left padding.
-        lengths: how many positions are before the end of each row.
-        length: how many positions are fed.
+        lengths: the number of positions up to each row's end.
+        length: the number of positions that are fed.
     """
     found = []
     for padding, end in zip(left, lengths, strict=True):
@@ -203,12 +205,12 @@ def find_spans(left: Sequence[int], lengths: Sequence[int], length: int) -> list
 def call_and_hold_states(
     call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any, fed: Sequence[bool]
 ) -> Any:
-    """Feed positions; the recurrent states of rows that are not ``fed`` there stay what they were.
+    """Call the model; rows that are not ``fed`` keep their recurrent states.
 
-    Every state does where the call raises.
+    If the call raises, all rows keep their states.
     """
     before = [(layer, list(layer.cache)) for layer in cache_rows.recurrent(cache)]
-    held: Sequence[bool] = ()  # by a call that raises, none
+    held: Sequence[bool] = ()  # stays empty if the call raises
     try:
         out = call(*bound.args, **bound.kwargs)
         held = fed
@@ -223,19 +225,21 @@ def call_and_hold_states(
 def set_marks(
     layer: Any, left: Sequence[int] | None, lengths: Sequence[int] | None, count: int
 ) -> None:
-    """Have a recurrent cache announce what is left of its padding, and none that is used up.
+    """Set the padding that a recurrent cache announces after a call; None if none is left.
 
-    Whether the model counted what it was fed, and how, need not be read this way.
+    It is computed from the numbers before the call: whether and how the model has updated the
+    cache's own need not be read from the device.
 
     Args:
         layer: the cache.
         left: each row's left padding before the call; None where there was none.
-        lengths: likewise, how many positions were before the end of each row.
-        count: how many positions were fed.
+        lengths: the number of positions up to each row's end before the call, or None.
+        count: the number of positions that were fed.
     """
     import mlx.core as mx
 
-    # An array for each cache: caches advance theirs in place. One that the model dropped stays so.
+    # A separate array for each cache: caches update theirs in place. An attribute that the model
+    # has set to None stays None.
     if lengths is not None and getattr(layer, "lengths", None) is not None:
         layer.lengths = mx.array([end - count for end in lengths])
     if left is not None and getattr(layer, "left_padding", None) is not None:
@@ -267,7 +271,7 @@ def _of_vlm(family: str) -> Iterator[Target]:
 
 
 def _scan(distribution: str) -> Target:
-    """What ``ssm_update`` of all Mamba-2 layers calls."""
+    """The scan that ``ssm_update`` calls in all Mamba-2 layers."""
     module = f"{distribution.replace('-', '_')}.models.ssm"
     return Target(distribution, module, "ssm_attn", close_step, supports=True)
 

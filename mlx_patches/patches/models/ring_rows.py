@@ -1,16 +1,16 @@
-"""A batch of Unlimited-OCR forgets nothing: its rows read text that the same row alone has dropped.
+"""A batch of Unlimited-OCR attends to tokens that the same row alone has dropped.
 
 Why
-    The model attends to the whole prompt and to its newest tokens, which go round in a ring that
-    its own cache keeps. A batch has a plain cache, and so has a row that leaves one: there,
-    every token that was ever generated is attended to.
+    The model attends to the whole prompt and to its newest tokens, which its own cache class
+    keeps in a ring buffer. A batch has a plain cache, and so has a row extracted from a batch:
+    there, the model attends to every token that was ever generated.
 How
     A decode step over a plain cache gets a mask through the model's own argument: the row's
-    prompt, and as many of its newest tokens as the ring holds. How long a row's prompt was rides
-    on the first cache; where an engine feeds its last token by itself, that one is the prompt's.
-    A ring that joins a batch is laid out in order.
+    prompt, and as many of its newest tokens as the ring holds. The first cache carries the
+    lengths of its rows' prompts; a prompt's last token counts as prompt even if the engine feeds
+    it separately. A ring that joins a batch is laid out in order.
 Upstream
-    Not repaired in mlx-vlm 0.7.10.
+    Not fixed in mlx-vlm 0.7.10.
 Retire when
     mlx-vlm batches ``RingSlidingKVCache``.
 """
@@ -25,12 +25,12 @@ from ...core.patch import Patch, Target
 from ..caches.row_record import cache_targets, count_rows, fill_column, update_record
 
 MODULE = "mlx_vlm.models.unlimited_ocr.language"
-# Stands for the length of a prompt whose last token has not been fed.
+# In place of a prompt's length: its last token has not been fed yet.
 _ONE_TO_COME = -1
 
 
 def language_model(original: Any) -> Callable[..., Any]:
-    """The model's call, which it inherits, with the mask of a ring."""
+    """The model's inherited call, with a mask that drops what a ring would drop."""
 
     def __call__(
         model: Any,
@@ -59,10 +59,10 @@ def window_of(config: Any) -> int | None:
 
 
 def note_end(cache: Any, arguments: dict[str, Any]) -> None:
-    """Have a cache carry that the last token of its rows' prompts is still to come.
+    """Record on a cache that the last tokens of its rows' prompts are still to come.
 
-    So it is where the engine names the tokens of a piece, and where the prompts are padded on
-    the right: their last tokens are fed together.
+    This holds if the engine passes ``n_to_process``, and if the prompts are right-padded: their
+    last tokens are then fed together.
     """
     padded = getattr(cache, "_right_padding", None) is not None
     if padded or arguments.get("n_to_process") is not None:
@@ -75,7 +75,7 @@ def note_end(cache: Any, arguments: dict[str, Any]) -> None:
 def ring_mask(cache: Any, window: int) -> Any:
     """The mask (rows, 1, 1, keys) of a decode step over a plain cache.
 
-    None where the cache is quantized: a row alone has no ring then either.
+    None if the cache is quantized: a row alone has no ring then either.
     """
     if hasattr(cache, "bits"):
         return None
@@ -83,7 +83,8 @@ def ring_mask(cache: Any, window: int) -> Any:
 
     offsets = mx.array(cache.offset).reshape(-1, 1)
     lengths = fill_column(cache, "lengths", offsets.shape[0])
-    # As in a ring, the prompt ends where the first single token is fed.
+    # As in a ring, the prompt ends where the first single token is fed; one token later for
+    # ``_ONE_TO_COME``.
     lengths = mx.where(lengths > 0, lengths, offsets - lengths)
     update_record(cache, lengths=lengths)
     keys = getattr(cache, "_idx", cache.offset) + 1
@@ -94,7 +95,7 @@ def ring_mask(cache: Any, window: int) -> Any:
 
 
 def merge(original: Any) -> Any:
-    """``merge`` of rings: a batch of plain caches that knows the lengths of their prompts."""
+    """``merge`` of rings: one plain batch cache that carries the lengths of their prompts."""
 
     def merged(cls: Any, caches: Sequence[Any]) -> Any:
         return importlib.import_module("mlx_vlm.models.cache").BatchKVCache.merge(
@@ -105,10 +106,10 @@ def merge(original: Any) -> Any:
 
 
 def in_order(ring: Any) -> Any:
-    """A ring as a plain cache: every token in its place, zeros for those that it dropped.
+    """A ring as a plain cache: every token at its position, zeros for dropped tokens.
 
     Raises:
-        ValueError: the ring was fed several tokens at once, as far as its position tells.
+        ValueError: the ring's write position shows that it was fed several tokens at once.
     """
     import mlx.core as mx
 
@@ -137,7 +138,7 @@ def in_order(ring: Any) -> Any:
 
 PATCH = Patch(
     id="ring-rows",
-    summary="a batch of Unlimited-OCR reads text that the same row alone has dropped",
+    summary="a batch of Unlimited-OCR attends to tokens that the same row alone has dropped",
     targets=(
         Target(
             "mlx-vlm", MODULE, "LanguageModel.__call__", language_model, ("LanguageModel",), True

@@ -2,27 +2,29 @@
 
 Why
     These models compute positions, masks or slices of a table from ``cache.offset`` as a
-    number. A batch's cache has an array there, one offset a row: ``int()`` of it, ``.item()``,
-    ``arange`` and a reshape raise, and what does not raise uses one row's position for all.
+    number. A batch's cache has an array there, one offset a row: ``int()``, ``.item()``,
+    ``arange`` and reshapes of it raise, and code that does not raise uses one row's position for
+    all rows.
 How
-    The rows go through the model in one call. Its layers are copied for the call, with parts
-    that know each row's offset: rotations, masks of chunks and windows, scales that grow with
-    the position. Where the model takes position ids, it is given those. Nothing is read from
-    the device.
+    All rows go through the model in one call. The model's layers are copied for the call, with
+    parts that use each row's own offset: rotations, masks of chunks and windows, scales that
+    depend on the position. A model that takes position ids is given each row's own. Nothing is
+    read from the device.
 
-    Rows go one by one where a prompt of Cohere Compass, Ernie 4.5 VL or Hunyuan VL has an image,
-    whose positions depend on the tokens of its row, or a mask of the host's; for any prompt of
-    Falcon OCR; and for all calls of Falcon OCR before mlx-vlm 0.5.0, whose tables are of
-    positions that all rows share, and of Falcon Perception, which keeps what it detects on the
-    model and reads each token from the device. Each row then goes through the model with its
-    own cache, taken from the batch; the keys and values that are new enter the batch's caches
+    Rows are fed one by one in these calls: a prompt of Cohere Compass, Ernie 4.5 VL or Hunyuan VL
+    with an image (its positions depend on the row's tokens) or with a mask of the host's; any
+    prompt of Falcon OCR; every call of Falcon OCR before mlx-vlm 0.5.0 (its tables hold positions
+    that all rows share); and every call of Falcon Perception (it keeps its detections on the
+    model, and reads each token from the device). Each row then goes through the model with its
+    own cache, extracted from the batch; the new keys and values enter the batch's caches
     together. Every output is joined, and arguments that the patch does not know are passed on.
 
-    Row by row is a debt: a call costs one call of the model and one copy of its keys and values
-    a row, and one device read for the rows' offsets. The copies are gone once the step is
-    evaluated. Cohere Compass multiplies each row by its weights by itself in any release.
+    Feeding rows one by one is a debt: a batched call costs one model call and one copy of the
+    keys and values for each row, and one device read for the rows' offsets. The copies are freed
+    once the step is evaluated. In every release, Cohere Compass itself multiplies by its weights
+    one row at a time.
 Upstream
-    mlx-vlm repairs them one by one: moondream3 and mllama in 0.5.0, hunyuan_vl in 0.6.5.
+    mlx-vlm fixes the families one by one: moondream3 and mllama in 0.5.0, hunyuan_vl in 0.6.5.
 Retire when
     None of these families is red in the lab.
 """
@@ -77,11 +79,11 @@ FAMILIES = {
 }
 # Model attribute that caches the last prompt's position ids.
 POSITIONS = "_position_ids"
-# Model attribute that the engine reads after a prompt: what its rows decode with.
+# Model attribute with the rope deltas that the engine reads after a prompt, for decode steps.
 DELTAS = "_rope_deltas"
 # A batch-wide argument without boundaries between rows.
 FEATURES = "deepstack_visual_embeds"
-# Families that take a batch's rows in one call of the model.
+# Families whose batches take one call of the model.
 BATCHED: dict[str, Any] = {
     "afm7": afm7,
     "deepseek_vl_v2": deepseek_vl_v2,
@@ -90,19 +92,19 @@ BATCHED: dict[str, Any] = {
     "mllama": mllama,
     "moondream3": moondream3,
 }
-# Families that do so for text and decode steps: an image's positions depend on its row's tokens.
+# Families whose text and decode steps take one call; an image's positions depend on its row.
 STEPPED: dict[str, Any] = {
     "cohere_compass": cohere_compass,
     "ernie4_5_moe_vl": ernie4_5_moe_vl,
     "falcon_ocr": falcon_ocr,
     "hunyuan_vl": hunyuan_vl,
 }
-# Where the language model's call is the same in releases with the defect and without.
+# The functions whose fingerprints show the defect, where the model's call is the same without it.
 BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
 
 def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The model's call, which feeds the rows one at a time where the caches are a batch's."""
+    """The model's call, which feeds the rows one at a time if the caches are a batch's."""
     signature = inspect.signature(call)
 
     @functools.wraps(call)
@@ -118,7 +120,7 @@ def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_factory(family: str) -> Factory:
-    """What takes a family's batches: one call of the model, as far as it is repaired."""
+    """The factory for a family's call: one call for all rows, as far as ``batched`` repairs it."""
     if family in BATCHED:
         return with_rows(BATCHED[family].prepare)
     if family in STEPPED:
@@ -127,17 +129,17 @@ def make_factory(family: str) -> Factory:
 
 
 def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:
-    """A batch's caches, to take rows from, and each row's part of a call.
+    """A batch's caches, with their counts in host memory, and each row's part of a call.
 
-    None for a call that the release has to take itself: without a batch's caches, with an
-    argument that cannot be divided, or with no token of any row. Reads the device once.
+    None for a call that is left to the release: one without a batch's caches, with an argument
+    that cannot be split into rows, or without a token in any row. Reads the device once.
     """
     cache, shape = find_argument(bound, "cache"), find_shape(bound)
     if not cache or shape is None or find_argument(bound, FEATURES) is not None:
         return None
     layers = list(cache_rows.flatten_caches(cache))
     counting = next((layer for layer in layers if counts_rows(layer)), None)
-    # A layer without keys and values is of a model that this patch does not know.
+    # This patch knows no model that has a layer without keys and values.
     if counting is None or not all(hasattr(layer, "update_and_fetch") for layer in layers):
         return None
     held = cache_rows.hold_counts(cache)
@@ -147,7 +149,7 @@ def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]
 
 
 def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
-    """Each row's part of a call; none where the cache has other rows than the call.
+    """Each row's part of a call; empty if the cache's number of rows is not the call's.
 
     Args:
         layer: a batch's cache, with its counts in host memory.
@@ -160,7 +162,7 @@ def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
     before = None if hasattr(layer, "max_size") else getattr(layer, "_idx", None)
     parts = []
     for row, offset in enumerate(offsets):
-        start = min(length, max(0, -offset))  # what is left of the row's padding comes first
+        start = min(length, max(0, -offset))  # a negative offset is padding still to come
         keys = None
         if before is not None:
             keys = (before + length, before + start - max(0, offset))
@@ -174,10 +176,10 @@ def forward_per_row(
     layers: Sequence[Any],
     parts: Sequence[RowPart],
 ) -> Any:
-    """Feed each row by itself; what the batch's call would give.
+    """Feed each row by itself, and return the output of the batch.
 
     Args:
-        call: the model's own.
+        call: the model's own call.
         bound: its arguments for the batch.
         layers: the batch's caches, with their counts in host memory.
         parts: each row's part of the call.
@@ -216,8 +218,7 @@ def forward_per_row(
 
 
 def slice_positions(positions: Any, part: RowPart) -> Any:
-    """A row's share of the positions that the model holds for a prompt; None where they are
-    not just these rows'."""
+    """A row's part of the position ids cached on the model; None if they are of other rows."""
     rows = part.shape[0]
     if rows == 1 or positions is None:
         return positions
@@ -225,13 +226,13 @@ def slice_positions(positions: Any, part: RowPart) -> Any:
 
 
 def put_deltas(model: Any, deltas: Any) -> None:
-    """Have the model hold these deltas; one that knows none is left alone."""
+    """Set the model's deltas; None adds no attribute to a model without one."""
     if getattr(model, DELTAS, None) is not deltas:
         setattr(model, DELTAS, deltas)
 
 
 def slice_deltas(deltas: Any, part: RowPart) -> Any:
-    """A row's share of the deltas that the model holds; all of them where it has no share."""
+    """A row's part of the deltas on the model; all of them if they are not one a row."""
     rows = part.shape[0]
     if rows == 1 or not getattr(deltas, "ndim", 0) or deltas.shape[0] != rows:
         return deltas
@@ -239,11 +240,11 @@ def slice_deltas(deltas: Any, part: RowPart) -> Any:
 
 
 def join_deltas(rows: Sequence[Any], before: Any) -> Any:
-    """The deltas that calls of one row each left on the model: (rows,) or (rows, 1), as theirs.
+    """Join the deltas that the rows' calls left on the model: (rows,) or (rows, 1), as theirs.
 
     Args:
-        rows: each row's; None where its call left none.
-        before: what the model held for all of them.
+        rows: each row's delta; None if its call left none.
+        before: the deltas of all rows on the model before the calls.
     """
     import mlx.core as mx
 

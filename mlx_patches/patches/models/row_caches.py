@@ -1,4 +1,4 @@
-"""The caches of a batch's rows for one call each, and what those calls were given."""
+"""Caches of single rows of a batch, and the keys and values that a call adds to them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Update = tuple[Any, Any]
 
 
 def counts_rows(layer: Any) -> bool:
-    """Whether a cache counts each row's tokens."""
+    """Whether a cache has one offset a row."""
     return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
 
 
 def take_row(layer: Any, row: int) -> Any:
-    """One row's cache out of a layer's; an empty one where the row had nothing but padding."""
+    """One row's cache, extracted from a layer's; empty if the row was fed only padding."""
     if hasattr(layer, "caches"):
         return type(layer)(*(take_row(inner, row) for inner in layer.caches))
     if counts_rows(layer) and (cache_rows.is_empty(layer) or layer.offset[row] <= 0):
@@ -26,7 +26,7 @@ def take_row(layer: Any, row: int) -> Any:
 
 
 def cut_row(layer: Any, row: int) -> Any:
-    """What ``BatchKVCache.extract`` gives from mlx-lm 0.28.4 on."""
+    """The cache that ``BatchKVCache.extract`` returns from mlx-lm 0.28.4 on."""
     own = cache_rows.make_empty_row(layer)
     tokens = slice(int(layer.left_padding[row]), layer._idx)
     own.keys, own.values = (side[row : row + 1, :, tokens] for side in (layer.keys, layer.values))
@@ -35,10 +35,10 @@ def cut_row(layer: Any, row: int) -> Any:
 
 
 def record_updates(layer: Any) -> list[Update]:
-    """The keys and values that a row's cache is given from now on.
+    """Return a list that collects the keys and values which a row's cache gets from now on.
 
-    The recorder knows the cache by a weak reference: with a strong one the two would keep each
-    other, and the row's copy of the keys and values, until the cyclic collector runs.
+    The recorder holds the cache by a weak reference: a strong one would be a reference cycle,
+    which keeps the row's copy of the keys and values until the cyclic collector runs.
     """
     updates: list[Update] = []
     reference = weakref.ref(layer)
@@ -53,7 +53,7 @@ def record_updates(layer: Any) -> list[Update]:
 
 
 def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
-    """Give a layer of the batch what its rows were given, padding in front of the shorter."""
+    """Add the rows' new keys and values to the batch's cache, the shorter ones padded in front."""
     import mlx.core as mx
 
     if not any(rows):
@@ -66,7 +66,7 @@ def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
 
 
 def pad_front(rows: Sequence[Any]) -> list[Any]:
-    """The rows' new keys or values with zeros in front, all as long as the longest."""
+    """Pad the rows' new keys or values in front with zeros to the length of the longest."""
     import mlx.core as mx
 
     like = max((row for row in rows if row is not None), key=lambda row: row.shape[2])

@@ -1,4 +1,4 @@
-"""One row's part of a model's batched call: its arguments, and the rows' outputs as a batch's."""
+"""Slice the arguments of a model's batched call by row, and join the rows' outputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Where the tokens of a call are: ids (rows, tokens), or else embeddings (rows, tokens, width).
+# Arguments with a call's tokens: ids (rows, tokens), or embeddings (rows, tokens, width).
 TOKENS = ("inputs", "input_ids", "tokens", "inputs_embeds", "input_embeddings")
 # Of shape (rows, length), (3, rows, length) or (rows, axes, length).
 POSITIONS = "position_ids"
-# Their second axis counts the parts of an image, not tokens.
+# Arguments whose second axis is not tokens.
 NOT_OF_TOKENS = ("cross_attention_states", "rope_deltas")
 
 Span = tuple[int, int]
@@ -23,9 +23,9 @@ Span = tuple[int, int]
 class RowPart:
     """Which part of a batched call belongs to one row.
 
-    ``shape`` is the batch's, (rows, length). ``span`` says where the row's tokens are among the
-    ``length`` positions: the first, and past the last. ``keys`` says how many keys the batch's
-    masks have, and which of them is the row's first; None where that is not known.
+    ``shape`` is the batch's, (rows, length). ``span`` is the row's tokens among the ``length``
+    positions, as (first, one past the last). ``keys`` is the number of keys in the batch's masks
+    and the index of the row's first key; None if unknown.
     """
 
     row: int
@@ -37,7 +37,7 @@ class RowPart:
 def bind_call(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments | None:
-    """A call's arguments by name; None where the function does not take them."""
+    """A call's arguments by name; None if the function does not accept them."""
     try:
         return signature.bind(*args, **kwargs)
     except TypeError:
@@ -45,7 +45,7 @@ def bind_call(
 
 
 def find_argument(bound: inspect.BoundArguments, name: str) -> Any:
-    """An argument of a call, also one among its ``**kwargs``; None where it was not given."""
+    """An argument of a call, also one in its ``**kwargs``; None if it was not given."""
     extra = bound.arguments.get(find_extra_name(bound.signature), {})
     return bound.arguments.get(name, extra.get(name))
 
@@ -57,7 +57,7 @@ def find_extra_name(signature: inspect.Signature) -> str:
 
 
 def find_shape(bound: inspect.BoundArguments) -> tuple[int, int] | None:
-    """How many rows a call has, and how many positions; None where no argument tells."""
+    """A call's numbers of rows and positions; None if it has no argument of ``TOKENS``."""
     for name in TOKENS:
         value = find_argument(bound, name)
         if getattr(value, "ndim", 0) >= 2:
@@ -80,11 +80,11 @@ def slice_call(
 def slice_argument(name: str, value: Any, part: RowPart) -> Any:
     """One row's part of an argument, for the row's tokens.
 
-    Arrays with an axis for rows lose the other rows, those with an axis for tokens what is no
-    token of the row's, and masks the keys that are not the row's. Dictionaries, lists and tuples
-    are searched for such arrays. Everything else belongs to all rows, and is passed on as it is.
+    Of an array, the axis of rows is cut to the row, the axis of tokens to the row's tokens, and a
+    mask's axis of keys to the row's keys. Dictionaries, lists and tuples are searched for such
+    arrays. Everything else is shared by all rows, and passed on unchanged.
     """
-    if type(value) is dict:  # not a module, which is one too
+    if type(value) is dict:  # a module is an instance of dict too
         return {key: slice_argument(str(key), one, part) for key, one in value.items()}
     if type(value) in (list, tuple):
         sliced = [slice_argument(name, one, part) for one in value]
@@ -103,7 +103,7 @@ def _find_index(name: str, sizes: tuple[int, ...], part: RowPart) -> list[slice]
     at = _find_row_axis(name, sizes, rows)
     if at is not None:
         index[at] = slice(part.row, part.row + 1)
-    elif sizes[0] == 1:  # one row for all
+    elif sizes[0] == 1:  # one row that all rows share
         at = 0
     if name == POSITIONS:
         at, tokens = 0, len(sizes) - 1
@@ -131,13 +131,12 @@ def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int
 
     Dataclasses, other objects with ``logits``, dictionaries, lists and tuples are joined value
     by value. Arrays (1, tokens of the row, ...) become one of (rows, length, ...), with zeros at
-    padding; other arrays (1, ...) of one shape become one of (rows, ...). What is the same for
-    all rows is given once. Of anything else no batch is known: it is given as a list with an
-    item for each row.
+    padding; other arrays (1, ...) of one shape become one of (rows, ...). A value that is the
+    same for all rows is returned once. Anything else is returned as a list with an item a row.
 
     Args:
-        outputs: what each row's call gave; of no meaning for a row without tokens.
-        spans: where each row's tokens are. One of them has tokens at least.
+        outputs: each row's output; ignored for a row without tokens.
+        spans: each row's tokens, as (first, one past the last). At least one row has tokens.
         shape: rows and positions of the batch's call.
     """
     known = [out for out, (start, stop) in zip(outputs, spans, strict=True) if start < stop]
@@ -172,7 +171,7 @@ def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int
 
 
 def _field_names(value: Any) -> list[str] | None:
-    """The values that an output object has; None for what is no such object."""
+    """The names of an output object's values; None for any other value."""
     if dataclasses.is_dataclass(value):
         return list(dict.fromkeys([f.name for f in dataclasses.fields(value)] + _own_names(value)))
     return _own_names(value) if hasattr(value, "logits") else None
@@ -183,7 +182,7 @@ def _own_names(value: Any) -> list[str]:
 
 
 def join_arrays(arrays: Sequence[Any], spans: Sequence[Span], shape: tuple[int, int]) -> Any:
-    """Rows' arrays as one of the batch; a list of them where it is not known how."""
+    """Join the rows' arrays to one of the batch; a list of them if their shapes do not fit."""
     import mlx.core as mx
 
     length = shape[1]

@@ -1,12 +1,13 @@
 """A batching engine's keyword arguments crash a language model that does not take them.
 
 Why
-    The engine, or a host's, forwards what some families need (``n_to_process``,
-    ``attention_mask_4d``, ``rope_deltas``, ``position_ids``) to every language model. About
-    twenty of them take four arguments and no ``**kwargs``: a TypeError, and no request is
-    answered.
+    mlx-vlm's engine, or a host's own, forwards arguments that some families need
+    (``n_to_process``, ``attention_mask_4d``, ``rope_deltas``, ``position_ids``) to every language
+    model. About twenty models take four arguments and no ``**kwargs``: they raise TypeError, and
+    no request is answered.
 How
-    Keyword arguments that the call does not name are left out, as ``**kwargs`` does upstream.
+    Keyword arguments that the model's call does not name are dropped, as ``**kwargs`` does
+    upstream.
 Upstream
     mlx-vlm adds ``**kwargs`` to most of them in 0.3.10, to the last in 0.5.0.
 Retire when
@@ -47,7 +48,7 @@ _FAMILIES = (
 
 
 def tolerant(call: Any) -> Any:
-    """A call that leaves out the keyword arguments which the original does not take."""
+    """A call that drops keyword arguments which the original does not take."""
     names = accepted(call)
 
     @functools.wraps(call)

@@ -1,1 +1,1 @@
-"""omlx."""
+"""Patches of the host server omlx."""

@@ -1,1 +1,1 @@
-"""Repairs of the servers of mlx-lm and mlx-vlm."""
+"""Patches of the servers of mlx-lm and mlx-vlm."""

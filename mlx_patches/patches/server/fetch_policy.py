@@ -1,10 +1,10 @@
-"""What a request may have a server fetch: http and https, from public addresses.
+"""Which URLs of a request a server fetches: http and https, from public addresses.
 
-A server fetches what a request names, from where it stands: inside a network whose other
-machines trust it (SSRF). Every host is looked up here, all that it resolves to is judged, and the
-connection goes to an address that was judged, never to the name again: a name that resolves to
-another address a moment later gains nothing. So it is for each redirect. Proxies of the
-environment are not used, since they would look the name up themselves.
+A server fetches a request's URLs from inside its own network, whose other machines trust it
+(SSRF). Here every host name is resolved, all its addresses are checked, and the connection goes to
+a checked address, never to the name again: a name that resolves to another address a moment later
+gains nothing. The same is done for each redirect. Proxies of the environment are not used, because
+they would resolve the name themselves.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from urllib.parse import urljoin, urlsplit
 from .media_limits import Expiry, Fetched, Limits, Refused, check_length, read_limited
 
 REDIRECTS = 5
-# Between two pieces of an answer.
+# The longest wait in seconds between two pieces of a response.
 _SILENCE = 15.0
 
 _PORTS = {"http": 80, "https": 443}
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
-# What a URL may not hold as it stands: parsers disagree about each.
+# Characters that a URL may not contain unescaped: parsers disagree about each of them.
 _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029]")
-# What stands between the slashes: a name or an address, and a port.
+# The part between the slashes: a name or an address, and a port.
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\[\]:@]+)(?::\d*)?")
-# A host that ends like this is a number to some parsers: 127.1, 0x7f000001, 017700000001.
+# Some parsers read a host that ends like this as a number: 127.1, 0x7f000001, 017700000001.
 _NUMBER = re.compile(r"(?:^|\.)(?:\d+|0[xX][0-9a-fA-F]*)\.?$")
 _UNICAST = IPv6Network("2000::/3")
-# Within that: other uses than hosts (Teredo among them), documentation, 6to4.
+# Ranges of it that are not for hosts: special uses (Teredo among them), documentation, 6to4.
 _NOT_HOSTS = tuple(
     map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "3ffe::/16"))
 )
@@ -42,7 +42,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class Place(NamedTuple):
-    """Where a URL leads: its scheme, host, port and what is asked for there."""
+    """The parts of a URL: scheme, host, port, and path with query."""
 
     scheme: str
     host: str
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """How names are looked up, and which addresses may be connected to."""
+    """How names are resolved, and which addresses may be connected to."""
 
     resolve: Callable[..., Iterable[tuple[Any, ...]]]
     may_connect: Callable[[str], bool]
@@ -61,22 +61,22 @@ def is_public(address: str) -> bool:
     """Whether an address belongs to a host of the public internet."""
     try:
         ip = ip_address(address)
-    except ValueError:  # with a zone, or none at all
+    except ValueError:  # not an address
         return False
     if isinstance(ip, IPv4Address):
         return ip.is_global and not ip.is_multicast and not ip.is_reserved
     if getattr(ip, "scope_id", None):
         return False
-    if ip in _NAT64:  # how a network without IPv4 reaches it
+    if ip in _NAT64:  # an IPv4 address, as a network without IPv4 reaches it
         return is_public(str(IPv4Address(int(ip) & 0xFFFFFFFF)))
     return ip in _UNICAST and ip.is_global and not any(ip in other for other in _NOT_HOSTS)
 
 
 def split_url(url: str) -> Place:
-    """Take a URL apart, where there is one way to.
+    """Split a URL into its parts, if all parsers split it alike.
 
     Raises:
-        Refused: it is none of http or https, or parsers may disagree about it.
+        Refused: the URL is not http or https, or parsers may disagree about it.
     """
     if _AMBIGUOUS.search(url):
         raise Refused("the URL has characters that must be escaped")
@@ -89,9 +89,9 @@ def split_url(url: str) -> Place:
     if parts.scheme not in _PORTS:
         raise Refused("only http and https URLs are fetched")
     if "@" in parts.netloc:
-        raise Refused("the URL names a user")
+        raise Refused("the URL contains a user name")
     if not host or port == 0 or not _HOST.fullmatch(parts.netloc):
-        raise Refused("the URL names no host")
+        raise Refused("the URL has no valid host")
     path = parts.path or "/"
     path = f"{path}?{parts.query}" if parts.query else path
     if not path.isascii():
@@ -100,37 +100,37 @@ def split_url(url: str) -> Place:
 
 
 def canonical_host(host: str) -> str:
-    """A host as it is looked up: in ASCII, and an address only if it is written in full.
+    """A host as it is resolved: in ASCII, and an address only if it is written in full.
 
     Raises:
-        Refused: it is none, or a number that may mean several addresses.
+        Refused: the host is not valid, or a number that may mean several addresses.
     """
     if ":" in host:
         try:
             address = IPv6Address(host)
         except ValueError:
-            raise Refused("the URL's host is no address") from None
+            raise Refused("the URL's host is not a valid address") from None
         return str(address)
     try:
-        # Also turns digits and dots of other scripts into those that are looked up.
+        # This also converts digits and dots of other scripts to ASCII.
         host = host.encode("idna").decode("ascii").lower()
     except UnicodeError:
-        raise Refused("the URL's host is no name") from None
+        raise Refused("the URL's host is not a valid name") from None
     if _NUMBER.search(host):
         try:
             return str(IPv4Address(host))
         except ValueError:
-            raise Refused("the URL's host is a number") from None
+            raise Refused("the URL's host is an ambiguous number") from None
     if not re.fullmatch(r"[a-z0-9_.-]+", host):
-        raise Refused("the URL's host is no name")
+        raise Refused("the URL's host is not a valid name")
     return host
 
 
 def addresses_of(place: Place, policy: Policy) -> list[tuple[Any, ...]]:
-    """What a host resolves to, as ``getaddrinfo`` gives it, each judged.
+    """Resolve a host to checked addresses, in the form of ``getaddrinfo``.
 
     Raises:
-        Refused: it resolves to nothing, or to anything that may not be connected to.
+        Refused: the host has no address, or one that may not be connected to.
     """
     try:
         found = list(policy.resolve(place.host, place.port, type=socket.SOCK_STREAM))
@@ -146,10 +146,10 @@ def addresses_of(place: Place, policy: Policy) -> list[tuple[Any, ...]]:
 
 
 def fetch(url: str, limits: Limits, expiry: Expiry, policy: Policy | None = None) -> Fetched:
-    """Fetch a URL; each redirect is judged as the URL was.
+    """Fetch a URL; each redirect is checked like the URL itself.
 
     Raises:
-        Refused: it may not be fetched, or cannot be.
+        Refused: the URL may not be fetched, or the fetch fails.
     """
     policy = policy or Policy(socket.getaddrinfo, is_public)
     for _ in range(REDIRECTS + 1):
@@ -165,14 +165,14 @@ def fetch(url: str, limits: Limits, expiry: Expiry, policy: Policy | None = None
 def ask(
     place: Place, addresses: list[tuple[Any, ...]], limits: Limits, expiry: Expiry
 ) -> Fetched | str:
-    """One request to the first address that answers: what it sends, or where it redirects to.
+    """Send one request to the first address that accepts: the file, or a redirect's location.
 
     Raises:
-        Refused: none answers, or not as it may.
+        Refused: no address accepts, or the response is an error or over a limit.
     """
     connection = http.client.HTTPConnection(place.host, place.port, timeout=_SILENCE)
     try:
-        # Kept by itself: a connection lets go of it where the server is to close it.
+        # A separate reference: the connection drops its socket if the server will close it.
         connected = connection.sock = connect(place, addresses, limits, expiry)
         expiry.on_expiry(lambda: hang_up(connected))
         headers = {"User-Agent": "mlx_patches", "Accept": "*/*", "Accept-Encoding": "identity"}
@@ -184,11 +184,11 @@ def ask(
             if response.status != http.client.OK:
                 raise Refused(f"its server answered {response.status}")
             if response.getheader("Content-Encoding", "identity").lower() != "identity":
-                raise Refused("its server packed what was to come as it is")
+                raise Refused("its server sent compressed content")
             check_length(response.getheader("Content-Length"), limits)
             content = read_limited(response.read1, limits, expiry)
-            if response.length:  # read1 does not say that the end is missing
-                raise Refused("its server ended before the file did")
+            if response.length:  # read1 raises no error for a missing end
+                raise Refused("its server closed the connection before the end of the file")
             return Fetched(content, response.headers.get_content_type())
     except (OSError, http.client.HTTPException, ValueError) as error:
         expiry.check()
@@ -201,7 +201,7 @@ def ask(
 def connect(
     place: Place, addresses: list[tuple[Any, ...]], limits: Limits, expiry: Expiry
 ) -> socket.socket:
-    """A connection to one of the addresses, by number; TLS asks for the host's certificate."""
+    """Connect to one of the addresses; TLS checks the certificate for the host's name."""
     problem: OSError | None = None
     for family, kind, protocol, _, address in addresses:
         expiry.check()
@@ -220,6 +220,6 @@ def connect(
 
 
 def hang_up(connected: socket.socket) -> None:
-    """End whatever waits for a socket, in another thread."""
+    """Shut a socket down, which ends the wait of another thread for it."""
     with contextlib.suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)

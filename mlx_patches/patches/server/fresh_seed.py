@@ -1,12 +1,12 @@
 """``mlx_vlm.server`` gives every request without a seed the same sample.
 
 Why
-    A request that names no seed is sampled with seed 0, and a token is drawn by seed and
-    position alone. The same prompt has the same answer at any temperature, in every try and in
-    every row of a batch: who asks for several answers gets one.
+    A request without a seed is sampled with seed 0, and a token is drawn from the seed and its
+    position alone. The same prompt then gets the same answer at any temperature, in every retry
+    and in every row of a batch: several answers to one prompt are all the same.
 How
-    A sampler without a seed draws one of its own, once a request. A request for which no seed
-    was sent says so; a seed that was sent, 0 too, gives the answer that it gave before.
+    A sampler without a seed draws one, once a request. The ``seed`` of a request that was sent
+    without one reads as None; a seed that was sent, also 0, produces the same answer as before.
 Upstream
     Reported as mlx-vlm #1818. Not fixed in mlx-vlm 0.7.10; mlx-vlm #1844 is open.
 Retire when
@@ -25,17 +25,17 @@ from ...core.patch import Attribute, Patch, Target, around, stored
 def seeded(
     init: Callable[..., None], sampler: Any, *args: Any, seed: int | None = None, **kwargs: Any
 ) -> None:
-    """A sampler's ``__init__``, with a seed in any case."""
+    """A sampler's ``__init__``, with a drawn seed if it gets none."""
     init(sampler, *args, seed=draw_seed() if seed is None else seed, **kwargs)
 
 
 def draw_seed() -> int:
-    """A seed that no other request has: 32 bits, as many as a sampler reads."""
+    """A random seed of 32 bits, as many as a sampler reads."""
     return secrets.randbits(32)
 
 
 def sent_seed(request: Any) -> int | None:
-    """The seed that a request was sent with; None where it was not, whatever the default."""
+    """The seed that a request was sent with; None without one, whatever the default is."""
     seed = stored(request, "seed")
     fields = request.model_fields_set
     return seed if "seed" in fields else None

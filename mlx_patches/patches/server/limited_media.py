@@ -1,12 +1,12 @@
-"""A request's image or sound URL may fill a server's memory, or never end.
+"""A request's image or audio URL may fill a server's memory, or never end.
 
 Why
-    The servers read what a request's URL answers to its end, whatever its size, as long as
-    something comes now and then. One request can take all of the memory, or a thread for ever.
+    The servers read the response of a request's URL to its end, whatever its size, as long as
+    data arrives now and then. One request can use up all memory, or block a thread forever.
 How
-    The URL is fetched as the release does it, up to 64 MiB and 60 s for an image, 512 MiB and
-    300 s for a sound, and 179 megapixels. More is refused before it is there, with a line in the
-    log. Images in the request itself are held to the same limits.
+    The URL is fetched as the release does it, up to 64 MiB, 60 s and 179 megapixels for an image,
+    and 512 MiB and 300 s for audio. Larger files are refused before they are read completely,
+    with a line in the log. Images in the request itself have the same limits.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318).
 Retire when
@@ -46,14 +46,14 @@ Answer = TypeVar("Answer")
 
 
 class Content(BytesIO):
-    """A file that was fetched, as loaders take it; in what they say, it stands for its URL."""
+    """A fetched file in the form that loaders accept; its repr is its URL, for their messages."""
 
     def __init__(self, content: bytes, url: str):
         super().__init__(content)
         self.url = url
 
     def startswith(self, prefixes: object) -> bool:
-        """No: mlx-vlm below 0.4.0 asks whether it is a URL before it looks at its type."""
+        """Return False: mlx-vlm below 0.4.0 tests for a URL before it tests the type."""
         return False
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class Content(BytesIO):
 
 
 def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
-    """mlx-lm's server: images are fetched here, within limits, as the release fetches them."""
+    """mlx-lm's server: fetch images as the release does, within limits."""
     release = inspect.unwrap(inline).__globals__
 
     def get(url: str) -> Fetched:
@@ -69,7 +69,7 @@ def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
             with release["urlopen"](url, timeout=30) as response:
                 check_length(response.headers.get("Content-Length"), IMAGE)
                 content = read_limited(response.read1, IMAGE, expiry)
-                if missing := getattr(response, "length", None):  # read1 does not say so
+                if missing := getattr(response, "length", None):  # read1 raises no error for it
                     raise http.client.IncompleteRead(content, missing)
                 return Fetched(content, response.headers.get_content_type())
 
@@ -80,7 +80,7 @@ def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
 
 
 def image_limited(load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: an image of a URL, a data URL or bytes, within limits."""
+    """mlx-vlm: load an image from a URL, a data URL or bytes, within limits."""
     if isinstance(image_source, str) and image_source.startswith(WEB):
         timeout = kwargs.get("timeout", args[0] if args else 10)
         content = get_limited(load, image_source, timeout, IMAGE)
@@ -91,7 +91,7 @@ def image_limited(load: Callable[..., Any], image_source: Any, *args: Any, **kwa
 
 
 def audio_limited(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: a sound of a URL, within limits."""
+    """mlx-vlm: load audio from a URL, within limits."""
     if isinstance(file, str) and file.startswith(WEB):
         timeout = kwargs.get("timeout", args[1] if len(args) > 1 else 10)  # after the sample rate
         file = Content(get_limited(load, file, timeout, MEDIA), file)
@@ -99,7 +99,7 @@ def audio_limited(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any
 
 
 def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limits) -> bytes:
-    """A URL's content by the library that the release uses, with the release's own arguments."""
+    """Fetch a URL with the library and the arguments that the release uses."""
     requests = inspect.unwrap(load).__globals__["requests"]
 
     def job(expiry: Expiry) -> bytes:
@@ -107,7 +107,7 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
             response.raise_for_status()
             check_length(response.headers.get("Content-Length"), limits)
             raw = response.raw
-            # In urllib3 before 2.1 a piece waits until it is full.
+            # Before urllib3 2.1 there is only ``read``, which waits until a piece is full.
             read = partial(getattr(raw, "read1", raw.read), decode_content=True)
             content = read_limited(read, limits, expiry)
             if getattr(raw, "length_remaining", None):
@@ -120,15 +120,15 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
             check_pixels(content, limits)
         return content
 
-    # In the words in which the release says it of any other error.
+    # The release's own message for any other error.
     return guarded(url, get, lambda error: ValueError(f"Failed to load {url}: {error}"))
 
 
 def check_image(source: Any) -> None:
-    """Look at an image that needs no fetching.
+    """Check the size of an image that needs no fetching.
 
     Raises:
-        Refused: it is larger than may be.
+        Refused: the image is over a limit.
     """
     if isinstance(source, str) and source.startswith("data:image/"):
         check_data_url(source, IMAGE)
@@ -142,18 +142,18 @@ def put_images(
     get: Callable[[str], Fetched],
     everything: bool = False,
 ) -> None:
-    """Put images in the place of their URLs, as mlx-lm's server does; look at those that came.
+    """Replace image URLs by the images, as mlx-lm's server does; check images in data URLs.
 
     Args:
-        release: the names of mlx-lm's server.
-        messages: of the request; their parts are changed.
+        release: the globals of mlx-lm's server module.
+        messages: the request's messages; their parts are changed.
         get: fetches a URL.
-        everything: whether another source than a URL or an image in place is refused.
+        everything: whether sources other than web URLs and data URLs are refused.
     """
     for part in release["_image_parts"](messages):
         url = release["_image_url"](part)
         if not isinstance(url, str):
-            continue  # the release says so in its own words
+            continue  # the release raises its own error
         if is_web(url):
             file = guarded(url, partial(get, url))
             guarded(url, partial(check_pixels, file.content, IMAGE))
@@ -167,19 +167,19 @@ def put_images(
 
 
 def not_in_place() -> None:
-    """Refuse what is neither a URL nor an image in place."""
-    raise Refused("only http, https and data URLs are taken")
+    """Refuse a source that is neither a web URL nor a data URL."""
+    raise Refused("only http, https and data URLs are accepted")
 
 
 def guarded(
     source: Any, look: Callable[[], Answer], other: Callable[[Exception], Exception] | None = None
 ) -> Answer:
-    """What a look at a source gives. No error of it lets the release load the source after all.
+    """Check or fetch a source. Every error reaches the host: the release must not load it then.
 
     Args:
-        source: what the request names.
-        look: raises Refused where it is not taken.
-        other: makes the error that the host gets out of any other one; the same by default.
+        source: the source in the request.
+        look: checks or fetches the source; raises Refused.
+        other: converts any other error to the one for the host; by default it is unchanged.
     """
     try:
         return look()
@@ -196,7 +196,7 @@ def is_web(source: str) -> bool:
 
 PATCH = Patch(
     id="media-limits",
-    summary="a request's image or sound URL may fill a server's memory, or never end",
+    summary="a request's image or audio URL may fill a server's memory, or never end",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_limited)),
         Target("mlx-vlm", "mlx_vlm.utils", "load_image", around(image_limited)),

@@ -1,7 +1,7 @@
-"""What a server takes of the images, sounds and videos that a request names: plain functions.
+"""Limits for the images, audio and videos of a request, as plain functions.
 
-A request may name a URL whose answer never ends, or an image of a terabyte when it is decoded.
-Nothing here knows a release; ``media_requests`` puts it in front of theirs.
+A request may contain a URL whose response never ends, or an image that decodes to a terabyte.
+Nothing here depends on a release; ``limited_media`` and ``public_media`` apply it to releases.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ logger = logging.getLogger("mlx_patches")
 
 MEBIBYTE = 2**20
 _PIECE = 2**16
-# How much of a source an error or a log line shows.
+# The number of characters of a source that an error or a log line shows.
 _SHOWN = 120
 
 Answer = TypeVar("Answer")
 
 
 class Limits(NamedTuple):
-    """What one file may cost.
+    """The limits for one file.
 
     Args:
-        size: in bytes, as it is sent and as it is unpacked by HTTP.
-        seconds: until it is there, from the first look-up of the host's name.
+        size: in bytes, both as sent and after HTTP's decompression.
+        seconds: from the first look-up of the host's name to the end of the file.
         pixels: width times height of an image.
     """
 
     size: int
     seconds: float
-    pixels: int = 178_956_970  # where Pillow refuses, unless the host switched that off
+    pixels: int = 178_956_970  # Pillow's own limit, unless the host switched it off
 
 
-# No camera makes more; an hour of sound without compression, or a clip, is more.
+# No camera makes larger images; an hour of uncompressed audio, or a clip, is larger than these.
 IMAGE = Limits(64 * MEBIBYTE, 60.0)
 MEDIA = Limits(512 * MEBIBYTE, 300.0)
 
 
 class Refused(Exception):
-    """Why something is not taken. ``private`` is for the log alone: what a client may not learn."""
+    """A source is refused. ``private`` is only for the log: a client may not learn it."""
 
     def __init__(self, reason: str, private: str = ""):
         super().__init__(reason)
@@ -57,14 +57,14 @@ class Refused(Exception):
 
 
 class Fetched(NamedTuple):
-    """A file that was fetched, and the type that its server gave."""
+    """A fetched file, and the MIME type that its server reported."""
 
     content: bytes
     mime: str
 
 
 class Expiry:
-    """Whether a job's time is over; ``stop`` is called when it is."""
+    """The deadline of a job that runs in another thread."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
@@ -72,7 +72,7 @@ class Expiry:
         self._stop: Callable[[], object] | None = None
 
     def on_expiry(self, stop: Callable[[], object] | None) -> None:
-        """What ends the job's wait from another thread; called at once where it is too late."""
+        """Set a function that ends the job's wait; it is called at once if the time is over."""
         with self._lock:
             self._stop = stop
             over = self._over.is_set()
@@ -80,7 +80,7 @@ class Expiry:
             stop()
 
     def expire(self) -> None:
-        """The time is over."""
+        """Declare the time over, and end the job's wait."""
         with self._lock:
             self._over.set()
             stop = self._stop
@@ -88,7 +88,7 @@ class Expiry:
             stop()
 
     def check(self) -> None:
-        """End the job where nobody waits for it any more.
+        """End the job if its caller no longer waits for it.
 
         Raises:
             Refused: the time is over.
@@ -98,10 +98,10 @@ class Expiry:
 
 
 def within(seconds: float, job: Callable[[Expiry], Answer]) -> Answer:
-    """A job's answer, or none: a look-up or a header that comes byte by byte has no other limit.
+    """Run a job in a thread, with a time limit: name look-ups and slow headers have no other.
 
     Raises:
-        Refused: the time is over; the job's thread ends when it next looks at its expiry.
+        Refused: the time is over; the job's thread ends at its next check of the expiry.
     """
     expiry = Expiry()
     answer: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
@@ -122,20 +122,20 @@ def within(seconds: float, job: Callable[[Expiry], Answer]) -> Answer:
         try:
             raise error
         finally:
-            del error  # its traceback holds this frame
+            del error  # its traceback references this frame
     return result  # type: ignore[return-value]
 
 
 def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -> bytes:
-    """All that a stream gives.
+    """Read a stream to its end.
 
     Args:
-        read: gives at most so many bytes, as soon as there are any; nothing at the end.
-        limits: its size counts.
-        expiry: looked at after each piece.
+        read: returns at most the given number of bytes, as soon as there are any; none at the end.
+        limits: only the size is used.
+        expiry: checked after each piece.
 
     Raises:
-        Refused: there is more than may be, or it is too late.
+        Refused: the content is too large, or the time is over.
     """
     pieces, size = [], 0
     while piece := read(_PIECE):
@@ -148,40 +148,40 @@ def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -
 
 
 def check_length(length: str | None, limits: Limits) -> None:
-    """Look at what an answer says of its own length, before any of it is read.
+    """Check a response's ``Content-Length`` before any of it is read.
 
     Raises:
-        Refused: it is more than may be.
+        Refused: it is larger than the limit.
     """
     if length is not None and length.strip().isdecimal() and int(length) > limits.size:
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
 
 
 def check_data_url(url: str, limits: Limits) -> None:
-    """Look at an image that came with the request.
+    """Check an image that is in the request itself.
 
     Raises:
-        Refused: it is larger than may be, in bytes or in pixels.
+        Refused: it is over a limit, in bytes or in pixels.
     """
     data = url.partition(",")[2]
-    if len(data) > (limits.size + 2) // 3 * 4 * 1.1:  # line breaks count a little
+    if len(data) > (limits.size + 2) // 3 * 4 * 1.1:  # a tenth more, for line breaks
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
     try:
         content = base64.b64decode(data)
     except (binascii.Error, ValueError):
-        return  # the release says so in its own words
+        return  # the release raises its own error
     check_pixels(content, limits)
 
 
 def check_pixels(content: bytes, limits: Limits) -> None:
-    """Look at an image's size before it is decoded. What is no image the release refuses itself.
+    """Check an image's size before it is decoded. Other content is left to the release.
 
     Raises:
-        Refused: it has more pixels than may be.
+        Refused: the image has too many pixels.
     """
     try:
         Image: Any = importlib.import_module("PIL.Image")
-    except ModuleNotFoundError:  # nor can the release decode it
+    except ModuleNotFoundError:  # then the release cannot decode it either
         return
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -195,14 +195,14 @@ def check_pixels(content: bytes, limits: Limits) -> None:
 
 
 def as_refusal(source: Any, error: Refused) -> Exception:
-    """The error that a host gets and hands to its client; the log says more."""
+    """The error for the host and its client; the log line also has the private reason."""
     more = f" ({error.private})" if error.private else ""
     logger.warning("mlx_patches: refused %s: %s%s", shown(source), error, more)
     return refusal(ValueError(f"Refused to load {shown(source)}: {error}"))
 
 
 def shown(source: Any) -> str:
-    """A source as a log line may have it: short, in one line, and no image in full."""
+    """A source for a log line: short, in one line, and without an image's data."""
     named = isinstance(source, (str, PurePath))
     text = str(source) if named else f"a {type(source).__name__}"
     if text[:5].lower() == "data:":

@@ -1,4 +1,4 @@
-"""Which files a request may have a server open: those below folders that the operator names."""
+"""Which local files a request may name: files below folders that the operator has listed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stat import S_ISREG
 from .media_limits import Limits, Refused
 
 ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
-_OUTSIDE = f"it is no file below a folder of {ROOTS}"
+_OUTSIDE = f"it is not a file below a folder of {ROOTS}"
 
 
 def media_roots() -> list[Path]:
@@ -20,10 +20,10 @@ def media_roots() -> list[Path]:
 
 
 def local_path(path: str, roots: Iterable[Path]) -> Path:
-    """Where a path leads when every link is followed, below one of the folders.
+    """The real path, with every link followed, below one of the folders.
 
     Raises:
-        Refused: it is elsewhere, which says nothing of whether it exists.
+        Refused: the path is elsewhere; the message does not reveal whether it exists.
     """
     try:
         real = Path(os.path.realpath(path))
@@ -35,10 +35,10 @@ def local_path(path: str, roots: Iterable[Path]) -> Path:
 
 
 def local_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
-    """A file that a request may name, by its real path.
+    """The real path of a file that a request may name.
 
     Raises:
-        Refused: it is not below one of the folders, no plain file, or too large.
+        Refused: it is not below one of the folders, not a regular file, or too large.
     """
     real = local_path(path, roots)
     try:

@@ -1,19 +1,19 @@
-"""A request may have a server open any URL of its network, and any file.
+"""A request can make a server open any URL in its network, and any file.
 
 Why
-    ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: whoever can
-    send a request can read what the server can, and reach machines that trust it (SSRF).
-    ``mlx_vlm.server`` also writes images wherever a request says.
+    ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: a client can
+    read every file that the server can, and reach machines that trust the server (SSRF).
+    ``mlx_vlm.server`` also writes images to any path in a request.
 How
-    URLs are http and https, of hosts whose addresses are all public, and the connection goes to an
-    address that was looked at, for each redirect again; proxies are not used. Paths are below a
-    folder of ``MLX_PATCHES_MEDIA_ROOTS``, every link followed. All else is refused, and the log
-    says what. In mlx-vlm this holds for every caller in the process. Optional: requests that were
-    answered before may be refused.
+    URLs must be http or https, with a host whose addresses are all public; the connection goes to
+    a checked address, also for each redirect; proxies are not used. Paths must be below a folder
+    of ``MLX_PATCHES_MEDIA_ROOTS``, after every link is followed. Everything else is refused, with
+    the reason in the log. In mlx-vlm this applies to every caller in the process. Optional:
+    requests that were answered before may be refused.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318, Rapid-MLX 2167).
 Retire when
-    The servers take public addresses and named folders alone, where an operator asks for it.
+    The servers have an option to accept only public addresses and listed folders.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from .media_paths import local_file, local_path, media_roots
 
 
 def lm_public(inline: Callable[..., Any], messages: Any) -> Any:
-    """mlx-lm's server: images of public addresses alone."""
+    """mlx-lm's server: fetch images from public addresses only."""
     release = inspect.unwrap(inline).__globals__
     put_images(release, messages, lambda url: fetched(url, IMAGE), everything=True)
     return inline(messages)
 
 
 def image_public(load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: an image that a request may name."""
+    """mlx-vlm: load an image, if a request may name it."""
     return load(guarded(image_source, lambda: allowed(image_source, IMAGE)), *args, **kwargs)
 
 
 def audio_public(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: a sound that a request may name."""
+    """mlx-vlm: load audio, if a request may name it."""
     return load(guarded(file, lambda: allowed(file, MEDIA)), *args, **kwargs)
 
 
 def video_public(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: a video that a request may name; what reads it opens no URL itself."""
+    """mlx-vlm: load a video, if a request may name it; its reader gets a file, never a URL."""
     source = str(video_path).removeprefix("file://")
     if not is_web(source):
         path = guarded(video_path, lambda: local_file(source, media_roots(), MEDIA))
@@ -72,14 +72,14 @@ def video_public(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs
 
 
 def image_in_hand(process: Callable[..., Any], img: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: no image that is named in another way, which a model's processor would open."""
+    """mlx-vlm: refuse an image that contains paths or URLs, which a processor would open."""
     if isinstance(img, (list, tuple, dict)):
         guarded(img, lambda: no_names(img))
     return process(img, *args, **kwargs)
 
 
 def edited_paths(paths: Callable[..., Any], request: Any) -> Any:
-    """mlx-vlm's server: the images that are to be edited, by their real paths."""
+    """mlx-vlm's server: the real paths of the images to edit."""
     return tuple(
         guarded(path, partial(local_file, str(path), media_roots(), IMAGE))
         for path in paths(request)
@@ -87,7 +87,7 @@ def edited_paths(paths: Callable[..., Any], request: Any) -> Any:
 
 
 def output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm's server: where an image is written, if the request says where."""
+    """mlx-vlm's server: where an image is written; a path from the request is checked."""
     path = choose(request, *args, **kwargs)
     named = getattr(request, "output_path", None) or getattr(request, "output_dir", None)
     if path is None or not named:
@@ -96,10 +96,10 @@ def output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: 
 
 
 def allowed(source: Any, limits: Limits) -> Any:
-    """What a request names, as it may be loaded: content, a real path, or no name at all.
+    """A request's source in a form that may be loaded: its content, or a real path.
 
     Raises:
-        Refused: it may not be loaded.
+        Refused: the source may not be loaded.
     """
     if not isinstance(source, (str, Path)):
         return source
@@ -112,7 +112,7 @@ def allowed(source: Any, limits: Limits) -> Any:
 
 
 def fetched(url: str, limits: Limits) -> Fetched:
-    """A file of a public address, within limits."""
+    """Fetch a file from a public address, within limits."""
     file = within(limits.seconds, lambda expiry: fetch(url, limits, expiry))
     if limits is IMAGE:
         check_pixels(file.content, limits)
@@ -120,27 +120,27 @@ def fetched(url: str, limits: Limits) -> Fetched:
 
 
 def checked_video(content: bytes) -> bytes:
-    """A video's content. A play list is text, and has its reader open what it names.
+    """A video's content. A playlist is text, and makes its reader open the files it lists.
 
     Raises:
-        Refused: it is text.
+        Refused: the content is text.
     """
     start = content[:512]
     if all(byte in b"\t\r\n\f" or 32 <= byte < 127 for byte in start):
-        raise Refused("it is no video")
+        raise Refused("it is not a video")
     return content
 
 
 def no_names(source: Any) -> None:
-    """Look for text within lists, which would be taken for URLs and paths.
+    """Check that lists contain no text, which would be read as URLs and paths.
 
     Raises:
-        Refused: there is some.
+        Refused: they contain text.
     """
     inner = source.values() if isinstance(source, dict) else source
     for one in inner:
         if isinstance(one, (str, bytes, Path)):
-            raise Refused("an image is named in a way that is not known")
+            raise Refused("paths and URLs inside a list or dictionary are not accepted")
         if isinstance(one, (list, tuple, dict)):
             no_names(one)
 
@@ -150,7 +150,7 @@ _OPENAI = ("mlx-vlm", "mlx_vlm.server.openai")
 
 PATCH = Patch(
     id="media-policy",
-    summary="a request may have a server open any URL of its network, and any file",
+    summary="a request can make a server open any URL in its network, and any file",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_public)),
         Target(*_UTILS, "load_image", around(image_public)),

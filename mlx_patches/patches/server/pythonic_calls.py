@@ -1,15 +1,15 @@
-"""Tool calls of LFM2 and LFM2.5 are dropped, or their arguments are other ones.
+"""Tool calls of LFM2 and LFM2.5 are dropped, or get wrong arguments.
 
 Why
-    These models call tools as Python does: ``[look(city='Rome', days=[1, 2])]``. What holds a
-    comma, a bracket or quotes is cut at it, of several calls one is read, and a tool whose name
-    has a point is not found. For a template that does not name the tokens of its calls, as
-    LFM2.5's, no parser is found at all: the call is text.
+    These models write tool calls in Python syntax: ``[look(city='Rome', days=[1, 2])]``. The
+    release cuts an argument at a comma, a bracket or a quote, reads only one of several calls, and
+    does not find a tool with a dot in its name. For a template that does not contain the tokens of
+    tool calls, like LFM2.5's, it finds no parser at all: the call stays text.
 How
-    A call that is valid Python is read as Python, by its syntax and never run; all else goes to
-    the release. A tokenizer without a parser that has both tokens gets this one.
+    A call that is valid Python is parsed by Python's syntax, and never run; everything else goes
+    to the release. A tokenizer without a parser whose vocabulary has both tokens gets this one.
 Upstream
-    mlx-lm 0.32.0 reads calls by Python's syntax, and looks for the tokens in the vocabulary too.
+    mlx-lm 0.32.0 parses calls by Python's syntax, and also looks for the tokens in the vocabulary.
 Retire when
     No supported release is older than mlx-lm 0.32.
 """
@@ -25,7 +25,7 @@ from ...core.patch import Patch, Target, around
 
 Call = dict[str, Any]
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
-# Templates write what is nested as JSON.
+# Templates write nested values as JSON.
 _JSON = {"true": True, "false": False, "null": None}
 
 
@@ -38,7 +38,7 @@ def parsed(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> A
 
 
 def find_calls(text: str) -> Iterator[Call]:
-    """The calls of a text; none where one of them is not valid Python."""
+    """The calls in a text; none if one of them is not valid Python."""
     start, end = text.find("["), text.rfind("]")
     try:
         body = ast.parse(text[start : end + 1], mode="eval").body
@@ -52,7 +52,7 @@ def read(node: ast.expr) -> Call:
     """The name and the arguments of a call.
 
     Raises:
-        ValueError: it is none, or has arguments without a name or that are no literals.
+        ValueError: the node is not a call, or an argument has no name or is not a literal.
     """
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("not a call with named arguments")
@@ -65,10 +65,10 @@ def read(node: ast.expr) -> Call:
 
 
 def dotted(name: ast.expr) -> ast.expr:
-    """A name that may have points.
+    """Check that an expression is a name, which may have dots.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is another expression.
     """
     part = name
     while isinstance(part, ast.Attribute):
@@ -79,14 +79,14 @@ def dotted(name: ast.expr) -> ast.expr:
 
 
 class _Literals(ast.NodeTransformer):
-    """Puts Python's constants for JSON's."""
+    """Replaces JSON's constants by Python's."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(_JSON[node.id]) if node.id in _JSON else node
 
 
 def wrapped(init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, **kw: Any) -> None:
-    """A tokenizer's wrapper that is being made, with a parser if its vocabulary asks for one."""
+    """Construct a tokenizer's wrapper, with this parser if the vocabulary has both tokens."""
     if len(args) < 4 and not kw.get("tool_parser") and not kw.get("tool_call_start"):
         vocabulary = tokenizer.get_vocab()
         if _START in vocabulary and _END in vocabulary:
@@ -97,7 +97,7 @@ def wrapped(init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, 
 
 PATCH = Patch(
     id="pythonic-calls",
-    summary="tool calls of LFM2 and LFM2.5 are dropped, or their arguments are other ones",
+    summary="tool calls of LFM2 and LFM2.5 are dropped, or get wrong arguments",
     targets=(
         Target("mlx-lm", "mlx_lm.tool_parsers.pythonic", "parse_tool_call", around(parsed)),
         Target(

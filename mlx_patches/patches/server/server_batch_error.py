@@ -2,16 +2,16 @@
 
 Why
     Nothing between the batch and the generation thread catches an error: out of memory, a prompt
-    that a model cannot take, a cache that cannot be joined. The thread ends. Later requests wait
-    for ever, or, from 0.32.2 on, are told that the thread died.
+    that the model cannot process, a cache that cannot be joined. The thread ends. Later requests
+    wait forever, or, from 0.32.2 on, are answered that the thread died.
 How
-    The requests that were taken get the error as their answer, and generation starts over with
+    The requests taken from the queue get the error as their answer, and generation restarts with
     an empty batch; the model and the prompt cache stay. An error before any request was taken
-    ends the thread as before, and so does any where several machines generate together.
+    still ends the thread, and so does every error in distributed generation.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
-    The generation thread outlives an error of a batch.
+    The generation thread survives an error in a batch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ logger = logging.getLogger("mlx_patches")
 
 
 class Taken:
-    """A server's queue of requests, which notes the answers that were not given yet.
+    """A wrapper of a server's request queue that records the queues of open answers.
 
-    Holds the answers' queues weakly: a client's thread that has its answer drops it.
+    It holds these queues weakly: a client's thread that has its answer drops its queue.
     """
 
     def __init__(self, requests: Queue[Any]):
@@ -46,7 +46,7 @@ class Taken:
         return request
 
     def clear(self) -> list[Queue[Any]]:
-        """Forget what was taken; returns where it is waited for."""
+        """Forget the requests that were taken; returns the queues of their answers."""
         answers = list(self.answers)
         self.answers.clear()
         self.any = False
@@ -54,7 +54,7 @@ class Taken:
 
 
 def generating(generate: Callable[[Any], None], server: Any) -> None:
-    """The loop of the generation thread, again after each error of a batch."""
+    """Run the loop of the generation thread, and restart it after an error in a batch."""
     requests = server.requests
     taken = Taken(requests)
     requests.get = taken.get
@@ -65,8 +65,8 @@ def generating(generate: Callable[[Any], None], server: Any) -> None:
             except Exception as error:
                 if not taken.any or getattr(server, "_is_distributed", False):
                     raise
-                logger.exception("mlx_patches: requests failed in a batch; the server goes on")
-                # Its traceback would keep the batch's caches while clients are told.
+                logger.exception("mlx_patches: a batch of requests failed; the server goes on")
+                # The traceback would keep the batch's caches alive.
                 failure = error.with_traceback(None)
             answer(taken.clear(), failure)
     finally:
@@ -74,7 +74,7 @@ def generating(generate: Callable[[Any], None], server: Any) -> None:
 
 
 def answer(answers: Iterable[Queue[Any]], error: Exception) -> None:
-    """Tell who waits; whoever has the whole answer does not read on."""
+    """Put the error in the queues; a client that has its whole answer does not read it."""
     for one in answers:
         one.put(error)
 

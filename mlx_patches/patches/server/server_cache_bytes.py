@@ -1,12 +1,12 @@
 """``--prompt-cache-bytes`` of ``mlx_lm.server`` does not limit its prompt cache.
 
 Why
-    ``run`` makes the prompt cache with a number of prompts alone. The bytes are asked for only
-    when a request joins a batch: what a request leaves behind is kept whole until the next one,
-    and a model that is served one request at a time is never limited. Ten long prompts take as
-    much as they take: 17 to 243 GB in a day.
+    ``run`` makes the prompt cache with a limit on the number of prompts, but not on bytes. The
+    byte limit is applied only when a request joins a batch: a finished request's caches stay whole
+    until the next request, and a model that is served one request at a time is never limited. The
+    memory of ten long prompts is unbounded: 17 to 243 GB in a day were reported.
 How
-    The server's cache gets the limit, and keeps to it whenever a prompt is put in.
+    The server's prompt cache gets the limit, and applies it whenever a prompt is inserted.
 Upstream
     mlx-lm 1118, 1267, 1390, 1392, 1409; not fixed in mlx-lm 0.32.2.
 Retire when
@@ -29,13 +29,13 @@ def begin_limited(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """A server's own constructor, for a prompt cache that has the limit of its command line."""
+    """Construct a server whose prompt cache has the byte limit of the command line."""
     limit_bytes(prompt_cache, model_provider)
     begin(server, model_provider, prompt_cache, *args, **kwargs)
 
 
 def limit_bytes(prompt_cache: Any, model_provider: Any) -> None:
-    """Give a prompt cache the limit that the command line names, where its own is larger."""
+    """Lower a prompt cache's byte limit to that of the command line."""
     most = getattr(getattr(model_provider, "cli_args", None), "prompt_cache_bytes", None)
     own = getattr(prompt_cache, "max_bytes", None)
     if most is not None and own is not None:

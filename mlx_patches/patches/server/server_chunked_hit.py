@@ -1,11 +1,11 @@
-"""``mlx_lm.server`` answers a Llama 4 prompt from the cache of a longer one that lost its front.
+"""``mlx_lm.server`` answers a Llama 4 prompt from a longer prompt's cache without its start.
 
 Why
-    A cached prompt that is longer than the one that is asked is cut back to what they share.
-    ``ChunkedKVCache`` drops what is before the chunk that it reads, and says that it can be cut
-    back all the same. Cut to an earlier chunk it lacks the tokens of that chunk.
+    The cache of a longer prompt is cut back to the prefix that it shares with the request.
+    ``ChunkedKVCache`` drops tokens before its current chunk, but still reports that it is
+    trimmable. Cut back to an earlier chunk, it lacks the tokens of that chunk.
 How
-    Such a hit is a miss: the prompt is fed from its beginning.
+    Such a hit is treated as a miss: the prompt is processed from its start.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -23,7 +23,7 @@ from ...core.patch import Patch, Target, around
 def fetched(
     fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
 ) -> tuple[Any, Any]:
-    """The caches of a prefix, None where there is none, and the tokens that are left to feed."""
+    """The caches of a prefix, None for a miss, and the tokens that are left to feed."""
     found, rest = fetch(prompts, model, tokens)
     held = len(tokens) - len(rest)
     if found is not None and any(lacks(cache, held) for cache in found):
@@ -32,7 +32,7 @@ def fetched(
 
 
 def lacks(cache: Any, held: int) -> bool:
-    """Whether a cache of so many tokens lacks some of the chunk that the next one reads."""
+    """Whether a cache of ``held`` tokens lacks tokens of the chunk that the next token reads."""
     if not hasattr(cache, "start_position"):
         return False
     begin = held // cache.chunk_size * cache.chunk_size

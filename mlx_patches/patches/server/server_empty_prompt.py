@@ -1,11 +1,11 @@
 """An empty prompt stops ``mlx_lm.server`` for good.
 
 Why
-    A tokenizer that adds nothing makes no token of an empty text. There is nothing to feed, the
-    generation thread dies of it, and no later request is answered.
+    A tokenizer that adds no special tokens returns no token for an empty text. Without a token to
+    feed, the generation thread raises and ends, and no later request is answered.
 How
-    A text without tokens begins as every text does: with the token that begins one, or, where
-    the tokenizer has none, with the one that ends the text before.
+    A prompt without tokens gets the tokenizer's BOS token or, if it has none, its EOS token, which
+    ends the text before.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -23,7 +23,7 @@ from ...core.patch import Patch, Target, around
 def tokenized(
     tokenize: Callable[..., Any], server: Any, tokenizer: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The tokens of a request's prompt; later releases add what they know of them."""
+    """The tokens of a request's prompt, at least one; later releases return more beside them."""
     out = tokenize(server, tokenizer, *args, **kwargs)
     prompt = out[0] if isinstance(out, tuple) else out
     if not prompt:
@@ -32,7 +32,7 @@ def tokenized(
 
 
 def beginning(tokenizer: Any) -> list[int]:
-    """The token before a text's first, if the tokenizer has one."""
+    """The token that starts a text, as a list; empty if the tokenizer has none."""
     ids = (tokenizer.bos_token_id, tokenizer.eos_token_id)
     return [token for token in ids if token is not None][:1]
 

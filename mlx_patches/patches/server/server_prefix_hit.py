@@ -1,16 +1,16 @@
-"""A prompt that ``mlx_lm.server`` has in its cache whole stops the server for good.
+"""A prompt that ``mlx_lm.server`` has cached completely stops the server for good.
 
 Why
-    The prompt cache hands out the caches of a prompt that it knows to the last token, and no
-    token that is left to feed. Nothing says what comes next, so the generation thread dies of
-    the empty prompt, and no later request is answered.
+    For a prompt that is cached to its last token, the prompt cache returns its caches and no
+    token to feed. The generation thread raises for the empty prompt and ends, and no later
+    request is answered.
 How
-    The last token is always left to feed: it is taken back out of the caches. Caches that
-    cannot give a token back are left, and those of a shorter prefix are taken, or none.
+    The last token is always left to feed: it is trimmed from the caches. If the caches cannot be
+    trimmed, those of a shorter prefix are used, or none.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
-    ``fetch_nearest_cache`` never leaves nothing.
+    ``fetch_nearest_cache`` always leaves a token to feed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CACHES = "mlx_lm.models.cache"
 def fetched(
     fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
 ) -> tuple[Any, Any]:
-    """The caches of a prefix, None where there is none, and the tokens that are left to feed."""
+    """The caches of a prefix, None for a miss, and the tokens that are left, at least one."""
     found, rest = fetch(prompts, model, tokens)
     if found is None or len(rest) or not len(tokens) or not all(map(is_cache, found)):
         return found, rest
@@ -35,7 +35,7 @@ def fetched(
 
 
 def is_cache(layer: Any) -> bool:
-    """Whether it is a cache at all: what else is kept here is not for us to cut."""
+    """Whether an entry is a cache; other objects are not trimmed."""
     return hasattr(layer, "is_trimmable")
 
 
@@ -46,7 +46,7 @@ def one_back(
     tokens: Sequence[int],
     found: Any,
 ) -> tuple[Any, Any]:
-    """What a fetch returns that found the caches of all the tokens, less the last one."""
+    """The result of a fetch that found caches of all tokens, changed to leave the last token."""
     caches = sys.modules[CACHES]
     if caches.can_trim_prompt_cache(found):
         caches.trim_prompt_cache(found, 1)
@@ -57,7 +57,7 @@ def one_back(
 
 PATCH = Patch(
     id="server-prefix-hit",
-    summary="a prompt that mlx_lm.server has cached whole stops it for good",
+    summary="a prompt that mlx_lm.server has cached completely stops it for good",
     targets=tuple(
         Target("mlx-lm", module, "LRUPromptCache.fetch_nearest_cache", around(fetched))
         for module in ("mlx_lm.server", CACHES)

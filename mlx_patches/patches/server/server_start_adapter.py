@@ -1,10 +1,10 @@
 """``mlx_lm.server --adapter-path`` serves the model without its adapter.
 
 Why
-    The server looks the adapter up by the model's path; it is noted under ``default_model``, the
-    name under which the model is asked for at the start and by requests that name none.
+    The server looks the adapter up by the model's path, but has stored it under ``default_model``,
+    the name that is used at start-up and for requests without a model.
 How
-    A model that is asked for under that name gets the adapter, unless the request names its own.
+    A model that is loaded under that name gets the adapter, unless the request names its own.
 Upstream
     mlx-lm 0.32.0 looks it up before the name is replaced (mlx-lm 1249).
 Retire when
@@ -27,14 +27,14 @@ def loaded(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """The model that was asked for, with the adapter of the command line where none is named."""
+    """The requested model, with the command line's adapter if the request names none."""
     if adapter_path is None:
         adapter_path = adapter_of(provider, model_path)
     return load(provider, model_path, adapter_path, *args, **kwargs)
 
 
 def adapter_of(provider: Any, model_path: Any) -> Any:
-    """What the command line names for a model, by the name under which it is asked for."""
+    """The command line's adapter for a model, by the name in the request."""
     return provider._adapter_map.get(model_path)
 
 

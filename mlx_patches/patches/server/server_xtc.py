@@ -1,18 +1,17 @@
-"""A request with XTC ends ``mlx_lm.server``'s generation; without a threshold it gets garbage.
+"""A request with XTC stops ``mlx_lm.server``'s generation; without a threshold it gets garbage.
 
 Why
-    The server hands the tokens that XTC is to leave alone as a list in a list, which raises as
-    the first token is drawn, in the thread that all requests share. Of the tokens that end an
-    answer it names one. Where no threshold is asked for it is zero: every token is a top choice,
-    and all but the least probable are left out.
+    The server passes the tokens that XTC must keep as a list in a list, which raises when the
+    first token is drawn, in the thread that all requests share. It also passes only one of the
+    stop tokens. Without a threshold in the request, the threshold is zero: every token is a top
+    choice, and all but the least probable are removed.
 How
-    The sampler is made of all those tokens in one list, and of a threshold of 0.1 where none is
-    named: by a request, or by who calls ``make_sampler``, mlx-vlm's too. A threshold that is
-    named stays.
+    The sampler gets all stop tokens in one flat list, and a threshold of 0.1 if none is given by
+    the request or by a caller of ``make_sampler``, also mlx-vlm's. A given threshold is kept.
 Upstream
-    mlx-lm 0.32.0 (issue 1176). ``make_sampler`` of mlx-vlm 0.7.10 is as it was.
+    mlx-lm 0.32.0 (issue 1176). Not fixed in ``make_sampler`` of mlx-vlm 0.7.10.
 Retire when
-    No supported release has a threshold of zero.
+    No supported release has a default threshold of zero.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ THRESHOLD = 0.1
 
 
 class Ends:
-    """A tokenizer, whose end of a text is every token that ends one."""
+    """A tokenizer whose ``eos_token_id`` is the list of all its stop tokens."""
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
@@ -44,7 +43,7 @@ def asked(make: Callable[..., Any], args: Any, tokenizer: Any) -> Any:
 
 
 def made(make_sampler: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function that draws tokens from log probabilities."""
+    """Make a sampler, with a default threshold and a flat list of special tokens."""
     call = inspect.signature(inspect.unwrap(make_sampler)).bind(*args, **kwargs)
     given = call.arguments
     given.setdefault("xtc_threshold", THRESHOLD)
@@ -54,13 +53,13 @@ def made(make_sampler: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def flat(tokens: Iterable[Any]) -> list[int]:
-    """Token ids, of those in lists too; each once."""
+    """Token ids from a list that may contain lists, each once."""
     lists = (token if isinstance(token, (list, tuple)) else [token] for token in tokens)
     return list(dict.fromkeys(token for one in lists for token in one if token is not None))
 
 
 def complete(body: Any) -> Any:
-    """A request's body, with a threshold where it asks for XTC without one."""
+    """A request's body, with the default threshold if it has XTC without one."""
     if isinstance(body, dict) and body.get("xtc_probability") and "xtc_threshold" not in body:
         return {**body, "xtc_threshold": THRESHOLD}
     return body
@@ -68,7 +67,7 @@ def complete(body: Any) -> Any:
 
 PATCH = Patch(
     id="server-xtc",
-    summary="a request with XTC ends the generation of mlx_lm.server, or gets garbage",
+    summary="a request with XTC stops the generation of mlx_lm.server, or gets garbage",
     targets=(
         Target("mlx-lm", "mlx_lm.sample_utils", "make_sampler", around(made)),
         Target("mlx-vlm", "mlx_vlm.sample_utils", "make_sampler", around(made)),

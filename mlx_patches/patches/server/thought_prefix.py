@@ -1,12 +1,12 @@
-"""``mlx_vlm.server`` eats the first letters of a thought: "got it" becomes "it".
+"""``mlx_vlm.server`` drops the first letters of a thought: "got it" becomes "it".
 
 Why
-    What a model says before ``<channel|>`` is its thought, and a leading word "thought" is
-    taken off with ``lstrip("thought")``: that is every leading t, h, o, u and g. A thought that
-    begins with "the", "to", "got" or "though" loses letters, in silence.
+    Text before ``<channel|>`` is the model's thought. The release removes a leading word "thought"
+    with ``lstrip("thought")``, which removes every leading t, h, o, u and g. A thought that starts
+    with "the", "to", "got" or "though" silently loses letters.
 How
-    The word is taken off before, where it stands, and a line break goes in front: the release
-    finds nothing to eat, and strips the line break itself.
+    The patch removes the word itself first, and puts a line break in front: ``lstrip`` then
+    removes nothing, and the release strips the line break.
 Upstream
     Reported as mlx-vlm #1934. Fixed in mlx-vlm 0.7.10 (#2203).
 Retire when
@@ -23,12 +23,12 @@ _WORD = "thought"
 
 
 def cleaned(clean: Callable[[str, str], str], reasoning: str, start_marker: str) -> str:
-    """A thought without its marker; ``start_marker`` opens it."""
+    """A thought without ``start_marker``, which opens it."""
     return clean(without_word(reasoning, start_marker), start_marker)
 
 
 def without_word(reasoning: str, start_marker: str) -> str:
-    """A thought as the release can clean it, if its marker ends with the word."""
+    """A thought that ``lstrip`` cannot damage; unchanged if its marker does not end in the word."""
     if not start_marker.endswith(_WORD):
         return reasoning
     return "\n" + reasoning.replace(start_marker, "").removeprefix(_WORD)
@@ -36,7 +36,7 @@ def without_word(reasoning: str, start_marker: str) -> str:
 
 PATCH = Patch(
     id="vlm-thought-prefix",
-    summary='mlx_vlm.server eats the first letters of a thought: "got it" becomes "it"',
+    summary='mlx_vlm.server drops the first letters of a thought: "got it" becomes "it"',
     targets=(
         Target("mlx-vlm", "mlx_vlm.server.responses_state", "_clean_reasoning", around(cleaned)),
     ),

@@ -1,14 +1,15 @@
-"""A tool call that a model makes is dropped, or its arguments are not what was said.
+"""A model's tool call is dropped, or its arguments are changed.
 
 Why
-    Qwen3-Coder writes 5.0 for an integer, JSON with line breaks in its texts, plain text for an
-    object, or a name without its ``>``: each raises, and the call is lost; SyntaxError ends the
-    request. GLM puts a line break after a tool's name, and the name is another one. Mistral
-    calls several tools at once, tools with a hyphen, or lists its calls: none of these is read.
+    Qwen3-Coder writes 5.0 for an integer, JSON with line breaks in its strings, plain text for an
+    object, or a name without its ``>``: each raises, and the call is lost; a SyntaxError ends the
+    request. GLM puts a line break after a tool's name, which becomes part of the name. Mistral
+    calls several tools at once, tools with a hyphen in their names, or writes a list of calls: the
+    release reads none of these.
 How
-    What the release reads stays as it reads it. Names are closed and stripped before, what
-    raises is converted by the tool's schema, and Mistral's calls are given to the release one
-    by one.
+    Calls that the release can read are left to it. Names are closed and stripped before it parses
+    them, values that make it raise are converted by the tool's schema, and Mistral's calls are
+    passed to it one by one.
 Upstream
     mlx-lm #1239 #1374 #1394 #1417 #1448 #1756; fixed in mlx-lm 0.32.0 to 0.32.2.
 Retire when
@@ -33,7 +34,7 @@ _HEADER = re.compile(r"([\w-]+)\s*\[ARGS\]\s*")
 def converted(
     convert: Callable[..., Any], text: str, name: str, schema: Mapping[str, Any], *more: Any
 ) -> Any:
-    """A parameter's value, as its schema says; the text itself where nothing else can be read."""
+    """A parameter's value by its schema; the text itself if it cannot be converted."""
     kind = type_of(schema, name)
     try:
         value = convert(text, name, schema, *more)
@@ -50,13 +51,13 @@ def converted(
 
 
 def type_of(schema: Mapping[str, Any], name: str) -> str:
-    """The type of a parameter in a tool's schema; empty where it has none."""
+    """The type of a parameter in a tool's schema; empty if it has none."""
     entry = schema.get(name)
     return str(entry.get("type", "")).strip().lower() if isinstance(entry, Mapping) else ""
 
 
 def is_integer(text: str) -> bool:
-    """Whether a text is an integer, with a point or without."""
+    """Whether a text is a number with an integer value, such as 5 or 5.0."""
     try:
         return float(text).is_integer()
     except ValueError:
@@ -64,7 +65,7 @@ def is_integer(text: str) -> bool:
 
 
 def read_json(text: str, default: Any) -> Any:
-    """What a JSON text says, line breaks in its texts allowed; ``default`` where it is none."""
+    """Parse JSON, with line breaks allowed in strings; ``default`` if it is not JSON."""
     try:
         return json.loads(text, strict=False)
     except ValueError:
@@ -72,7 +73,7 @@ def read_json(text: str, default: Any) -> Any:
 
 
 def read_literal(text: str) -> Any:
-    """What a Python literal says, as later releases read it; the text where it is none."""
+    """Parse a Python literal, as later releases do; the text itself if it is not a literal."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -80,7 +81,7 @@ def read_literal(text: str) -> Any:
 
 
 def closed(parse: Callable[..., Any], call: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments; names that were not closed are."""
+    """A call's name and arguments, after unclosed names are closed."""
     return parse(close_names(call), *args, **kwargs)
 
 
@@ -90,7 +91,7 @@ def close_names(call: str) -> str:
 
 
 def stripped(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments; no line break is part of the name."""
+    """A call's name and arguments; the name has no line break."""
     return parse(strip_name(text), *args, **kwargs)
 
 
@@ -113,7 +114,7 @@ def called(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> A
 
 
 def find_calls(text: str) -> Iterator[tuple[str, str]]:
-    """The name and the arguments, as JSON, of each call that is complete."""
+    """The name and the arguments, as JSON, of each complete call."""
     listed = read_json(text, None)
     if isinstance(listed, list):
         for call in listed:
@@ -133,7 +134,7 @@ def find_calls(text: str) -> Iterator[tuple[str, str]]:
 
 PATCH = Patch(
     id="tool-arguments",
-    summary="tool calls of Qwen3-Coder, GLM and Mistral are dropped, or say another thing",
+    summary="tool calls of Qwen3-Coder, GLM and Mistral are dropped, or get wrong arguments",
     targets=tuple(
         Target("mlx-lm", f"mlx_lm.tool_parsers.{module}", name, around(wrapper))
         for module, name, wrapper in (

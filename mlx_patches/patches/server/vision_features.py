@@ -1,16 +1,16 @@
-"""An image that changed is answered about as it was: features are kept by its name.
+"""A changed image is answered with its old content: image features are cached by name.
 
 Why
-    Features of an image are kept for later turns by its path or URL. A camera that writes one
-    file over, or a URL that shows another picture, gets the answer about the first one.
+    Image features are cached for later turns by the image's path or URL. If a camera overwrites
+    one file, or a URL returns another picture, the answer is about the first picture.
 How
-    The server keeps features by the pixels that it has read. ``stream_generate`` keeps those of
-    a file by its name, time and size, and none of an address, whose content is not known before
-    it was read.
+    The server caches features by the pixels that it has read. ``stream_generate`` caches those of
+    a file by its name, time and size, and none for a URL, whose content is unknown before it is
+    read.
 Upstream
-    Reported as mlx-vlm #1933. mlx-vlm 0.7.10 keeps features by pixels.
+    Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels.
 Retire when
-    No supported release keeps features by an image's name.
+    No supported release caches features by an image's name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def embedded(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """A request's embeddings, whose features are kept by its pixels."""
+    """A request's embeddings, with image features cached by its pixels."""
     kept = getattr(server, "vision_cache", None) is not None
     if kept and images is not None and raw_inputs.get("pixel_values") is not None:
         images = name_pixels(raw_inputs)
@@ -39,7 +39,7 @@ def embedded(
 
 
 def name_pixels(inputs: Mapping[str, Any]) -> str:
-    """A name for the images of a prompt: of all inputs but those that have a value a token."""
+    """A cache key for a prompt's images: a hash of all inputs except those with a value a token."""
     shape = getattr(inputs.get("input_ids"), "shape", None)
     digest = hashlib.sha256()
     for name in sorted(inputs):
@@ -50,7 +50,7 @@ def name_pixels(inputs: Mapping[str, Any]) -> str:
 
 
 def add(digest: Any, value: Any) -> None:
-    """Add an input to a hash: an array by its shape, dtype and bytes, parts one by one."""
+    """Add an input to a hash: an array by shape, dtype and bytes; a list part by part."""
     import mlx.core as mx
 
     if isinstance(value, (list, tuple)):
@@ -73,30 +73,30 @@ def streamed(
     vision_cache: Any = None,
     **kwargs: Any,
 ) -> Iterator[Any]:
-    """An answer piece by piece; features of files are kept by what the files are now."""
+    """An answer piece by piece; features of files are cached by the files' current state."""
     if vision_cache is not None:
         kwargs["vision_cache"] = ByState(vision_cache)
     return stream(*args, **kwargs)
 
 
 class ByState:
-    """A cache of features that tells a changed file from the one before."""
+    """A cache of features that distinguishes a changed file from its earlier content."""
 
     def __init__(self, features: Any):
         self.features = features
 
     def get(self, image: Any) -> Any:
-        """An image's features; None where none are known of what it is now."""
+        """An image's features; None if none are cached for its current state."""
         return None if is_remote(image) else self.features.get(name_state(image))
 
     def put(self, image: Any, features: Any) -> None:
-        """Keep an image's features, if it can be told later whether it has changed."""
+        """Cache an image's features, unless the image is remote, where a change is not seen."""
         if not is_remote(image):
             self.features.put(name_state(image), features)
 
 
 def name_state(image: Any) -> Any:
-    """A file's name with its time and size; what is no file as it is."""
+    """A file's name with its time, size and inode; anything but a file unchanged."""
     if isinstance(image, (list, tuple)):
         return [name_state(one) for one in image]
     if not isinstance(image, (str, os.PathLike)):
@@ -109,7 +109,7 @@ def name_state(image: Any) -> Any:
 
 
 def is_remote(image: Any) -> bool:
-    """Whether an image, or one of several, is read from an address."""
+    """Whether an image, or one of several, is a web URL."""
     if isinstance(image, (list, tuple)):
         return any(map(is_remote, image))
     return isinstance(image, str) and image[:8].lower().startswith(("http://", "https://"))
@@ -117,7 +117,7 @@ def is_remote(image: Any) -> bool:
 
 PATCH = Patch(
     id="vlm-vision-features",
-    summary="an image that changed is answered about as it was: features are kept by its name",
+    summary="a changed image is answered with its old content: features are cached by its name",
     targets=tuple(
         Target("mlx-vlm", module, name, around(wrapper))
         for module, name, wrapper in (

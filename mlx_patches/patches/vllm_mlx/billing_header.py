@@ -1,13 +1,13 @@
-"""A line of bookkeeping in the system prompt changes with each request: no prefix is found.
+"""A billing line in the system prompt changes with each request, so the prefix cache never hits.
 
 Why
-    A client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that is
-    another one each time. The prompt's tokens part there, and the prefix cache never hits.
-    Optional: it takes text out of the prompt.
+    A client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that
+    changes with each request. The tokens of any two prompts differ from there on, so the prefix
+    cache never hits. Optional: the patch removes text from the prompt.
 How
-    The line is left out of the system prompt.
+    The line is removed from the system prompt.
 Upstream
-    vllm-mlx 0.2.8 leaves it out.
+    vllm-mlx 0.2.8 removes it.
 Retire when
     vllm-mlx below 0.2.8 is no longer supported.
 """
@@ -23,7 +23,7 @@ _LINE = re.compile(r"(?im)^x-anthropic-billing-header:[^\n]*(?:\n|\Z)")
 
 
 def converted(convert: Any, request: Any) -> Any:
-    """The request in the other format, without the line."""
+    """Convert a request to the other format, without the line."""
     system = without_line(request.system)
     if system != request.system:
         request = request.model_copy(update={"system": system})
@@ -31,7 +31,7 @@ def converted(convert: Any, request: Any) -> Any:
 
 
 def without_line(system: Any) -> Any:
-    """A system prompt, a text or blocks of it, without the line; a block of it alone goes."""
+    """A system prompt, text or blocks, without the line; a block with nothing else is dropped."""
     if isinstance(system, str):
         return _LINE.sub("", system)
     if not isinstance(system, list):
@@ -48,7 +48,7 @@ def without_line(system: Any) -> Any:
 
 PATCH = Patch(
     id="vllm-billing-header",
-    summary="a client's billing line with a fresh hash keeps its prompts out of the prefix cache",
+    summary="a client's billing line changes with each request, so the prefix cache never hits",
     targets=(
         Target(
             "vllm-mlx",

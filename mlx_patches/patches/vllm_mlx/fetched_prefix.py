@@ -2,13 +2,13 @@
 
 Why
     A request is looked up in the prefix cache on the event loop's thread, where a hit is cut to
-    the shared prefix and not evaluated. MLX evaluates an array on the thread that made it, so the
-    generation thread raises "There is no Stream(gpu, 0) in current thread". The host recovers by
-    stepping on the event loop from then on: no request is answered while a prompt is read, and
-    two threads work on the same arrays. One start in about twenty then gives wrong answers, or
-    dies.
+    the shared prefix but not evaluated. MLX evaluates an array on the thread that made it, so the
+    generation thread raises "There is no Stream(gpu, 0) in current thread". From then on the host
+    runs its steps on the event loop: no request is answered while a prompt is processed, and two
+    threads use the same arrays. About one start in twenty then produces wrong answers, or crashes.
 How
-    What a hit returns is evaluated where it was made. These are views: nothing is copied.
+    The caches of a hit are evaluated on the thread that made them. They are views: nothing is
+    copied.
 Upstream
     vllm-mlx 0.6.0 looks requests up on the generation thread (vllm-mlx 407 496 565).
 Retire when
@@ -25,7 +25,7 @@ from .stored_prefix import evaluate
 
 
 def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
-    """The caches of a prefix, evaluated, and the tokens that are left; or a miss."""
+    """The caches of a prefix, evaluated, and the tokens that are left to feed; or a miss."""
     found, rest = fetch(prefixes, tokens)
     evaluate(found or ())
     return found, rest

@@ -1,16 +1,15 @@
-"""vllm-mlx exchanges Gemma 4's attention for its own copy, which is not what mlx-vlm calls.
+"""vllm-mlx replaces Gemma 4's attention with a stale copy that does not fit mlx-vlm.
 
 Why
-    Before its first multimodal batch vllm-mlx replaces the whole of Gemma 4's
-    ``Attention.__call__`` by a copy of mlx-vlm 0.4.3's with one repair. Layers that share
-    another's keys and values are still rotated to the wrong positions in it, and from mlx-vlm
-    0.5.0 on the caller passes ``shared_kv`` and ``offset``, which it does not take: every
-    request fails.
+    Before its first multimodal batch, vllm-mlx replaces Gemma 4's ``Attention.__call__`` with a
+    copy of mlx-vlm 0.4.3's that has one fix. The copy still rotates layers that share another
+    layer's keys and values to wrong positions. From mlx-vlm 0.5.0 on, the caller passes
+    ``shared_kv`` and ``offset``, which the copy does not accept: every request fails.
 How
-    The host finds its work done, by the mark that it sets itself. What mlx-vlm's own attention
-    lacks, the patches of Gemma 4's row repair.
+    The host's replacing function does nothing, and reports that the attention is replaced. The
+    patches for Gemma 4 repair mlx-vlm's own attention.
 Upstream
-    vllm-mlx 0.4.0 copies mlx-vlm 0.5.0's.
+    vllm-mlx 0.4.0 copies the attention of mlx-vlm 0.5.0.
 Retire when
     vllm-mlx below 0.4.0 is no longer supported.
 """
@@ -23,13 +22,13 @@ from ...core.patch import Patch, Target, around
 
 
 def left_alone(replace: Any) -> bool:
-    """Nothing: mlx-vlm's own attention stays, and counts as replaced."""
+    """Leave mlx-vlm's own attention in place, and return True as if it was replaced."""
     return True
 
 
 PATCH = Patch(
     id="vllm-gemma4-attention",
-    summary="the host exchanges Gemma 4's attention for a stale copy: errors, or wrong rows",
+    summary="the host replaces Gemma 4's attention with a stale copy: errors, or wrong rows",
     targets=(
         Target(
             "vllm-mlx",

@@ -1,12 +1,12 @@
 """vllm-mlx has no parser for Gemma 4's reasoning: thoughts are part of the answer.
 
 Why
-    Gemma 4 thinks between ``<|channel>thought`` and ``<channel|>``, or up to
-    ``<|channel>response``. Up to 0.2.7 ``--reasoning-parser`` knows no such format. Optional: it
-    adds a name that a user has to choose.
+    Gemma 4 writes its thoughts between ``<|channel>thought`` and ``<channel|>``, or up to
+    ``<|channel>response``. Up to 0.2.7 ``--reasoning-parser`` has no parser for this format.
+    Optional: the patch adds a parser that a user has to choose by name.
 How
-    ``gemma4`` is one of the names, with a parser that is a function of the text so far; what it
-    streams is the difference between two of its results.
+    The patch adds a parser named ``gemma4``. It parses the whole text so far, and streams the
+    difference between two results.
 Upstream
     vllm-mlx 0.2.8 has a parser of this name.
 Retire when
@@ -27,7 +27,7 @@ THOUGHT, RESPONSE = "thought", "response"
 
 
 def split(text: str) -> tuple[str, str]:
-    """(reasoning, content) of an answer so far; a longer answer's begin with them."""
+    """(reasoning, content) of an answer so far; more text only appends to either."""
     outside, *channels = text.split(START)
     reasoning, content = "", outside.replace(END, "")
     for channel in channels:
@@ -43,7 +43,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def whole(text: str) -> tuple[str | None, str | None]:
-    """(reasoning, content) of a complete answer, None for an empty one."""
+    """(reasoning, content) of a complete answer; None for an empty part."""
     opened, closed = text.find(START), text.find(END)
     if closed >= 0 and not 0 <= opened < closed:  # the prompt opened the channel
         text = START + text
@@ -53,7 +53,7 @@ def whole(text: str) -> tuple[str | None, str | None]:
 
 @cache
 def parser() -> type:
-    """The parser as a class of the host's."""
+    """The parser class, derived from the host's base class."""
     base = importlib.import_module("vllm_mlx.reasoning.base")
 
     class Gemma4ChannelParser(base.ReasoningParser):  # type: ignore[misc, name-defined]
@@ -66,7 +66,7 @@ def parser() -> type:
         def extract_reasoning_streaming(
             self, previous_text: str, current_text: str, delta_text: str
         ) -> Any:
-            """What the newest text adds to both; None for nothing."""
+            """What the newest text adds to reasoning and content; None if nothing."""
             before, now = split(previous_text), split(current_text)
             reasoning, content = (
                 new[len(old) :] or None for old, new in zip(before, now, strict=True)
@@ -89,7 +89,7 @@ def found(get: Any, name: str) -> Any:
 
 
 def names(listed: Any) -> list[str]:
-    """All names, this one too."""
+    """The names of all parsers, with this one."""
     return list(dict.fromkeys([*listed(), NAME]))
 
 

@@ -1,16 +1,17 @@
-r"""A request with a regular expression in it is refused: its JSON has escapes that are none.
+r"""A request that contains a regular expression is refused: its JSON has invalid escapes.
 
 Why
     Some clients of ``/v1/messages`` send tool definitions with ``\s`` or ``\d`` in a string. JSON
     has no such escapes, and the host answers with an error. Optional: the fault is the client's.
 How
-    A body that does not parse for this reason is parsed with its lone backslashes doubled, where
-    the host's web framework parses it: the endpoints are bound to their routes already.
+    A body that fails to parse for this reason is parsed again with its lone backslashes doubled.
+    The patch does this in the host's web framework, because the endpoints are already bound to
+    their routes.
 Upstream
-    From vllm-mlx 0.2.8 on messages are mended, not the bodies whose tokens are counted; a
-    backslash that was escaped, as in ``\\d``, counts as a lone one there, and the request fails.
+    vllm-mlx 0.2.8 fixes the bodies of messages, but not of requests that count tokens; it also
+    treats an escaped backslash, as in ``\\d``, as a lone one, and then the request fails.
 Retire when
-    A supported release tells an escaped backslash from a lone one.
+    A supported release distinguishes an escaped backslash from a lone one.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 
 PATH = "/v1/messages"
-# An escape of JSON, or a backslash that is none.
+# A valid escape of JSON, or a lone backslash.
 _ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 
 
 async def parsed(parse: Any, request: Any) -> Any:
-    """A request's body."""
+    """A request's body; parsed again with lone backslashes doubled if they are the error."""
     try:
         return await parse(request)
     except json.JSONDecodeError as error:
@@ -43,7 +44,7 @@ def escaped(body: bytes) -> bytes:
 
 PATCH = Patch(
     id="vllm-json-escapes",
-    summary="a message with a backslash that JSON does not know is refused",
+    summary="a message with an invalid JSON escape, as in a regular expression, is refused",
     targets=(
         Target(
             "vllm-mlx",

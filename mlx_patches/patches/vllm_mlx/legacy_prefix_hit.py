@@ -1,16 +1,16 @@
-"""A prompt that vllm-mlx finds in its older prefix cache is answered from another context.
+"""A prompt that vllm-mlx finds in its older prefix cache is answered from a wrong context.
 
 Why
-    ``--no-memory-aware-cache`` takes the cache of earlier releases, which has the faults of its
-    successor: a hit that covers the whole prompt has the last token fed twice, and the stored
-    caches themselves are handed out. Whether a longer prompt's caches can be cut back is asked
-    of the first layer alone; a wrapped window behind it is cut all the same.
+    ``--no-memory-aware-cache`` selects the cache of earlier releases, which has the same defects
+    as its successor: after a hit that covers the whole prompt, the last token is fed twice, and
+    a hit returns the stored caches themselves. Only the first layer decides whether a longer
+    prompt's caches can be cut back; a wrapped window in a later layer is cut anyway.
 How
-    What a hit returns is treated as in ``prefix-hit``; every layer is asked.
+    The result of a hit is treated as in ``prefix-hit``; every layer must be trimmable.
 Upstream
-    vllm-mlx 0.6.0 asks every layer.
+    vllm-mlx 0.6.0 checks every layer.
 Retire when
-    No supported release has this cache, or a release leaves a token and copies.
+    No supported release has this cache, or a release leaves a token to feed and returns copies.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _BODY = tuple(f"PrefixCacheManager.{name}" for name in ("fetch_cache", "_can_tri
 
 
 def all_trimmable(can_trim: Any, prefixes: Any, prompt_cache: Sequence[Any]) -> bool:
-    """Whether every layer can give back its last tokens."""
+    """Whether the last tokens of every layer can be trimmed."""
     return bool(can_trim(prefixes, prompt_cache)) and all(map(trimmable, prompt_cache))
 
 
 PATCH = Patch(
     id="legacy-prefix-hit",
-    summary="a prompt found in the host's older prefix cache is answered from another context",
+    summary="a prompt found in the host's older prefix cache is answered from a wrong context",
     targets=tuple(
         Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), body=_BODY)
         for name, wrapper in zip(

@@ -1,12 +1,12 @@
-"""vllm-mlx 0.2.7 loads a model and throws it away: no server starts.
+"""vllm-mlx 0.2.7 loads a model and discards it: no server starts.
 
 Why
-    ``load_model_with_fallback`` ends without ``return`` after a load that succeeded. Its
-    callers unpack the result: "cannot unpack non-iterable NoneType object".
+    ``load_model_with_fallback`` has no ``return`` after a successful load. Its callers unpack the
+    result: "cannot unpack non-iterable NoneType object".
 How
-    Where it returns nothing, the model is loaded as it did it.
+    If it returns None, the model is loaded again with the same call of mlx-lm.
 Upstream
-    vllm-mlx 0.2.8 returns what it loaded.
+    vllm-mlx 0.2.8 returns the loaded model.
 Retire when
     vllm-mlx 0.2.7 is no longer supported.
 """
@@ -27,7 +27,7 @@ def loaded(
 
 
 def again(model_name: str, tokenizer_config: dict[str, Any] | None) -> Any:
-    """What mlx-lm loads."""
+    """Load the model and its tokenizer with mlx-lm."""
     import mlx_lm
 
     return mlx_lm.load(model_name, tokenizer_config=tokenizer_config or {})
@@ -35,7 +35,7 @@ def again(model_name: str, tokenizer_config: dict[str, Any] | None) -> Any:
 
 PATCH = Patch(
     id="vllm-loaded-model",
-    summary="the host throws the loaded model away, and does not start",
+    summary="the host discards the loaded model, and does not start",
     targets=(
         Target(
             "vllm-mlx",

@@ -1,23 +1,22 @@
-"""A prefix that vllm-mlx finds in its paged cache is not the one that was computed.
+"""vllm-mlx finds wrong blocks in its paged prefix cache, or restores wrong states from them.
 
 Why
-    ``--use-paged-cache`` keeps a prompt's caches in blocks of 64 tokens. A block is found by
-    its own tokens, whatever stood before them (up to 0.2.7 by their low bytes alone), although
-    its keys and values depend on all of it. Blocks are cut along axis 2 of whatever a layer
-    keeps, or along axis 1 where that has three axes: a recurrent state or a rotating buffer,
-    which are no sequences of tokens, come back as something else, and a state of three axes
-    makes the layer, or the whole cache, unusable. A prompt that is found whole leaves no token
-    to process, so its last one is fed twice.
+    ``--use-paged-cache`` keeps a prompt's caches in blocks of 64 tokens. A block is found by its
+    own tokens (up to 0.2.7 by their low bytes alone), although its keys and values depend on all
+    tokens before it. Every layer's arrays are cut along axis 2, or along axis 1 if they have three
+    axes: a recurrent state or a rotating buffer, which are not sequences of tokens, is restored
+    wrongly, and a state with three axes makes the layer, or the whole cache, unusable. A prompt
+    that is found completely leaves no token to process, so its last token is fed twice.
 How
-    What is cut is a ``KVCache``, along the axis before the last, whatever the rank. What any
-    other cache holds is kept whole, as copies, with the last block of its sequence, and serves
-    only a prompt that begins with exactly that sequence. A block is found by everything up to
+    Only a ``KVCache`` is cut, along the axis before the last, whatever its rank. The content of
+    any other cache is stored whole, as copies, with the last block of its sequence, and is used
+    only for a prompt that begins with exactly that sequence. A block is found by all tokens up to
     its end, and at least one token is left to process.
 Upstream
     vllm-mlx 0.2.8 keeps recurrent states whole, and 0.2.9 finds the axis from the rank. In
     0.6.0 a block is still found by its own tokens.
 Retire when
-    A supported release finds blocks by what stood before them.
+    A supported release finds blocks by the tokens before them too.
 """
 
 from __future__ import annotations
@@ -36,8 +35,11 @@ INDEX = "_mlx_patches_blocks"
 
 
 class Index:
-    """Which block ends which prefix: the last that each block was stored for, so it is no
-    larger than the host's pool of blocks."""
+    """Finds the block that ends a prefix.
+
+    A block has one prefix, the last that it was stored for, so the index is never larger than the
+    host's pool of blocks.
+    """
 
     def __init__(self) -> None:
         self._blocks: dict[int, dict[bytes, int]] = {}  # by the prefix's length, then its key
@@ -47,7 +49,7 @@ class Index:
         return len(self._prefixes)
 
     def add(self, block_id: int, end: int, key: bytes) -> None:
-        """Note the block of the prefix of ``end`` tokens; forget what it was of before."""
+        """Record the block that ends a prefix of ``end`` tokens; forget its earlier prefix."""
         self.forget(block_id)
         before = self._blocks.get(end, {}).get(key)
         if before is not None:
@@ -69,12 +71,12 @@ class Index:
         return sorted(self._blocks)
 
     def find(self, end: int, key: bytes) -> int | None:
-        """The id of the block that ends a prefix."""
+        """The id of the block that ends a prefix of ``end`` tokens; None if there is none."""
         return self._blocks[end].get(key)
 
 
 class Layers(list[Any]):
-    """What the scheduler extracted, a dict a layer, and the tokens that it is of."""
+    """The layers that the scheduler extracted, a dict each, and the tokens in their caches."""
 
     def __init__(self, layers: Sequence[Any], tokens: Sequence[int]):
         super().__init__(layers)
@@ -83,7 +85,7 @@ class Layers(list[Any]):
 
 
 class Keys:
-    """The keys of a sequence's beginnings, to be asked for in rising order."""
+    """The keys of a sequence's prefixes, to be computed in order of rising length."""
 
     def __init__(self, tokens: Sequence[int]):
         self._tokens = tokens
@@ -99,7 +101,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Some tokens of a ``KVCache``, of the shape (..., tokens, head_dim)."""
+    """Some tokens of a ``KVCache``; keys and values are (..., tokens, head_dim)."""
 
     kind: type
     keys: Any
@@ -108,7 +110,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """All that another cache holds."""
+    """The whole content of a cache of another class."""
 
     kind: type
     state: Any
@@ -117,9 +119,9 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a block holds: the tokens from ``start`` to ``end`` of the prefix that has this key.
+    """A block's content: the tokens from ``start`` to ``end`` of the prefix with this key.
 
-    ``layers`` has None for a cache that cannot be restored as it was at the piece's end.
+    ``layers`` has None for a cache whose state at the piece's end is not stored.
     """
 
     key: bytes
@@ -135,19 +137,19 @@ class Piece:
 
     @property
     def is_end(self) -> bool:
-        """Whether a prompt's caches can be restored as they were at the piece's end."""
+        """Whether all caches can be restored to their state at the piece's end."""
         return None not in self.layers
 
     @property
     def has_whole(self) -> bool:
-        """Whether a cache in it serves this very prefix alone."""
+        """Whether a layer's content can be used only for exactly this prefix."""
         return any(isinstance(layer, Whole) for layer in self.layers)
 
 
 def stored(
     store: Any, cache: Any, request_id: str, tokens: Sequence[int], cache_data: Sequence[Any]
 ) -> Any:
-    """The table of a sequence's blocks, each findable by its prefix; None without any."""
+    """Store a sequence in blocks that are found by prefix; returns its table, or None."""
     if not cache_data or not all(isinstance(layer, dict) for layer in cache_data):
         return store(cache, request_id, tokens, cache_data)
     length = held(cache_data)
@@ -165,7 +167,7 @@ def stored(
 
 
 def held(layers: Sequence[dict[str, Any]]) -> int | None:
-    """The number of tokens in the caches, by those that can be cut; None where none says."""
+    """The number of tokens in the caches that can be cut; None if none can, or they differ."""
     lengths = {layer["state"][0].shape[-2] for layer in layers if is_sequence(layer)}
     return lengths.pop() if len(lengths) == 1 else None
 
@@ -179,7 +181,7 @@ def is_sequence(layer: dict[str, Any]) -> bool:
 
 
 def cut(extract: Any, cache: Any, cache_data: Any, start_idx: int, end_idx: int, *rest: Any) -> Any:
-    """What a block of these tokens holds."""
+    """The content of a block with the tokens from ``start_idx`` to ``end_idx``."""
     if not isinstance(cache_data, Layers):
         return extract(cache, cache_data, start_idx, end_idx, *rest)
     last = end_idx == len(cache_data.tokens)
@@ -188,7 +190,7 @@ def cut(extract: Any, cache: Any, cache_data: Any, start_idx: int, end_idx: int,
 
 
 def part(layer: dict[str, Any], start: int, end: int, last: bool) -> Span | Whole | None:
-    """What a block holds of a layer."""
+    """A layer's part of a block; None if it is stored only with the last block."""
     kind = layer.get("class_ref") or named(layer.get("class_name"))
     if is_sequence(layer):
         keys, values = (side[..., start:end, :] for side in layer["state"][:2])
@@ -197,7 +199,7 @@ def part(layer: dict[str, Any], start: int, end: int, last: bool) -> Span | Whol
 
 
 def named(name: str | None) -> type:
-    """The cache class of this name, all that 0.2.5 notes; a plain one where a layer says none."""
+    """The cache class of this name, as vllm-mlx 0.2.5 stores it; ``KVCache`` by default."""
     from mlx_lm.models import cache
 
     kind: type = getattr(cache, name or "", cache.KVCache)
@@ -205,7 +207,7 @@ def named(name: str | None) -> type:
 
 
 def fetched(fetch: Any, cache: Any, request_id: str, tokens: Sequence[int]) -> Any:
-    """The table of the longest stored prefix that leaves a token, and the tokens left."""
+    """The table of the longest stored prefix that leaves a token, and the remaining tokens."""
     if INDEX not in vars(cache):
         return fetch(cache, request_id, tokens)
     blocks = longest(cache, tokens)
@@ -223,7 +225,7 @@ def fetched(fetch: Any, cache: Any, request_id: str, tokens: Sequence[int]) -> A
 
 
 def longest(cache: Any, tokens: Sequence[int]) -> list[Any]:
-    """The blocks of the longest prefix that was stored, short of the whole; maybe none."""
+    """The blocks of the longest stored prefix that leaves a token; empty if there is none."""
     chains: dict[int, list[Any]] = {0: []}
     best: list[Any] = []
     for block in candidates(cache, tokens):
@@ -235,7 +237,7 @@ def longest(cache: Any, tokens: Sequence[int]) -> list[Any]:
 
 
 def candidates(cache: Any, tokens: Sequence[int]) -> Iterator[Any]:
-    """The blocks that end a prefix of the tokens, short of the whole, by its length."""
+    """The blocks that end a prefix of the tokens that leaves a token, the shortest first."""
     index: Index = vars(cache)[INDEX]
     blocks, keys = cache.paged_cache.allocated_blocks, Keys(tokens)
     for end in index.ends():
@@ -244,19 +246,19 @@ def candidates(cache: Any, tokens: Sequence[int]) -> Iterator[Any]:
         key = keys.upto(end)
         block = blocks.get(index.find(end, key))
         piece = piece_of(block)
-        # A block may have been given to another sequence since.
+        # The host may have reused the block for another sequence.
         if piece and piece.key == key and piece.end - piece.start == block.token_count:
             yield block
 
 
 def piece_of(block: Any) -> Piece | None:
-    """What a block holds, where it was stored by us."""
+    """A block's content, if this patch has stored it."""
     data = getattr(block, "cache_data", None)
     return data if isinstance(data, Piece) else None
 
 
 def restored(restore: Any, cache: Any, block_table: Any) -> Any:
-    """The caches of a table's blocks; None where they are not all there."""
+    """Restore the caches of a table's blocks; None if a block is missing."""
     blocks = cache.paged_cache.allocated_blocks
     ids = block_table.block_ids if block_table else []
     pieces = [piece_of(blocks.get(id_)) for id_ in ids]
@@ -269,7 +271,7 @@ def restored(restore: Any, cache: Any, block_table: Any) -> Any:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """A cache of the tokens that these parts of it hold."""
+    """Make a cache of a layer's parts."""
     import mlx.core as mx
 
     last = parts[-1]
@@ -283,7 +285,7 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 def found(find: Any, manager: Any, tokens: Sequence[int]) -> Any:
-    """A block of these tokens, unless it is one that a prefix is part of."""
+    """A block with these tokens; None if this patch has stored it, by its prefix."""
     block = find(manager, tokens)
     return None if piece_of(block) else block
 
@@ -297,7 +299,7 @@ _BODY = (
 
 PATCH = Patch(
     id="paged-prefix",
-    summary="a prefix found in the host's paged cache is another one, or another layer's state",
+    summary="the host's paged cache returns another prefix's blocks, or restores wrong states",
     targets=(
         *(
             Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), body=_BODY)

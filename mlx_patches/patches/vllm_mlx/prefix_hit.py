@@ -1,18 +1,18 @@
-"""A prompt that vllm-mlx finds in its prefix cache is answered from another context.
+"""A prompt that vllm-mlx finds in its prefix cache is answered from a wrong context.
 
 Why
     A hit that covers the whole prompt leaves no token to process, so the scheduler feeds the
-    last one again: it stands in the cache twice. A hit also hands out the stored caches
-    themselves, and a buffer with room at its end is written in place: the next request with the
-    same prefix reads what the first one generated. A sliding-window cache that has wrapped is
-    cut back over tokens that it has dropped, which then count as zeros; up to 0.2.7 one that is
-    cut back comes out as a plain cache without a window.
+    last one again: it is in the cache twice. A hit also returns the stored caches themselves, and
+    a buffer with room at its end is written in place: the next request with the same prefix reads
+    tokens that the first one generated. A sliding-window cache that has wrapped is cut back over
+    tokens that it has dropped, which are then read as zeros; up to 0.2.7 cutting it back returns a
+    plain cache without a window.
 How
-    What a hit returns is checked against the number of tokens that it claims to hold, cut back
-    to leave the last token of the prompt to process, and owned by the request: its arrays are
-    handles of their own. What cannot be cut back exactly is a miss.
+    The caches of a hit are checked against the number of tokens that they should hold, cut back
+    to leave the prompt's last token to process, and copied for the request with new array
+    objects. If they cannot be cut back exactly, the hit is treated as a miss.
 Upstream
-    vllm-mlx 0.5.0 forgets a hit that covers the whole prompt and prefills.
+    vllm-mlx 0.5.0 discards a hit that covers the whole prompt, and processes the prompt.
 Retire when
     vllm-mlx below 0.5.0 is no longer supported.
 """
@@ -26,12 +26,12 @@ from typing import Any
 from ...core.patch import Patch, Target, around
 
 MODULE = "vllm_mlx.memory_cache"
-# Set on a cache that lacks tokens which its offset counts.
+# Attribute that marks a cache which lacks tokens that its offset counts.
 HOLED = "_mlx_patches_holed"
 
 
 def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
-    """The caches of a prefix and the tokens that are left, at least one; or a miss."""
+    """The caches of a prefix and the tokens that are left to feed, at least one; or a miss."""
     found, rest = fetch(prefixes, tokens)
     if not found or not any(map(is_cache, found)):
         return found, rest
@@ -45,12 +45,12 @@ def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
 
 
 def is_cache(layer: Any) -> bool:
-    """Whether it is a cache at all; the host also keeps books without any."""
+    """Whether a layer is a cache; the host also stores entries without caches."""
     return any(hasattr(layer, name) for name in ("offset", "state", "caches"))
 
 
 def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
-    """The request's own copies of these caches, of the first ``length`` tokens; else None."""
+    """Copies of caches for a request, cut to ``length`` tokens; None if they cannot be cut."""
     layers = [layer for cache in caches for layer in getattr(cache, "caches", (cache,))]
     lengths = {int(layer.offset) for layer in layers if hasattr(layer, "offset")}
     if len(lengths) != 1 or any(hasattr(layer, HOLED) for layer in layers):
@@ -62,13 +62,13 @@ def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
 
 
 def trimmable(layer: Any) -> bool:
-    """Whether a cache can give back its last tokens exactly; asked as the host asks."""
+    """Whether a cache's last tokens can be cut off exactly, by the same check as the host's."""
     said = getattr(layer, "is_trimmable", hasattr(layer, "trim"))
     return bool(said() if callable(said) else said)
 
 
 def owned(cache: Any, excess: int) -> Any:
-    """A copy that shares no array object with the cache, less its last ``excess`` tokens."""
+    """A copy of a cache with its own array objects, without its last ``excess`` tokens."""
     taken = copy.copy(cache)
     if hasattr(cache, "caches"):
         taken.caches = type(cache.caches)(owned(layer, excess) for layer in cache.caches)
@@ -82,14 +82,14 @@ def owned(cache: Any, excess: int) -> Any:
 
 
 def handles(value: Any) -> Any:
-    """The same arrays as objects of their own: writing into one leaves the other."""
+    """The same arrays as new array objects: an in-place write to one does not change the other."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(handles, value))
     return copy.copy(value)
 
 
 def cut_back(trim: Any, cache: Sequence[Any], trim_by: int) -> Any:
-    """What the host cuts back; a wrapped window without its oldest tokens is marked."""
+    """Cut caches back as the host does, and mark wrapped windows that lack their oldest tokens."""
     return [
         cut_layer(layer, cut, trim_by)
         for layer, cut in zip(cache, trim(cache, trim_by), strict=True)
@@ -97,7 +97,7 @@ def cut_back(trim: Any, cache: Sequence[Any], trim_by: int) -> Any:
 
 
 def cut_layer(layer: Any, cut: Any, trim_by: int) -> Any:
-    """A layer as the host cut it, of its own class; marked where it has lost tokens."""
+    """A layer that the host has cut, of its original class; marked if it lacks tokens."""
     other = type(cut) is not type(layer)
     if other and trimmable(layer):
         return owned(layer, trim_by)
@@ -108,7 +108,7 @@ def cut_layer(layer: Any, cut: Any, trim_by: int) -> Any:
 
 
 def dequantized(restore: Any, cache: Sequence[Any]) -> Any:
-    """The host's own layers again, marked where they were."""
+    """Dequantize caches as the host does, and keep their marks."""
     restored = restore(cache)
     for layer, own in zip(cache, restored, strict=True):
         if hasattr(layer, HOLED):
@@ -118,7 +118,7 @@ def dequantized(restore: Any, cache: Sequence[Any]) -> Any:
 
 PATCH = Patch(
     id="prefix-hit",
-    summary="a prompt found in the prefix cache is answered from another context",
+    summary="a prompt found in the prefix cache is answered from a wrong context",
     targets=(
         Target("vllm-mlx", MODULE, "MemoryAwarePrefixCache.fetch", around(fetched)),
         Target(

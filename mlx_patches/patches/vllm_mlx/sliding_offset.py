@@ -1,12 +1,12 @@
-"""vllm-mlx forgets where a multimodal prompt ends that is longer than a sliding window.
+"""vllm-mlx loses the position after a multimodal prompt that is longer than a sliding window.
 
 Why
     Before the rows' caches are merged, and when one comes from the prefix cache, the multimodal
-    batch generator sets a rotating cache's ``offset`` to its window's length. The offset is
-    the position of the next token: from there on sliding layers rotate keys and queries to
-    other positions than those that the window holds.
+    batch generator sets a rotating cache's ``offset`` to its window's length. The offset is the
+    position of the next token: sliding layers then rotate new keys and queries to positions that
+    do not continue those in the window.
 How
-    A window that is full keeps its offset.
+    A full window keeps its offset.
 Upstream
     vllm-mlx 0.5.0 keeps it.
 Retire when
@@ -22,7 +22,7 @@ from ...core.patch import Patch, Target, around
 
 
 def trimmed(trim: Any, cache_list: Sequence[Any]) -> Any:
-    """The caches cut to their windows."""
+    """Cut caches to their windows; a full window keeps its offset."""
     offsets = [getattr(layer, "offset", None) for layer in cache_list]
     result = trim(cache_list)
     for layer, offset in zip(cache_list, offsets, strict=True):
@@ -32,14 +32,14 @@ def trimmed(trim: Any, cache_list: Sequence[Any]) -> Any:
 
 
 def is_full(layer: Any) -> bool:
-    """Whether a cache is a window without a free place."""
+    """Whether a cache is a sliding window without a free slot."""
     keys = getattr(layer, "keys", None)
     return keys is not None and hasattr(layer, "max_size") and keys.shape[2] == layer.max_size
 
 
 PATCH = Patch(
     id="vllm-sliding-offset",
-    summary="a multimodal prompt longer than a sliding window is continued at other positions",
+    summary="a multimodal prompt longer than a sliding window is continued at wrong positions",
     targets=(
         Target(
             "vllm-mlx",

@@ -1,15 +1,15 @@
-"""vllm-mlx refuses a batch of a multimodal model whose first layer is a sliding one.
+"""vllm-mlx refuses a batch of a multimodal model whose first layer is a sliding-window layer.
 
 Why
-    Before it merges the rows' caches, the multimodal batch generator wants the first layer's to
-    be a ``KVCache``, to keep quantized ones out. A ``RotatingKVCache`` is a sibling, not a
-    subclass: every request to a Gemma fails. One that held a longer prompt than its window
-    could not be merged either.
+    Before it merges the rows' caches, the multimodal batch generator requires the first layer's
+    cache to be a ``KVCache``, to exclude quantized ones. ``RotatingKVCache`` is not a subclass of
+    it: every request to a Gemma model fails. A rotating cache that holds more tokens than its
+    window could not be merged either.
 How
-    After a row's forward pass its rotating caches count as ``KVCache`` too, and are cut to
-    their window. What they do stays their own class's.
+    After a row's forward pass, its rotating caches are cut to their windows, and get a class that
+    is a subclass of ``KVCache`` too, with the methods of ``RotatingKVCache``.
 Upstream
-    vllm-mlx 0.2.8 takes both classes.
+    vllm-mlx 0.2.8 accepts both classes.
 Retire when
     vllm-mlx below 0.2.8 is no longer supported.
 """
@@ -25,7 +25,7 @@ from ..caches.rotating import cut_to_window
 
 
 def encoded(encode: Any, generator: Any, request: Any, cache: Any = None) -> Any:
-    """A row's logits; its caches can be merged."""
+    """A row's logits; its caches are changed so that they can be merged."""
     logits = encode(generator, request, cache=cache)
     if cache:
         cache[:] = welcome(cache)
@@ -47,7 +47,7 @@ def welcome(caches: Sequence[Any]) -> list[Any]:
 
 @cache
 def windowed() -> type:
-    """A rotating cache that is a ``KVCache`` by name alone."""
+    """A rotating cache class that ``isinstance`` accepts as a ``KVCache``."""
     from mlx_lm.models.cache import KVCache, RotatingKVCache
 
     return type("RotatingKVCache", (RotatingKVCache, KVCache), {})
@@ -55,7 +55,7 @@ def windowed() -> type:
 
 PATCH = Patch(
     id="vllm-sliding-vlm",
-    summary="a multimodal model whose first layer is a sliding one is refused",
+    summary="a multimodal model whose first layer is a sliding-window layer is refused",
     targets=(
         Target(
             "vllm-mlx",

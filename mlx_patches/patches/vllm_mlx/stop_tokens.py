@@ -1,13 +1,13 @@
-"""A multimodal turn does not end: vllm-mlx asks the tokenizer alone for its stop tokens.
+"""A multimodal turn does not end: vllm-mlx ignores stop tokens in the model's folder.
 
 Why
-    The multimodal scheduler takes the tokenizer's own stop token, and from 0.2.8 on those of
-    ``generation_config.json``. Gemma 4 ends a turn with 106, which is in that file alone;
-    others name theirs in ``config.json``, maybe under ``text_config``.
+    The multimodal scheduler uses only the tokenizer's stop token, and from 0.2.8 on also those in
+    ``generation_config.json``. Gemma 4 ends a turn with 106, which is only in that file; other
+    models name theirs in ``config.json``, some under ``text_config``.
 How
-    Stop tokens are those that the host finds and all that the model's folder names.
+    The stop tokens are those that the host finds and all that the model's folder names.
 Upstream
-    vllm-mlx 0.2.8 reads ``generation_config.json``, a later one ``config.json`` too.
+    vllm-mlx 0.2.8 reads ``generation_config.json``, a later release ``config.json`` too.
 Retire when
     No supported release drops an id of the folder.
 """
@@ -22,13 +22,13 @@ from ..loading.extra_eos import folder_ids
 
 
 def stop_tokens(find: Any, scheduler: Any) -> set[int]:
-    """The host's stop tokens and the folder's."""
+    """The stop tokens of the host and of the model's folder."""
     folder = folder_of(scheduler.processor)
     return {*find(scheduler), *(folder_ids(folder) if folder else ())}
 
 
 def folder_of(processor: Any) -> Path | None:
-    """Where a processor's tokenizer was loaded from, if that is a folder."""
+    """The folder that a processor's tokenizer was loaded from; None if it is not a folder."""
     name = getattr(getattr(processor, "tokenizer", processor), "name_or_path", None)
     folder = Path(name) if name else None
     return folder if folder and folder.is_dir() else None
@@ -36,7 +36,7 @@ def folder_of(processor: Any) -> Path | None:
 
 PATCH = Patch(
     id="vllm-stop-tokens",
-    summary="a multimodal turn does not end: the host drops stop tokens of the model's folder",
+    summary="a multimodal turn does not end: the host ignores stop tokens in the model's folder",
     targets=(
         Target(
             "vllm-mlx",

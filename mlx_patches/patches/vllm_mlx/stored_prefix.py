@@ -1,12 +1,13 @@
 """vllm-mlx's prefix cache keeps whole batches alive, until the process is out of memory.
 
 Why
-    What it stores are views of the running batch's arrays: an entry of one request holds the keys
-    and values of all, and whatever graph they came from. Recurrent states are stored as the
-    objects that the batch goes on with, and count as zero bytes, so that nothing is evicted.
+    The cache stores views of the running batch's arrays: an entry of one request keeps the keys
+    and values of all requests alive, with the graph that computes them. Recurrent states are
+    stored as the objects that the batch continues to use, and are counted as zero bytes, so
+    nothing is evicted.
 How
-    An entry gets evaluated copies of its own part as soon as it is stored, and counts what they
-    take; what no longer fits is evicted as the release does.
+    As soon as an entry is stored, its arrays are replaced by evaluated copies of its own part, and
+    their size is counted; the oldest entries are evicted by the release's own method.
 Upstream
     vllm-mlx 0.5.0 (vllm-mlx 641 642).
 Retire when
@@ -26,7 +27,7 @@ from ...core.patch import Patch, Target, around
 def stored(
     store: Callable[..., Any], prefixes: Any, tokens: Sequence[int], *args: Any, **kwargs: Any
 ) -> Any:
-    """Whether the caches of these tokens are kept."""
+    """Store the caches of these tokens; returns whether they are in the prefix cache now."""
     key = tuple(tokens)
     with getattr(prefixes, "_memory_lock", None) or nullcontext():
         before = prefixes._entries.get(key)
@@ -40,21 +41,21 @@ def stored(
 
 
 def detached(layers: Sequence[Any]) -> list[Any]:
-    """Evaluated copies of caches, which share nothing with anything else."""
+    """Evaluated copies of caches that share no memory with other arrays."""
     copies = [copied(layer) for layer in layers]
     evaluate(copies)
     return copies
 
 
 def evaluate(layers: Sequence[Any]) -> None:
-    """Evaluate every array of some caches."""
+    """Evaluate every array in some caches."""
     import mlx.core as mx
 
     mx.eval([array for layer in layers for array in arrays_of(layer)])
 
 
 def count(prefixes: Any, entry: Any) -> None:
-    """Take an entry for as large as it is, and evict the oldest while there is too much."""
+    """Count an entry's real size, and evict the oldest entries until all fit in memory."""
     size = sum(array.nbytes for layer in entry.cache for array in arrays_of(layer))
     prefixes._current_memory += size - entry.memory_bytes
     entry.memory_bytes = size
@@ -64,11 +65,11 @@ def count(prefixes: Any, entry: Any) -> None:
 
 
 def copied(value: Any) -> Any:
-    """A copy of a cache or of a part of it; its arrays are new ones, not yet evaluated."""
+    """A copy of a cache or of a part of it; its arrays are new, not yet evaluated."""
     import mlx.core as mx
 
     if isinstance(value, mx.array):
-        # Not plus zero, which makes 0.0 of -0.0; ``mx.contiguous`` may leave a view.
+        # ``value + 0`` would turn -0.0 into 0.0; ``mx.contiguous`` may return a view.
         return (value * 1).astype(value.dtype)
     if isinstance(value, dict):
         return type(value)((name, copied(part)) for name, part in value.items())
@@ -84,7 +85,7 @@ def copied(value: Any) -> Any:
 
 
 def arrays_of(value: Any) -> Iterator[Any]:
-    """Every array of a cache."""
+    """Every array in a cache."""
     import mlx.core as mx
 
     if isinstance(value, mx.array):
@@ -102,7 +103,7 @@ def arrays_of(value: Any) -> Iterator[Any]:
 
 
 def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object of caches holds under which name; nothing of other kinds of objects."""
+    """The attributes of a cache, as (name, value); none for any other object."""
     if not any(hasattr(value, name) for name in ("keys", "state", "caches")):
         return
     yield from vars(value).items() if hasattr(value, "__dict__") else ()
@@ -115,7 +116,7 @@ def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 PATCH = Patch(
     id="vllm-stored-prefix",
-    summary="vllm-mlx's prefix cache keeps whole batches alive, until memory is out",
+    summary="vllm-mlx's prefix cache keeps whole batches alive, until memory runs out",
     targets=(
         Target("vllm-mlx", "vllm_mlx.memory_cache", "MemoryAwarePrefixCache.store", around(stored)),
     ),

@@ -1,4 +1,4 @@
-"""AFM 7: the layers that reuse keys rotate their queries from each row's offset on."""
+"""AFM 7: layers that reuse keys rotate their queries from each row's own offset on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .offsets import RowOffset, RowRope, put_argument, put_layers
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """Reusing layers that know the rows' offsets: they are given keys, and no cache."""
+    """Give the rows' offsets to the layers that reuse keys: they get keys, but no cache."""
     put_layers(
         bound,
         "kv_reuse_layers",
@@ -31,7 +31,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def with_pair(cache: Any) -> Any:
-    """A view of a cache whose state is the keys and the values, as a row's alone is."""
+    """A view of a batch's cache whose ``state`` is (keys, values), like that of a single row's."""
     return _view()(cache)
 
 

@@ -1,4 +1,4 @@
-"""Cohere Compass: positions of text through the model's own argument."""
+"""Cohere Compass: text gets position ids through the model's own argument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from .offsets import REFUSED, RowOffset, given_deltas, is_text, put_argument, st
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Position ids (rows, length), (3, rows, length) of M-RoPE; attention that takes all rows."""
+    """Add position ids (rows, length), or (3, rows, length) for M-RoPE; attend to all rows at once.
+
+    Returns:
+        ``REFUSED`` for a prompt that is not text alone.
+    """
     rows, length = shape
     import mlx.core as mx
 
@@ -35,9 +39,9 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def with_mask_alone(cache: Any, offset: int) -> Any:
-    """A view of a cache that tells of its padding by its mask alone.
+    """A view of a cache without ``left_padding``: only its mask shows the padding.
 
-    By ``left_padding`` the attention cuts each row out, with two device reads a layer.
+    With ``left_padding``, the attention slices out each row, with two device reads a layer.
     """
     return _view()(cache, offset)
 

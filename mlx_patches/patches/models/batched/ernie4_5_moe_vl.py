@@ -1,4 +1,4 @@
-"""Ernie 4.5 VL: positions of text through the model's own argument."""
+"""Ernie 4.5 VL: text gets position ids through the model's own argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from .offsets import (
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Position ids (rows, length, 3), the batch's own mask, and caches that give a number."""
+    """Set position ids (rows, length, 3), the batch's mask, and caches whose offset is a number.
+
+    Returns:
+        ``REFUSED`` for a prompt that is not text alone.
+    """
     rows, length = shape
     import mlx.core as mx
 

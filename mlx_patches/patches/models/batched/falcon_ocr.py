@@ -1,4 +1,4 @@
-"""Falcon OCR: a decode step is right by itself from mlx-vlm 0.5.0 on."""
+"""Falcon OCR: from mlx-vlm 0.5.0 on, the release's own decode steps are right."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .offsets import REFUSED, RowOffset
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Nothing: the release counts a step's positions by row.
+    """Leave a decode step to the release, which computes its positions by row; refuse a prompt.
 
-    Older releases keep one row's delta, and have tables for positions that all rows share.
+    Older releases, refused too, keep one row's delta and tables of positions that all rows share.
     """
     return None if shape[1] == 1 and hasattr(bound.args[0], "_rope_deltas") else REFUSED

@@ -1,4 +1,4 @@
-"""Hunyuan VL: text is rotated by the tables of each row's own positions."""
+"""Hunyuan VL: text is rotated by each row's own positions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ...parts import with_parts
 from ..row_calls import find_argument
 from .offsets import REFUSED, RowOffset, is_text, put_argument, put_mask, put_model
 
-# The table of rotations is made again when it is too short, and then as long as these tokens.
+# A table of rotations is made anew when it is too short; lengths are multiples of this.
 _STEP = 256
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Text takes the way of a prompt's beginning, with the positions that the model keeps of one.
+    """Run text through the model's code for the start of a prompt, with each row's position ids.
 
-    The way of what follows has one table for all rows. Where all axes have one position, both ways
-    rotate alike.
+    That code reads the position ids cached on the model; the code for later tokens has one table
+    for all rows. Text has the same position on all axes, so both rotate it alike.
     """
     rows, length = shape
     model = bound.args[0]
@@ -55,7 +55,7 @@ class LongTable:
 
 
 def as_prompt(cache: Any) -> Any:
-    """A view of a cache as one that has been fed nothing."""
+    """A view of a cache that looks as if it was fed nothing."""
     return _view()(cache)
 
 

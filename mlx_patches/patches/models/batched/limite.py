@@ -15,7 +15,7 @@ MODULE = "mlx_vlm.models.limite.language"
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """Attention that knows the rows' offsets; the model itself asks for a plain number."""
+    """Set attention that knows the rows' offsets; the model itself reads a plain number."""
     layers = [
         with_parts(layer, self_attn=Attention(layer.self_attn, offset, shape[1]))
         for layer in bound.args[0].model.layers
@@ -32,7 +32,7 @@ class Attention:
         self.attention, self.offset = with_parts(attention, rotary=rotary), offset
 
     def __call__(self, x: Any, values: Any, positions: Any, cache: Any = None) -> Any:
-        """The attention's output (rows, length, width), for the arguments of the release's own."""
+        """Take the arguments of the release's attention; returns its (rows, length, width)."""
         return self.attention(x, values, positions, with_offset(cache, self.offset))
 
 
@@ -43,14 +43,14 @@ class Rotary:
         self.rotary, self.own = rotary, offset.positions(length).reshape(-1)
 
     def __call__(self, q: Any, k: Any, positions: Any) -> Any:
-        """Queries and keys (tokens of all rows, heads, width), rotated; not by ``positions``."""
+        """Rotate queries and keys (tokens of all rows, heads, width); ``positions`` is ignored."""
         return self.rotary(q, k, self.own)
 
 
 def masked(
     call: Callable[..., Any], length: int, offset: Any, window: int | None, dtype: Any
 ) -> Any:
-    """What is added to the scores: (length, keys), or (rows, 1, length, keys) of a batch."""
+    """The mask added to the scores: (length, keys), or (rows, 1, length, keys) for a batch."""
     if not isinstance(offset, RowOffset):
         return call(length, offset, window, dtype)
     return offset.once(mask_rows, call, length, window, dtype)
@@ -59,9 +59,9 @@ def masked(
 def mask_rows(
     offset: RowOffset, call: Callable[..., Any], length: int, window: int | None, dtype: Any
 ) -> Any:
-    """The release's mask of the batch's columns, of which no row sees its padding.
+    """The release's mask over the batch's columns, with each row's padding hidden from its tokens.
 
-    The padding's own queries see what they would without: a query that sees nothing is no number.
+    Queries at padding keep the release's mask: a query that attends to nothing is NaN.
     """
     import mlx.core as mx
 

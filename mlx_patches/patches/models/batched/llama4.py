@@ -1,4 +1,4 @@
-"""Llama 4: chunks of attention, and the scale that grows with the position, by row."""
+"""Llama 4: attention chunks and position-dependent scales by row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .offsets import RowOffset, RowRope, put_mask, put_model, put_views
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """The batch's own mask, and a decoder that knows the rows' offsets."""
+    """Set the batch's mask, and a decoder that knows the rows' offsets."""
     put_mask(bound, shape[1])
     model = bound.args[0]
     layers = [
@@ -29,7 +29,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def by_row(attention: Any, offset: RowOffset, length: int) -> Any:
-    """An attention that rotates, or scales, by each row's own positions."""
+    """Attention that rotates, or scales, by each row's own positions."""
     if attention.use_rope:
         return with_parts(attention, rope=RowRope(attention.rope, offset.rows))
     if not attention.attn_temperature_tuning:
@@ -40,13 +40,14 @@ def by_row(attention: Any, offset: RowOffset, length: int) -> Any:
 
 
 def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset: int = 0) -> Any:
-    """Which keys are in a query's chunk: (rows, 1, length, keys).
+    """Which keys are in a query's chunk, and not after the query: (rows, 1, length, keys).
 
     Args:
-        rows: the batch's.
-        length: of the piece that is fed.
-        chunk: of how many positions each is.
-        start: of the first key, 0 in a batch; ``offset``, the batch's number. Not looked at.
+        rows: the offsets of the batch's rows.
+        length: the number of tokens that are fed.
+        chunk: the number of positions in a chunk.
+        start: the first key's position, ignored: it is 0 in a batch.
+        offset: the release's number for the batch, ignored.
     """
     import mlx.core as mx
 
@@ -54,25 +55,25 @@ def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset
     keys = (rows.rows - columns)[:, None] + mx.arange(columns + length)
     queries = keys[:, columns:, None]
     keys = keys[:, None]
-    # Padding has positions below 0, and sees itself: a query that sees nothing is no number.
+    # Padding has negative positions, and attends to itself: attending to nothing yields NaN.
     together = (keys // chunk == queries // chunk) & ((keys < 0) == (queries < 0))
     return (together & (keys <= queries))[:, None]
 
 
 class Scaled:
-    """A projection of queries, scaled by position (rows, length, 1)."""
+    """A projection of queries, scaled by their positions' scales (rows, length, 1)."""
 
     def __init__(self, project: Callable[[Any], Any], scales: Any):
         self.project, self.scales = project, scales
 
     def __call__(self, x: Any) -> Any:
-        """The queries (rows, length, width)."""
+        """Return the queries (rows, length, width)."""
         queries = self.project(x)
         return (queries * self.scales).astype(queries.dtype)
 
 
 def make_scales(offset: RowOffset, length: int, floor: float, scale: float) -> Any:
-    """What the release computes of positions that all rows share, of each row's."""
+    """The release's scales, for each row's own positions: (rows, length, 1)."""
     import mlx.core as mx
 
     grown = mx.log(mx.floor((offset.positions(length) + 1) / floor) + 1.0)

@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision: rotations by row, and cross-attention that sees no padding."""
+"""Llama 3.2 Vision: rotations by row, and cross-attention that masks padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES, STATES_MASK = "cross_attention_states", "cross_attention_mask"
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """The masks of a batch, and self-attention that knows the rows' offsets."""
+    """Set the batch's masks, and self-attention that knows the rows' offsets."""
     put_mask(bound, shape[1])
     alone = find_argument(bound, STATES) is None and find_argument(bound, STATES_MASK) is None
     if alone and shape[1] > 1:
@@ -36,7 +36,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         ],
     )
     views = [
-        # Across, it is only asked whether the cache holds an image.
+        # Cross-attention reads the offset only to learn whether the cache holds an image.
         with_offset(layer, int(layer.keys is not None if index in crossing else offset))
         for index, layer in enumerate(find_argument(bound, "cache"))
     ]
@@ -44,16 +44,16 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def by_row(layer: Any, offset: RowOffset) -> Any:
-    """A layer of self-attention that rotates each row from its own offset on."""
+    """A self-attention layer that rotates each row from its own offset on."""
     rope = RowRope(layer.self_attn.rope, offset.rows)
     return with_parts(layer, self_attn=with_parts(layer.self_attn, rope=rope))
 
 
 def text_mask(offset: RowOffset, length: int) -> Any:
-    """Which of a piece's tokens are none of the row's padding (rows, 1, length, length).
+    """A mask (rows, 1, length, length) that hides a row's padding from the piece's tokens.
 
-    Without an image the release attends from a piece of text to the same piece. Padding sees
-    all: a query that sees nothing is no number.
+    Without an image, the release's cross-attention attends from a piece of text to the same
+    piece. Padding attends to everything: a query that attends to nothing is NaN.
     """
     import mlx.core as mx
 

@@ -1,4 +1,4 @@
-"""Moondream 3: rotations, and the scales that grow with the position, by row."""
+"""Moondream 3: rotations and position-dependent scales by row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .offsets import RowOffset, RowRope, put_layers, put_mask, put_views
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """The batch's own mask, and attention that knows the rows' offsets."""
+    """Set the batch's mask, and attention that knows the rows' offsets."""
     put_mask(bound, shape[1])
     blocks = bound.args[0].model.blocks
     put_layers(
@@ -21,7 +21,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def by_row(attention: Any, offset: RowOffset) -> Any:
-    """An attention that rotates and scales by row."""
+    """Attention that rotates and scales by row."""
     tau, rope = RowTau(attention.tau, offset), RowRope(attention.rope, offset.rows)
     return with_parts(attention, tau=tau, rope=rope)
 
@@ -33,10 +33,10 @@ class RowTau:
         self.tau, self.offset = tau, offset
 
     def __call__(self, x: Any, positions: Any) -> tuple[Any, ...]:
-        """Two arrays (rows, heads, length, 1), for ``x`` (rows, length, width).
+        """Return two arrays (rows, heads, length, 1), for ``x`` (rows, length, width).
 
-        The release's own takes positions (length,) that all rows share: it gets the tokens as
-        one row. ``positions`` are those, and are not looked at.
+        The release's ``tau`` takes positions that all rows share, so it gets the tokens of all
+        rows as one row. ``positions`` (length,) is ignored.
         """
         rows, length = x.shape[:2]
         own = self.offset.positions(length).reshape(-1)

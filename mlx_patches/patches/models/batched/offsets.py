@@ -1,4 +1,4 @@
-"""Each row's offset, for models that ask a cache for one number."""
+"""Each row's offset, for models that read a cache's offset as one number."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ..row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_
 
 Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], Any]
 Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
-# What a piece of text comes with; an image comes with more.
+# The arguments of a call with text alone; a call with an image has others too.
 TEXT = (*TOKENS[:3], "cache", "rope_deltas", "logits_to_keep", "n_to_process")
-# What ``prepare`` answers of a batch whose rows have to go one by one.
+# ``prepare`` returns this for a batch whose rows have to be fed one by one.
 REFUSED = object()
 
 
 class RowOffset(int):
-    """Where a batch is, as a number: how many positions of keys its caches hold, with padding.
+    """A batch's offset as a number: the positions of keys in its caches, with padding.
 
-    It stands for ``cache.offset``, an array, where a model wants a number. Beside it is what a
-    row's own positions are made of. Nothing is read from the device.
+    It replaces the array ``cache.offset`` where a model needs a number, and carries each row's
+    own offset. Nothing is read from the device.
 
     Args:
         columns: the number.
-        rows: each row's number of tokens (rows,), negative in what is left of its padding.
+        rows: each row's number of tokens (rows,), negative while some of its padding is to come.
     """
 
     rows: Any
 
     def __new__(cls, columns: int, rows: Any) -> RowOffset:
-        """See the class."""
+        """Take the arguments of the class."""
         self = super().__new__(cls, columns)
         self.rows, self._made = rows, {}
         return self
@@ -43,14 +43,14 @@ class RowOffset(int):
     _made: dict[Any, Any]
 
     def once(self, make: Callable[..., Any], *args: Any) -> Any:
-        """``make(self, *args)``, made once a forward: all layers have the same offsets."""
+        """``make(self, *args)``, computed once a forward pass: all layers share the offsets."""
         key = (make, *args)
         if key not in self._made:
             self._made[key] = make(self, *args)
         return self._made[key]
 
     def positions(self, length: int) -> Any:
-        """Each row's next positions (rows, length); 0 for padding, which has none."""
+        """Each row's next positions (rows, length); 0 for padding, which has no position."""
         return self.once(_make_positions, length)
 
 
@@ -61,7 +61,7 @@ def _make_positions(offset: RowOffset, length: int) -> Any:
 
 
 def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
-    """The offsets of a batch's rows; None of anything but a batch of plain caches."""
+    """The offsets of a batch's rows; None unless all caches are attention caches of a batch."""
     layers = list(cache_rows.flatten_caches(cache or ()))
     first = next((layer for layer in layers if counts_rows(layer)), None)
     if first is None or not all(hasattr(layer, "update_and_fetch") for layer in layers):
@@ -69,18 +69,18 @@ def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
     columns = getattr(first, "_offset", getattr(first, "_idx", None))
     if columns is None:
         return None
-    # Another handle: the caches advance theirs in place.
+    # A new array object: the caches update theirs in place.
     return RowOffset(columns, first.offset.astype(first.offset.dtype))
 
 
 def with_rows(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
-    """A factory of a model's call that lets ``prepare`` change a batch's arguments.
+    """A factory for a model's call that lets ``prepare`` change a batch's arguments.
 
     Args:
-        prepare: changes the bound call; is given the rows' offsets, and rows and length. It
-            answers ``REFUSED``, and has changed nothing, where the call is not for it.
-        rest: of calls without a batch's caches, of such as the model does not take, and of
-            those refused. The release's own unless given.
+        prepare: changes the bound call, given the rows' offsets and (rows, length). It returns
+            ``REFUSED``, and changes nothing, for a call that it does not support.
+        rest: the factory for other calls: those without a batch's caches, with arguments that
+            the model does not accept, and refused ones. By default the release's own call.
     """
 
     def factory(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,7 +108,7 @@ def with_rows(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
 
 
 def put_argument(bound: inspect.BoundArguments, name: str, value: Any) -> None:
-    """Give a call an argument by name, among its ``**kwargs`` where it has no other place."""
+    """Set an argument of a call by name, in its ``**kwargs`` if no parameter has the name."""
     extra = find_extra_name(bound.signature)
     if name in bound.signature.parameters or not extra:
         bound.arguments[name] = value
@@ -117,14 +117,14 @@ def put_argument(bound: inspect.BoundArguments, name: str, value: Any) -> None:
 
 
 def put_model(bound: inspect.BoundArguments, model: Any) -> None:
-    """Have another model take the call."""
+    """Set the model that takes the call."""
     bound.arguments[next(iter(bound.signature.parameters))] = model
 
 
 def put_mask(bound: inspect.BoundArguments, length: int) -> None:
-    """Have a call without a mask get the first cache's, which leaves padding out.
+    """Give a call without a mask the first cache's mask, which hides padding.
 
-    Some releases ask the list of caches for a mask, which has none to give.
+    Some releases look for ``make_mask`` on the list of caches, and find none.
     """
     if find_argument(bound, "mask") is None:
         cache = find_argument(bound, "cache")
@@ -132,14 +132,14 @@ def put_mask(bound: inspect.BoundArguments, length: int) -> None:
 
 
 def put_views(bound: inspect.BoundArguments, offset: int) -> None:
-    """Have a model see its caches with a number for their offset."""
-    # A plain one: ``arange`` takes no class of ours.
+    """Replace a call's caches by views whose offset is a number."""
+    # A plain int: ``arange`` accepts no subclass.
     views = [with_offset(layer, int(offset)) for layer in find_argument(bound, "cache")]
     put_argument(bound, "cache", views)
 
 
 def is_text(bound: inspect.BoundArguments) -> bool:
-    """Whether a call has token ids and nothing of an image, nor a mask of the host's."""
+    """Whether a call is of text alone: it has nothing of an image, and no mask of the host's."""
     _, *names = bound.arguments
     extra = find_extra_name(bound.signature)
     given = {name: bound.arguments[name] for name in names if name != extra}
@@ -148,7 +148,7 @@ def is_text(bound: inspect.BoundArguments) -> bool:
 
 
 def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) -> Any:
-    """The rope deltas (rows, 1) of rows that are fed text: 0 for those that begin with it."""
+    """The rope deltas (rows, 1) of rows that are fed text; 0 for rows that begin with it."""
     import mlx.core as mx
 
     known = mx.broadcast_to(mx.array(given_deltas(bound, rows), mx.int32), (rows, 1))
@@ -156,9 +156,9 @@ def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) ->
 
 
 def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
-    """The rope deltas of a call's rows, (rows, 1) or what fits it; 0 where none are known.
+    """The rope deltas of a call's rows: (rows, 1), or a value that broadcasts to it; 0 if none.
 
-    The host's before those that the model keeps.
+    The call's own argument comes first, then the deltas on the model.
     """
     deltas = find_argument(bound, "rope_deltas")
     if deltas is None:
@@ -170,17 +170,17 @@ def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
 
 
 def put_layers(bound: inspect.BoundArguments, name: str, layers: Sequence[Any]) -> None:
-    """Have a copy of the model take the call, whose decoder has other layers."""
+    """Give the call to a copy of the model whose decoder has these layers as ``name``."""
     model = bound.args[0]
     put_model(bound, with_parts(model, model=with_parts(model.model, **{name: list(layers)})))
 
 
 class RowRope:
-    """A rotary embedding that rotates each row from its own offset on, whatever it is given."""
+    """A rotary embedding that rotates each row from its own offset on, and ignores ``offset``."""
 
     def __init__(self, rope: Callable[..., Any], rows: Any):
         self.rope, self.rows = rope, rows
 
     def __call__(self, x: Any, offset: Any = 0) -> Any:
-        """``x`` (rows, heads, length, width), rotated."""
+        """Rotate ``x`` (rows, heads, length, width)."""
         return self.rope(x, offset=self.rows)
