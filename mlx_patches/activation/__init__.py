@@ -1,1 +1,1 @@
-"""Decides which patches a process gets, and when: sessions, import hooks, activation at start-up."""
+"""Which patches a process gets, and when: sessions, import hooks, activation at start-up."""

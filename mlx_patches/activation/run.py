@@ -161,7 +161,7 @@ def _variables(profile: str) -> dict[str, str]:
 
 
 def _require_package(interpreter: Sequence[str]) -> None:
-    # Run from the root, where no mlx_patches folder is found. Unresolved: a venv's python is a link.
+    # Run from the root, which has no mlx_patches folder. Unresolved: a venv's python is a link.
     python = str(Path(interpreter[0]).absolute())
     command = [python, *interpreter[1:], "-c", "import mlx_patches"]
     try:
