@@ -38,7 +38,7 @@ __all__ = [
     "status",
 ]
 
-# Imported when somebody asks for them: most processes of an enabled environment never do.
+# Imported on first access: most processes of an enabled environment never use them.
 _LAZY = {
     "AbstractContextManager": "contextlib",
     "Audit": "mlx_patches.auditing.audit",
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(_LAZY[name]), name)
 
 
-# The annotations go through the module, so that typing.get_type_hints finds what is lazy.
+# The annotations name the module, so that typing.get_type_hints resolves the lazy names.
 def apply(
     patches: mlx_patches.Names | None = None,
     models: mlx_patches.Names | None = None,
@@ -80,11 +80,11 @@ def apply(
             imports and calls raise too.
         dry_run: decide and report, change nothing.
         profile: a set of patches, in place of ``patches`` and ``models``: ``batch``, ``server``,
-            ``security`` or ``safe``, or several separated by commas. By default what
+            ``security`` or ``safe``, or several separated by commas. By default those that
             ``MLX_PATCHES_PROFILE`` names, or ``batch,server``.
 
     Returns:
-        One outcome for each target of each patch that was asked for.
+        One outcome for each target of each requested patch.
 
     Raises:
         MlxPatchesError: an unknown patch id, model type or profile, a broken matrix, or
@@ -92,7 +92,7 @@ def apply(
     """
     import gc
 
-    # Where a release is loaded, even a small collection takes a millisecond of the fifteen.
+    # With a release loaded, even a small collection takes 1 ms of the 15 ms that we may take.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -109,9 +109,9 @@ def patched(
     models: mlx_patches.Names | None = None,
     profile: str | None = None,
 ) -> mlx_patches.AbstractContextManager[mlx_patches.Report]:
-    """Activate patches for a ``with`` block; what it activated is undone at its end.
+    """Activate patches for a ``with`` block, and take them out at its end.
 
-    Patches that were active before stay. Other threads see the patches as well.
+    Patches that were active before stay active. The patches apply to all threads.
 
     Args:
         patches: as for ``apply``.
@@ -130,7 +130,7 @@ def restore(patches: mlx_patches.Names | None = None) -> mlx_patches.Report:
     """Take patches out of this process.
 
     Args:
-        patches: a list of ids. By default all; then imports are watched no longer, and each
+        patches: a list of ids. By default all; imports are then no longer watched, and each
             attribute holds the release's own object again.
 
     Raises:
@@ -142,7 +142,7 @@ def restore(patches: mlx_patches.Names | None = None) -> mlx_patches.Report:
 
 
 def status() -> mlx_patches.Report:
-    """Say of each patch that was asked for what is in effect, by looking at the live attributes.
+    """Report which requested patches are in effect, by looking at the live attributes.
 
     Cheap enough for a health endpoint.
     """
@@ -166,11 +166,11 @@ def needs(model: str) -> tuple[mlx_patches.Need, ...]:
 
 
 def audit(model: str | None = None, host: str | None = None) -> mlx_patches.Audit:
-    """Report what is installed, what each patch finds there, and what is in effect.
+    """Report the installed releases, the state of each patch, and the verdicts on models.
 
     Args:
         model: a model type, or a model's folder.
-        host: a host server's distribution, to report on as well.
+        host: the distribution of a host server, to report on as well.
 
     Raises:
         MlxPatchesError: the folder's ``config.json`` cannot be used, or the host is not

@@ -2,7 +2,7 @@
 
 Meant for places where an exception would take a host down: a failure is logged, unless
 ``MLX_PATCHES_STRICT`` is set. With ``MLX_PATCHES=0`` it does nothing. vLLM calls ``activate`` in
-each of its processes, wrapt calls ``hook`` where a program discovers our group.
+each of its processes; wrapt calls ``hook`` in programs that discover its hooks in our entry points.
 """
 
 import logging
@@ -14,7 +14,7 @@ from .activation import boot, settings
 
 
 def activate() -> None:
-    """Apply, unless switched off, and never raise unless strict."""
+    """Apply the patches, unless switched off. A failure is logged; it raises only if strict."""
     if settings.off():
         settings.warn_of_junk()
         return
@@ -27,7 +27,7 @@ def activate() -> None:
 
 
 def hook(module: ModuleType) -> None:
-    """The same, as a post-import hook of wrapt."""
+    """``activate`` as a post-import hook of wrapt."""
     activate()
 
 

@@ -1,4 +1,4 @@
-"""What a package needs to contribute patches, or to declare itself a host."""
+"""The API for packages that contribute patches, or declare themselves hosts."""
 
 from .core.contribution import Contribution, Host
 from .core.errors import refusal

@@ -1,4 +1,4 @@
-"""What the command line prints as tables: its other commands start without rich."""
+"""The tables of the command line, in a module of their own: other commands need no rich."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _STYLES = {
 
 
 class _Console(Console):
-    """A console that leaves it to ``main`` what a reader's leaving means."""
+    """A console that raises BrokenPipeError, which ``main`` handles, if its reader is gone."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def make_console() -> Console:
-    """Standard output. Piped, it is for programs and logs: one line a row, whatever its length."""
+    """Standard output. Piped, it is for programs and logs: lines of up to 400 characters."""
     return _Console() if sys.stdout.isatty() else _Console(width=400, no_color=True)
 
 
 def make_table(*columns: str) -> Table:
-    """An empty table; a cell that is too long is folded."""
+    """An empty table, which folds cells that are too long."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -45,12 +45,12 @@ def make_table(*columns: str) -> Table:
 
 
 def styled(word: str) -> Text:
-    """A status or a verdict in its colour; what is not known to be good is red."""
+    """A status or a verdict in its colour: red, unless it is known to be good."""
     return Text(word, style=_STYLES.get(word, "red"))
 
 
 def print_targets(report: Any, show_all: bool) -> None:
-    """What ``audit -v`` adds: the scenarios of a model or the families, and the targets."""
+    """Print what ``audit -v`` adds: a model's scenarios or the families, and the targets."""
     console = make_console()
     console.print(Text(f"\nInstalled: {', '.join(map(str, report.distributions)) or 'nothing'}"))
     if report.model is not None:
@@ -72,7 +72,7 @@ def print_targets(report: Any, show_all: bool) -> None:
 
 
 def _print_model(console: Console, model: Any) -> None:
-    row = "its own row" if model.known else "the row default"
+    row = "its own entry" if model.known else "the default entry"
     rows = "; ".join(f"{name}: {', '.join(ids) or 'nothing'}" for name, ids in model.rows.items())
     console.print(Text(f"Model type {model.model_type}, {row}: {rows or 'not installed'}"))
 

@@ -1,1 +1,1 @@
-"""When this process gets which patches: sessions, import hooks, activation at start-up."""
+"""Which patches a process gets, and when: sessions, import hooks, activation at start-up."""

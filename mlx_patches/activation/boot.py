@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-# Overrides what the environment was enabled for, in one process and its children.
+# Switches activation on or off for one process and its children, whatever was enabled.
 SWITCH = "MLX_PATCHES"
-# The profile of what `enable` and `run` start.
+# The profile of processes that `enable` and `run` start.
 SAFE = "safe"
 ON = {"1", "true", "yes", "on"}
 OFF = {"0", "false", "no", "off"}
@@ -39,10 +39,10 @@ def start(
     """Wait for a package that has patches.
 
     Args:
-        host: where given, only processes of this host are meant, and their children.
+        host: if given, only processes of this host and their children are patched.
         scripts: the host's console scripts.
         modules: the top-level packages that ``python -m`` starts it from.
-        profile: what to ask for, where ``MLX_PATCHES_PROFILE`` has no word.
+        profile: the profile to apply, unless ``MLX_PATCHES_PROFILE`` names one.
     """
     global _watcher, _host, _profile
     wanted = switch()
@@ -56,11 +56,11 @@ def start(
     if host and not wanted:
         if not starts(sys.orig_argv, scripts, modules):
             return
-        os.environ[SWITCH] = "1"  # its worker processes are called otherwise
+        os.environ[SWITCH] = "1"  # its worker processes have other command lines
     from .import_hook import Watcher
     from .settings import strict
 
-    # A host imports some of its own modules before the first of MLX.
+    # These include hosts: a host imports some of its own modules before the first of MLX.
     _watcher = Watcher(DISTRIBUTIONS, _first_import, strict())
     _watcher.install()
     if any(name in sys.modules for name in DISTRIBUTIONS):
@@ -68,7 +68,7 @@ def start(
 
 
 def switch() -> bool | None:
-    """What ``MLX_PATCHES`` says: on, off, or None for nothing. What nobody can read means off."""
+    """True if ``MLX_PATCHES`` is on, None if it is not set, False for any other value."""
     value = os.environ.get(SWITCH, "").strip().lower()
     return value in ON if value else None
 
@@ -89,7 +89,7 @@ def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) 
 
 
 def _short(argument: str) -> bool:
-    """Whether it is a group of one-letter options, as in ``-um``."""
+    """Whether an argument is a group of one-letter options, as in ``-um``."""
     return argument[:1] == "-" and argument[1:2] not in ("-", "W", "X")
 
 
@@ -99,17 +99,17 @@ def active() -> bool:
 
 
 def limited_to() -> str:
-    """The host whose processes this environment was enabled for; empty where for all or none."""
+    """The host that this environment was enabled for; empty if for all hosts or none."""
     return _host
 
 
 def profile() -> str | None:
-    """The profile that this process was started with; None where nobody named one."""
+    """The profile that this process was started with; None if none was named."""
     return _profile
 
 
 def stop() -> None:
-    """Wait for no package any longer."""
+    """Stop waiting for packages."""
     if _watcher is not None:
         _watcher.uninstall()
 
@@ -119,7 +119,7 @@ def _first_import(module: ModuleType) -> None:
 
 
 def _warn_of_junk() -> None:
-    """Warn, in processes that import MLX, where nobody can read ``MLX_PATCHES``."""
+    """Warn in processes that import MLX if ``MLX_PATCHES`` has an unknown value."""
     from .settings import junk, warn_of_junk
 
     if not junk():
@@ -140,7 +140,7 @@ def _apply() -> None:
         from .. import auto  # noqa: F401  (applies on import, raises only where strict)
     except Exception:
         if _watcher.strict:
-            raise  # and at the next import again
+            raise  # the watcher stays: the next import raises again
         _watcher.uninstall()
         raise
     _watcher.uninstall()

@@ -1,12 +1,11 @@
-"""What other packages declare by entry point: patches, and hosts.
+"""Loads the patches and hosts that other packages declare by entry point.
 
-A package that repairs a release itself declares its patch in the group ``mlx_patches.patches``,
-a server how its processes are started in the group ``mlx_patches.hosts``. The entry point is a
-``Contribution`` or a ``Host``. Nothing is imported of a distribution that
-``MLX_PATCHES_DISABLE`` names.
+An entry point in the group ``mlx_patches.patches`` is a ``Contribution``: a patch. One in the group
+``mlx_patches.hosts`` is a ``Host``: how a server's processes are started. No entry point is loaded
+of a distribution that ``MLX_PATCHES_DISABLE`` names.
 
-Patches are looked for at start-up, where ``importlib_metadata`` would cost too much; hosts by the
-commands alone.
+Patches are searched for at start-up, where ``importlib_metadata`` would cost too much; hosts only
+by the commands.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def contributions(blocked: Collection[str] = ()) -> list[tuple[str, Contribution
         for distribution in declaring(PATCHES)
         for point in distribution.entry_points.select(group=PATCHES)
     ]
-    if not points:  # nearly always; start-up does without the types then
+    if not points:  # the usual case: start-up does not import the types
         return []
     from ..core.contribution import Contribution
 
@@ -54,7 +53,7 @@ def hosts(blocked: Collection[str] = ()) -> dict[str, Host]:
 
 
 def blocked(names: Collection[str]) -> list[str]:
-    """The distributions that declare patches, and are switched off by name or all together.
+    """The distributions that declare patches and are switched off, by name or with ``all``.
 
     Reads all metadata: not for start-up.
     """
@@ -68,7 +67,7 @@ def is_blocked(distribution: str, blocked: Collection[str]) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is that of a distribution that contributes, or of its entry point."""
+    """Whether a contributing distribution, or one of its entry points, has this name."""
     return any(
         canonical(name) in map(canonical, (one.name, *one.entry_points.select(group=group).names))
         for group in (PATCHES, HOSTS)
@@ -77,9 +76,9 @@ def is_known(name: str) -> bool:
 
 
 def declaring(group: str) -> list[importlib.metadata.Distribution]:
-    """The distributions that have entry points in a group; of a name the first on ``sys.path``.
+    """The distributions with entry points in a group; the first on ``sys.path`` of each name.
 
-    Looks for the group's name in each file first: reading them all as metadata costs 5 ms.
+    It searches each ``entry_points.txt`` for the group's heading: parsing them all costs 5 ms.
     """
     heading = f"[{group}]".encode()
     found: list[importlib.metadata.Distribution] = []
@@ -92,7 +91,7 @@ def declaring(group: str) -> list[importlib.metadata.Distribution]:
         for folder in sorted(folders):
             entry = os.path.join(place, folder)
             name = canonical(folder.removesuffix(INFO).rpartition("-")[0])
-            # What is left of an uninstalled one has no METADATA, and hides nothing.
+            # An uninstall's leftovers have no METADATA: they do not hide an installed one.
             if name in first and os.path.exists(os.path.join(first[name], "METADATA")):
                 continue
             first[name] = entry
@@ -107,11 +106,11 @@ def declaring(group: str) -> list[importlib.metadata.Distribution]:
 
 
 def _installed(group: str) -> Iterator[tuple[str, Any]]:
-    """(distribution, entry point) of a group, of all that is installed."""
+    """(distribution, entry point) of a group, for all installed distributions."""
     import importlib_metadata
 
     for point in importlib_metadata.entry_points(group=group):
-        # What is left of an uninstalled one has no METADATA.
+        # An uninstall's leftovers have no METADATA.
         if point.dist is not None and point.dist.read_text("METADATA"):
             yield point.dist.name, point
 
@@ -119,14 +118,14 @@ def _installed(group: str) -> Iterator[tuple[str, Any]]:
 def _loaded(
     points: Iterable[tuple[str, Any]], kind: type[Any], blocked: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
-    """(distribution, object) of each entry point; what does not load is logged."""
+    """(distribution, object) of each entry point; those that fail to load are logged."""
     for name, point in points:
         if is_blocked(name, blocked):
             continue
         try:
             found = point.load()
             if not isinstance(found, kind):
-                raise TypeError(f"it is no {kind.__name__}")
+                raise TypeError(f"it is not a {kind.__name__}")
         except (Exception, SystemExit) as error:
             logger.warning("mlx_patches: %s of %s is left out: %s", point.name, name, error)
             continue

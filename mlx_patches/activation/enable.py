@@ -1,4 +1,4 @@
-"""Puts the file that activates the patches into an environment, and removes it."""
+"""Writes the file that activates the patches into an environment, and removes it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .profiles import choose
 from .settings import STRICT
 
 NAME = "mlx_patches_boot.pth"
-# From Python 3.15 on, in place of the import line of a .pth file, which ends with 3.18.
+# Used from Python 3.15 on, in place of a .pth file's import line, which ends with Python 3.18.
 START_NAME = "mlx_patches_boot.start"
 START_FROM = (3, 15)
 
-# Runs when sys.path is complete. An orphan, left after the package was removed, stays silent; where
-# the user is strict, a process does not start without what its environment is enabled for.
+# Runs when sys.path is complete. If mlx_patches was removed and left this file behind, it does
+# nothing; in strict mode it raises, so that no process starts without its patches.
 SOURCE = """
 def _defer(site):
     after = site.execsitecustomize
@@ -41,7 +41,7 @@ _defer(site)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The host whose processes are meant, and how they are started."""
+    """The host whose processes are to be patched, and how they are started."""
 
     host: str
     scripts: tuple[str, ...]
@@ -49,7 +49,7 @@ class Limit:
 
 
 def line(limit: Limit | None = None, profile: str = SAFE) -> str:
-    """What ``site`` executes at the start of each process of the environment."""
+    """The line that ``site`` executes at the start of each process of the environment."""
     arguments = f"profile={profile!r}"
     if limit is not None:
         arguments = f"{limit.host!r}, {limit.scripts!r}, {limit.modules!r}, {arguments}"
@@ -60,7 +60,7 @@ def line(limit: Limit | None = None, profile: str = SAFE) -> str:
 
 
 def limit_to(host: str) -> Limit:
-    """How an installed host's processes are started, by its own metadata.
+    """Return how an installed host's processes are started, from its own metadata.
 
     Raises:
         MlxPatchesError: it is not installed, or installs no command.
@@ -92,7 +92,7 @@ def limit_to(host: str) -> Limit:
 
 
 def enable(limit: Limit | None = None, profile: str = SAFE) -> Path:
-    """Write the file, for all processes or those of one host; returns its path.
+    """Write the file, for all processes or for one host's; returns its path.
 
     Raises:
         MlxPatchesError: site-packages cannot be written, or there is no such profile.
@@ -114,7 +114,7 @@ def enable(limit: Limit | None = None, profile: str = SAFE) -> Path:
 
 
 def disable() -> Path | None:
-    """Remove the file; returns its path, None where there was none.
+    """Remove the file; returns its path, or None if there was none.
 
     Raises:
         MlxPatchesError: it cannot be removed.

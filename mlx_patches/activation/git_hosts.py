@@ -1,7 +1,8 @@
-"""Our patches of hosts that are installed from git alone.
+"""Our patches of hosts that are installed only from git.
 
-There is no release to measure, so the matrix has no word on them. They are added like those of
-other packages, where their host is installed, and whatever the audit says of them says so.
+These hosts have no release to measure, so the matrix has no rules for their patches. The patches
+are added like those of other packages if their host is installed; ``NOTE`` is appended to each
+reason that the audit reports for them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MODULES = {"omlx": ("omlx.boundary_snapshots",)}
 
 
 def contributions(installed: Callable[[str], object]) -> Iterator[Contribution]:
-    """The patches of the hosts of which ``installed`` finds something."""
+    """The patches of the hosts that ``installed`` finds."""
     for host, modules in _MODULES.items():
         if installed(host) is not None:
             for name in modules:

@@ -1,9 +1,10 @@
-"""Calls back when a module of a watched package has been imported, completely.
+"""Calls back when a module of a watched package has been completely imported.
 
 Standard library only, so that it can wait in a process that never imports MLX. wrapt's
 post-import hooks name one module each, import wrapt at once (14 ms) and fire on a module that
-is still half-imported; a hook here covers a whole package, survives ``importlib.reload`` and
-waits. A callback that raises is logged: it never reaches the host's import, unless strict.
+is still half-imported; a ``Watcher`` covers whole packages, survives ``importlib.reload`` and waits
+until the module is complete. An exception of the callback is logged; it reaches the host's import
+only in strict mode.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Module = type(sys)
 
 
 class Watcher:
-    """A finder that finds nothing itself: it adds a call to the end of other finders' loading."""
+    """A finder that returns the specs of other finders, with a call after their loading."""
 
     def __init__(self, packages: Iterable[str], callback: Callback, strict: bool = False):
         self.packages = frozenset(packages)
@@ -42,8 +43,8 @@ class Watcher:
                 _when_complete(module, self._notify)
 
     def uninstall(self) -> None:
-        """Watch no longer."""
-        # A new list: a thread that is looking through the old one would miss the next finder.
+        """Stop watching."""
+        # A new list: a thread that iterates over the old one would skip a finder.
         sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
     def watches(self, name: str) -> bool:
@@ -53,7 +54,7 @@ class Watcher:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Let the finders behind this one find the module, and follow its loading."""
+        """Let the finders behind this one find the module, and wrap its loader."""
         finders = list(sys.meta_path)
         if not self.watches(name) or self not in finders:
             return None
@@ -103,10 +104,10 @@ def _warn(message: str) -> None:
 
 
 class _AwaitedSpec(ModuleSpec):
-    """A spec that tells when its module is complete.
+    """A spec that reports when its module is complete.
 
-    The import system's last act on a module is to clear ``_initializing`` on its spec; for an
-    import that began before anyone watched, nothing else marks the end.
+    The import system's last act on a module is to clear ``_initializing`` on its spec. Nothing
+    else marks the end of an import that began before the watcher was installed.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -136,4 +137,4 @@ def _report(waiting: dict[Callback, ModuleType]) -> None:
     for callback in list(waiting):
         module = waiting.pop(callback, None)
         if module is not None and sys.modules.get(module.__name__) is module:
-            callback(module)  # a module whose import failed has been taken out again
+            callback(module)  # a failed import has removed its module

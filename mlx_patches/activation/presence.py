@@ -1,8 +1,8 @@
-"""Says which processes have patches in effect: a small file each, that ``mlx-patches ps`` reads.
+"""Writes a small file for each process with patches in effect; ``mlx-patches ps`` reads them.
 
-The files are in a folder that only their user can read, and say nothing of a command's arguments,
-which may hold secrets. A process holds a lock on its file; where nobody does, the process has ended
-and the file is stale. Nothing here raises: a host runs as well without.
+The files are in a folder that only their user can read. They omit a command's arguments, which may
+hold secrets. A process holds a lock on its file; if a file is not locked, its process has ended and
+the file is stale. Nothing here raises: a host does not depend on these files.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# A file says little; one that is larger is not ours.
+# In bytes. Our files are small: a larger one is not ours.
 LIMIT = 100_000
-# How long a thread waits for another one's turn.
+# How long a thread waits for its turn to write.
 SECONDS = 1.0
 
 
@@ -29,12 +29,12 @@ class Process(NamedTuple):
     """A process with patches in effect.
 
     Args:
-        pid: its number.
+        pid: its process id.
         host: what it was started as: a script's name, or ``-m MODULE``.
-        releases: what is patched, as ``mlx-lm 0.31.3``.
-        patches: the ids in effect.
+        releases: the patched releases, as ``mlx-lm 0.31.3``.
+        patches: the ids of the patches in effect.
         withdrawn: the id of each patch that failed in calls, and why it was taken out.
-        version: of mlx_patches.
+        version: the version of mlx_patches.
     """
 
     pid: int
@@ -46,9 +46,9 @@ class Process(NamedTuple):
 
 
 class Presence:
-    """This process's file. Made on the first ``tell``, removed at the process's end.
+    """This process's file. The first ``tell`` creates it, the process's end removes it.
 
-    Threads take turns: a descriptor that one has closed may already be somebody else's file.
+    Threads take turns: once one has closed a descriptor, its number may belong to another file.
     """
 
     def __init__(self, folder: Path | None = None):
@@ -58,7 +58,7 @@ class Presence:
         self._turn = threading.Lock()
 
     def tell(self, content: Mapping[str, Any]) -> None:
-        """Write what is in effect now."""
+        """Write ``content``, which describes the patches in effect, to the file."""
         with self._my_turn() as mine:
             if mine:
                 try:
@@ -74,7 +74,7 @@ class Presence:
 
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[bool]:
-        """False where it does not come: a forked child has the lock as it was at the fork."""
+        """Yield False if the lock stays taken: a forked child may inherit it locked."""
         mine = self._turn.acquire(timeout=SECONDS)
         try:
             yield mine
@@ -107,7 +107,7 @@ class Presence:
         if not is_ours_alone(place):
             return None
         path = place / f"{os.getpid()}.json"
-        path.unlink(missing_ok=True)  # of a process that had this number before
+        path.unlink(missing_ok=True)  # left by an ended process with the same id
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+")
         _lock(file.fileno())
         return file
@@ -129,18 +129,18 @@ def processes(place: Path | None = None) -> list[Process]:
 
 
 def folder() -> Path:
-    """Where this user's files are."""
+    """The folder of this user's files."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if not runtime:
-        import tempfile  # a host has it; not at start-up
+        import tempfile  # not at start-up; a host imports it itself
 
         runtime = tempfile.gettempdir()
     return Path(runtime) / f"mlx_patches-{user}"
 
 
 def is_ours_alone(place: Path) -> bool:
-    """Whether a folder belongs to this user, and nobody else can write to it or read it."""
+    """Whether a folder belongs to this user, and no other user can write to it or read it."""
     try:
         found = place.lstat()
     except OSError:
@@ -150,7 +150,7 @@ def is_ours_alone(place: Path) -> bool:
 
 
 def started_as() -> str:
-    """What this process was started as, without its arguments."""
+    """The script or module that this process was started as, without its arguments."""
     words = sys.orig_argv[1:]
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == "-m":
@@ -193,7 +193,7 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # somebody else's, so it runs
+        pass  # not permitted: it runs, as another user
     return True
 
 
@@ -202,10 +202,10 @@ def _texts(values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _lock(file: int) -> bool:
-    """Take the lock of a file, which its process holds while it lives; False where it is held."""
+    """Lock a file; False if its process, which holds the lock until it ends, has it."""
     try:
         import fcntl
-    except ImportError:  # Windows: such files are never stale to us
+    except ImportError:  # Windows: there are no such locks
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Profiles: sets of patches that a program asks for by one word.
+"""Profiles: named sets of patches.
 
-A patch belongs to a profile by its folder below ``mlx_patches/patches``; those that refuse what
-the release accepts are named here one by one.
+A patch belongs to a profile by its folder below ``mlx_patches/patches``. Patches that refuse input
+which the release accepts are listed here by id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Profile(NamedTuple):
 
     Args:
         areas: folders below ``mlx_patches/patches`` whose default patches belong to it.
-        models: importing a model activates what its entry in the matrix names.
+        models: importing a model activates the patches that its entry in the matrix names.
         also: optional patches that belong to it.
     """
 
@@ -26,7 +26,7 @@ class Profile(NamedTuple):
     also: frozenset[str] = frozenset()
 
     def has_area(self, area: str) -> bool:
-        """Whether patches of a folder belong to it; other packages' patches have none."""
+        """Whether a folder's patches belong to it; empty stands for other packages' patches."""
         return area in self.areas or (not area and bool(self.areas))
 
 
@@ -34,19 +34,19 @@ BATCH = frozenset({"caches", "positions", "masks", "models"})
 SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
 # A model's own code runs only where the user agreed to it.
 CONSENT = frozenset({"model-code-consent", "vlm-model-code-consent"})
-# What a request may have a server open.
+# Limits what a request can make a server open.
 MEDIA = frozenset({"media-limits", "media-policy"})
 
 PROFILES = {
-    # Rows of a batch get what they get alone.
+    # Each row of a batch gets the result that it gets alone.
     "batch": Profile(BATCH, models=True),
     # Servers and generators answer every request.
     "server": Profile(SERVER),
-    # A request or a model's folder reaches nothing that the user did not name.
+    # Requests and model folders reach only what the user allowed.
     "security": Profile(also=CONSENT | MEDIA),
     SAFE: Profile(BATCH | SERVER, models=True, also=CONSENT),
 }
-# What `apply()` asks for: nothing that refuses what the release accepts.
+# The default of `apply()`: no patch in it refuses input that the release accepts.
 DEFAULT = "batch,server"
 
 

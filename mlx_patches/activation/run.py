@@ -1,7 +1,7 @@
-"""``mlx-patches run -- COMMAND``: a host with the patches, with nothing enabled.
+"""``mlx-patches run -- COMMAND``: starts a host with the patches, without ``enable``.
 
-The command's own interpreter starts with a ``sitecustomize`` of ours on its path, which then
-runs the one that it displaced. Child processes inherit it.
+The command's own interpreter starts with our ``sitecustomize`` first on its path, which also runs
+the ``sitecustomize`` that it hides. Child processes inherit the path.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .profiles import choose
 
 # The folder that holds sitecustomize.py.
 LAUNCH = Path(__file__).parent / "launch"
-# What makes an interpreter ignore PYTHONPATH.
+# Options that make an interpreter ignore PYTHONPATH.
 ISOLATED = ("E", "I")
-# How a relocatable script names the folder that it is in.
+# The shell expression with which a relocatable script names its own folder.
 BESIDE = '"$(dirname -- "$(realpath -- "$0")")"/'
 ISOLATED_BOOT = (
     "import sys, runpy; from mlx_patches.activation.boot import start; start(); "
@@ -35,7 +35,7 @@ ISOLATED_BOOT = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command line and what it adds to the process environment; ``warning`` for the user."""
+    """A command line, the environment variables that it adds, and a warning for the user."""
 
     command: tuple[str, ...]
     variables: dict[str, str]
@@ -47,7 +47,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
 
     Args:
         command: the command line.
-        profile: which patches; by default what the environment names, or ``safe``.
+        profile: the profile; by default that of ``MLX_PATCHES_PROFILE``, or ``safe``.
 
     Raises:
         MlxPatchesError: there is no such command, or it is a Python program whose environment has
@@ -65,7 +65,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
     if interpreter is None:
         _require_program(Path(found))
         warning = (
-            f"{found} is no Python program: the Python programs that it starts are patched where"
+            f"{found} is not a Python program: the Python programs that it starts are patched if"
             " their environment has mlx_patches"
         )
         return Launch((found, *command[1:]), _variables(profile), warning)
@@ -112,16 +112,16 @@ def is_python(path: Path) -> bool:
 
 
 def interpreter_of(script: Path) -> list[str] | None:
-    """The interpreter line of a script, as a command; None where it is no script of Python."""
+    """The interpreter command that a script names; None if it is not a Python script."""
     first, _, second = _beginning(script).partition(b"\n")
     if not first.startswith(b"#!"):
         return None
     try:
         words = shlex.split(first[2:].decode(errors="replace"))
-    except ValueError:  # a quote that does not end
+    except ValueError:  # an unclosed quote
         return None
     if words and Path(words[0]).name in ("sh", "bash") and second.startswith(b"'''exec'"):
-        # What installers write where the path is too long, has a space, or may change.
+        # Installers write this line if the path is too long, has a space, or may change.
         line = second[len(b"'''exec'") :].decode(errors="replace").strip()
         name = line.removeprefix(BESIDE)
         words = shlex.split(name)[:1]
@@ -134,7 +134,7 @@ def interpreter_of(script: Path) -> list[str] | None:
 
 
 def _beginning(program: Path) -> bytes:
-    """How a file begins; nothing of one that may be run and not read."""
+    """The first bytes of a file; empty if it may be executed but not read."""
     try:
         with open(program, "rb") as file:
             return file.read(2048)
@@ -143,14 +143,16 @@ def _beginning(program: Path) -> bytes:
 
 
 def _require_program(path: Path) -> None:
-    # Said before the warning: what cannot be started is one line.
+    # Checked before the warning is printed: a command that cannot start prints one line.
     begins = _beginning(path)
     words = begins[2:].split() if begins.startswith(b"#!") else []
     if words and not os.access(words[0], os.X_OK):
         gone = quoted(words[0].decode(errors="replace"))
         raise MlxPatchesError(f"{path}: cannot be started: there is no {gone}")
     if not words and os.access(path, os.R_OK) and b"\0" not in begins:
-        raise MlxPatchesError(f"{path}: cannot be started: no program; for a script name its shell")
+        raise MlxPatchesError(
+            f"{path}: cannot be started: not a program; to run a script, name its shell"
+        )
 
 
 def _variables(profile: str) -> dict[str, str]:
@@ -159,7 +161,7 @@ def _variables(profile: str) -> dict[str, str]:
 
 
 def _require_package(interpreter: Sequence[str]) -> None:
-    # Asked from another folder, which may be no package's; not resolved: a venv's is a link.
+    # Run from the root, which has no mlx_patches folder. Unresolved: a venv's python is a link.
     python = str(Path(interpreter[0]).absolute())
     command = [python, *interpreter[1:], "-c", "import mlx_patches"]
     try:
@@ -173,7 +175,7 @@ def _require_package(interpreter: Sequence[str]) -> None:
 
 
 def execute(launch: Launch) -> None:
-    """Become the command; does not return.
+    """Replace this process with the command; does not return.
 
     Raises:
         MlxPatchesError: it cannot be started.
@@ -183,7 +185,7 @@ def execute(launch: Launch) -> None:
     sys.stdout.flush()
     try:
         os.execvpe(launch.command[0], launch.command, {**os.environ, **launch.variables})
-    except OSError as error:  # no program, or one whose interpreter is gone
+    except OSError as error:  # not a program, or its interpreter is missing
         raise MlxPatchesError(
             f"{launch.command[0]}: cannot be started ({error.strerror})"
         ) from None

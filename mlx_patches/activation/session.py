@@ -1,6 +1,6 @@
-"""Which patches this process asks for, and when: the session behind ``mlx_patches.apply``.
+"""The patches that this process requests, and when: the session behind ``mlx_patches.apply``.
 
-No lock of ours is held while entry points load, hooks run or factories compose: each of them may
+No lock of ours is held while entry points load, hooks run or factories run: each of them may
 import, and an import may wait for another thread that wants the lock.
 """
 
@@ -36,7 +36,7 @@ logger = logging.getLogger("mlx_patches")
 
 
 class _State(NamedTuple):
-    """What a session was asked for at one moment."""
+    """A snapshot of a session's requests."""
 
     asked: frozenset[str]
     entries: frozenset[tuple[str, str]]
@@ -46,7 +46,7 @@ class _State(NamedTuple):
 
 
 class Session:
-    """One process's requests. Patches are asked for once; asking again changes nothing.
+    """The patches that this process requested. Requesting one again changes nothing.
 
     ``contribute`` adds the patches of other packages.
     """
@@ -65,25 +65,25 @@ class Session:
         self._contributed = False
         self._lock = threading.RLock()
         self._asked: dict[str, Patch] = {}
-        # The (distribution, model) whose entries were activated.
+        # The (distribution, model) pairs whose entries were activated.
         self._entries: set[tuple[str, str]] = set()
-        # Taken out by the user: not asked for again by a model's entry.
+        # Ids that the user took out: a model's entry does not request them again.
         self._taken_out: set[str] = set()
         self._watcher: Watcher | None = None
+        # The distributions that were logged, and the patch ids that ``mlx-patches ps`` lists.
         self._told: set[str] = set()
-        # The ids that ``mlx-patches ps`` was told of.
         self._shown: set[str] = set()
 
     @property
     def active(self) -> bool:
-        """True where modules are watched as they get imported."""
+        """True if imports are watched."""
         return self._watcher is not None and self._watcher in sys.meta_path
 
     @functools.cached_property
     def enabled(self) -> tuple[str, ...]:
         """The optional patches that ``MLX_PATCHES_ENABLE`` names.
 
-        Unknown ids are logged and skipped: a typing error must not take a host down.
+        Unknown ids are logged and skipped: a typo must not take a host down.
         """
         known = []
         for id_ in settings.enabled():
@@ -94,10 +94,10 @@ class Session:
         return tuple(known)
 
     def contribute(self) -> None:
-        """Add the patches that the matrix has no rule for, once; one that fails is left out.
+        """Add the patches of git-only hosts and of other packages, once; log invalid ones.
 
-        Loads entry points, which may import anything: a call that comes while it runs, from the
-        same thread or another, goes on without them.
+        Loads entry points, which may import anything. A call that arrives meanwhile, from the
+        same thread or another, proceeds without these patches.
         """
         with self._lock:
             if self._contributed:
@@ -118,17 +118,17 @@ class Session:
         self.unknown = self._unknown()
         for problem in self.unknown:
             logger.warning("mlx_patches: %s", problem)
-        if self.by_model:  # somebody applied meanwhile
+        if self.by_model:  # apply() was called meanwhile
             late = [id_ for id_ in self.matrix.always if id_ not in known]
             for patch in map(self.registry.declared, filter(self.relevant, late)):
                 self._ask(patch, self.strict, dry_run=False)
 
     def _unknown(self) -> tuple[str, ...]:
-        """What nobody can read in ``MLX_PATCHES`` and ``MLX_PATCHES_DISABLE``, a sentence each."""
+        """A sentence for each unknown value in ``MLX_PATCHES`` and ``MLX_PATCHES_DISABLE``."""
         strange = self.disabled - {*self.registry.ids(), settings.ALL}
         names = (
-            f"{settings.DISABLE} names {quoted(name)!r}, which is no patch and no distribution that"
-            f" contributes one{self.registry.hint(name)}"
+            f"{settings.DISABLE} names {quoted(name)!r}, which is neither a patch nor a"
+            f" distribution that contributes one{self.registry.hint(name)}"
             for name in sorted(strange)
             if not contributions.is_known(name)
         )
@@ -210,17 +210,17 @@ class Session:
         return Report(tuple(self.manager.status(held_elsewhere)))
 
     def before_fork(self) -> None:
-        """Wait until no thread is in the middle of a change: a child would inherit that."""
+        """Wait until no thread is changing patches: a child would inherit a half-done change."""
         self._lock.acquire(timeout=FORK_SECONDS)
         self.manager.before_fork()
 
     def after_fork(self, in_child: bool) -> None:
-        """Go on. A child's locks are new: whoever may hold the old ones does not run there."""
+        """Release the locks; make new ones in a child, where their holder may not exist."""
         self.manager.after_fork(in_child)
         if in_child:
             self._lock = threading.RLock()
         else:
-            with contextlib.suppress(RuntimeError):  # it was not to be had in time
+            with contextlib.suppress(RuntimeError):  # it was not acquired in time
                 self._lock.release()
 
     def _state(self) -> _State:
@@ -234,7 +234,7 @@ class Session:
             )
 
     def _undo(self, before: _State) -> None:
-        """Take out what was asked for since, and what it had activated by imports."""
+        """Take out the patches that were requested since, also those that imports activated."""
         with self._lock:
             since = [id_ for id_ in self._asked if id_ not in before.asked]
             for id_ in since:
@@ -248,20 +248,21 @@ class Session:
         self._tell()
 
     def _ids(self, patches: Iterable[str] | None) -> list[str] | None:
-        """The ids that a caller named.
+        """The patch ids that a caller named.
 
         Raises:
-            MlxPatchesError: one is unknown, or they are one text.
+            MlxPatchesError: one is unknown, or ``patches`` is a string.
         """
         if isinstance(patches, str):
             raise MlxPatchesError(f"patches takes a list of ids: write [{patches!r}]")
         return None if patches is None else [self.registry.declared(name).id for name in patches]
 
     def _models(self, models: Iterable[str] | None) -> list[str] | None:
-        """The models that a caller named.
+        """The model types that a caller named.
 
         Raises:
-            MlxPatchesError: one is unknown to the matrix and to the installed packages.
+            MlxPatchesError: one is unknown to the matrix and to the installed packages, or
+                ``models`` is a string.
         """
         if isinstance(models, str):
             raise MlxPatchesError(f"models takes a list of model types: write [{models!r}]")
@@ -281,10 +282,10 @@ class Session:
         return names
 
     def _profile(self, name: str | None, named: bool) -> profiles.Profile | None:
-        """The profile that is asked for; None where patches or models are named in its place.
+        """The requested profile; None if patches or models are named instead.
 
         Raises:
-            MlxPatchesError: both are, or there is none of this name.
+            MlxPatchesError: both are named, or the profile is unknown.
         """
         if named:
             if name is not None:
@@ -295,16 +296,16 @@ class Session:
         return self._choose(settings.profile() or profiles.DEFAULT)
 
     def _choose(self, names: str) -> profiles.Profile:
-        """The profiles that an environment names; ``safe`` where one of them is unknown."""
+        """The union of the profiles that the environment names; ``safe`` if one is unknown."""
         try:
             return profiles.choose(names)
         except MlxPatchesError as error:
-            # A typing error must not take a host down, nor leave it without patches.
+            # A typo must not take a host down, nor leave it without patches.
             logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
             return profiles.choose(boot.SAFE)
 
     def optional_asked(self) -> frozenset[str]:
-        """The optional patches that this environment asks for, by their ids or by a profile."""
+        """The optional patches that this environment requests, by id or by a profile."""
         names = settings.profile() or boot.profile() or profiles.DEFAULT
         return frozenset(self.enabled) | self._choose(names).also
 
@@ -323,7 +324,7 @@ class Session:
         logger.info("mlx_patches %s: %d patches in effect for %s", __version__, len(ids), releases)
 
     def _show_presence(self) -> None:
-        """Tell ``mlx-patches ps`` what is in effect in this process."""
+        """Update or remove the file that ``mlx-patches ps`` reads for this process."""
         if not settings.presence():
             return
         if not self._shown:
@@ -344,11 +345,11 @@ class Session:
         )
 
     def switched_off(self, patch_id: str) -> bool:
-        """True where ``MLX_PATCHES_DISABLE`` names the patch, or all."""
+        """True if ``MLX_PATCHES_DISABLE`` names the patch, or ``all``."""
         return bool(self.disabled & {patch_id, settings.ALL})
 
     def asked(self, patch_id: str) -> bool:
-        """True where the patch was asked for in this process."""
+        """True if the patch was requested in this process."""
         return patch_id in self._asked
 
     def relevant(self, patch_id: str) -> bool:
@@ -397,7 +398,7 @@ class Session:
     def _ask(
         self, patch: Patch, strict: bool, dry_run: bool, by_model: bool = False
     ) -> list[Outcome]:
-        """Ask for a patch; ``by_model`` only while models' entries are what is asked for."""
+        """Request a patch; with ``by_model`` only while models' entries are in use."""
         if self.switched_off(patch.id):
             reason = f"switched off by {settings.DISABLE}"
             return [
@@ -426,7 +427,7 @@ class Session:
         self._tell()
 
     def _activate(self, entry: tuple[str, str], strict: bool, dry_run: bool) -> list[Outcome]:
-        """Ask for what a model's entry names."""
+        """Request the patches that a model's entry names."""
         if not dry_run:
             self._entries.add(entry)
         distribution, model = entry
@@ -439,7 +440,7 @@ class Session:
 
 
 def _models_imported() -> list[tuple[str, str]]:
-    """What ``model_of`` says of the modules that are there, each model once."""
+    """The (distribution, model) of each imported module that belongs to a model, once."""
     inside = tuple(f"{package}." for package in MODEL_PACKAGES)
     names = [
         name
@@ -450,10 +451,10 @@ def _models_imported() -> list[tuple[str, str]]:
 
 
 def model_of(module: str) -> tuple[str, str] | None:
-    """(distribution, model) that a module belongs to; None for what is no model.
+    """The (distribution, model) that a module belongs to; None if it belongs to no model.
 
-    A flat module is a model where it defines ``Model`` or ``LanguageModel``; everything in a
-    package of its own under ``models`` belongs to that model.
+    A flat module is a model if it defines ``Model`` or ``LanguageModel``; every module in a
+    package below ``models`` belongs to the model of that name.
     """
     package, _, rest = module.partition(".models.")
     distribution = MODEL_PACKAGES.get(f"{package}.models")
@@ -490,7 +491,7 @@ def _before_fork() -> None:
 def _after_fork(in_child: bool) -> None:
     global _making
     if in_child:
-        _making = threading.Lock()  # a thread that does not run here may hold it
+        _making = threading.Lock()  # a thread that does not exist in the child may hold it
     if _session is not None:
         _session.after_fork(in_child)
 

@@ -1,4 +1,4 @@
-"""What the environment variables say; they hold for one process and its children."""
+"""Reads the environment variables; they hold for one process and its children."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ STRICT = "MLX_PATCHES_STRICT"
 PROFILE = "MLX_PATCHES_PROFILE"
 PRESENCE = "MLX_PATCHES_PS"
 ALL = "all"
-# Of a value that a message repeats.
+# How many characters of a value a message quotes.
 MAX_VALUE = 40
 
 
 def off() -> bool:
-    """Whether nothing may activate by itself; ``apply()`` is a program's own word, and goes on."""
+    """Whether automatic activation is switched off; a program's own ``apply()`` still works."""
     return boot.switch() is False
 
 
 def junk() -> str:
-    """What is wrong with ``MLX_PATCHES``, a sentence; empty where it can be read."""
+    """What is wrong with ``MLX_PATCHES``, as a sentence; empty if its value is known."""
     value = os.environ.get(SWITCH, "").strip()
     if not value or value.lower() in ON | OFF:
         return ""
@@ -34,7 +34,7 @@ def junk() -> str:
 
 
 def warn_of_junk() -> None:
-    """Log it, where there is something."""
+    """Log a warning if ``MLX_PATCHES`` has an unknown value."""
     if problem := junk():
         import logging  # not at start-up
 
@@ -42,32 +42,32 @@ def warn_of_junk() -> None:
 
 
 def without_us() -> dict[str, str]:
-    """The environment of a child process that has no patches but those that it asks for itself."""
+    """The environment of a child process in which no patches are activated automatically."""
     return {**os.environ, SWITCH: "0"}
 
 
 def disabled() -> frozenset[str]:
-    """What is switched off: ids of patches, distributions that contribute some, or ``all``."""
+    """What is switched off: patch ids, distributions that contribute patches, or ``all``."""
     return frozenset(_names(DISABLE))
 
 
 def enabled() -> list[str]:
-    """The optional patches that are asked for, by id."""
+    """The ids of the optional patches that ``MLX_PATCHES_ENABLE`` names."""
     return _names(ENABLE)
 
 
 def presence() -> bool:
-    """Whether ``mlx-patches ps`` may know of this process."""
+    """Whether ``mlx-patches ps`` may list this process."""
     return os.environ.get(PRESENCE, "").strip().lower() not in OFF
 
 
 def profile() -> str:
-    """The profiles that the environment asks for; empty where it has no word."""
+    """The profiles that ``MLX_PATCHES_PROFILE`` names; empty if it names none."""
     return os.environ.get(PROFILE, "").strip()
 
 
 def strict() -> bool:
-    """Whether a patch that is needed and not in effect, or that fails, is an error."""
+    """Whether a patch that is needed but not in effect, or that fails, raises an error."""
     return os.environ.get(STRICT, "").strip().lower() not in {"", *OFF}
 
 

@@ -1,1 +1,1 @@
-"""Patches, sites and what is in effect: the only code that writes to live attributes."""
+"""Patches, sites and their manager: the only code that writes to live attributes."""

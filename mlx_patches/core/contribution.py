@@ -1,4 +1,4 @@
-"""What a package declares by entry point: a patch of its own, or a host."""
+"""The objects that packages declare by entry point: a patch of their own, or a host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ class Contribution(NamedTuple):
     """A patch of another package.
 
     Args:
-        patch: as ours are; its module's docstring says why, how, upstream, retire when.
+        patch: the patch. Its module's docstring has the sections Why, How, Upstream and Retire
+            when.
         affected: distribution to the releases that have the defect, as a version specifier.
-        note: added to whatever the audit says of it.
-        fixed: distribution to the releases that repaired it themselves, likewise.
+        note: appended to the reason of each of its outcomes.
+        fixed: distribution to the releases that repaired the defect, as a version specifier.
     """
 
     patch: Patch

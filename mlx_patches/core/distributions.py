@@ -1,8 +1,8 @@
-"""What is installed: version, commit of a direct-url install, and where the files are.
+"""Installed distributions: version, commit of a direct-url install, and source files.
 
-``importlib.metadata`` of the standard library, and names by an expression of our own: this runs
+This module uses the standard library's ``importlib.metadata`` and normalizes names itself: it runs
 at start-up, where ``importlib_metadata`` and ``packaging`` would cost most of the 15 ms that
-``apply()`` may add. Only what the audit alone asks for comes from ``importlib_metadata``.
+``apply()`` may add. Only functions marked "not for start-up" use ``importlib_metadata``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import MlxPatchesError
 
 
 class Installed(NamedTuple):
-    """One installed distribution; ``commit`` only where a direct-url install recorded it."""
+    """One installed distribution; ``commit`` is set only if a direct-url install recorded it."""
 
     name: str
     version: str
@@ -27,7 +27,7 @@ class Installed(NamedTuple):
 
     @property
     def editable(self) -> bool:
-        """Whether it runs from a folder of sources. Reads the metadata: not for start-up."""
+        """Whether it is an editable install. Reads the metadata: not for start-up."""
         return bool(getattr(getattr(origin(self.name), "dir_info", None), "editable", False))
 
     def __str__(self) -> str:
@@ -36,11 +36,11 @@ class Installed(NamedTuple):
 
 
 def find(name: str) -> Installed | None:
-    """Return what is installed under this distribution name, or None.
+    """Return the installed distribution of this name, or None.
 
     The version is the first ``Version:`` line of METADATA, read without the email parser,
-    whose import alone takes several milliseconds. A half-removed install leaves a dist-info
-    without METADATA, which does not count.
+    whose import alone takes several milliseconds. A dist-info without METADATA, which an
+    incomplete uninstall leaves behind, does not count.
 
     Raises:
         MlxPatchesError: METADATA is not text.
@@ -63,7 +63,7 @@ def find(name: str) -> Installed | None:
 
 
 def origin(name: str) -> Any:
-    """What an install from elsewhere than an index recorded, as nested attributes; else None.
+    """Return the ``direct_url.json`` of a distribution, as nested attributes, or None.
 
     Not for start-up.
     """
@@ -76,19 +76,21 @@ def origin(name: str) -> Any:
 
 
 def installers() -> dict[str, list[str]]:
-    """Top-level package to the distributions that installed it. Reads all metadata: not for
-    start-up."""
+    """Map each top-level package to the distributions that installed it.
+
+    Reads all metadata: not for start-up.
+    """
     import importlib_metadata
 
     try:
         found = importlib_metadata.packages_distributions()
-    except (OSError, KeyError):  # what is left of an uninstalled one has no name
+    except (OSError, KeyError):  # metadata that an uninstall left behind has no name
         return {}
     return {name: list(dict.fromkeys(filter(None, owners))) for name, owners in found.items()}
 
 
 def canonical(name: str) -> str:
-    """A distribution's name in the one spelling that all others mean, as ``packaging`` has it."""
+    """A distribution's normalized name, as ``packaging.utils.canonicalize_name`` returns it."""
     return re.sub("[-_.]+", "-", name).lower()
 
 
@@ -108,7 +110,7 @@ def source_file(module: str) -> Path | None:
     return None
 
 
-# (package, sys.path) to what was found there: an audit asks for hundreds of modules of a few.
+# (package, sys.path) to its spec: an audit looks up hundreds of modules in a few packages.
 _packages: dict[tuple[str, tuple[str, ...]], ModuleSpec] = {}
 
 
@@ -116,7 +118,7 @@ def _find_package(name: str) -> ModuleSpec | None:
     key = (name, tuple(sys.path))
     if key not in _packages:
         spec = PathFinder.find_spec(name, sys.path)
-        if spec is None:  # it may be installed in the next moment
+        if spec is None:  # not cached: it may be installed later
             return None
         _packages[key] = spec
     return _packages[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MlxPatchesError(Exception):
-    """Something the user can repair; the message names it and says how.
+    """An error that the user can repair; the message names the cause and the remedy.
 
     Raised for an unknown patch or model, a broken matrix, and (with ``strict=True``) for a
     patch that could not be put in effect. The command line turns it into exit code 2.
@@ -12,13 +12,13 @@ class MlxPatchesError(Exception):
 
 
 class MlxPatchesWarning(UserWarning):
-    """What a user should know and may ignore: an old patch id, what a batch drops."""
+    """A warning that the user may ignore."""
 
 
 def refusal(error: Exception) -> Exception:
-    """Mark an error that a patch raises on purpose: it goes to the host as it is.
+    """Mark an error that a patch raises on purpose, so that the guard passes it on to the host.
 
-    Any other error of a patch is a failure, and the release's own code answers the call.
+    The guard treats any other error of a patch as a failure, and falls back to the release's code.
     """
     error.__mlx_patches_refusal__ = True  # type: ignore[attr-defined]
     return error

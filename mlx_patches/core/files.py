@@ -1,4 +1,4 @@
-"""Reads files that somebody else wrote: bounded, and quoted in a way that is safe to print."""
+"""Reads untrusted files with a size limit, and quotes their content so that it is safe to print."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .errors import MlxPatchesError
 
-# Of what a message quotes.
+# How many characters of a file a message quotes.
 MAX_QUOTED = 200
 
 
@@ -15,13 +15,13 @@ def read(path: Path, limit: int, what: str) -> bytes:
     """Return a file's bytes.
 
     Args:
-        path: a regular file; a device or a pipe may never end.
-        limit: in bytes. No more than that is read, however the file grows.
-        what: it should be, for the message.
+        path: a regular file. Devices and pipes are refused, since reading them may never end.
+        limit: in bytes. At most one more is read, even if the file grows meanwhile.
+        what: what the file should be (``a config``), for the message.
 
     Raises:
         OSError: it cannot be read.
-        MlxPatchesError: it is larger, or no regular file.
+        MlxPatchesError: it is larger than ``limit``, or not a regular file.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise MlxPatchesError(f"{path}: cannot be read: not a regular file")
@@ -33,6 +33,6 @@ def read(path: Path, limit: int, what: str) -> bytes:
 
 
 def quoted(text: object) -> str:
-    """A piece of a file for a message: one line, printable, not long."""
+    """Text from a file, for a message: one printable line, cut after ``MAX_QUOTED`` characters."""
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text)[: MAX_QUOTED + 1])
     return line if len(line) <= MAX_QUOTED else f"{line[:MAX_QUOTED]}..."

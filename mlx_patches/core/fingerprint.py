@@ -16,7 +16,7 @@ from typing import Any
 
 from . import known_files
 
-# Fields that differ between Python versions or say nothing about behaviour.
+# Fields that differ between Python versions or do not affect behaviour.
 _DROPPED = {"ctx", "kind", "type_params", "type_comment"}
 _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -44,7 +44,7 @@ def parse_function(function: Any) -> ast.AST | None:
 
 
 def _known_print(obj: Any) -> str | None:
-    """The fingerprint of a function, method or property of a released file, unparsed."""
+    """The fingerprint of a function, method or property, from the table of known files."""
     functions = list(functions_of(obj))
     codes: list[Any] = [getattr(function, "__code__", None) for function in functions]
     if not codes or None in codes:
@@ -60,7 +60,7 @@ def _known_print(obj: Any) -> str | None:
 def _source(function: Any) -> str:
     """``inspect.getsource`` without its search for the module, which takes 20 ms."""
     code = function.__code__
-    # Under "<string>", Python 3.13 keeps the program of ``-c``, whatever was compiled there.
+    # For any code compiled as "<string>", Python 3.13 would return the source of ``-c``.
     named = not code.co_filename.startswith("<")
     lines = linecache.getlines(code.co_filename, function.__globals__) if named else []
     if not lines:
@@ -89,7 +89,7 @@ def of_file(path: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def describe_file(content: bytes, names: Iterable[str]) -> known_files.Entry:
-    """What the table of known files says of a file."""
+    """Build a file's entry for the table of known files."""
     tree = ast.parse(content)
     entry: known_files.Entry = {}
     for name in names:
@@ -99,7 +99,7 @@ def describe_file(content: bytes, names: Iterable[str]) -> known_files.Entry:
 
 
 def _first_line(node: Any) -> int:
-    """Where a function's code begins: at its first decorator."""
+    """The ``co_firstlineno`` of a definition: the line of its first decorator."""
     return int(min([node.lineno, *(one.lineno for one in node.decorator_list)]))
 
 
@@ -114,7 +114,7 @@ def combined(prints: Mapping[str, str | None]) -> str | None:
 
 
 def functions_of(obj: Any) -> Iterator[Any]:
-    """Yield the plain functions behind an attribute, under any wrappers."""
+    """Yield the plain functions behind an attribute, without their wrappers."""
     if isinstance(obj, property):
         accessors: tuple[Any, ...] = (obj.fget, obj.fset, obj.fdel)
     elif isinstance(obj, (classmethod, staticmethod)):
@@ -127,9 +127,10 @@ def functions_of(obj: Any) -> Iterator[Any]:
 
 
 def _parse(source: str) -> ast.AST:
-    """The definition in a source text, indented as it stood in its file.
+    """Parse the source of one definition, which may be indented.
 
-    Under an ``if`` rather than dedented: that would change, or trip over, its long strings.
+    Indented source is parsed under an ``if``: dedenting would change its multi-line strings, or
+    fail on them.
     """
     if not source[0].isspace():
         return ast.parse(source).body[0]
@@ -139,7 +140,7 @@ def _parse(source: str) -> ast.AST:
 
 
 def _find(tree: ast.AST, path: list[str]) -> list[ast.AST]:
-    """All definitions of that name: a property has one for each accessor."""
+    """All definitions of a qualified name: a property has one for each accessor."""
     scopes: list[ast.AST] = [tree]
     for name in path:
         scopes = [
@@ -152,7 +153,7 @@ def _find(tree: ast.AST, path: list[str]) -> list[ast.AST]:
 
 
 def _definitions(scope: ast.AST) -> Iterator[ast.AST]:
-    """Definitions in a scope, those under ``if`` and ``try`` too."""
+    """Definitions in a scope, including those under ``if``, ``try`` and ``with``."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, _Definition):
             yield node

@@ -1,4 +1,4 @@
-"""Telling our own objects from those of others: who wrapped, replaced or still holds a function."""
+"""Finds other packages that wrapped or replaced a patched function, or still refer to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def function_of(obj: Any) -> Any:
 
 
 def covers(live: Any, ours: Any) -> bool:
-    """True where ``live`` is a wrapper on top of what we installed, or of its function."""
+    """Whether ``live`` is a wrapper around the object that we installed, or its function."""
     import wrapt
 
     try:
@@ -34,7 +34,7 @@ def covers(live: Any, ours: Any) -> bool:
 
 
 def relink(live: Any, ours: Any, original: Any) -> bool:
-    """Have a wrapt wrapper on top of what we installed wrap the original; False where none does."""
+    """Make a wrapt wrapper around our object wrap the original instead; False if there is none."""
     import wrapt
 
     for link in wrapt.wrapper_chain(live):
@@ -45,7 +45,7 @@ def relink(live: Any, ours: Any, original: Any) -> bool:
 
 
 def wrapper_above(live: Any, ours: Any) -> Any:
-    """The wrapper that holds what we installed, or its function."""
+    """The wrapper directly around our object or its function; ``live`` if none is found."""
     import wrapt
 
     for top, bottom in ((live, ours), (function_of(live), function_of(ours))):
@@ -56,9 +56,9 @@ def wrapper_above(live: Any, ours: Any) -> Any:
 
 
 def replaced_by(original: Any, module: ModuleType) -> str:
-    """Who replaced a function of this module with one of their own; empty where nobody did.
+    """The name of another module's function that replaced one of this module; empty if none did.
 
-    A wrapper whose chain ends at the module's own function is no replacement: ours goes on top.
+    A wrapper around the module's own function is not a replacement: our layers go on top of it.
     """
     if original is MISSING:
         return ""
@@ -70,9 +70,9 @@ def replaced_by(original: Any, module: ModuleType) -> str:
 
 
 def describe(obj: Any) -> str:
-    """A short name, ``module:Qualified.name``, for an object that is not ours.
+    """A short name, ``module:Qualified.name``, for an object of another package.
 
-    By its own code: functools.wraps and wrapt show the name of what they wrap.
+    The name comes from its code object: functools.wraps and wrapt copy the wrapped function's name.
     """
     import wrapt
 
@@ -87,16 +87,19 @@ def describe(obj: Any) -> str:
 
 
 def other_holders(originals: Mapping[str, Any], ours: Iterable[Any] = ()) -> dict[str, str]:
-    """Path to who still holds a module's original function outside of any attribute.
+    """Find other modules, functions, partials and closures that still refer to an original.
 
-    Looks through the whole heap, a second in a large process: for the audit, on request.
+    Searches the whole heap, which takes up to a second in a large process: only on request.
 
     Args:
-        originals: path to the original function.
-        ours: objects that hold it for us.
+        originals: path to the original function of a module.
+        ours: our own objects that refer to an original; they do not count.
+
+    Returns:
+        Path to the description of one holder; paths without a holder are left out.
     """
     held = _held(originals, ours)
-    if held:  # by garbage that waits to be collected, perhaps
+    if held:  # perhaps only by uncollected garbage
         gc.collect()
         held = _held(originals, ours)
     return held

@@ -1,22 +1,21 @@
 """Runs the layers of one function of a site, and goes on where one of them fails.
 
-A layer that raises is skipped for that call. What the call answers then depends on what the
+A layer that raises is skipped for that call. The result of the call then depends on what the
 release's own function did in this call, in this thread:
 
 - It was not entered: the other layers and the original run with the same arguments.
-- It was entered once, with what the call was given, and returned: its result is the call's.
-- Anything else touched state: the call fails, since running the original again would feed a cache
-  the same tokens twice.
+- It was entered once, with the arguments of the call, and returned: the call returns its result.
+- Otherwise state may have changed: the call fails, since running the original again would feed a
+  cache the same tokens twice.
 
-``None`` where the original gives a value is a failure too, and so are SystemExit and
-MemoryError. An error that came through the original, or that a layer raised because of one, is
-the release's own and goes to the host; so does a ``refusal``. A layer that calls its own site
-without end fails once, in the outermost call: there the stack has room to go on. What a patch adds
-where the release has nothing has no original to fall back to. What a generator raises while it runs
-is not seen.
+A layer also fails if it returns ``None`` where the original returns a value, or raises SystemExit.
+An error that the original raised, or that a layer raised because of one, is the release's own and
+reaches the host; so does a ``refusal``. A layer that calls its own site without end fails once, in
+the outermost call, where the stack has room to recover. A function that a patch adds has no
+original to fall back to. Errors that a generator raises while it is iterated are not caught.
 
-A call pays two frames, the installed function and the one that notes the original's entry, and
-one for each layer that is made by ``around``.
+A call costs two frames, the installed function and the recorder of the original's entries, and
+one more for each layer made by ``around``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from typing import Any, NamedTuple
 from .errors import MlxPatchesError, is_refusal
 
 Function = Callable[..., Any]
-# What an entry holds until the original returns.
+# The result in an entry until the original returns.
 _PENDING = object()
 
 
@@ -38,8 +37,8 @@ class Failure(NamedTuple):
     """A layer's failure in one call.
 
     Args:
-        patch: whose layer it was.
-        error: what it raised; None where it answered None.
+        patch: the id of the layer's patch.
+        error: the exception; None if the layer returned None.
         touched: state may have changed, so the call failed as well.
     """
 
@@ -52,9 +51,9 @@ class Policy(NamedTuple):
     """What to do with a layer's failure.
 
     Args:
-        report: is told of each failure.
+        report: called with each failure.
         strict: raise each failure to the host, and report none.
-        name: of the site, for messages.
+        name: the site's path, for messages.
     """
 
     report: Callable[[Failure], None]
@@ -63,21 +62,21 @@ class Policy(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One layer's function as it stands in a chain, and whose it is."""
+    """One layer's function in a chain, and the id of its patch."""
 
     patch: str
     function: Function
 
 
 class Composition(NamedTuple):
-    """What a chain runs.
+    """The functions that a chain runs.
 
     Args:
-        body: the outermost layer's function; the original where there is no layer, None where
-            there is neither.
+        body: the outermost layer's function; the original if there is no layer, None if there is
+            neither.
         steps: the layers' functions, the outermost first.
-        without: gives the body without some patches' layers.
-        answers_none: a layer may answer None where the original gives a value.
+        without: builds the body without the layers of the given patches.
+        answers_none: a layer may return None where the original returns a value.
     """
 
     body: Function | None
@@ -87,18 +86,21 @@ class Composition(NamedTuple):
 
 
 class _Calls(threading.local):
-    """The entries of the original in the innermost call of a chain, in this thread."""
+    """The entries of the original in the innermost call of a chain, in this thread.
+
+    An entry is ``[args, kwargs, result]``; ``entries`` is None outside of a call.
+    """
 
     entries: list[list[Any]] | None = None
 
 
 class Chain:
-    """One function of a site: ``installed`` is what the host calls; it runs ``composition``.
+    """One function of a site. The host calls ``installed``, which runs ``composition``.
 
     Args:
-        original: the release's own function; None where the release has none.
-        like: whose name and signature ``installed`` shows.
-        policy: for the failures of layers.
+        original: the release's own function; None if the release has none.
+        like: the function whose name and signature ``installed`` takes over.
+        policy: what to do with failures of layers.
     """
 
     __slots__ = ("_calls", "composition", "entered", "installed", "original", "policy")
@@ -108,7 +110,7 @@ class Chain:
         self.policy = policy
         self._calls = _Calls()
         self.entered = _recorder(original, self._calls) if original else None
-        # Exchanged whole: a call runs one composition, whatever other threads take out.
+        # Replaced as a whole: a running call keeps its layers while other threads remove some.
         self.composition = Composition(original)
         self.installed = self._make(like)
 
@@ -129,7 +131,7 @@ class Chain:
                 result = body(*args, **kwargs)
             except RecursionError as error:
                 if outer is not None and not (outer and outer[-1][2] is _PENDING):
-                    # A layer of this chain called; the outermost call has the stack to go on.
+                    # A layer of this chain made this call; the outermost call recovers.
                     outer.extend(entries)
                     raise
                 failure = error
@@ -146,12 +148,12 @@ class Chain:
             try:
                 return self._recover(failure, composition, entries, args, kwargs)
             finally:
-                failure = None  # its traceback holds this frame
+                failure = None  # its traceback refers to this frame: a cycle
 
         return installed
 
     def _owes_a_value(self, entries: list[list[Any]], args: tuple[Any, ...]) -> bool:
-        """Whether the release's own function gives a value where the call answered None."""
+        """Whether the release's own function returns a value, so that a None is a failure."""
         if entries:
             _, _, result = entries[-1]
             return result is not None and result is not _PENDING
@@ -169,7 +171,7 @@ class Chain:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Answer a call in which a layer failed, or raise what is not a layer's failure."""
+        """Return a result for a call that failed; raise the error if no layer caused it."""
         site = self.policy.name
         left_out: frozenset[str] = frozenset()
         try:
@@ -188,19 +190,19 @@ class Chain:
                 body = None if touched else composition.without(left_out)
                 if body is None:
                     raise _fit_for_the_host(error, patch, site)
-                if body is self.original:  # what it raises is the release's own
+                if body is self.original:  # an error here is the release's own
                     return body(*args, **kwargs)
                 entries.clear()
                 error, result = self._try(body, entries, args, kwargs)
                 if error is None and (result is not None or not self._owes_a_value(entries, args)):
                     return result
         finally:
-            error = None  # its traceback holds this frame
+            error = None  # its traceback refers to this frame: a cycle
 
     def _try(
         self, body: Function, entries: list[list[Any]], args: tuple[Any, ...], kwargs: Any
     ) -> tuple[BaseException | None, Any]:
-        """One more attempt; ``entries`` then holds what it entered."""
+        """Run ``body`` again, recording the original's entries in ``entries``."""
         calls = self._calls
         outer, calls.entries = calls.entries, entries
         try:
@@ -211,13 +213,13 @@ class Chain:
             calls.entries = outer
 
     def _is_the_hosts(self, error: BaseException, entries: list[list[Any]]) -> bool:
-        """Whether an error is none of a layer's failures."""
+        """Whether an error goes to the host, since no layer caused it or it is a refusal."""
         if isinstance(error, RecursionError) and len(entries) > 1:
-            return False  # a layer without end, whichever of its calls was one too many
+            return False  # endless recursion of a layer, wherever it exceeded the limit
         return is_refusal(error) or self._is_of_the_release(error)
 
     def _is_of_the_release(self, error: BaseException) -> bool:
-        """Whether an error, or what it was raised for, came through the original in this chain."""
+        """Whether an error, or an error that caused it, came through this chain's original."""
         seen: set[int] = set()
         cause: BaseException | None = error
         while cause is not None and id(cause) not in seen:
@@ -233,16 +235,16 @@ class Chain:
 
 
 def _culprit(error: BaseException | None, steps: Sequence[Step], left_out: frozenset[str]) -> str:
-    """The patch whose layer raised: the innermost one that the traceback went through.
+    """The patch whose layer failed: the innermost one in the traceback.
 
-    Of an error without a frame of ours, and of an answer of None, the outermost.
+    The outermost one if no layer is in the traceback, or if the call returned None.
     """
     left = [step for step in steps if step.patch not in left_out]
     found = 0
     trace = error.__traceback__ if error is not None else None
     while trace is not None:
         code = trace.tb_frame.f_code
-        # From where we are on: two patches may bring the same function.
+        # Search inwards only: two patches may use the same function.
         inner = (i for i in range(found, len(left)) if _code_of(left[i].function) is code)
         found = next(inner, found)
         trace = trace.tb_next
@@ -250,19 +252,19 @@ def _culprit(error: BaseException | None, steps: Sequence[Step], left_out: froze
 
 
 def _code_of(function: Any) -> CodeType | None:
-    """The code of a layer's function; of a partial, that of what it calls."""
+    """The code object of a layer's function; for a partial, of the function that it calls."""
     inner = function.func if isinstance(function, functools.partial) else function
     code = getattr(inner, "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
 def _recorder(original: Function, calls: _Calls) -> Function:
-    """The original, with each of its entries noted in the call that it belongs to."""
+    """Wrap the original so that each entry is recorded in the call that it belongs to."""
 
     @functools.wraps(original)
     def entered(*args: Any, **kwargs: Any) -> Any:
         entries = calls.entries
-        if entries is None:  # a layer kept it beyond its call
+        if entries is None:  # a layer kept a reference beyond its call
             return original(*args, **kwargs)
         entry = [args, kwargs, _PENDING]
         entries.append(entry)
@@ -273,7 +275,7 @@ def _recorder(original: Function, calls: _Calls) -> Function:
 
 
 def _kept(entries: list[list[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the original was entered once, with what the call was given, and has returned."""
+    """Whether the original was entered once, with the arguments of the call, and has returned."""
     if len(entries) != 1:
         return False
     given, named, result = entries[0]
@@ -290,9 +292,9 @@ _ENTERED: CodeType = _recorder(len, _Calls()).__code__
 
 
 def _named(error: BaseException | None, patch: str, site: str) -> BaseException:
-    """A failure as strict mode raises it: an exit of the process would say nothing."""
+    """The error that strict mode raises: a SystemExit would end the process without a message."""
     if error is None:
-        return MlxPatchesError(f"the patch {patch} of mlx_patches answered None in {site}")
+        return MlxPatchesError(f"the patch {patch} of mlx_patches returned None in {site}")
     if not isinstance(error, Exception):
         return _fit_for_the_host(error, patch, site)
     error.add_note(f"raised by the patch {patch} of mlx_patches in {site}")
@@ -300,7 +302,7 @@ def _named(error: BaseException | None, patch: str, site: str) -> BaseException:
 
 
 def _fit_for_the_host(error: BaseException | None, patch: str, site: str) -> BaseException:
-    """What the host gets where the call cannot be answered: never an exit of the process."""
+    """The error that the host gets if the call cannot return a result: never a SystemExit."""
     if isinstance(error, Exception):
         return error
     made = MlxPatchesError(f"the patch {patch} of mlx_patches failed in {site}: {error!r}")

@@ -8,8 +8,8 @@ TYPE_CHECKING = False  # as typing has it; importing typing costs 5 ms
 if TYPE_CHECKING:
     from types import ModuleType
 
-# The ids of modules whose code has ended and whose import hooks run: the import system clears
-# ``_initializing`` only after those.
+# The ids of modules whose code has ended and whose import hooks are running: the import system
+# clears ``_initializing`` only after the hooks.
 ended: set[int] = set()
 
 
@@ -20,7 +20,7 @@ def complete(module: ModuleType) -> bool:
 
 
 def loaded(name: str) -> ModuleType | None:
-    """A module that is imported, and complete; None otherwise."""
+    """The module of this name if it is imported and complete; else None."""
     module = sys.modules.get(name)
     # Lazy loaders and test doubles put other things into sys.modules.
     return module if isinstance(module, type(sys)) and complete(module) else None

@@ -20,7 +20,7 @@ Entry = dict[str, tuple[str, list[int]] | None]
 
 @functools.cache
 def entry_of(path: str) -> Entry:
-    """What is known of a file; empty where it is none of a measured release."""
+    """The table's entry for a file; empty if the file belongs to no measured release."""
     try:
         content, table = Path(path).read_bytes(), _table()
     except OSError:
@@ -34,7 +34,7 @@ def entry_of(path: str) -> Entry:
 
 
 def digest(content: bytes) -> str:
-    """A file's name in the table."""
+    """A file's key in the table."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 

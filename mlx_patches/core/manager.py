@@ -1,8 +1,8 @@
 """Puts patches in effect and takes them out: plan, compose, write, check, roll back.
 
-Factories, which are other people's code, run outside the lock: they may import, and an import
-may wait for another thread that wants the lock. What they compose is written under it, if no other
-thread has changed the site since; else it is composed again.
+Factories may import, and an import may wait for another thread that wants the lock. Therefore they
+run outside the lock. Their result is written under the lock if no other thread has changed the site
+since; otherwise it is composed again.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from .site import Composed, Layer, Site, current_owner
 
 logger = logging.getLogger("mlx_patches")
 
-# How long a fork waits for another thread that is writing.
+# How many seconds a fork waits for another thread that is writing.
 FORK_SECONDS = 5.0
-# How often a patch may fail in calls before it is taken out.
+# After this many failed calls a patch is taken out.
 FAILURES = 3
-# A sibling in one of these states leaves the release's code in doubt.
+# A target in one of these states holds back the patch's other targets in its distribution.
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
 
 class Gate(Protocol):
-    """Decides whether a target needs its patch; ``matrix.gate.Gate`` does, by the matrix."""
+    """Decides whether a target needs its patch; ``matrix.gate.Gate`` implements it."""
 
     def decide(self, patch: Patch, target: Target, found: Found | None) -> Verdict:
         """The verdict on a target; ``found`` is None where its module is not imported."""
 
 
 class _Ready(NamedTuple):
-    """A target that gets its patch."""
+    """A target that needs its patch and may get it."""
 
     target: Target
     found: Found
@@ -52,14 +52,14 @@ class _Ready(NamedTuple):
 
 
 class _StaleError(Exception):
-    """Another thread reloaded a module while it was written to: decide again."""
+    """Another thread reloaded a module during a write: plan again."""
 
 
 class _Change(NamedTuple):
-    """A site and what is about to be written to it.
+    """A site and the composition to write to it.
 
-    ``before`` is what was in effect there when that was composed, and ``known`` the site that
-    the path had: another thread may have changed either since.
+    ``before`` is the site's composition, and ``known`` the path's site, at the time of composing:
+    another thread may have changed either since.
     """
 
     site: Site
@@ -76,10 +76,10 @@ class Manager:
 
     Args:
         gate: decides each target.
-        rank: a patch's place among the layers of a site, by its id; the lowest is innermost. By
-            default patches stack in the order in which they are applied.
-        strict: a layer that fails raises to the host.
-        on_withdrawal: called when a patch was taken out for its failures.
+        rank: returns a patch's place among the layers of a site, from its id; the lowest is
+            innermost. By default patches stack in the order in which they are applied.
+        strict: raise a layer's failure to the host.
+        on_withdrawal: called after a patch was taken out because it failed in calls.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Manager:
         self._sites: dict[str, Site] = {}
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
-        # The module that a settled outcome was judged with.
+        # The module object for which a settled outcome was decided.
         self._judged: dict[tuple[str, str], ModuleType | None] = {}
-        # What each patch failed with in calls, and why a patch is out until it is restored.
+        # By patch id: its failures in calls, and why it was taken out. ``restore`` clears both.
         self.failures: dict[str, list[str]] = {}
         self.withdrawn: dict[str, str] = {}
 
@@ -115,11 +115,11 @@ class Manager:
         """Put a patch in effect wherever its modules are imported.
 
         Args:
-            patch: the patch; applied again, it goes where modules were imported since.
-            strict: raise where a target that may need the patch did not get it.
+            patch: the patch. Applying it again covers modules that were imported since.
+            strict: raise if a target that may need the patch did not get it.
             dry_run: decide everything, change nothing.
-            wanted: asked when all is ready to be written: another thread may have restored the
-                patch meanwhile.
+            wanted: called just before the write; False cancels it. Another thread may have
+                restored the patch meanwhile.
 
         Raises:
             MlxPatchesError: with ``strict`` only.
@@ -147,8 +147,8 @@ class Manager:
     def restore(self, patches: Iterable[str] | None = None) -> list[Outcome]:
         """Take patches out, all by default, the outermost first.
 
-        With its last layer a site gives back the original object. A wrapper that somebody put
-        on top of ours stays.
+        Once a site has no layer left, its attribute holds the original object again. A
+        third-party wrapper on top of ours stays.
         """
         with self.lock:
             wanted = set(self._patches if patches is None else patches)
@@ -181,11 +181,11 @@ class Manager:
         return outcomes
 
     def status(self, held_elsewhere: bool = False) -> list[Outcome]:
-        """The state of each target, by what the live attributes say.
+        """The state of each target, read from the live attributes.
 
         Args:
-            held_elsewhere: look through the heap for originals that others still hold, and call
-                those targets ``late``. Takes up to a second in a large process.
+            held_elsewhere: search the heap for other references to the originals, and report
+                those targets as ``late``. Takes up to a second in a large process.
         """
         with self.lock:
             ledger, sites = dict(self._ledger), dict(self._sites)
@@ -198,19 +198,19 @@ class Manager:
             return [site for site in self._sites.values() if site.layers]
 
     def before_fork(self) -> None:
-        """Wait until no thread is in the middle of a patch: a child would inherit that."""
+        """Wait until no thread is writing: a child would inherit a half-written patch."""
         self.lock.acquire(timeout=FORK_SECONDS)
 
     def after_fork(self, in_child: bool) -> None:
-        """Go on. A child's lock is new: whoever may hold the old one does not run there."""
+        """Release the lock; make a new one in a child, where its holder may not exist."""
         if in_child:
             self.lock = threading.RLock()
         else:
-            with contextlib.suppress(RuntimeError):  # it was not to be had in time
+            with contextlib.suppress(RuntimeError):  # it was not acquired in time
                 self.lock.release()
 
     def _checked(self, outcome: Outcome, sites: dict[str, Site], held: dict[str, str]) -> Outcome:
-        """An outcome, as the live attribute bears it out."""
+        """An outcome, with its status corrected by the live attribute."""
         site = sites.get(outcome.target)
         layer = site.layer_of(outcome.patch) if site else None
         if site is None or layer is None:
@@ -237,7 +237,7 @@ class Manager:
     # -- plan ------------------------------------------------------------------------------
 
     def _plan(self, patch: Patch) -> tuple[list[Outcome], list[_Ready]]:
-        """Decide every target; of one distribution all that need the patch are ready, or none."""
+        """Decide every target; a drifted or conflicting one holds back its distribution's rest."""
         outcomes: list[Outcome] = []
         ready: list[_Ready] = []
         for distribution in dict.fromkeys(t.distribution for t in patch.targets):
@@ -273,7 +273,7 @@ class Manager:
             and known.status in _SETTLED
             and self._judged.get(key, self) is module
         ):
-            return known  # nothing to judge again until the module is another one
+            return known  # it holds until the module object changes
         if module is None:
             verdict = self.gate.decide(patch, target, None)
             if verdict.ok:
@@ -289,7 +289,7 @@ class Manager:
         return _outcome(patch, target, verdict.status, verdict.reason)
 
     def _originals(self, path: str) -> dict[str, Any]:
-        """What a site of ours holds the original of, while it is in effect there."""
+        """The path and its original if a site of ours is in effect there; else empty."""
         site = self._sites.get(path)
         if site is None or (site.problem() and not site.is_covered()):
             return {}
@@ -304,7 +304,7 @@ class Manager:
         ready: list[_Ready],
         wanted: Callable[[], bool],
     ) -> list[Outcome]:
-        """Write all, check all, and only then say so; on any error nothing stays, old or new."""
+        """Write and check all targets, then record them; on an error remove the whole patch."""
         try:
             while True:
                 changes = [self._compose(patch, one) for one in ready]
@@ -351,7 +351,7 @@ class Manager:
         return outcomes
 
     def _compose(self, patch: Patch, ready: _Ready) -> _Change:
-        """A target's site with the patch's layer, not written yet."""
+        """Compose the patch's layer into its target's site, without writing it."""
         target, found, reason = ready
         with self.lock:
             known = self._sites.get(target.path)
@@ -361,7 +361,7 @@ class Manager:
         return _Change(site, site.compose_with(layer), before, known)
 
     def _site(self, target: Target, found: Found, known: Site | None) -> Site:
-        """The site of a target: the known one, unless its attribute was exchanged."""
+        """The site of a target: the known one, unless its owner or original is another one."""
         if known and known.owner is found.owner and known.original is found.original:
             return known
         report = functools.partial(self._failed, target.path)
@@ -369,7 +369,7 @@ class Manager:
         return Site(target.path, found.owner, found.original, policy, lost=known)
 
     def _is_current(self, change: _Change) -> bool:
-        """Whether no other thread has changed a site, or reloaded its module, since."""
+        """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
         site, known = change.site, change.known
         # A new site's original was read without the lock: it must not be another site's function.
         ours = site is not known and known is not None and site.original is known.live
@@ -382,7 +382,7 @@ class Manager:
         )
 
     def _write(self, changes: list[_Change]) -> None:
-        """Write all changes and see that they are in effect; else none of them."""
+        """Write all changes and check that they are in effect; on an error undo them all."""
         replaced = {change.site.path: self._sites.get(change.site.path) for change in changes}
         written: list[_Change] = []
         try:
@@ -406,7 +406,7 @@ class Manager:
             raise
 
     def _remove(self, site: Site, patch: str) -> str:
-        """Take a patch's layer out of a site; returns what stands in the way."""
+        """Take a patch's layer out of a site; returns why that failed, or an empty string."""
         while True:
             before = site.composed
             composed = site.compose_without(patch)
@@ -414,7 +414,7 @@ class Manager:
                 if site.composed is not before:
                     continue
                 if composed.parts:
-                    if site.problem():  # whoever replaced it keeps what they put there
+                    if site.problem():  # leave a third-party replacement in place
                         site.composed = composed
                     else:
                         site.write(composed)
@@ -428,9 +428,9 @@ class Manager:
     # -- failures in calls -------------------------------------------------------------------
 
     def _failed(self, path: str, failure: Failure) -> None:
-        """Count a layer's failure in a call, and take the patch out where that was one too many."""
+        """Count a failure; take the patch out after too many, or if state was touched."""
         said = _quoted(failure.error)
-        # Of a layer that calls itself without end it has a thousand frames.
+        # The traceback of an endless recursion has a thousand frames.
         trace = None if isinstance(failure.error, RecursionError) else failure.error
         with self.lock:
             seen = self.failures.setdefault(failure.patch, [])
@@ -470,7 +470,7 @@ class Manager:
             self._on_withdrawal()
 
 
-# States that stay as they are while the module is the same object.
+# States that do not change while the module is the same object.
 _SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
 
 
@@ -479,14 +479,14 @@ def _is_importing(target: Target) -> bool:
 
 
 def _originals_of(sites: Iterable[Site]) -> tuple[dict[str, Any], Iterator[Any]]:
-    """The original functions of modules, and the objects of ours that hold them."""
+    """The original functions of modules by path, and our own references to them."""
     mine = [site for site in sites if site.layers and isinstance(site.owner, ModuleType)]
     held = {site.path: site.original for site in mine if callable(site.original)}
     return held, (cell for site in mine for cell in site.cells())
 
 
 def _all_failed(patch: Patch, outcomes: list[Outcome], reason: str) -> list[Outcome]:
-    """The outcomes of a patch that was taken out: failed wherever it would be in effect."""
+    """The outcomes of a patch that was taken out: failed wherever it is needed."""
     settled = [o for o in outcomes if o.status not in (Status.PENDING, Status.APPLIED)]
     decided = {outcome.target for outcome in settled}
     failed = [
@@ -499,7 +499,7 @@ def _all_failed(patch: Patch, outcomes: list[Outcome], reason: str) -> list[Outc
 
 def _quoted(error: BaseException | None) -> str:
     if error is None:
-        return "it answered None where the release gives a value"
+        return "it returned None where the release returns a value"
     return f"{type(error).__name__}: {files.quoted(error)}"
 
 

@@ -1,4 +1,4 @@
-"""What the files beside a model's weights say: JSON objects, and the stop tokens in them."""
+"""Reads the JSON files beside a model's weights, and the stop tokens in them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ MAX_CONFIG_BYTES = 10_000_000
 def stop_ids(
     folder: Path, config: dict[str, Any] | None = None
 ) -> tuple[dict[str, list[int]], str]:
-    """The stop tokens that a model's folder names, file by file, and what is wrong with them.
-
-    A missing file names none. A broken one names none either, and is the second value: one
-    sentence with the remedy, empty where all is well.
+    """Read the stop tokens that a model's folder names.
 
     Args:
-        folder: the model's folder.
-        config: its ``config.json``, where it was read already.
+        folder: the model's folder; missing files are skipped.
+        config: its ``config.json``, if it was read already.
+
+    Returns:
+        File name to its stop tokens, and the problems of broken files with their remedies, as one
+        text; empty if there are none.
     """
     problems = []
     contents: dict[str, dict[str, Any]] = {}
@@ -33,7 +34,7 @@ def stop_ids(
             try:
                 contents[name] = read_object(folder / name)
             except MlxPatchesError as error:
-                problems.append(f"{error}; its stop tokens are not used until it is mended")
+                problems.append(f"{error}; its stop tokens are not used until it is repaired")
     text_config = contents.get("config.json", {}).get("text_config")
     if isinstance(text_config, dict):
         contents["config.json: text_config"] = text_config
@@ -50,7 +51,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in one of a model's files.
 
     Raises:
-        MlxPatchesError: it cannot be read, or holds something else.
+        MlxPatchesError: it cannot be read, or is not a JSON object.
     """
     try:
         content = json.loads(files.read(path, MAX_CONFIG_BYTES, "a config"))
@@ -64,7 +65,7 @@ def read_object(path: Path) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise MlxPatchesError(f"{path}: nested too deeply; not a config") from None
-    except ValueError as error:  # a number of more digits than Python reads
+    except ValueError as error:  # a number with more digits than Python converts
         raise MlxPatchesError(f"{path}: not a config: {error}") from None
     if not isinstance(content, dict):
         raise MlxPatchesError(f"{path}: not a JSON object; download it again")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-# Of patches or of models, as callers give them.
+# Patch ids or model types, as callers pass them.
 Names = Iterable[str]
 
 
@@ -33,7 +33,7 @@ NOT_NEEDED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSEN
 
 
 class Verdict(NamedTuple):
-    """Whether to apply; where not, the status to report. ``reason`` is one sentence."""
+    """Whether to apply a patch; if not, the status to report. ``reason`` is one sentence."""
 
     ok: bool
     reason: str
@@ -43,8 +43,8 @@ class Verdict(NamedTuple):
 class Outcome(NamedTuple):
     """One target of one patch: its status and the reason, in a sentence.
 
-    ``by_choice`` marks what the user switched off or did not ask for: never a finding
-    unless ``--strict``.
+    ``by_choice`` marks a patch that the user switched off or did not ask for: it is a finding
+    only with ``--strict``.
     """
 
     patch: str
@@ -56,11 +56,11 @@ class Outcome(NamedTuple):
 
     @property
     def finding(self) -> bool:
-        """True where a defect is present and not repaired, or may be."""
+        """True if a defect is present, or may be, and is not repaired."""
         return not self.by_choice and self.status not in IN_EFFECT | NOT_NEEDED
 
     def as_dict(self) -> dict[str, object]:
-        """The row as it stands in the JSON output."""
+        """The outcome as it appears in the JSON output."""
         return {
             "patch": self.patch,
             "distribution": self.distribution,
@@ -72,13 +72,13 @@ class Outcome(NamedTuple):
 
 
 class Report(tuple[Outcome, ...]):
-    """What ``apply`` did, or with ``dry_run`` would do: a tuple of outcomes, one a target."""
+    """A tuple of outcomes, one for each target of each patch."""
 
     __slots__ = ()
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """The same as a plain tuple."""
+        """The outcomes as a plain tuple."""
         return tuple(self)
 
     def with_status(self, *statuses: Status | str) -> tuple[Outcome, ...]:
@@ -98,11 +98,11 @@ class Report(tuple[Outcome, ...]):
 
     @property
     def ok(self) -> bool:
-        """True where there are no findings."""
+        """True if there are no findings."""
         return not self.findings
 
     def as_dict(self) -> dict[str, object]:
-        """The JSON form: whether all is well, how many outcomes have each status, and they."""
+        """The JSON form: ``ok``, how many outcomes have each status, and the outcomes."""
         return {
             "ok": self.ok,
             "counts": self.counts,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-# Import package to distribution: those whose modules are watched from the first import on.
+# Import package to distribution. Start-up waits for the first import of one of these packages.
 DISTRIBUTIONS = {"mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm", "vllm_mlx": "vllm-mlx"}
 # The packages that hold model code.
 MODELS = ("mlx_lm", "mlx_vlm")
-# The package of models of each distribution.
+# The package that holds a distribution's models, to that distribution.
 MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MODELS}
-# What an audit always names, hosts aside.
+# The distributions that every audit lists, besides hosts.
 CORE = ("mlx", *MODEL_PACKAGES.values())
-# Servers that people name by their command, and the distribution that installs it.
+# Servers that are known by their command, to the distribution that installs it.
 SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
 
 
@@ -18,6 +18,6 @@ def package_of(distribution: str) -> str:
     """The import package of one of our distributions.
 
     Raises:
-        KeyError: it is none of them.
+        KeyError: we have no patches for this distribution.
     """
     return {name: package for package, name in DISTRIBUTIONS.items()}[distribution]

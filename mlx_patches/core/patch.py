@@ -1,4 +1,4 @@
-"""What a patch is: frozen declarations, and the two ways of standing in for an attribute."""
+"""Declarations of patches and targets, and two kinds of replacement for an attribute."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ class Target(NamedTuple):
         distribution: the distribution that owns it, as on PyPI (``mlx-lm``).
         module: the module that defines it.
         name: its qualified name in that module (``BatchKVCache.extract``).
-        factory: builds the replacement from the original. It runs once, when the patch is
-            applied, and must have no other effect. Functions come with a counter in front:
-            what it must know of the release's own code, it reads from ``inspect.unwrap``.
+        factory: builds the replacement from the original. It runs whenever the attribute's layers
+            are composed, possibly several times, and must have no other effect. Functions
+            arrive inside a recorder: ``inspect.unwrap`` returns the release's own function.
         body: the functions whose code carries the defect, by qualified name; their hash is
-            the target's fingerprint. The target itself unless given.
+            the target's fingerprint. By default the target itself.
         adds: the release does not define the attribute and the patch adds it.
-        supports: the attribute has no defect: the patch's other targets need it to carry
-            something. It is applied where one of them is needed by its release, whatever
-            release owns it.
-        answers_none: the replacement may answer None where the original gives a value; else
-            that is a failure of the patch, and the original's value is used.
+        supports: the attribute has no defect, but the patch's other targets depend on it. It is
+            patched in every release of its distribution if one of them needs the patch.
+        answers_none: the replacement may return None where the original returns a value.
+            Otherwise such a None is a failure of the patch.
     """
 
     distribution: str
@@ -54,7 +53,7 @@ class Target(NamedTuple):
 
     @property
     def mentions(self) -> tuple[str, ...]:
-        """Every name that is looked for in the source file: the target, its owner, the bodies."""
+        """The names to look up in the source file: the target, its owner, the bodies."""
         owner = self.name.partition(".")[0]
         return tuple(dict.fromkeys((self.name, owner, *self.bodies)))
 
@@ -69,8 +68,8 @@ class Patch(NamedTuple):
         probe: ``module:function`` of the reproducer, red without the patch.
         module: the module that declares the patch.
         optional: not part of the default set; applied only when named.
-        doc: what is wrong, then ``Why``, ``How``, ``Upstream`` and ``Retire when``. Needed where
-            a module declares several patches; the module's own docstring otherwise.
+        doc: what is wrong, then ``Why``, ``How``, ``Upstream`` and ``Retire when``. Needed if a
+            module declares several patches; by default the module's own docstring.
     """
 
     id: str
@@ -92,8 +91,9 @@ class Patch(NamedTuple):
 def around(wrapper: Callable[..., Any]) -> Factory:
     """Return a factory that calls ``wrapper(original, *args, **kwargs)`` in the original's place.
 
-    Takes functions, class methods, static methods and properties (the getter is wrapped). No
-    wrapt proxy: most targets run once a layer a step, where a proxy's 0.5 us would be measurable.
+    It accepts functions, class methods, static methods and properties (the getter is wrapped). It
+    does not use a wrapt proxy: most targets run once per model layer and decode step, where a
+    proxy's 0.5 us would be measurable.
     """
 
     def factory(original: Any) -> Any:
@@ -109,16 +109,16 @@ def around(wrapper: Callable[..., Any]) -> Factory:
 
 
 def _bound(original: Any, wrapper: Callable[..., Any]) -> Any:
-    """The wrapper with its original given: a partial, which costs a call no frame."""
+    """Bind the wrapper to its original: a partial, which adds no frame to a call."""
     return functools.update_wrapper(functools.partial(wrapper, original), original)
 
 
 class Attribute(property):
-    """An instance attribute that is converted as it is read or written.
+    """An instance attribute whose value is converted when it is read or written.
 
-    Values stay in the instance's ``__dict__`` under their own name, so objects that exist
-    already keep working when the attribute is added and when it is taken away. A property,
-    since those are read in C.
+    Values stay in the instance's ``__dict__`` under their own name, so existing objects keep
+    working when the attribute is added and when it is removed. It is a property, since
+    properties are read in C.
 
     Args:
         name: the attribute.
@@ -143,17 +143,17 @@ class Attribute(property):
 
     @property
     def __wrapped__(self) -> Any:
-        """Nothing: tells wrapt that removing this means deleting the slot."""
+        """``wrapt.MISSING``: tells wrapt that it wraps nothing and can be deleted."""
         import wrapt
 
         return wrapt.MISSING
 
 
 def stored(instance: Any, name: str) -> Any:
-    """What an instance holds under a name.
+    """The value in an instance's ``__dict__`` under a name.
 
     Raises:
-        AttributeError: nothing.
+        AttributeError: there is none.
     """
     try:
         return instance.__dict__[name]

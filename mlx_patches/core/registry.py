@@ -1,7 +1,7 @@
 """All patches by id.
 
-What a patch changes stands in a table of declarations, so that start-up can decide every target
-and import the modules of those patches alone that it puts in effect.
+A table of declarations lists every patch's targets, so that start-up can decide all of them and
+import only the modules of patches that it puts in effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .patch import Patch, Target
 
 
 class Entry(NamedTuple):
-    """Where a patch is declared, ``module`` or ``module:NAME``, and its one distribution."""
+    """Where a patch is declared, ``module`` or ``module:NAME``, and its only distribution."""
 
     place: str
     distribution: str = ""
@@ -29,7 +29,7 @@ class Registry:
 
     Args:
         entries: where each patch is declared.
-        table: the file of their declarations, as ``describe`` makes them.
+        table: the JSON file of their declarations, as returned by ``describe``.
     """
 
     def __init__(self, entries: Mapping[str, Entry] | None = None, table: Path | None = None):
@@ -69,9 +69,9 @@ class Registry:
         return self._patches[patch_id]
 
     def declared(self, patch_id: str) -> Patch:
-        """A patch whose module is imported as soon as one of its factories runs.
+        """Return a patch from the table; its module is imported when one of its factories runs.
 
-        It has no ``doc`` of its own: ``get`` has the documentation.
+        Its ``doc`` is empty: use ``get`` for the documentation.
 
         Raises:
             MlxPatchesError: there is none of this id.
@@ -92,12 +92,12 @@ class Registry:
         return patch
 
     def each_declared(self) -> Iterator[Patch]:
-        """Every patch as ``declared``, in order of application."""
+        """Every patch, as ``declared`` returns it, in order of application."""
         return map(self.declared, self.ids())
 
     @functools.cached_property
     def _declarations(self) -> dict[str, Any]:
-        """The table; empty where it cannot be read, and every module is imported then."""
+        """The table; empty if it cannot be read, so that every module is imported."""
         try:
             rows = json.loads(self._table.read_bytes()) if self._table else {}
         except (OSError, ValueError):
@@ -116,25 +116,25 @@ class Registry:
         return tuple(dict.fromkeys((*self._entries, *self._patches)))
 
     def rank(self, patch_id: str) -> int:
-        """A patch's place in the order of application; the last for one that is not here."""
+        """A patch's place in the order of application; the last place for an unknown id."""
         if patch_id not in self._ranks:
             self._ranks = {id_: index for index, id_ in enumerate(self.ids())}
         return self._ranks.get(patch_id, len(self._ranks))
 
     def hint(self, name: str) -> str:
-        """The id that a mistyped one is close to, as the end of a sentence; empty for none."""
+        """A suggestion for a mistyped id, as the end of a sentence; empty if no id is close."""
         from difflib import get_close_matches
 
         close = get_close_matches(name, self.ids(), n=1)
         return f"; did you mean {close[0]!r}?" if close else ""
 
     def distribution(self, patch_id: str) -> str | None:
-        """The distribution whose code alone one of our patches is about; None for several."""
+        """The only distribution that one of our patches changes; None for several or others."""
         entry = self._entries.get(patch_id)
         return entry.distribution or None if entry else None
 
     def area(self, patch_id: str) -> str:
-        """The folder that one of our patches is in; empty for those of other packages."""
+        """The folder below ``patches`` of one of our patches; empty for other packages' patches."""
         entry = self._entries.get(patch_id)
         inside = entry.place.partition(".patches.")[2] if entry else ""
         return inside.partition(".")[0]

@@ -1,6 +1,6 @@
-"""Finds a target: as it stands in this process, or in its source file.
+"""Finds a target in this process, or in its source file.
 
-The gate judges both the same way, so that the audit of files and the patches of a process agree.
+The gate decides both in the same way, so that an audit of files agrees with a patched process.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .patch import MISSING, Target
 
 
 class Found(NamedTuple):
-    """What there is of a target.
+    """A target as it was found.
 
     Args:
-        body: the fingerprint of the code that carries the defect; None where it has no source.
-        missing: why there is nothing to patch, in a sentence; empty where there is.
-        foreign: who replaced the target with a function of their own; empty where nobody did.
+        body: the fingerprint of the code that carries the defect; None if it has no source.
+        missing: why there is nothing to patch, in a sentence; empty if the target was found.
+        foreign: the name of another package's function that replaced the target; empty if none.
         owner: the live module or class; None in a file.
-        original: the live attribute without our layers, ``MISSING`` where there is none.
+        original: the live attribute without our layers, ``MISSING`` if there is none.
     """
 
     body: str | None = None
@@ -39,9 +39,9 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     """Find a target in its module.
 
     Args:
-        module: the target's, complete.
-        target: what to find.
-        originals: path to what a site of ours holds the original of.
+        module: the target's module, completely imported.
+        target: the target to find.
+        originals: path to the original object, for paths where a site of ours is in effect.
     """
     owner: Any = module
     *parents, attribute = target.name.split(".")
@@ -76,8 +76,8 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     """Find a target in its module's source file, without importing it.
 
     Args:
-        target: what to find.
-        names: what else will be looked for in files of this name, for one parse of each.
+        target: the target to find.
+        names: further names that later calls look up in this file, so that it is parsed once.
     """
     path = source_file(target.module)
     if path is None:
@@ -102,7 +102,7 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
 
 @cache
 def _parse(path: Path, names: frozenset[str]) -> dict[str, str] | None:
-    """Qualified name to fingerprint, of a file; None where it cannot be read or parsed."""
+    """A file's qualified names to their fingerprints; None if it cannot be read or parsed."""
     try:
         return fingerprint.of_file(path, sorted(names))
     except (OSError, SyntaxError, ValueError):
@@ -110,7 +110,7 @@ def _parse(path: Path, names: frozenset[str]) -> dict[str, str] | None:
 
 
 def _is_defined_in_file(target: Target) -> bool:
-    """Whether the release's file defines a target, and does not take it from another module."""
+    """Whether the release's file defines a target, rather than importing it."""
     path = source_file(target.module)
     try:
         return path is None or bool(fingerprint.of_file(path, [target.name]))

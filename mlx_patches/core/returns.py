@@ -1,4 +1,4 @@
-"""Whether a function gives a value, by its code: what an answer of None is measured against."""
+"""Whether a function always returns a value, by its code: then a layer must not return None."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import Any
 
 from .fingerprint import parse_function
 
-# How many functions deep a returned call is followed.
+# How many functions deep returned calls are followed.
 _DEPTH = 4
 _ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _Scope = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def gives_a_value(function: Any, args: tuple[Any, ...] = (), depth: int = _DEPTH) -> bool:
-    """Whether a call never gives None, as far as code says.
+    """Whether a function never returns None, as far as its code shows.
 
-    What it returns of another call is followed where that is of a global name, or of an attribute
-    of the first argument; any other call may give None, and so may built-in functions.
+    If it returns the result of another call, that function is examined too, provided that its
+    dotted name starts with a global or with the first argument. Any other call, and any built-in
+    function, may return None.
     """
     if isinstance(function, type):
         return True
@@ -71,7 +72,7 @@ def _returns_calls(code: CodeType) -> bool:
 
 
 def _calls_returned(function: FunctionType) -> list[list[str]] | None:
-    """The dotted names of the calls whose values it returns; None where one has no such name."""
+    """The dotted names of the functions whose results it returns; None if one has no such name."""
     tree = parse_function(function)
     if tree is None:
         return None
@@ -80,7 +81,7 @@ def _calls_returned(function: FunctionType) -> list[list[str]] | None:
 
 
 def _returned(scope: ast.AST) -> Iterator[ast.Call]:
-    """The calls in a function's return statements that are what is returned."""
+    """The calls whose results a function's return statements return."""
     if isinstance(scope, ast.Lambda):
         yield from _calls_of(scope.body)
     for node in ast.iter_child_nodes(scope):
@@ -101,7 +102,7 @@ def _calls_of(value: ast.expr) -> Iterator[ast.Call]:
 
 
 def _path(node: ast.expr) -> list[str]:
-    """``a.b.c`` as names; empty where it is anything else."""
+    """The names in ``a.b.c``; empty for any other expression."""
     if isinstance(node, ast.Name):
         return [node.id]
     if isinstance(node, ast.Attribute):
@@ -111,7 +112,7 @@ def _path(node: ast.expr) -> list[str]:
 
 
 def _resolve(path: list[str], function: FunctionType, args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """What a dotted name in a function stands for, and the arguments that are known: none."""
+    """The object that a dotted name in a function refers to, and no known arguments."""
     code = function.__code__
     first, *rest = path
     if args and code.co_argcount and code.co_varnames[0] == first:
@@ -122,5 +123,5 @@ def _resolve(path: list[str], function: FunctionType, args: tuple[Any, ...]) -> 
         found = function.__globals__.get(first)
     try:
         return functools.reduce(getattr, rest, found), ()
-    except Exception:  # a property's own
+    except Exception:  # raised by a property
         return None, ()

@@ -1,12 +1,11 @@
 """A site: one attribute of a release that patches change, and the only code that writes to it.
 
-A site holds the release's own object and the ordered layers of all patches there. What it
-installs stays in place while layers come and go: adding or taking out a layer composes the chain
-anew. With the last layer the original object goes back, the very same one.
+A site holds the release's own object and the ordered layers of all patches there. The installed
+object stays in place while layers are added and removed: each change composes the chain anew. When
+the last layer is removed, the original object itself is put back.
 
-A site of a function, method, class method, static method or property installs functions that
-run a ``Chain``. What a patch adds where the release has nothing, or puts in place of something
-that is none of these, is installed as it is.
+A site of a function, method, class method, static method or property installs functions that run a
+``Chain``; so does a function that a patch adds. Any other value is installed as it is, unguarded.
 """
 
 from __future__ import annotations
@@ -26,8 +25,11 @@ _ACCESSORS = ("fget", "fset", "fdel")
 
 
 class Layer(NamedTuple):
-    """What one patch adds at a site. ``rank`` is its place in the registry: the lowest is
-    innermost. ``reason`` says why it is needed."""
+    """One patch's part of a site.
+
+    ``rank`` is the patch's place in the registry: the lowest is innermost. ``reason`` says why the
+    patch is needed.
+    """
 
     patch: str
     target: Target
@@ -36,11 +38,11 @@ class Layer(NamedTuple):
 
 
 class Composed(NamedTuple):
-    """What a site's layers make of its original: the value, and each layer's part of it."""
+    """The result of a site's layers: the value to install, and each factory's result."""
 
     layers: tuple[Layer, ...]
     value: Any
-    parts: tuple[tuple[str, Any], ...]  # (patch, what its factory made), the innermost first
+    parts: tuple[tuple[str, Any], ...]  # (patch, its factory's result), innermost first
 
 
 class Site:
@@ -49,9 +51,9 @@ class Site:
     Args:
         path: ``module:Qualified.name``.
         owner: the module or class that has it.
-        original: what it holds without us; ``MISSING`` where it holds nothing.
-        policy: for the failures of layers.
-        lost: the site of an owner that is no longer there, whose function others may still hold.
+        original: its value without our layers; ``MISSING`` if the release does not define it.
+        policy: what to do with failures of layers.
+        lost: the former site of this path; other modules may still refer to its function.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Site:
             functions = [_bindable(function) for function in functions]
         self._chains = [self._chain(function, function) for function in functions]
         entered = [chain and chain.entered for chain in self._chains]
-        # What the innermost layer gets: the original, with its entries noted.
+        # The argument of the innermost layer: the original inside a recorder of its entries.
         self._bottom = _like(original, entered) if self._kind else original
         self.composed = Composed((), self._bottom, ())
 
@@ -85,16 +87,16 @@ class Site:
     # -- composing, which writes nothing --------------------------------------------------
 
     def compose(self, layers: Sequence[Layer]) -> Composed:
-        """What these layers make of the original. Runs their factories.
+        """Apply the factories of these layers to the original, the innermost first.
 
         Raises:
-            MlxPatchesError: a factory gives back what it got.
+            MlxPatchesError: a factory returned its argument.
         """
         ordered = tuple(sorted(layers, key=lambda layer: layer.rank))
         value, parts = self._bottom, []
         for layer in ordered:
             if value is MISSING and not layer.target.adds:
-                continue  # it wraps what another patch adds, and that one is out
+                continue  # another patch adds what it wraps, and is not in effect
             made = layer.target.factory(value)
             if _is_same(made, value):
                 raise MlxPatchesError(f"the replacement of {self.path} is the original")
@@ -103,15 +105,15 @@ class Site:
         return Composed(ordered, value, tuple(parts))
 
     def compose_with(self, layer: Layer) -> Composed:
-        """Composed with one more layer; a patch has one at a site."""
+        """Compose with one more layer, in place of the one that its patch has here."""
         return self.compose([*(one for one in self.layers if one.patch != layer.patch), layer])
 
     def compose_without(self, patch: str) -> Composed:
-        """Composed without a patch's layer."""
+        """Compose without a patch's layer."""
         return self.compose([one for one in self.layers if one.patch != patch])
 
     def layer_of(self, patch: str) -> Layer | None:
-        """A patch's layer."""
+        """A patch's layer here, or None."""
         return next((one for one in self.layers if one.patch == patch), None)
 
     # -- writing ---------------------------------------------------------------------------
@@ -127,16 +129,15 @@ class Site:
         elif _runs_in_chains(composed.value, self._kind):
             self._run(composed)
             installed = self._installed(composed.value)
-            if not (covered and installed is self.live):  # whoever is on top stays there
+            if not (covered and installed is self.live):  # a third-party wrapper stays on top
                 self._put(installed)
         else:
             self._put(composed.value)
 
     def take_out(self) -> str:
-        """Put the original back, with no layer left; returns what stands in the way.
+        """Put the original back, without layers; returns why that failed, or an empty string.
 
-        Where a wrapper of somebody else's is on top, what is installed stays below it and runs
-        the original alone.
+        Under a third-party wrapper the installed object stays, and runs only the original.
         """
         live = self._current()
         covered = self.is_covered()
@@ -155,7 +156,7 @@ class Site:
         return ""
 
     def _stop(self) -> None:
-        """Have every chain run its original alone."""
+        """Make every chain run only its original."""
         for chain in filter(None, self._chains):
             chain.composition = Composition(chain.original)
 
@@ -164,7 +165,7 @@ class Site:
         if not self._chains:
             self._chains = [None] * len(values)
         for index, function in enumerate(values):
-            # Of what a patch adds there is no original.
+            # A function that a patch adds has no original.
             chain = self._chains[index] or self._chain(None, function)
             self._chains[index] = chain
             if chain is None:
@@ -189,13 +190,13 @@ class Site:
         assert chain is not None
         try:
             value = self.compose([one for one in layers if one.patch not in left_out]).value
-        except Exception:  # a factory's own failure: the release's function answers
+        except Exception:  # a factory failed: fall back to the release's function
             return chain.original
         function = None if value is MISSING else _functions(value)[index]
         return chain.original if function is chain.entered else function
 
     def _installed(self, value: Any) -> Any:
-        """The object that runs the chains; the same one while it has the same accessors."""
+        """The object that runs the chains: the live one, unless its accessors differ."""
         functions = [chain and chain.installed for chain in self._chains]
         made = self.live is not self.original and self.live is not MISSING
         if made and [*_functions(self.live)] == functions:
@@ -203,7 +204,7 @@ class Site:
         return _like(value, functions)
 
     def _put(self, value: Any) -> None:
-        """Write the attribute, and a function wherever it was imported by name."""
+        """Write the attribute, and rebind it in modules that imported it by name."""
         if value is MISSING:
             if self.attribute in vars(self.owner):
                 delattr(self.owner, self.attribute)
@@ -221,7 +222,7 @@ class Site:
     # -- looking ---------------------------------------------------------------------------
 
     def problem(self) -> str:
-        """Why what is installed is not in effect; empty where it is."""
+        """Why the installed object is not in effect; empty if it is."""
         if self.owner is not current_owner(self.path):
             return f"{self.path.partition(':')[0]} was reloaded"
         live = self._current()
@@ -238,12 +239,12 @@ class Site:
         return self._current() is self.original
 
     def is_covered(self) -> bool:
-        """Whether a wrapper of somebody else's stands on top of what is installed."""
+        """Whether a third-party wrapper is on top of the installed object."""
         live = self._current()
         return live is not self.live and live is not self.original and covers(live, self.live)
 
     def cells(self) -> Iterator[Any]:
-        """What holds the original for us: the closures of the chains."""
+        """Our own references to the original: the closure cells of the chains."""
         for chain in filter(None, self._chains):
             for function in (chain.installed, chain.entered):
                 yield from getattr(function, "__closure__", None) or ()
@@ -253,7 +254,7 @@ class Site:
 
 
 def current_owner(path: str) -> Any:
-    """The module or class that has a target now; None where there is none."""
+    """The live module or class that holds a path's attribute; None if there is none."""
     module, _, name = path.partition(":")
     scope: Any = sys.modules.get(module)
     for part in name.split(".")[:-1]:
@@ -262,16 +263,19 @@ def current_owner(path: str) -> Any:
 
 
 def rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
-    """Replace ``old`` wherever it was imported by name: under any name in its own package."""
+    """Replace ``old`` in the modules that imported it.
+
+    In its own package it is replaced under any name, in other packages under ``attribute`` only.
+    """
     package = besides.__name__.partition(".")[0]
     inside = f"{package}."
-    # There are a thousand modules, and start-up pays for each: one pass, one look at each.
+    # Start-up pays for each of about a thousand modules: one pass, few checks.
     for name, module in list(sys.modules.items()):
         held = getattr(module, "__dict__", ())
         mine = name.startswith(inside) or name == package
         if not (mine or attribute in held) or module is besides or type(held) is not dict:
             continue
-        # Another thread may have taken the name away meanwhile.
+        # Another thread may have removed the name meanwhile.
         names = [key for key, value in list(held.items()) if value is old] if mine else [attribute]
         for key in names:
             if held.get(key) is old:
@@ -279,15 +283,15 @@ def rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
 
 
 def _kind(obj: Any) -> type | None:
-    """What an attribute is: property, class method, static method, function; else None."""
+    """The kind of an attribute: property, class method, static method, function; else None."""
     if type(obj) in (property, classmethod, staticmethod):
         return type(obj)
     return FunctionType if isinstance(obj, FunctionType) else None
 
 
 def _runs_in_chains(value: Any, kind: type | None) -> bool:
-    """Whether a composition is of the kind that chains run: the original's, where there is one."""
-    if kind is None:  # what a patch adds; an ``Attribute`` is read in C
+    """Whether chains run a composed value; ``kind`` is that of the original."""
+    if kind is None:  # added by a patch; an ``Attribute`` must stay readable in C
         return isinstance(value, (FunctionType, functools.partial, classmethod, staticmethod))
     if kind is FunctionType:
         return callable(value) and not isinstance(value, (type, classmethod, staticmethod))
@@ -295,14 +299,14 @@ def _runs_in_chains(value: Any, kind: type | None) -> bool:
 
 
 def _functions(obj: Any) -> Sequence[Any]:
-    """The functions of an attribute; of a property its getter, setter and deleter."""
+    """The functions of an attribute; for a property its getter, setter and deleter."""
     if isinstance(obj, property):
         return [getattr(obj, name) for name in _ACCESSORS]
     return [function_of(obj)]
 
 
 def _is_same(made: Any, value: Any) -> bool:
-    """Whether a factory made nothing of what it got."""
+    """Whether a factory returned its argument, or a new object with the same functions."""
     if made is value or type(made) is not type(value) or _kind(value) is None:
         return made is value
     pairs = zip(_functions(made), _functions(value), strict=True)
@@ -310,7 +314,7 @@ def _is_same(made: Any, value: Any) -> bool:
 
 
 def _like(obj: Any, functions: Sequence[Any]) -> Any:
-    """An attribute of the same kind, of other functions."""
+    """A new attribute of the same kind as ``obj``, with other functions."""
     if isinstance(obj, property):
         get, put, drop = functions
         return property(get, put, drop, obj.__doc__)
@@ -318,9 +322,9 @@ def _like(obj: Any, functions: Sequence[Any]) -> Any:
 
 
 def _bindable(function: Any) -> Any:
-    """A method that somebody wrapped in an object of their own, as a plain function.
+    """A plain function that calls a method which another package replaced with an object.
 
-    Such an object learns its instance when it is bound.
+    Such an object receives its instance only when it is bound.
     """
     if function is None or type(function) is FunctionType:
         return function

@@ -1,1 +1,1 @@
-"""What the lab measured, as the package carries it."""
+"""The lab's measurements, as the package ships them."""

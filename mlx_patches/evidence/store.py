@@ -1,9 +1,9 @@
-"""The lab's evidence: one file a release set, a letter a cell.
+"""The lab's evidence: one file for each release set, one letter for each cell.
 
-g green, r red, n not applicable, i insensitive, x not built; once without and, where it was
-measured, once with every patch that the release admits. What was measured elsewhere than on a CPU
-in float32 is a file of its own, ``SET-DEVICE-DTYPE.json``; its cells are read as more cells of
-the set, whose names say where.
+g green, r red, n not applicable, i insensitive, x not built; measured without patches and, for some
+cells, also with every patch that the release admits. Measurements on another device or dtype than a
+CPU in float32 are in files of their own, ``SET-DEVICE-DTYPE.json``; their cells are read as further
+cells of the set, with the device and dtype in their names.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _HERE = Path(__file__).parent
 # Release to family to the modules with a branch that only Metal takes: tools/mark_metal.py.
 METAL = _HERE / "metal.json"
 _PLAIN = (CPU, FLOAT32)
-# What may be in the name of a file.
+# A version that may be part of a file's name.
 _VERSION = re.compile(r"[\w.+!-]{1,100}")
-# What a file has by family and cell.
+# The keys of a file whose values are by family and cell.
 _CELLS = ("without", "with", "details_without", "details_with", "needs")
 
 
 def folder() -> Path:
-    """Where the evidence is: beside the code in a wheel, among the tools in a checkout."""
+    """The folder of the evidence: beside the code in a wheel, below ``tools`` in a checkout."""
     inside = _HERE / "lab"
     return inside if inside.exists() else _HERE.parents[1] / "tools" / "evidence" / "lab"
 
@@ -67,12 +67,12 @@ def load(place: Path | None = None) -> list[dict[str, Any]]:
 
 
 def load_set(distribution: str, version: str) -> dict[str, Any] | None:
-    """The evidence of one release; None where it was not measured.
+    """The evidence of one release; None if it was not measured.
 
     Raises:
         MlxPatchesError: its file is broken.
     """
-    if not _VERSION.fullmatch(version):  # broken metadata has anything for one
+    if not _VERSION.fullmatch(version):  # broken metadata may contain anything
         return None
     return _read(folder() / f"{distribution}-{version}.json")
 
@@ -87,17 +87,17 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def file_name(slug: str, device: str, dtype: str) -> str:
-    """The file of a set's evidence that was measured there."""
+    """The name of the file with a set's evidence from one device and dtype."""
     return f"{slug}{'' if (device, dtype) == _PLAIN else f'-{device}-{dtype}'}.json"
 
 
 def measured_on(evidence: Mapping[str, Any]) -> tuple[str, str]:
-    """The device and the dtype of a file of evidence."""
+    """The device and the dtype on which a file's evidence was measured."""
     return evidence.get("device", CPU), evidence.get("dtype", FLOAT32)
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One set's evidence of every place, that of a CPU in float32 as it stands."""
+    """Join one set's evidence of all devices and dtypes; a CPU's in float32 stays as it is."""
     plain = [one for one in parts if measured_on(one) == _PLAIN]
     facts = {name: one for name, one in parts[0].items() if name not in _CELLS}
     found = plain[0] if plain else {**facts, "without": {}}
@@ -109,9 +109,9 @@ def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """A set's evidence and the cells of another place, as far as those say green or red.
+    """Add the cells of another device or dtype to a set's evidence, if they are green or red.
 
-    What a place could not tell, or build, takes nothing from what another one saw.
+    A cell that was insensitive or not built there says nothing about the other devices and dtypes.
     """
     place, result = measured_on(other), dict(evidence)
     said = {
@@ -134,9 +134,10 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
 
 
 def _needed_there(needs: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """What cells need, with those of another place: repairs are traced on a CPU in float32.
+    """Add the needed patches for the cells of another device or dtype.
 
-    A scenario that the patches repair on another device needs the same patches there.
+    Repairs are traced on a CPU in float32 only. A scenario that the patches repair elsewhere is
+    taken to need the same patches there.
     """
     place, found = measured_on(other), {family: dict(named) for family, named in needs.items()}
     for family, pairs in cell_pairs(other).items():
@@ -151,7 +152,7 @@ def _needed_there(needs: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
 def metal_branches(distribution: str, version: str) -> Mapping[str, Sequence[str]] | None:
     """Family to the modules with a branch that only Metal takes, in one release.
 
-    Families without one are not in it; None where nobody read the release.
+    Families without such a module are left out; None if the release was not examined.
 
     Raises:
         MlxPatchesError: the file is broken.
@@ -164,7 +165,7 @@ def metal_branches(distribution: str, version: str) -> Mapping[str, Sequence[str
 
 
 def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Family to the patches that its cells need; without those of which some cell is unknown."""
+    """Family to the patches that its cells need; without families with an untraced cell."""
     found = {}
     for family, pairs in cell_pairs(evidence).items():
         needs = evidence.get("needs", {}).get(family, {})
@@ -176,12 +177,12 @@ def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def cell_pairs(evidence: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Family to scenario to its letter without and, where it was measured, with the patches."""
+    """Family to scenario to its letters: without patches and, if measured, with them."""
     return {family: pairs_of(evidence, family) for family in evidence["without"]}
 
 
 def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
-    """What ``cell_pairs`` has of one family; empty where it was not measured."""
+    """The ``cell_pairs`` of one family; empty if it was not measured."""
     with_ = evidence.get("with", {}).get(family, {})
     without = evidence["without"].get(family, {})
     return {name: letter + with_.get(name, "") for name, letter in without.items()}
@@ -189,7 +190,7 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
 
 @functools.cache
 def traced(place: Path | None = None) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The sets whose every repair was traced to patches, and the patches that some cell needed.
+    """The sets in which every repair was traced to patches, and the patches that a cell needed.
 
     Raises:
         MlxPatchesError: as ``load`` does.
@@ -230,5 +231,5 @@ def fate(cells: Mapping[str, str]) -> str:
 
 
 def is_red(pair: str) -> bool:
-    """Whether a cell is red whatever is active: with the patches, or not measured with them."""
+    """Whether a cell is red with the patches, or is red and was not measured with them."""
     return pair in ("r", "rr", "gr", "nr")

@@ -1,4 +1,4 @@
-"""The words in which the lab, its evidence and whoever reads it speak of cells and families."""
+"""The words for cells and families that the lab, its evidence and their readers share."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import NamedTuple
 GREEN, RED = "green", "red"
 INSENSITIVE, NOT_BUILT = "insensitive", "not-built"
 
-# Where a cell was measured: the dtype of the weights, and what MLX computed on.
+# Where a cell was measured: the dtype of the weights, and the device that MLX computed on.
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 DTYPES = (FLOAT32, BFLOAT16)
 CPU, CUDA, METAL = "cpu", "cuda", "metal"
 DEVICES = {CPU: "a CPU", CUDA: "CUDA", METAL: "Metal"}
 
-# What one scenario saw, the worst first: a family is what its worst cell is.
+# The verdict on one scenario, the worst first: a family has the verdict of its worst cell.
 NOT_APPLICABLE = "n/a"
 VERDICTS = (RED, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
 # A cell of the evidence is a letter.
 LETTERS = {GREEN: "g", RED: "r", NOT_APPLICABLE: "n", INSENSITIVE: "i", NOT_BUILT: "x"}
 
-# How a family fares in a release set: ``repaired`` is red without the patches, green with them.
+# A family's fate in a release set: ``repaired`` is red without the patches, green with them.
 # ``cannot-batch``: no scenario with several rows applies to it.
 REPAIRED, CANNOT_BATCH = "repaired", "cannot-batch"
 FATES = (GREEN, REPAIRED, RED, CANNOT_BATCH, INSENSITIVE, NOT_BUILT)
 
-# What the audit, the recommendation and the report page say of a fate.
+# The word for each fate in the audit, the recommendation and the report page.
 RIGHT, WRONG, NOT_MEASURED = "right", "wrong", "not measured"
 WORDS = {
     GREEN: RIGHT,
@@ -48,11 +48,11 @@ FAIL_ON = frozenset({WRONG_TEXT, CRASH, SECURITY})
 
 
 class Scenario(NamedTuple):
-    """What users are told of a scenario of the lab.
+    """A scenario of the lab, as it is described to users.
 
     Args:
         words: what a server does in it.
-        severity: of a red cell in which no exception was raised; one that was is a ``crash``.
+        severity: the severity of a red cell; a red cell with an exception is a ``crash``.
         batch: several rows run together.
     """
 
@@ -87,20 +87,20 @@ SCENARIOS = {
     "cache-dtype": Scenario("the caches' dtype as a request joins", MEMORY),
     "batch-generate": Scenario("batch_generate"),
     "batch-generate-images": Scenario("batch_generate with images"),
-    # A process that did not come to its end.
+    # The lab's process ended before all scenarios had run.
     "process": Scenario("the whole run", CRASH, batch=False),
 }
 
 
 def scenario(name: str) -> Scenario:
-    """What users are told of a cell's scenario; of a strange one its name."""
+    """The scenario of a cell's name; an unknown one is described by its name."""
     base, _, place = name.partition("@")
     found = SCENARIOS.get(base, Scenario(base))
     return found._replace(words=f"{found.words} ({place})") if place else found
 
 
 def cell_name(scenario: str, device: str, dtype: str) -> str:
-    """The name of a cell: its scenario's, and where it was not a CPU in float32 the place's.
+    """The name of a cell: its scenario, and the device and dtype if not a CPU in float32.
 
     ``left-padded``, ``left-padded@bfloat16``, ``left-padded@metal``, ``left-padded@cuda bfloat16``.
     """
@@ -109,7 +109,7 @@ def cell_name(scenario: str, device: str, dtype: str) -> str:
 
 
 def place_of(name: str) -> tuple[str, str, str]:
-    """The scenario, the device and the dtype of a cell's name."""
+    """The scenario, the device and the dtype in a cell's name."""
     base, _, place = name.partition("@")
     parts = place.split()
     device = next((one for one in parts if one in DEVICES), CPU)
@@ -117,5 +117,5 @@ def place_of(name: str) -> tuple[str, str, str]:
 
 
 def word_of(fate: str) -> str:
-    """The verdict's word for a family's fate."""
+    """The word for a family's fate; "not measured" for an unknown one."""
     return WORDS.get(fate, NOT_MEASURED)

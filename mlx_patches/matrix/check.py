@@ -52,7 +52,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _real_path(error: Any, document: Any) -> list[str]:
-    """The path of a schema error as keys of the document: the library joins them with dots."""
+    """The keys that lead to a schema error: the library joins them with dots."""
     name = (error.name or "data").removeprefix("data")
     path: list[str] = []
     node = document
@@ -89,7 +89,7 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
                 except InvalidSpecifier as error:
                     raise fail((*at, key), str(error)) from None
             if not rule["affected"]:
-                raise fail((*at, "affected"), "an empty range claims every release")
+                raise fail((*at, "affected"), "an empty range would match every release")
             if fixed := rule.get("fixed", ""):
                 releases = document["releases"].get(distribution, ())
                 point = find_in_both(rule["affected"], fixed, releases)

@@ -14,7 +14,7 @@ from .matrix import CompatMatrix, Rule
 
 
 class Gate:
-    """Decides targets by a matrix and by what is installed, which it looks up once."""
+    """Decides targets by a matrix and the installed versions, which it looks up once."""
 
     def __init__(
         self, matrix: CompatMatrix, find: Callable[[str], Installed | None] = distributions.find
@@ -23,12 +23,13 @@ class Gate:
         self.installed = functools.cache(find)
 
     def decide(self, patch: Patch, target: Target, found: Found | None) -> Verdict:
-        """Whether a target needs its patch, and may have it.
+        """Decide whether a target needs its patch, and may get it.
 
         Args:
-            patch: the target's.
-            target: of the patch.
-            found: the target in this process or in its file; None where it is not known yet.
+            patch: the target's patch.
+            target: one of the patch's targets.
+            found: the target in this process or in its file; None if it was not
+                looked up, since its module is not imported or its distribution not installed.
         """
         rule = self._rule(patch, target)
         installed = self.installed(target.distribution)
@@ -41,14 +42,14 @@ class Gate:
             return Verdict(False, found.missing, status) if verdict.ok else verdict
         if found.foreign and (verdict.ok or verdict.status is Status.DRIFTED):
             reason = (
-                f"{target.name} was replaced by {found.foreign}, whose repair is unknown to us:"
-                " activate mlx_patches before it, or leave it out"
+                f"{target.name} was replaced by {found.foreign}, which may repair it or not:"
+                " activate mlx_patches first, or do without that replacement"
             )
             return Verdict(False, reason, Status.CONFLICT)
         return verdict
 
     def _rule(self, patch: Patch, target: Target) -> Rule | None:
-        """The rule for a target; of one that supports others, every release if they are needed."""
+        """The rule for a target; a supporting one follows the targets that depend on it."""
         if not target.supports:
             return self.matrix.rule(patch.id, target.distribution)
         for name in dict.fromkeys(one.distribution for one in patch.targets if not one.supports):
@@ -65,10 +66,10 @@ def judge(rule: Rule | None, installed: Installed | None, name: str, body: str |
     release's number with other code.
 
     Args:
-        rule: what the matrix says of the patch in this distribution.
-        installed: the distribution, None where it is missing.
+        rule: the matrix's rule for the patch in this distribution; None if it has none.
+        installed: the distribution, None if it is missing.
         name: the target's qualified name, as in the rule's ``bodies``.
-        body: the target's fingerprint, None where there is no source to read.
+        body: the target's fingerprint, None if there is no source to read.
     """
     if installed is None:
         return Verdict(False, "the distribution is not installed", Status.ABSENT)
@@ -83,10 +84,12 @@ def _judge(rule: Rule, installed: Installed, name: str, body: str | None) -> Ver
     affected = rule.affected_bodies.get(name, frozenset())
     sound = rule.sound_bodies.get(name, frozenset())
     if body in affected:
-        beyond = "" if decision == "affected" else ", by its body, whatever the version says"
+        beyond = "" if decision == "affected" else " (by its fingerprint, whatever the version)"
         return Verdict(True, f"{installed} has the defect{beyond}")
     if body in sound and decision != "fixed":
-        return Verdict(False, f"its body in {installed} was measured sound", Status.NOT_AFFECTED)
+        return Verdict(
+            False, f"its code in {installed} was measured and is sound", Status.NOT_AFFECTED
+        )
     if decision == "fixed":
         return Verdict(False, f"fixed upstream ({rule.fixed})", Status.FIXED_UPSTREAM)
     if decision == "clear":
@@ -95,14 +98,17 @@ def _judge(rule: Rule, installed: Installed, name: str, body: str | None) -> Ver
         )
     if decision == "unmeasured":
         return Verdict(
-            False, f"{installed} was not measured, and its body is not known", Status.DRIFTED
+            False,
+            f"{installed} was not measured, and its code matches no measured release",
+            Status.DRIFTED,
         )
     if body is None:
         return Verdict(True, f"{installed.version} is in {rule.affected}; no source to compare")
     if affected or sound:
         return Verdict(
             False,
-            f"{installed.version} is in {rule.affected}, but its body ({body}) is not known",
+            f"{installed.version} is in {rule.affected}, but its code ({body}) matches no measured"
+            " release",
             Status.DRIFTED,
         )
     return Verdict(True, f"{installed.version} is in {rule.affected}")

@@ -2,7 +2,7 @@
 
 ``compat_matrix.yaml`` is the one source. Reading YAML, checking it and parsing version ranges
 takes tens of milliseconds, so the wheel also carries it compiled to JSON, with the answer for
-every measured release; the compiled form is used only where its digest is that of the YAML.
+every measured release; the compiled form is used only if its digest is that of the YAML.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
 COMPILED = _HERE / "compiled.json"
-# Of the compiled file: a half-done upgrade may leave one that an older mlx-patches wrote.
+# The compiled file's format: an incomplete upgrade may leave the file of an older mlx-patches.
 _FORMAT = 2
 _DECISIONS = {decision[0]: decision for decision in ("affected", "fixed", "clear")}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Rule(NamedTuple):
-    """What the matrix says of one patch in one distribution.
+    """The matrix's rule for one patch in one distribution.
 
     Args:
         affected: the releases that have the defect, as a version specifier.
-        fixed: the releases that repaired it themselves; empty where none has.
+        fixed: the releases that repaired it themselves; empty if none has.
         affected_bodies: target name to the fingerprints of bodies with the defect.
         sound_bodies: the same for bodies without it.
         releases: every measured release of the distribution, oldest first.
         decided: a letter for each of these releases: the first of ``affected``, ``fixed``,
-            ``clear``; empty where it has not been compiled.
-        note: added to every reason that comes of the rule.
-        declared: the ranges are somebody's word, also on releases that we did not measure.
+            ``clear``; empty if the rule was not compiled.
+        note: appended to every reason that is based on the rule.
+        declared: the ranges were declared, not measured; they hold for unmeasured releases too.
     """
 
     affected: str
@@ -52,13 +52,14 @@ class Rule(NamedTuple):
     declared: bool = False
 
     def noted(self, reason: str) -> str:
-        """The reason and the note."""
+        """The reason, with the note appended."""
         return f"{reason}; {self.note}" if self.note else reason
 
     def decide(self, version: str) -> str:
-        """``affected``, ``fixed``, ``clear``, or ``unmeasured`` for a release beyond all evidence.
+        """Classify a version: ``affected``, ``fixed``, ``clear`` or ``unmeasured``.
 
-        Pre-releases count as members of a range; a local part (``+git``) does not matter.
+        An unmeasured release between two clear ones counts as clear. Pre-releases count as members
+        of a range; a local part (``+git``) does not matter.
         """
         if self.decided and version in self.releases:
             return _DECISIONS[self.decided[self.releases.index(version)]]
@@ -66,7 +67,7 @@ class Rule(NamedTuple):
 
         try:
             parsed = Version(version)
-        except ValueError:  # no version, or one of thousands of digits
+        except ValueError:  # not a version, or one with thousands of digits
             return "unmeasured"
         released = Version(parsed.public)
         side = self._side(parsed.public)
@@ -126,7 +127,7 @@ class CompatMatrix:
         return cls(check.read(path), str(path))
 
     def rule(self, patch: str, distribution: str) -> Rule | None:
-        """The rule for a patch in a distribution, or None where the matrix has none."""
+        """The rule for a patch in a distribution, or None if the matrix has none."""
         if patch in self._contributed:
             return self._contributed[patch].get(distribution)
         key = (patch, distribution)
@@ -161,11 +162,11 @@ class CompatMatrix:
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """The model types that have a row of their own."""
+        """The model types that have an entry of their own."""
         return tuple(name for name in self._document["models"] if name != "default")
 
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
-        """What a model's row names in a distribution; the row ``default`` where it has no word."""
+        """The patches that a model's entry lists for a distribution; else those of ``default``."""
         rows = self._document["models"]
         default = rows["default"].get(distribution, ())
         return tuple(rows.get(model, {}).get(distribution, default))
@@ -179,7 +180,7 @@ class CompatMatrix:
 
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:
-        """What no patch can repair."""
+        """Known defects that no patch can repair."""
         from .sets import Warned
 
         return tuple(Warned(**raw) for raw in self._document.get("warnings", ()))

@@ -1,7 +1,7 @@
-"""Reads a YAML file as plain data, with the line of every key, and refuses what is not plain.
+"""Reads a YAML file as plain data, with the line number of every key.
 
-No tags, no aliases, no duplicate keys, a bounded size: the file is data, and data that came
-with an accident or an attack gets one line that says where.
+Tags, aliases, duplicate keys, deep nesting and large files are refused with one message that names
+the line: the file may be damaged or malicious.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read(path: Path) -> tuple[Any, Lines]:
 
 
 def _check_size(text: str, file: Path) -> None:
-    """Before composing, which ends the process on a file of nothing but brackets."""
+    """Check size and depth before composing, which crashes on thousands of nested brackets."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
         if count > MAX_EVENTS:
@@ -82,7 +82,7 @@ def _construct(
             if not isinstance(key, str):
                 raise _refused(file, key_line, "a key must be plain text")
             if key in result:
-                raise _refused(file, key_line, f"{key!r} stands here twice")
+                raise _refused(file, key_line, f"{key!r} is a duplicate key")
             lines[(*at, key)] = key_line
             result[key] = _construct(value_node, (*at, key), lines, file, seen)
         return result

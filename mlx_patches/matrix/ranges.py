@@ -1,4 +1,4 @@
-"""Version ranges, by ``packaging``, which costs too much to import at start-up."""
+"""Version ranges. Not for start-up: ``packaging`` costs too much to import there."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def are_all_within(when: Mapping[str, str], versions: Mapping[str, str]) -> bool
 
 
 def find_in_both(affected: str, fixed: str, releases: Iterable[str] = ()) -> Version | None:
-    """The first version that is in both ranges, None where there is none to be seen."""
+    """The lowest version that is found in both ranges; None if no overlap is found."""
     ranges = (affected, fixed)
     points = sorted({*map(Version, releases), *_find_ends(ranges)})
     return next((p for p in points if all(is_within(one, p) for one in ranges)), None)
 
 
 def _find_ends(ranges: Iterable[str]) -> Iterator[Version]:
-    """The versions at which a range may begin or end, and one just behind each."""
+    """The versions at which a range may begin or end, and a later version close to each."""
     for one in ranges:
         for specifier in SpecifierSet(one):
-            if specifier.operator == "===":  # of a text, which has no place among versions
+            if specifier.operator == "===":  # compares text, which need not be a version
                 continue
             version = Version(specifier.version.removesuffix(".*"))
             yield from (version, Version(f"{version.base_version}.0.1"))

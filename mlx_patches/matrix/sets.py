@@ -1,4 +1,4 @@
-"""What the matrix says of releases together: sets that cannot work, and what no patch repairs."""
+"""Sets of releases that cannot work together, and defects that no patch repairs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class BrokenSet(NamedTuple):
 
 
 class Warned(NamedTuple):
-    """A defect of these releases that no patch can repair, and that nobody here has measured.
+    """A defect of these releases that no patch can repair; it was reported, not measured.
 
     Args:
         when: distribution to the versions that have it; all must be installed.
         effect: what a user sees, and when.
-        remedy: what to install, or to leave off.
+        remedy: what to install, or to switch off.
         threads: where it was reported, as ``repository#number``.
-        device: ``metal`` where only Apple's GPUs have it; empty for all.
+        device: ``metal`` if only Apple's GPUs have it; empty for all.
     """
 
     when: Mapping[str, str]

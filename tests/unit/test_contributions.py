@@ -186,7 +186,7 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
         ("twice = their_patches:NONE", "<2", "twice of their-package is left out"),
         ("twice = no_such_module", "<2", "twice of their-package is left out"),
         ("twice = leaving", "<2", "twice of their-package is left out: 3"),
-        ("twice = their_patches:Patch", "<2", "it is no Contribution"),
+        ("twice = their_patches:Patch", "<2", "it is not a Contribution"),
         ("twice = their_patches:TWICE", "newest", "their-package is left out: Invalid specifier"),
         ("twice = their_patches:TWICE", "", "their-package is left out: their-patch: an empty"),
         (

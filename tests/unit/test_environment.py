@@ -113,7 +113,7 @@ def test_disabled_and_a_name_that_nobody_has_is_one_line(host, mode):
     done = host(mode, MLX_PATCHES_DISABLE="their-patch,ofset-alias")
     assert done.stdout == "2\n", done.stderr
     assert done.stderr == (
-        "mlx_patches: MLX_PATCHES_DISABLE names 'ofset-alias', which is no patch and no"
+        "mlx_patches: MLX_PATCHES_DISABLE names 'ofset-alias', which is neither a patch nor a"
         " distribution that contributes one; did you mean 'offset-alias'?\n"
     )
 
@@ -206,7 +206,7 @@ def test_the_audit_says_what_nobody_has(made, caplog):
     assert len(session.unknown) == len(caplog.records) == 2
     report = mlx_patches.audit()
     assert set(session.unknown) <= set(report.findings)
-    assert "'fixx', which is no patch" in report.findings[-2]
+    assert "'fixx', which is neither a patch" in report.findings[-2]
     assert report.findings[-2].endswith("did you mean 'fix'?")
     assert report.exit_code() == 1
 

@@ -98,14 +98,14 @@ def test_version_decides_where_no_body_is_known(version, ok, status, reason):
 def test_a_known_broken_body_outranks_the_version(version):
     verdict = judge(version, BROKEN, BODIES)
     assert verdict.ok
-    assert ("by its body" in verdict.reason) == (version not in ("1.5", "1.7"))
+    assert ("by its fingerprint" in verdict.reason) == (version not in ("1.5", "1.7"))
 
 
 @pytest.mark.parametrize("version", ["0.9", "1.5", "1.7", "0.95", "unknown"])
 def test_a_known_sound_body_outranks_the_version(version):
     verdict = judge(version, SOUND, BODIES)
     assert (verdict.ok, verdict.status) == (False, Status.NOT_AFFECTED)
-    assert "measured sound" in verdict.reason
+    assert "measured and is sound" in verdict.reason
 
 
 def test_a_sound_body_in_a_repaired_release_was_fixed_upstream():

@@ -160,7 +160,7 @@ def test_none_where_the_original_gives_a_value_is_a_failure(cache, caplog, enter
 
     manager, _ = applied(target("attend", factory=around(forgets)))
     assert [cache.attend(1) for _ in range(3)] == [2, 2, 2]
-    assert "fix was taken out: raised in fake_lm.cache:attend: it answered None" in caplog.text
+    assert "fix was taken out: raised in fake_lm.cache:attend: it returned None" in caplog.text
     assert statuses(manager.status()) == ["failed"]
 
 

@@ -198,7 +198,7 @@ def test_an_unquoted_version_is_named(said):
 
 def test_a_key_twice(said):
     text = GOOD + "always: []\n"
-    assert said(text) == f"line {text.count(chr(10))}: 'always' stands here twice"
+    assert said(text) == f"line {text.count(chr(10))}: 'always' is a duplicate key"
 
 
 def test_an_alias(said):

@@ -116,11 +116,11 @@ def test_an_interpreter_that_ignores_it_is_refused(option):
 
 def test_another_program_hands_the_patches_on(tmp_path):
     tool = script(tmp_path / "tool", "#!/bin/sh", f'"{sys.executable}" -c "{ACTIVE}"')
-    assert "tool is no Python program" in run.launch([str(tool)]).warning
+    assert "tool is not a Python program" in run.launch([str(tool)]).warning
     assert output([tool]) == ["True"]
     # A quote that does not end makes no Python program of a script.
     quote = script(tmp_path / "quote", "#!/usr/bin/env 'python")
-    assert "is no Python program" in run.launch([str(quote)]).warning
+    assert "is not a Python program" in run.launch([str(quote)]).warning
 
 
 def test_a_program_that_may_not_be_read_is_started(tmp_path, monkeypatch):
@@ -141,7 +141,7 @@ def test_what_cannot_be_started_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)  # other environments would find us there
     with pytest.raises(MlxPatchesError, match="no such command"):
         run.launch(["no-such-command-here"])
-    with pytest.raises(MlxPatchesError, match="cannot be started: no program"):
+    with pytest.raises(MlxPatchesError, match="cannot be started: not a program"):
         run.launch([str(script(tmp_path / "notes", "three words here"))])
     with pytest.raises(MlxPatchesError, match="cannot be started: there is no /gone/sh"):
         run.launch([str(script(tmp_path / "tool", "#!/gone/sh", "echo"))])

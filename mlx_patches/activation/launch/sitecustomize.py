@@ -1,4 +1,4 @@
-"""Found before any other ``sitecustomize`` by processes that ``mlx-patches run`` starts."""
+"""The first ``sitecustomize`` on the path of processes that ``mlx-patches run`` starts."""
 
 import sys
 

@@ -275,13 +275,13 @@ CONDITIONS = [
         "bash",
         "start.sh",
         files={"start.sh": BASH},
-        note="bash is no Python program.*Python",
+        note="bash is not a Python program.*Python",
     ),
     runs(
         "run starts an executable script of bash",
         "./start.sh",
         files={"start.sh": script(BASH)},
-        note="start.sh is no Python program",
+        note="start.sh is not a Python program",
     ),
     runs(
         "run starts what env starts", "env", "A=1", "python", "-c", WAITS, note="no Python program"
