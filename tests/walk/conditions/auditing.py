@@ -17,7 +17,7 @@ from ..condition import (
 )
 from ..things import LLAMA
 
-NOTHING = "Nothing could be audited: no MLX package that we know is installed in"
+NOTHING = "Nothing could be audited: no known MLX package is installed in"
 DEFECTS = r"\d+ known defects of the installed releases are not repaired here"
 LONG = "x" * 5000
 FIX = r"Fix: +mlx-patches enable +Undo: mlx-patches disable"
