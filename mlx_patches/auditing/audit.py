@@ -132,7 +132,7 @@ class Audit:
         return patch in self.model.own_patches or any(patch in one.patches for one in self.verdicts)
 
     def here(self, by_choice: bool = True) -> Here:
-        """The state of patches here; ``by_choice``: patches that the user switched off are missing."""
+        """The patches' state here; ``by_choice``: patches switched off by the user are missing."""
         seen: dict[str, set[Status]] = {}
         missing = set()
         for one in self.outcomes:

@@ -126,7 +126,7 @@ CONDITIONS = [
         "audit",
         "--fail-on",
         "crashes",
-        error="'--fail-on': 'crashes' is none of wrong-text, crash, .*any",
+        error="'--fail-on': 'crashes' is not one of wrong-text, crash, .*any",
     ),
     refused(
         "to fail on nothing is refused",
