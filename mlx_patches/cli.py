@@ -29,9 +29,9 @@ _REPOSITORIES = {
     "mlx-vlm": "https://github.com/Blaizzy/mlx-vlm",
     "vllm-mlx": "https://github.com/waybarrios/vllm-mlx",
 }
-# What a probe of a model family runs.
+# The scenarios that a probe of a model family runs.
 PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
-# Where standard output is closed or full.
+# Errors of a standard output that is closed or full.
 _NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
 
 
@@ -39,7 +39,7 @@ def _host(context: Any, parameter: Any, value: str | None) -> str | None:
     """The name of a host's distribution.
 
     Raises:
-        click.BadParameter: there is none; a command would be about every host.
+        click.BadParameter: the name is empty; the command would apply to every host.
     """
     from .core.distributions import canonical
 
@@ -51,16 +51,16 @@ def _host(context: Any, parameter: Any, value: str | None) -> str | None:
 
 
 def _quoted(context: Any, parameter: Any, value: str) -> str:
-    """A name as a message can repeat it."""
+    """A name that is safe to repeat in a message."""
     return quoted(value)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="mlx-patches")
 def cli() -> None:
-    """Runtime patches that make batching on MLX correct, and an audit of what needs them.
+    """Runtime patches that make batching on MLX correct, and an audit that shows what needs them.
 
-    Exit codes: 0 nothing needed or all in effect, 1 a finding, 2 usage or broken input.
+    Exit codes: 0 nothing needed or all in effect, 1 a finding, 2 a usage error or broken input.
     """
 
 
@@ -70,33 +70,33 @@ def cli() -> None:
     "--host",
     callback=_host,
     metavar="DISTRIBUTION",
-    help="Say what to do for this host server.",
+    help="Report what to do for this host server.",
 )
 @click.option(
     "--measure",
     is_flag=True,
-    help="Measure the folder's own config, made small: takes up to 30 s, runs no code of it.",
+    help="Measure the folder's own config, made small: up to 30 s, runs no code in the folder.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Every patch, with its targets.")
-@click.option("-q", "--quiet", is_flag=True, help="The verdict alone.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every patch with its targets.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict alone.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "markdown", "sarif"]),
     default="text",
-    help="json is documented in docs/audit-json.md.",
+    help="Output format; docs/audit-json.md documents json.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "--fail-on",
     metavar="SEVERITY,...",
     callback=lambda context, parameter, value: _severities(value),
-    help="What makes the exit code 1: wrong-text, crash, memory, security, feature, or any."
+    help="Severities that exit with 1: wrong-text, crash, memory, security, feature, or any."
     "  [default: wrong-text,crash,security]",
 )
-@click.option("--strict", is_flag=True, help="What was switched off by choice is a finding too.")
-@click.option("--all", "show_all", is_flag=True, help="As -v, with what needs nothing as well.")
-@click.option("--html", type=Path, metavar="FILE", help="Write the report page, too; - prints it.")
+@click.option("--strict", is_flag=True, help="Count patches that you switched off as findings.")
+@click.option("--all", "show_all", is_flag=True, help="As -v, with the targets that need nothing.")
+@click.option("--html", type=Path, metavar="FILE", help="Also write the report page; - prints it.")
 def audit(
     model: str | None,
     host: str | None,
@@ -110,10 +110,10 @@ def audit(
     show_all: bool,
     html: Path | None,
 ) -> None:
-    """Say whether what is installed batches right, what repairs it, and what to type.
+    """Report whether the installed models batch right, what repairs them, and the command to run.
 
     Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 nothing could
-    be audited, the model was not measured, or usage.
+    be audited, the model was not measured, or a usage error.
     """
     from .auditing import formats
     from .auditing.audit import audit as make_audit
@@ -140,7 +140,7 @@ def audit(
 
 
 def _measured(model: str | None) -> dict[str, dict[str, Any]]:
-    """What the lab sees of a folder's own config, made small."""
+    """The lab's evidence of a folder's own config, made small."""
     from .auditing.models import folder_of
     from .lab import report
     from .lab.folder import evidence_of
@@ -159,10 +159,10 @@ def _measured(model: str | None) -> dict[str, dict[str, Any]]:
     "--host",
     callback=_host,
     metavar="DISTRIBUTION",
-    help="A host server.",
+    help="Report what to do for this host server.",
 )
 def report(model: str | None, host: str | None) -> None:
-    """Print what a bug report needs: this environment and its audit, in Markdown under 8 kB."""
+    """Print this environment and its audit for a bug report, in Markdown under 8 kB."""
     from .auditing import formats
     from .auditing.audit import audit as make_audit
 
@@ -172,7 +172,7 @@ def report(model: str | None, host: str | None) -> None:
 @cli.command()
 @click.argument("patch", callback=_quoted)
 def explain(patch: str) -> None:
-    """Print why a patch exists, how it works, where upstream stands and when it retires."""
+    """Print why a patch exists, how it works, its upstream status and when it retires."""
     from .auditing.sound import session_of_readable
 
     current = session_of_readable()
@@ -195,7 +195,7 @@ def explain(patch: str) -> None:
 
 
 def _here(patch: Any) -> str:
-    """Whether this environment is affected by what a patch repairs, and repaired."""
+    """A patch's severity, and whether this environment has its defect and repairs it."""
     from .auditing.audit import outcomes_of
     from .auditing.severity import of_patch
     from .core.outcome import IN_EFFECT, NOT_NEEDED
@@ -212,7 +212,7 @@ def _here(patch: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """A docstring for a terminal: no markup, and its threads as addresses."""
+    """A docstring as plain text, with the addresses of its upstream threads."""
     text = re.sub(r"``([^`]*)``|`([^`]*)`", lambda found: found[1] or found[2], text)
     found = dict.fromkeys(re.findall(r"\b([a-z][\w-]*)\s+#(\d+)", text))
     links = [
@@ -224,12 +224,10 @@ def _plain(text: str) -> str:
 
 
 @cli.command("list")
-@click.option(
-    "--profile", metavar="NAME", help="Only the patches of: batch, server, security, safe."
-)
+@click.option("--profile", metavar="NAME", help="Only patches of: batch, server, security or safe.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_patches(profile: str | None, as_json: bool) -> None:
-    """List every patch, its status here, its profiles, and whose it is where it is not ours."""
+    """List every patch, its status here, its profiles, and its package if that is third-party."""
     from .activation import contributions, profiles
     from .activation.session import session
     from .auditing.listing import listed
@@ -257,8 +255,8 @@ def list_patches(profile: str | None, as_json: bool) -> None:
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
 
-    Of a model family it runs the lab's scenarios that most servers meet. Exit codes: 0 green with
-    the patches, 1 red with them, 2 nothing could be run.
+    For a model family it runs the lab's scenarios that are typical of servers. Exit codes: 0
+    green with the patches, 1 red with them, 2 nothing could be run.
     """
     from .auditing.sound import session_of_readable
     from .lab import report
@@ -291,7 +289,7 @@ def probe(name: str, as_json: bool) -> None:
 
 
 def _probe_family(name: str) -> list[dict[str, Any]]:
-    """The rows of a model family of the installed releases, from the lab."""
+    """Run the lab's scenarios for an installed model family; returns rows as a probe does."""
     from .activation.session import session
     from .lab import report, runner
 
@@ -319,7 +317,7 @@ def _probe_family(name: str) -> list[dict[str, Any]]:
 def _pairs(
     name: str, without: list[dict[str, Any]], with_: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One row a target, of what was seen without the patches and with them."""
+    """One row for each target, with the results without the patches and with them."""
     after = {row["target"]: row for row in with_}
     nothing = {"verdict": "n/a", "detail": "did not run"}
     return [
@@ -342,22 +340,20 @@ def _pairs(
     callback=lambda context, parameter, value: tuple(map(quoted, value)),
     multiple=True,
     metavar="NAME",
-    help="Only this family, or this distribution's.",
+    help="Only this family, or the families of this distribution.",
 )
-@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this one.")
+@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this scenario.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @click.option("--patched", "mode", flag_value="patched", help="Only with the patches.")
-@click.option("--unpatched", "mode", flag_value="unpatched", help="Only without them.")
-@click.option("--both", "mode", flag_value="both", help="Both (the default).")
-@click.option("--every-patch", is_flag=True, help="Not only those that the model's row names.")
-@click.option(
-    "--out", type=Path, metavar="FILE", help="Add rows to it, and run only what it lacks."
-)
+@click.option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
+@click.option("--both", "mode", flag_value="both", help="Without and with them (the default).")
+@click.option("--every-patch", is_flag=True, help="Apply all patches, not only the model's.")
+@click.option("--out", type=Path, metavar="FILE", help="Append rows to it; run only what it lacks.")
 @click.option(
     "--evidence",
     type=Path,
     metavar="FILE",
-    help="Write what was measured as the repository takes it, with every patch.",
+    help="Write the results as an evidence file for the repository; applies every patch.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
@@ -366,14 +362,14 @@ def _pairs(
     show_default=True,
     metavar="S",
     callback=lambda context, parameter, value: _seconds(value),
-    help="Of each family.",
+    help="Time limit of each process, in seconds.",
 )
 @click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
 @click.option("--weights", type=Path, metavar="FOLDER", help="Load the model in this folder.")
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
-    help="Of the tiny models' weights.  [default: float32]",
+    help="Dtype of the tiny models' weights.  [default: float32]",
 )
 def lab(
     models: tuple[str, ...],
@@ -392,7 +388,7 @@ def lab(
     """Measure the batch invariance of the installed model families, tiny and with random weights.
 
     Each family runs in processes of its own. Exit codes: 0 no red cell, 1 a red cell (with the
-    patches, where both ran), 2 usage or broken input.
+    patches, if both ran), 2 a usage error or broken input.
     """
     from .auditing.sound import session_of_readable
     from .lab import record, report, runner
@@ -405,7 +401,7 @@ def lab(
     kind = dtype or FLOAT32
     if evidence and (scenarios or config or weights or mode == "patched"):
         raise click.UsageError(
-            "--evidence is of every scenario of the tiny models, without the patches too:"
+            "--evidence needs every scenario of the tiny models, without the patches too:"
             " leave out --scenario, --config, --weights and --patched"
         )
     every_patch = every_patch or evidence is not None
@@ -439,11 +435,11 @@ def lab(
     "--host",
     callback=_host,
     metavar="DISTRIBUTION",
-    help="Only what this installed host admits.",
+    help="Only releases that this installed host admits.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def recommend(model: str, host: str | None, as_json: bool) -> None:
-    """Name the measured releases in which a model is right, alone and with the patches."""
+    """List the measured releases in which a model is right, without or with the patches."""
     from .auditing.models import hint, implementations
     from .auditing.recommend import known_families
     from .auditing.recommend import recommend as make_recommendation
@@ -464,7 +460,7 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
                 click.echo(f"  {word:<24}{versions}")
         newest, needs = one.best_repaired, " with the patches"
         needs = "" if newest == one.best_green else needs
-        limit = f" of those that {host} admits" if host else ""
+        limit = f" that {host} admits" if host else ""
         click.echo(f"  {'newest to use':<24}{newest + needs if newest else 'none' + limit}")
 
 
@@ -479,7 +475,7 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
 def enable(host: str | None, profile: str) -> None:
     """Activate the patches in every process of this environment, or in those of one host.
 
-    MLX_PATCHES=0 in a process's environment forbids them there, MLX_PATCHES=1 asks for them.
+    In a process's environment, MLX_PATCHES=0 turns them off and MLX_PATCHES=1 turns them on.
     """
     from .activation import enable as enabling
 
@@ -504,7 +500,7 @@ def disable() -> None:
 def run(command: tuple[str, ...], profile: str) -> None:
     """Start a host with the patches: mlx-patches run -- vllm-mlx serve MODEL.
 
-    Nothing has to be enabled. Worker processes get the patches too.
+    This works without mlx-patches enable. Worker processes get the patches too.
     """
     from .activation import run as running
 
@@ -514,7 +510,7 @@ def run(command: tuple[str, ...], profile: str) -> None:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps(as_json: bool) -> None:
-    """List your processes that have patches in effect. MLX_PATCHES_PS=0 keeps one out of it."""
+    """List your processes with patches in effect; MLX_PATCHES_PS=0 hides a process."""
     from .activation.presence import processes
 
     found = processes()
@@ -548,7 +544,7 @@ def _run_child(*arguments: str) -> list[dict[str, Any]]:
         raise MlxPatchesError(f"the probe did not end within {PROBE_SECONDS} s") from None
     except ValueError:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise MlxPatchesError(f"the probe's process died: {last}") from None
+        raise MlxPatchesError(f"the probe's process failed: {last}") from None
     return rows
 
 
@@ -571,13 +567,13 @@ def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
 
 
 def _seconds(value: float) -> float:
-    """A time limit.
+    """A time limit in seconds.
 
     Raises:
-        click.BadParameter: it is none.
+        click.BadParameter: the value is not a finite number above 0.
     """
     if not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value:g} is no number of seconds above 0")
+        raise click.BadParameter(f"{value:g} is not a finite number of seconds above 0")
     return value
 
 
@@ -585,22 +581,22 @@ def _severities(value: str | None) -> frozenset[str]:
     """The severities that a user names.
 
     Raises:
-        click.BadParameter: one is none.
+        click.BadParameter: a severity is unknown, or none is named.
     """
     from .evidence.words import FAIL_ON, SEVERITIES
 
     if value is None:
         return FAIL_ON
     names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
-    # None at all would make every audit exit with 0.
+    # An empty list would make every audit exit with 0.
     if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(SEVERITIES)}, any")
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(SEVERITIES)}, any")
     return frozenset(SEVERITIES) if "any" in names else names
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line; a broken input is one line on stderr and exit code 2."""
-    if sys.stdout is None:  # closed by whoever started us, who wants the exit code alone
+    """Run the command line; broken input prints one line on stderr and exits with code 2."""
+    if sys.stdout is None:  # the parent closed it: only the exit code counts
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         code = _run(arguments)
@@ -616,7 +612,7 @@ def _run(arguments: list[str] | None) -> int | str | None:
     try:
         code = cli.main(args=arguments, standalone_mode=False)
     except SystemExit as end:
-        # Click ends with 1, a finding, where the reader of a pipe has gone.
+        # If the reader of a pipe has gone, click exits with 1, which would mean a finding.
         gone = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return 141 if gone else end.code
     except (KeyboardInterrupt, click.Abort):
@@ -632,13 +628,13 @@ def _run(arguments: list[str] | None) -> int | str | None:
 
 
 def _without_output(error: OSError) -> int:
-    """The exit code where standard output cannot be written: as of a program that SIGPIPE ends."""
-    # Whatever is left in the buffer goes nowhere, so that Python's own end stays silent.
+    """The exit code if standard output cannot be written: 141, as of SIGPIPE, or 2."""
+    # Discard what is left in the buffer, so that Python prints no error when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if error.errno == errno.EPIPE:
         return 141
     try:
         click.echo(f"mlx-patches: standard output cannot be written ({error.strerror})", err=True)
-    except OSError:  # it was standard error, or that as well
+    except OSError:  # standard error cannot be written either
         os.dup2(1, 2)
     return 2

@@ -1,1 +1,1 @@
-"""What is installed, what is wrong with it, and what is repaired."""
+"""The audit: the installed releases, their known defects, and which of these are repaired."""

@@ -1,4 +1,4 @@
-"""Which models of the installed releases need which patches of their entries."""
+"""The patches that each model needs on the installed releases."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..evidence import store
 from ..matrix.matrix import CompatMatrix
 from .models import exists
 
-# Read by expression, not parsed: two hundred files a package are read in a moment.
+# Regular expressions, because parsing two hundred files a package would take too long.
 _FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+)", re.MULTILINE)
 _NAME = re.compile(r"\w+")
-# How the names of modules begin that hold models and what these are made of.
+# Prefixes of the modules of models and of their building blocks.
 MODEL_CODE = tuple(f"{one}." for one in MODEL_PACKAGES)
 
 Needs = Callable[[Patch, Target], bool]
 Find = Callable[[str], Path | None]
-# Distribution to model to the patches that its cells needed, where all of them are known.
+# Distribution to model to the patches that its cells needed, for models with every repair traced.
 Measured = Mapping[str, Mapping[str, Sequence[str]]]
 
 
@@ -38,17 +38,16 @@ def affected_models(
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Model to distribution to the patches that it needs in this environment.
 
-    What was measured of a model in this release outranks its entry in the matrix, which may come
-    from other releases. Either way a patch counts where a target of it that the model runs needs
-    it: one in the model's own module, in what that imports, or in its distribution's engine. Its
-    targets in other families, and in a distribution that the model takes nothing from, say
-    nothing of the model.
+    Measurements of a model in this release outrank its entry in the matrix, which may come from
+    other releases. In both cases a patch counts only if the model runs a target that needs it: a
+    target in the model's own module, in a module that it imports, or in its distribution's engine.
+    Targets in other families, or in distributions that the model does not use, do not count.
 
     Args:
-        matrix: whose entries are asked.
-        registry: the patches that they name.
+        matrix: has the models' entries.
+        registry: has the patches that the entries name.
         needs: whether the installed release of a target needs the patch there.
-        measured: what the lab saw of the installed releases, see ``measured_here``.
+        measured: the patches measured on the installed releases, see ``measured_here``.
     """
 
     @cache
@@ -77,7 +76,7 @@ def affected_models(
 
 
 def measured_here(installed: Callable[[str], Installed | None]) -> Measured:
-    """What the lab saw of the installed releases, as far as it measured them."""
+    """The patches that models needed in the lab, for the installed releases that it measured."""
     found = {}
     for distribution in MODEL_PACKAGES.values():
         here = installed(distribution)
@@ -88,12 +87,12 @@ def measured_here(installed: Callable[[str], Installed | None]) -> Measured:
 
 
 def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
-    """The modules that a model runs, as far as imports lead from its own and the engine's.
+    """The modules that a model runs, found by following imports from its modules and the engine.
 
     Args:
         package: the package of models.
-        model: its module in there.
-        find: the source file of a module.
+        model: the model's module in that package.
+        find: returns the source file of a module.
     """
     generate = f"{package.partition('.')[0]}.generate"
     left = [*_modules(f"{package}.{model}", find), f"{package}.cache", f"{package}.base", generate]
@@ -110,13 +109,13 @@ def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
 
 
 def runs(target: Target, package: str, reached: Collection[str]) -> bool:
-    """Whether a model runs a target: in a module that it reaches, or in its package's engine."""
+    """Whether a model runs a target: in a module it reaches, or in its distribution's engine."""
     own = target.module.partition(".")[0] == package.partition(".")[0]
     return target.module in reached or (own and not target.module.startswith(f"{package}."))
 
 
 def _modules(name: str, find: Find) -> Iterator[str]:
-    """A module, and where it is a package all that are directly in it."""
+    """A module and, if it is a package, its direct submodules."""
     yield name
     path = find(name)
     if path and path.name == "__init__.py":
@@ -124,7 +123,7 @@ def _modules(name: str, find: Find) -> Iterator[str]:
 
 
 def _source_files() -> dict[str, Path]:
-    """The source file of each module of the packages; looking for them singly takes longer."""
+    """The source file of each module of the packages; finding them one by one is slower."""
     found: dict[str, Path] = {}
     for package in MODELS:
         init = source_file(package)
@@ -142,7 +141,7 @@ def _source_files() -> dict[str, Path]:
 
 @cache
 def _imports(module: str, path: Path) -> tuple[str, ...]:
-    """What a file imports of the packages of models, and what may be modules of theirs."""
+    """The names that a file imports from packages of models, which may be modules of these."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
@@ -155,6 +154,6 @@ def _imports(module: str, path: Path) -> tuple[str, ...]:
         base = package[: len(package) - dots + 1] if dots else []
         name = ".".join([*base, *filter(None, source.lstrip(".").split("."))])
         found[name] = None
-        # What is imported from a package may be a module of it.
+        # A name imported from a package may be one of its modules.
         found.update(dict.fromkeys(f"{name}.{one}" for one in _NAME.findall(names)))
     return tuple(name for name in found if name.partition(".")[0] in MODELS)

@@ -1,7 +1,7 @@
-"""What is installed, what each patch finds there, and what is in effect.
+"""The audit: the installed releases, each patch's verdict on them, and the patches in effect.
 
-Looks at the live objects for what this process has patched, and at the source files for the
-rest, so that it needs no import of MLX or of any release.
+It reads the live objects for the patches of this process and the source files for the others, so
+that it imports neither MLX nor a release.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ CORE = ("mlx", "mlx-lm", "mlx-vlm")
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """One model type: the packages that implement it and the patches that its rows name.
+    """One model type: the packages that implement it and the patches that its entries name.
 
-    ``families`` is the module that implements it in each package.
+    ``rows`` maps a distribution to the patches of the model's entry in the matrix, ``families`` to
+    the module that implements the model.
     """
 
     model_type: str
@@ -55,7 +56,7 @@ class ModelReport:
 
     @property
     def own_patches(self) -> tuple[str, ...]:
-        """What the folder itself makes a defect of: stop tokens beside those of ``config.json``."""
+        """Patches that the folder itself needs: it has stop tokens that ``config.json`` lacks."""
         if self.folder is None:
             return ()
         first = set(self.folder.eos.get("config.json", ()))
@@ -65,12 +66,12 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Audit:
-    """The report. ``outcomes`` has one entry a patch and target.
+    """The report. ``outcomes`` has one entry for each patch and target.
 
-    ``verdicts`` are the model's, or those of every family that was measured in the installed
-    releases; ``unmeasured`` names the releases without evidence. ``unaudited`` says why nothing
-    could be audited, ``environment`` which one was looked at. ``measured`` is the device and the
-    dtype where the model's own config was measured for this report.
+    ``verdicts`` are those on the model, else those on every family that was measured in the
+    installed releases; ``unmeasured`` names the installed releases without evidence. ``unaudited``
+    says why nothing could be audited, ``environment`` is the prefix of the audited environment.
+    ``measured`` is (device, dtype) if the model's own config was measured for this report.
     """
 
     distributions: tuple[Installed, ...]
@@ -99,7 +100,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """One line for each thing that is not as it should be."""
+        """One line for each defect or problem that is not repaired here."""
         lines = [*self.problems]
         if self.model is not None:
             lines += [
@@ -118,27 +119,27 @@ class Audit:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What no patch repairs, a line each."""
+        """The problems that no patch repairs, one line each."""
         lines = [f"{broken.reason}: {broken.remedy}" for broken in self.broken_sets]
         if self.model and self.model.folder and self.model.folder.problem:
             lines.append(self.model.folder.problem)
         return (*lines, *(one.finding for one in self.foreign if one.finding))
 
     def concerns(self, patch: str) -> bool:
-        """Whether a patch is about what was asked: of a model, whether it repairs that."""
+        """Whether the report is about a patch; with a model, only patches that repair it count."""
         if self.model is None:
             return True
         return patch in self.model.own_patches or any(patch in one.patches for one in self.verdicts)
 
     def here(self, by_choice: bool = True) -> Here:
-        """What is in effect; ``by_choice``: what the user switched off counts as missing."""
+        """The patches' state here; ``by_choice``: patches switched off by the user are missing."""
         seen: dict[str, set[Status]] = {}
         missing = set()
         for one in self.outcomes:
             seen.setdefault(one.patch, set()).add(one.status)
             if one.status not in IN_EFFECT | NOT_NEEDED and (by_choice or not one.by_choice):
                 missing.add(one.patch)
-        # What the evidence says is needed, and is not there at all.
+        # Needed by the evidence, but no target is installed.
         missing |= {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
         active = self.active or (not by_choice and any(one.by_choice for one in self.outcomes))
         return Here(active, frozenset(missing))
@@ -157,16 +158,16 @@ class Audit:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Those of them that are not in effect."""
+        """The needed patches that are not in effect."""
         return tuple(id_ for id_ in self.needed if id_ in self.here().missing)
 
     def exit_code(self, strict: bool = False, fail_on: Collection[str] = FAIL_ON) -> int:
-        """0 nothing is wrong, or all of it is repaired here; 1 a finding; 2 nothing was audited.
+        """0: nothing is wrong, or all defects are repaired here; 1: a finding; 2: nothing audited.
 
         Args:
-            strict: a defect that the user chose not to repair is a finding too; without a
-                model so is a model family that no patch makes right.
-            fail_on: the severities of which a defect is a finding.
+            strict: count defects that the user chose not to repair as findings; without a model
+                also families that stay wrong with the patches.
+            fail_on: the severities that count as findings.
         """
         if self.problems:
             return 1
@@ -186,7 +187,7 @@ class Audit:
         return int(bool(found & set(fail_on)))
 
     def _counts(self, outcome: Outcome) -> bool:
-        """Whether an outcome is of a patch that is needed; what is optional is not."""
+        """Whether an outcome counts for ``needed``: optional, unrequested patches do not."""
         return not outcome.reason.startswith(_OPTIONAL)
 
     def as_dict(self) -> dict[str, Any]:
@@ -248,8 +249,8 @@ def audit(
     Args:
         model: a model type, or a model's folder.
         host: a host server's distribution.
-        models: asks for the table of affected models, too.
-        evidence: distribution to what was measured of the model's own config just now.
+        models: also make the table of affected models.
+        evidence: distribution to evidence of the model's own config, measured for this audit.
     """
     current = sound.session_of_readable()
     if host is not None and not canonical(host).strip("-"):
@@ -315,7 +316,7 @@ def audit(
 
 
 def _versions(current: Session) -> dict[str, str]:
-    """The version of every distribution that the matrix has a word on sets of."""
+    """The version of every installed distribution in the matrix's broken sets and warnings."""
     matrix = current.matrix
     whens = [*(one.when for one in matrix.broken_sets), *(one.when for one in matrix.warnings)]
     names = {name for when in whens for name in when}
@@ -324,7 +325,7 @@ def _versions(current: Session) -> dict[str, str]:
 
 
 def _devices() -> tuple[str, ...]:
-    """The devices that MLX computes on here beside the CPU, as far as the platform says."""
+    """The devices beside the CPU that MLX can use on this platform."""
     return ("metal",) if platform.system() == "Darwin" else ()
 
 
@@ -340,7 +341,7 @@ def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
 
 
 def _active(current: Session, host: str | None = None) -> bool:
-    """Whether processes of this host, or of the one that this environment is for, get patches."""
+    """Whether processes of this host get patches; without one, those the environment is for."""
     limit, same = SERVERS.get(boot.limited_to(), boot.limited_to()), canonical
     by_itself = boot.active() or bool(limit and same(limit) == same(host or limit))
     return current.active or (by_itself and not settings.off())
@@ -349,7 +350,7 @@ def _active(current: Session, host: str | None = None) -> bool:
 def _unasked(
     current: Session, patch: Patch, target: Target, active: bool, asked: Collection[str]
 ) -> Outcome:
-    """The state of a target that this process did not ask for."""
+    """The outcome of a target that this process did not request."""
     verdict = judge_file(current, patch, target)
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
@@ -382,7 +383,7 @@ def judge_file(current: Session, patch: Patch, target: Target) -> Verdict:
 
 
 def _declared(module: str) -> tuple[str, ...]:
-    """Every name that a patch declares in a file of this name, for one parse of the file."""
+    """All names that patches declare in files of this name, so that each file is parsed once."""
     return tuple(_declared_by_file().get(module.rpartition(".")[2], ()))
 
 

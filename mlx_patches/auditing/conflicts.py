@@ -1,4 +1,4 @@
-"""Who else replaced functions of the releases in this process, and whether they still fit."""
+"""Replacements of the releases' functions by other packages, and whether they still fit."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from ..core.fingerprint import functions_of
 from ..core.foreign import describe
 from ..core.packages import MODELS
 
-# How the attributes begin that hosts leave on what they have changed, in lower case.
+# Prefix, in lower case, of the attributes that a host sets on objects it changed, to the host.
 MARKERS = {"_batch_patched": "vllm-mlx", "_omlx_": "omlx", "_rapid_": "rapid-mlx"}
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A method of a release that somebody exchanged whole, or what carries a host's marker.
+    """A method of a release that a third party replaced, or an object with a host's marker.
 
     Args:
-        target: ``module:Class.method``; of a marker also ``module:Class`` or ``module:function``.
-        by: ``module:name`` of what stands there; of a marker the host that sets it.
-        lacks: the parameters of the release's own that it does not take: the release's callers
-            may pass them.
-        marker: the attribute that says so, empty where the code itself does.
-        distribution: what installed the module of ``by``; empty where nothing did.
+        target: ``module:Class.method``; with a marker also ``module:Class`` or
+            ``module:function``.
+        by: ``module:name`` of the replacement; with a marker, the host that sets it.
+        lacks: parameters of the release's method that the replacement does not take, although
+            the release's callers may pass them.
+        marker: the marker attribute; empty if the function itself is a replacement.
+        distribution: the distribution that installed the module of ``by``; empty if none did.
     """
 
     target: str
@@ -42,14 +43,14 @@ class Foreign:
 
     @property
     def finding(self) -> str:
-        """One line where it does not fit; empty where it does."""
+        """One line if the replacement does not fit; empty if it fits."""
         if not self.lacks:
             return ""
         names = ", ".join(self.lacks)
         whose = f" of {self.distribution}" if self.distribution else ""
         return (
-            f"{self.target} was replaced by {self.by}{whose}, which does not take {names}: leave"
-            " that replacement out, or install the release that it was copied from"
+            f"{self.target} was replaced by {self.by}{whose}, which does not take {names}: remove"
+            " that replacement, or install the release that it was copied from"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,12 +65,12 @@ class Foreign:
 
 
 def replaced() -> list[Foreign]:
-    """The methods of imported releases whose function is another package's, ours left out.
+    """The methods of imported releases that a package other than mlx_patches replaced.
 
-    A wrapper whose chain ends at the release's own function is no replacement.
+    A wrapper whose chain ends at the release's own function is not a replacement.
     """
     found = []
-    installers = cache(distributions.installers)  # read when first asked
+    installers = cache(distributions.installers)  # read on first use
     for name, module in _modules():
         for kind, attribute, function in _methods(module):
             if _is_foreign(function):
@@ -87,7 +88,7 @@ def marked() -> list[Foreign]:
     for name, module in _modules():
         for path, obj in _markable(module):
             for marker, host in _markers(obj):
-                # Once: a function is imported by name into other modules.
+                # Listed once, although other modules import the same function by name.
                 found.setdefault((id(obj), marker), Foreign(f"{name}:{path}", host, (), marker))
     return list(found.values())
 
@@ -110,7 +111,7 @@ def _markable(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _markers(obj: Any) -> Iterator[tuple[str, str]]:
-    """An object's markers and their hosts; a host that takes its change back sets False."""
+    """An object's markers and their hosts; a host that undoes its change sets its marker False."""
     if not callable(obj):
         return
     for name, value in list(getattr(obj, "__dict__", {}).items()):
@@ -128,14 +129,14 @@ def _methods(module: ModuleType) -> Iterator[tuple[type, str, Any]]:
 
 
 def _package(function: Any) -> str:
-    """The top-level package that a function was written in."""
+    """The top-level package in which a function was defined."""
     scope: str = getattr(function, "__globals__", {}).get("__name__", "")
     return scope.partition(".")[0]
 
 
 def _is_foreign(function: Any) -> bool:
     package = _package(function)
-    # What the standard library writes for a class: dataclasses and named tuples.
+    # Methods that the standard library generates for dataclasses and named tuples.
     made = package in sys.stdlib_module_names or package.startswith("namedtuple_")
     return bool(package) and not made and package not in (*MODELS, "mlx_patches")
 

@@ -1,4 +1,4 @@
-"""The audit for other readers: JSON, Markdown, SARIF, a bug report."""
+"""Output formats of the audit: JSON, Markdown, SARIF, and a bug report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import screen
 from .audit import Audit
 from .severity import of_patch
 
-# GitHub takes 65 kB in a comment, and a reader less.
+# In bytes. GitHub accepts 65 kB in a comment; people read less.
 MAX_REPORT = 8_000
 _ROWS = 40
 _VARIABLES = (boot.SWITCH, settings.DISABLE, settings.ENABLE, settings.STRICT)
@@ -27,7 +27,7 @@ _LEVELS = {WRONG_TEXT: "error", CRASH: "error", SECURITY: "error", MEMORY: "warn
 
 
 def quiet(report: Audit) -> str:
-    """The verdict alone, a line a package."""
+    """The verdict alone, one line for each package."""
     return screen.verdict(report)
 
 
@@ -37,7 +37,7 @@ def as_json(report: Audit, code: int) -> str:
 
 
 def markdown(report: Audit, code: int) -> str:
-    """The verdict, what it is about, and what is not in effect, in Markdown."""
+    """The verdict, the facts beside it and the patches not in effect, in Markdown."""
     lines = [f"**{_escaped(text)}**  " for text in screen.verdict(report).splitlines()]
     lines += ["", *(f"- {_escaped(text.strip())}" for text in screen.facts(report))]
     found = screen.effects(report)
@@ -53,7 +53,7 @@ def markdown(report: Audit, code: int) -> str:
 
 
 def bug_report(report: Audit) -> str:
-    """What a bug report needs, in Markdown of at most 8 kB."""
+    """The audit for a bug report, in Markdown of at most 8 kB."""
     rows = [
         f"| {o.patch} | {o.target} | {o.status} | {_escaped(o.reason)} |"
         for o in report.outcomes
@@ -94,7 +94,7 @@ def bug_report(report: Audit) -> str:
 
 
 def sarif(report: Audit, code: int) -> str:
-    """SARIF 2.1.0, for what collects findings: a result a patch that is not in effect."""
+    """SARIF 2.1.0 for code scanners: one result for each needed patch that is not in effect."""
     found = screen.effects(report)
     targets: dict[str, list[str]] = {}
     for one in report.outcomes:
@@ -150,5 +150,5 @@ def _location(target: str) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """A text for a cell of a table."""
+    """A text escaped for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Host servers: which we know, and what the audit says of one in this environment."""
+"""The known host servers, and the audit's report on one of them in this environment."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class HostReport:
     """One host in this environment.
 
     Args:
-        installed: its release.
-        unmet: what it requires of the MLX packages that is not installed.
-        broken: sets of releases with it that cannot work.
+        installed: the host's release.
+        unmet: the host's requirements that the installed packages do not meet.
+        broken: sets of installed releases, with the host or MLX, that cannot work.
         repaired: the patches that are in effect, or will be when their modules are imported.
-        open: the patches that this environment needs and nothing activates.
-        blocked: those whose finding no activation mends: drifted, in conflict, failed, …
-        limited_to: the other host that this environment is enabled for, if there is one.
+        open: the needed patches that are not in effect and that activation puts into effect.
+        blocked: the needed patches that activation does not put into effect: drifted, in
+            conflict, failed, …
+        limited_to: the other host that this environment is enabled for; empty if there is none.
     """
 
     installed: Installed
@@ -38,7 +39,7 @@ class HostReport:
 
     @property
     def advice(self) -> str:
-        """What to do, in one line."""
+        """The remedy, in one line."""
         name = self.installed.name
         if self.broken:
             return f"{self.installed}: {self.broken[0].reason}: {self.broken[0].remedy}"
@@ -49,19 +50,19 @@ class HostReport:
             count = f"{len(self.open)} defect{'' if len(self.open) == 1 else 's'}"
             remedy = f"mlx-patches enable --host {name}"
             if self.limited_to:
-                remedy = f"mlx-patches enable, which is for {self.limited_to} alone now"
+                remedy = f"mlx-patches enable (now it is enabled for {self.limited_to} alone)"
             said.append(f"{count} of this environment to repair: {remedy}")
         if self.blocked:
-            said.append(f"no activation mends {', '.join(self.blocked)}: see their reasons")
+            said.append(f"enabling does not repair {', '.join(self.blocked)}: see their reasons")
         if said:
             return f"{self.installed}: {'; '.join(said)}"
         if self.repaired:
             return f"{self.installed}: nothing to do; active patches: {len(self.repaired)}"
-        return f"{self.installed}: nothing known is wrong with it here"
+        return f"{self.installed}: no known defect here"
 
     @property
     def finding(self) -> bool:
-        """Whether something has to be done."""
+        """Whether the user has to do something."""
         return bool(self.broken or self.unmet or self.open or self.blocked)
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def report(
     outcomes: Sequence[Outcome],
     limited_to: str = "",
 ) -> HostReport:
-    """What the audit's findings mean for a host.
+    """The audit's findings for a host.
 
     Raises:
         MlxPatchesError: the host is not installed.
@@ -114,7 +115,7 @@ def report(
 
 
 def unmet(host: str, installed: Sequence[Installed]) -> tuple[str, ...]:
-    """The host's requirements of the installed packages that do not hold."""
+    """The host's requirements that the installed packages do not meet."""
     from packaging.specifiers import SpecifierSet
     from packaging.utils import canonicalize_name
     from packaging.version import InvalidVersion, Version

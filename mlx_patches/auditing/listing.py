@@ -16,15 +16,15 @@ class Listed(NamedTuple):
     """A patch and its state here.
 
     Args:
-        patch: its id.
-        summary: what a host gets wrong without it.
-        severity: what that does to a user.
-        profiles: those that it belongs to; none where it has to be asked for by its id.
-        optional: no default asks for it.
-        origin: the distribution that contributes it; empty where it is ours.
-        status: of the target that says most: one that is needed and not in effect, else one in
-            effect, else why it is not needed; ``absent`` where nothing of it is installed.
-        outcomes: one a target in what is installed.
+        patch: the patch's id.
+        summary: what a host gets wrong without the patch.
+        severity: the severity of the patch's defect.
+        profiles: the profiles that it belongs to; empty if it must be requested by its id.
+        optional: whether the patch applies only if it, or a profile with it, is requested.
+        origin: the distribution that contributes it; empty for patches of mlx_patches.
+        status: the status of one target: a needed one that is not in effect, else one in effect,
+            else one that is not needed; ``absent`` if no target is installed.
+        outcomes: one for each target in the installed releases.
     """
 
     patch: str
@@ -69,7 +69,7 @@ def listed(profile: str | None = None) -> list[Listed]:
 
 
 def _status(outcomes: Sequence[Outcome]) -> str:
-    """The status of the target that says most of a patch."""
+    """The status of one target: needed and not in effect, else in effect, else not needed."""
     statuses = [one.status for one in outcomes]
     needed = [one for one in statuses if one not in NOT_NEEDED]
     open_ = [one for one in needed if one not in IN_EFFECT]

@@ -1,4 +1,4 @@
-"""The verdicts on the models of the installed releases, from the evidence of their versions."""
+"""The verdicts on the models of the installed releases, from the evidence of these releases."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .metal import metal_branches
 from .verdict import ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
-# Distribution to evidence of it.
+# Distribution to its evidence.
 Evidence = Mapping[str, Mapping[str, Any]]
-# What of a set's versions a verdict depends on.
+# The distributions whose versions affect a verdict.
 _MATTER = ("mlx", *MODEL_PACKAGES.values())
 
 
@@ -29,11 +29,11 @@ def verdicts_of_model(
     """The verdict on a model in each package that implements it.
 
     Args:
-        current: whose registry, matrix and installed releases are asked.
-        families: distribution to the module that implements the model there.
+        current: the session, with its registry, matrix and installed releases.
+        families: distribution to the module that implements the model in it.
         needs: whether the installed release of a target needs the patch there.
-        measured: distribution to what was measured of this very model here, in place of what the
-            lab has of its family.
+        measured: distribution to evidence of the model's own config, which replaces the
+            evidence of its family.
     """
     found = []
     for distribution, family in families.items():
@@ -58,7 +58,8 @@ def verdicts_of_model(
 def metal_of(here: Installed, family: str) -> Sequence[str]:
     """The modules in which a family's code has a branch that only Metal takes.
 
-    From what was read of the release; where nobody read it, from its files.
+    Taken from the list of the release; without a list, or for a build from a commit, the installed
+    files are read.
     """
     known = store.metal_branches(here.name, here.version)
     if known is None or here.commit:
@@ -67,9 +68,9 @@ def metal_of(here: Installed, family: str) -> Sequence[str]:
 
 
 def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
-    """The verdict on every family that was measured in an installed release."""
+    """The verdicts on every family that was measured in an installed release."""
 
-    @cache  # many families have one entry in common
+    @cache  # many families share one entry
     def ids(distribution: str, entry: tuple[str, ...]) -> list[str]:
         return possible(current, distribution, entry, needs)
 
@@ -102,16 +103,16 @@ def possible(
     needs: Needs,
     modules: Collection[str] | None = None,
 ) -> list[str]:
-    """The patches that a family may need, where nobody traced which.
+    """The patches that a family may need, for repairs that were not traced.
 
-    Those of its entry and, of those that every model gets, those in what models are made of.
+    These are the patches of its entry and, of the patches for every model, those of model code.
 
     Args:
-        current: whose registry and matrix are asked.
-        distribution: the family's.
+        current: the session, with its registry and matrix.
+        distribution: the package that implements the family.
         entry: the patches that the family's entry names.
         needs: whether the installed release of a target needs the patch there.
-        modules: those that the model runs; by default all that it may.
+        modules: the modules that the model runs; by default every module counts.
     """
     found = []
     for id_ in dict.fromkeys((*current.matrix.always, *entry)):
@@ -129,7 +130,7 @@ def possible(
 
 
 def _wrong_alone(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
-    """The patches without which a model answers a request alone wrongly."""
+    """The patches without which a model gives wrong text to a request alone."""
     own = [current.registry.declared(id_) for id_, one in WRONG_ALONE.items() if one == family]
     return [
         patch.id
@@ -139,11 +140,11 @@ def _wrong_alone(current: Session, distribution: str, family: str, needs: Needs)
 
 
 def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
-    """The patches for every model, without those of model code that none of these families runs.
+    """The patches for every model, except those of model code that none of these families runs.
 
     Args:
-        current: whose registry and matrix are asked.
-        families: distribution to the module that implements the model there.
+        current: the session, with its registry and matrix.
+        families: distribution to the module that implements the model in it.
     """
     find = cache(source_file)
     reached: set[str] = set()
@@ -161,9 +162,9 @@ def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
 
 
 def _likely(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
-    """Those of them that the family's code reaches, and that may be what its cells need.
+    """The possible patches whose targets the family runs and that its cells may need.
 
-    What some traced release has the defect of, and no family there needed, is left out.
+    A patch is left out if a release with its defect was traced and no family there needed it.
     """
     entry = current.matrix.patches_for(family, distribution)
     reached = modules_of(_package_of(distribution), family, cache(source_file))
@@ -181,7 +182,7 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
 
 
 def _package_of(distribution: str) -> str:
-    """The package of a distribution's models."""
+    """The package of models of a distribution."""
     return {name: package for package, name in MODEL_PACKAGES.items()}[distribution]
 
 
@@ -189,7 +190,7 @@ def _note(current: Session, commit: str | None, evidence: Mapping[str, Any] | No
     """How the installed releases differ from those of the evidence."""
     if evidence is None:
         return ""
-    said = [f"{evidence['set']} was measured, this is a build from a commit"] if commit else []
+    said = [f"{evidence['set']} was measured, but this is a build from a commit"] if commit else []
     here = {name: current.installed(name) for name in _MATTER}
     other = [
         f"{name} {version}"

@@ -1,8 +1,8 @@
-"""Which model families have a branch that only Metal takes, read from the releases' source.
+"""Finds model families with a branch that only Metal takes, from the releases' source.
 
 The lab measures on a CPU, where such a branch does not run. A family has one where its code
-names, over any number of steps, a function or class in which MLX is asked for Metal or for the
-GPU, or that makes a kernel for it.
+names, directly or through other definitions, a function or class that checks for Metal or for the
+default device, or that makes a Metal kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Place = tuple[str, str]
 
 @dataclass(slots=True)
 class _Definition:
-    """What a function, a class or an assigned name uses, and whether it asks for Metal."""
+    """The names that a definition uses, and whether it checks for Metal."""
 
     names: set[str] = field(default_factory=set)
     members: set[Place] = field(default_factory=set)
@@ -34,8 +34,8 @@ class _Definition:
 class _Module:
     """A file: its definitions, and the modules and names that it imports.
 
-    ``imports`` is a name here to (module, name there); the name is empty for a whole module.
-    ``stars`` are the modules of which everything is imported.
+    ``imports`` maps a name here to (module, name there); the name is empty for a whole module.
+    ``stars`` are the modules from which everything is imported.
     """
 
     definitions: dict[str, _Definition] = field(default_factory=dict)
@@ -48,8 +48,8 @@ def metal_branches(package: str, family: str, find: Find = source_file) -> tuple
 
     Args:
         package: the package of models.
-        family: the model's module in there.
-        find: the source file of a module.
+        family: the model's module in that package.
+        find: returns the source file of a module.
     """
     left = [
         (module, name)
@@ -71,7 +71,7 @@ def metal_branches(package: str, family: str, find: Find = source_file) -> tuple
 
 
 def _own_modules(name: str, find: Find) -> Iterator[str]:
-    """A family's module, and where it is a package those in it that run beside the weights."""
+    """A family's module and, if it is a package, its modules that the model runs."""
     path = find(name)
     if path is None:
         return
@@ -81,13 +81,13 @@ def _own_modules(name: str, find: Find) -> Iterator[str]:
         yield from (
             f"{name}.{one}"
             for one in sorted(files)
-            # They make inputs, configs and files of weights.
+            # These make inputs, configs and weight files; the model does not run them.
             if one != "__init__" and not one.startswith(("processing", "config", "convert"))
         )
 
 
 def _used(module: str, one: _Definition, find: Find) -> Iterator[Place]:
-    """The definitions that a definition names, wherever they are."""
+    """The definitions that a definition names, in any module of models."""
     for name in one.names:
         yield from _places(module, name, find)
     for alias, name in one.members:
@@ -98,9 +98,9 @@ def _used(module: str, one: _Definition, find: Find) -> Iterator[Place]:
 
 
 def _places(module: str, name: str, find: Find, depth: int = 8) -> Iterator[Place]:
-    """Where a name of a module is defined, through what it imports; nothing outside models."""
+    """Where a module's name is defined, following imports; only in packages of models."""
     package, _, inside = module.partition(".")
-    # The engine asks for Metal to limit memory, which is no other way to run a model.
+    # The engine checks for Metal only to limit memory: that does not change how a model runs.
     if not depth or package not in MODELS or inside.partition(".")[0] == "generate":
         return
     here = _read(module, find(module))
@@ -117,7 +117,7 @@ def _places(module: str, name: str, find: Find, depth: int = 8) -> Iterator[Plac
 
 @cache
 def _read(module: str, path: Path | None) -> _Module:
-    """What is known of a module; nothing of one that is not there or not Python."""
+    """The contents of a module; empty if its file is missing or not Python."""
     found = _Module()
     try:
         tree = ast.parse(path.read_bytes()) if path else ast.Module([], [])
@@ -131,7 +131,7 @@ def _read(module: str, path: Path | None) -> _Module:
 
 
 def _take(statement: ast.stmt, found: _Module, package: list[str], asked: bool) -> None:
-    """Add what a top-level statement defines; ``asked``: it stands below a question for Metal."""
+    """Add what a top-level statement defines; ``asked``: it is inside a check for Metal."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         names: Iterable[str] = [statement.name]
     elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
@@ -147,7 +147,7 @@ def _take(statement: ast.stmt, found: _Module, package: list[str], asked: bool) 
                     _take(one, found, package, below)
         return
     else:
-        _definition(statement, found, package)  # for the imports in it
+        _definition(statement, found, package)  # called for its imports
         return
     here = _definition(statement, found, package)
     for name in names:
@@ -158,7 +158,7 @@ def _take(statement: ast.stmt, found: _Module, package: list[str], asked: bool) 
 
 
 def _definition(tree: ast.AST, found: _Module, package: list[str]) -> _Definition:
-    """What some code uses; the imports in it are added to those of its module."""
+    """The names that some code uses; its imports are added to those of its module."""
     one = _Definition()
     left: list[ast.AST] = [tree]
     while left:
@@ -180,7 +180,7 @@ def _definition(tree: ast.AST, found: _Module, package: list[str]) -> _Definitio
                 for side in sides
             )
         elif isinstance(node, ast.Call) and _last(node.func) == "isinstance":
-            left += node.args[:1]  # what is asked for is not made here
+            left += node.args[:1]  # the class in a type check is not run here
             continue
         left += ast.iter_child_nodes(node)
     return one

@@ -1,4 +1,4 @@
-"""Model types: which installed package implements one, and what a model's folder says."""
+"""Model types: the installed packages that implement one, and the model's folder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WHERE = "; a model's type is the model_type of its config.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A model's folder: its type, and what its generation config adds or gets wrong.
+    """A model's folder: the model's type, its stop tokens, and a problem with them.
 
-    ``eos`` holds the stop ids of each file that names some; ``problem`` is one sentence with
-    the remedy, empty where the folder is fine.
+    ``eos`` maps each file with stop tokens to their ids; ``problem`` is one sentence with the
+    remedy, empty if the folder has no problem.
     """
 
     path: Path
@@ -34,17 +34,17 @@ class ModelFolder:
 
 
 def folder_of(model: str) -> ModelFolder | None:
-    """The folder that a text means, or whose ``config.json`` it is; None for a model type.
+    """The model's folder if the text is its path or that of its ``config.json``, else None.
 
     Raises:
-        MlxPatchesError: it is a path, and no model is there.
+        MlxPatchesError: the text is a path without a model.
     """
     if not model:
         return None
     path = Path(model)
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
-    except (OSError, ValueError):  # too long for a path, or with a zero in it
+    except (OSError, ValueError):  # too long for a path, or contains a null character
         is_file = is_folder = False
     if is_folder:
         return read_folder(path)
@@ -75,11 +75,11 @@ def read_folder(path: Path) -> ModelFolder:
 
 
 def implementations(model_type: str) -> dict[str, str]:
-    """Distribution to the name of the module that implements a model type, where installed."""
+    """Installed distribution to the name of its module that implements a model type."""
     found = {}
     for package, distribution in MODEL_PACKAGES.items():
         name = remapping(package).get(model_type, model_type)
-        # Some modules have a hyphen in their name, lfm2-vl among them.
+        # Some modules have a hyphen in their name, such as lfm2-vl.
         for one in (name, name.replace("-", "_")):
             if is_name(one.replace("-", "_")) and exists(f"{package}.{one}"):
                 found[distribution] = one
@@ -88,7 +88,7 @@ def implementations(model_type: str) -> dict[str, str]:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """The type that a mistyped one is close to, or where to find it: the end of a sentence."""
+    """The end of an error message: the closest known type, or where to find a model's type."""
     close = get_close_matches(name.lower(), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else WHERE
 
@@ -100,7 +100,7 @@ def is_name(text: str) -> bool:
 
 @cache
 def remapping(package: str) -> dict[str, str]:
-    """A package's ``MODEL_REMAPPING``, read from its source; empty where it has none."""
+    """A package's ``MODEL_REMAPPING``, read from its source; empty if it has none."""
     path = source_file(f"{package.partition('.')[0]}.utils")
     try:
         tree = ast.parse(path.read_bytes()) if path else ast.Module([], [])
@@ -118,7 +118,7 @@ def remapping(package: str) -> dict[str, str]:
 
 
 def exists(module: str) -> bool:
-    """True where a module is installed, found without importing it."""
+    """Whether a module is installed, without importing it."""
     parent, _, name = module.rpartition(".")
     init = source_file(parent)
     folder = init.parent if init else None

@@ -1,4 +1,4 @@
-"""Which patches a model needs on what is installed."""
+"""The patches that a model needs on the installed releases."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Need(NamedTuple):
     """A patch that a model needs in one distribution.
 
     Args:
-        patch: its id.
+        patch: the patch's id.
         effect: what the host gets wrong without it, in a sentence.
-        distribution: whose code has the defect.
-        reason: why, in a sentence: the release is in the measured range.
+        distribution: the distribution whose code has the defect.
+        reason: the gate's reason, in a sentence.
     """
 
     patch: str
@@ -60,7 +60,7 @@ def _has_defect(current: Session) -> Callable[[Patch, Target], bool]:
 
 
 def _needed(current: Session, verdict: ModelVerdict) -> list[Need]:
-    """The patches of a verdict, each once for every distribution whose code has the defect."""
+    """The needed patches of a verdict, one for each distribution whose code has the defect."""
     found = []
     for patch in map(current.registry.declared, verdict.patches):
         verdicts = [

@@ -1,4 +1,4 @@
-"""From the lab's evidence: the releases in which a model is right."""
+"""The releases in which a model is right, from the lab's evidence."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
 class Recommendation:
     """Release sets, newest first, for one model of one distribution.
 
-    ``green`` are right without patches, ``repaired`` with them; ``other`` has what cannot batch
-    and what was not measured, by the verdict's word. With a host, ``best_green`` and
-    ``best_repaired`` are the newest that the host's requirements admit.
+    ``green`` are right without the patches, ``repaired`` with them, ``red`` not even with them.
+    ``other`` has the sets that cannot batch and those not measured, by the verdict's word.
+    ``best_green`` is the newest of ``green``, ``best_repaired`` the newest of both; with a host,
+    only sets that its requirements admit count.
     """
 
     distribution: str
@@ -35,7 +36,7 @@ class Recommendation:
 
     @property
     def by_word(self) -> dict[str, tuple[str, ...]]:
-        """What is said of a release to those of which it is."""
+        """Verdict in words to the release sets with that verdict."""
         return {
             "right as released": self.green,
             "right with the patches": self.repaired,
@@ -67,7 +68,7 @@ def recommend(
     """Recommend release sets.
 
     Args:
-        families: distribution to the family (module) that implements the model there.
+        families: distribution to the family (module) that implements the model in it.
         host: a distribution whose ``Requires-Dist`` the sets must satisfy.
         summary: the lab's summary; the packaged one by default.
 
@@ -115,7 +116,7 @@ def known_families() -> list[str]:
 
 
 def load_summary() -> dict[str, Any]:
-    """The summary of the lab's evidence that the package carries.
+    """The summary of the lab's evidence that the wheel includes.
 
     Raises:
         MlxPatchesError: it is missing or broken.
@@ -129,7 +130,7 @@ def load_summary() -> dict[str, Any]:
 
 
 def host_limits(host: str) -> dict[str, str]:
-    """Distribution to the specifier that an installed host asks of it, for this environment.
+    """Distribution to the specifier that an installed host requires in this environment.
 
     Raises:
         MlxPatchesError: the host is not installed.
@@ -153,7 +154,7 @@ def host_limits(host: str) -> dict[str, str]:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             name = canonicalize_name(requirement.name)
-            # A name may have several lines; all of them hold.
+            # A distribution may have several lines; all of them apply.
             limits[name] = limits.get(name, SpecifierSet()) & requirement.specifier
     return {name: str(specifier) for name, specifier in limits.items()}
 

@@ -1,4 +1,4 @@
-"""What ``mlx-patches audit`` prints: at most twenty lines of eighty columns, the verdict first."""
+"""The output of ``mlx-patches audit``: at most 20 lines of 80 columns, the verdict first."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _MOST_IDS = 8
 
 
 def verdict(report: Audit) -> str:
-    """The verdict in a sentence; a model's in one a package."""
+    """The verdict in one sentence; for a model, one sentence for each package."""
     if report.unaudited:
         return f"Nothing could be audited: {report.unaudited[0]}"
     if report.model is not None:
         name = report.model.model_type
         said = [headline(one, report.here(), name) for one in worst(report)]
-        return "\n".join(said) or f"{name} is in none of the installed packages"
+        return "\n".join(said) or f"no installed package implements {name}"
     if report.host_report is not None and (report.host_report.broken or report.host_report.unmet):
         return report.host_report.advice
     whose = f"{report.host_report.installed}: " if report.host_report else ""
@@ -54,20 +54,20 @@ def verdict(report: Audit) -> str:
         alone = f", in processes of {report.host} alone" if report.host else ""
         return f"{whose}Nothing to do: {_all(needed)} repaired here{alone}"
     if report.unmeasured:
-        return f"{whose}No known defect in what is installed, which the lab did not measure whole"
+        return f"{whose}No known defect, but the lab did not measure every installed release"
     return f"{whose}Nothing to do: the installed releases have no known defect"
 
 
 def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
-    """The screen.
+    """The lines of the screen.
 
     Args:
-        report: what to show.
-        height: the most lines; None for all that there are.
-        width: of the terminal, in columns.
+        report: the audit to show.
+        height: the largest number of lines; None for no limit.
+        width: the width of the terminal, in columns.
     """
     said, facts = top(report, width)
-    # What may be copied stays in one piece, and takes as many lines as a terminal makes of it.
+    # Lines to be copied are not wrapped here: the terminal wraps them.
     bottom = [*commands(report), *_footer(report)]
     if height is not None:
         left = height - rows(said, width) - rows(bottom, width) - 1
@@ -79,10 +79,10 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
 
 
 def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
-    """The verdict's lines, and those of what else there is to say."""
+    """The lines of the verdict, and the lines of the other facts."""
     said = _wrapped(verdict(report).splitlines(), width)
     problem = report.model.folder.problem if report.model and report.model.folder else ""
-    # It names a file, which stays in one piece.
+    # It names a file, so it is not wrapped.
     return said, [
         *([f"  {problem}"] if problem else []),
         *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, "    "),
@@ -90,12 +90,12 @@ def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
 
 
 def rows(lines: Sequence[str], width: int = WIDTH) -> int:
-    """How many lines a terminal makes of some."""
+    """The number of terminal lines that these lines take."""
     return sum(max(1, -(-len(line) // width)) for line in lines)
 
 
 def worst(report: Audit) -> list[ModelVerdict]:
-    """A model's verdicts, the worst first."""
+    """The verdicts on a model, the worst first."""
     here, order = report.here(), {1: 0, 2: 1, 0: 2}
 
     def weight(one: ModelVerdict) -> tuple[int, int, int]:
@@ -107,10 +107,10 @@ def worst(report: Audit) -> list[ModelVerdict]:
 
 
 def effects(report: Audit) -> dict[str, str]:
-    """The patches that are not in effect and that what was asked needs, and their effects.
+    """Patch to effect, for the needed patches that are not in effect.
 
-    The worst first; of one severity those that most families need, in the order of a model's
-    verdicts where a model was asked for.
+    Sorted by severity, the worst first. Within one severity, patches of an audited model keep the
+    order of its verdicts; without a model, the patches that most families need come first.
     """
     registry = session().registry
     ids = [id_ for id_ in report.open if report.concerns(id_)]
@@ -124,7 +124,7 @@ def effects(report: Audit) -> dict[str, str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """A sentence cut to a width: at a clause where one ends in its second half, else at a word."""
+    """A sentence cut to a width: after a clause in its second half, else after a word."""
     if len(text) <= width:
         return text
     for mark in (": ", "; ", ", ", " and "):
@@ -135,7 +135,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def facts(report: Audit) -> list[str]:
-    """What else there is to say of what was asked, a sentence each."""
+    """The facts beside the verdict, one sentence each."""
     return list(_facts(report))
 
 
@@ -161,7 +161,7 @@ def _facts(report: Audit) -> Iterator[str]:
         families = f"{wrong} of {len(own)} model families"
         yield f"{own[0].release}: {families} wrong as released, {still} with the patches"
     yield from (
-        f"{release}: not measured by the lab; by the measured ranges of the patches alone"
+        f"{release}: not measured by the lab; judged by the patches' measured ranges alone"
         for release in report.unmeasured
     )
     if count := len(report.refusing):
@@ -171,7 +171,7 @@ def _facts(report: Audit) -> Iterator[str]:
 
 def _model_facts(report: Audit) -> Iterator[str]:
     here = report.here()
-    # One distribution's scenarios: the worst.
+    # Only the scenarios of the worst verdict.
     for one in worst(report)[:1]:
         if open_ := one.open(here):
             words = [cell.words for cell in open_]
@@ -192,7 +192,7 @@ def _model_facts(report: Audit) -> Iterator[str]:
 
 
 def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
-    """A line a patch, the worst first, and how many more there are."""
+    """One line for each patch, the worst first, and the number of those left out."""
     if report.unaudited:
         return []
     found = effects(report)
@@ -221,7 +221,7 @@ def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
 
 
 def commands(report: Audit) -> list[str]:
-    """One command to fix, one to undo, one to prove."""
+    """The command that fixes, the one that undoes and the one that proves."""
     if report.unaudited:
         return []
     said = []
@@ -245,7 +245,7 @@ def commands(report: Audit) -> list[str]:
 
 
 def _switches(report: Audit) -> list[str]:
-    """The environment variables that switch off what is needed."""
+    """The environment variables that switch off needed patches."""
     before, found = "switched off by ", []
     for one in report.outcomes:
         if one.by_choice and before in one.reason and report.concerns(one.patch):
@@ -274,7 +274,7 @@ def _footer(report: Audit) -> list[str]:
 
 
 def measured(report: Audit) -> str:
-    """On what the evidence was measured, and what of the code it did not see."""
+    """The devices and dtypes of the evidence, and the code that it does not cover."""
     cells = {place_of(cell.name)[1:] for one in report.verdicts for cell in one.cells}
     places = {report.measured} if report.measured else cells
     devices = [DEVICES[name] for name in DEVICES if any(name == one for one, _ in places)]
@@ -301,7 +301,7 @@ def _is_finding(report: Audit) -> bool:
 
 
 def _wrapped(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
-    """Lines of a width; a path that is longer than that is not broken."""
+    """The texts as lines of at most ``width`` columns; a longer word is broken."""
     return [
         line
         for text in texts

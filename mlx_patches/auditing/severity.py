@@ -1,4 +1,4 @@
-"""What each patch's defect does to a user who does not have the patch."""
+"""The severity of each patch's defect: what it does to a user without the patch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..evidence.words import CRASH, FEATURE, MEMORY, SECURITY, SEVERITIES, WRONG_TEXT
 
-# What is not here gives wrong text: the worst, so that a new patch is not overlooked.
+# Other patches count as wrong-text, the worst severity, so that a new patch is not overlooked.
 _PATCHES = {
     CRASH: (
         "rotating-max-size",
@@ -74,5 +74,5 @@ def of_patch(patch_id: str) -> str:
 
 
 def worst_first(ids: Iterable[str]) -> list[str]:
-    """Patches by severity; of one severity in the order in which they came."""
+    """Patches sorted by severity, the worst first; the order within one severity is kept."""
     return sorted(ids, key=lambda id_: SEVERITIES.index(of_patch(id_)))

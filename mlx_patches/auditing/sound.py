@@ -1,4 +1,4 @@
-"""Whether an environment can be audited at all: never an all-clear where nothing was looked at."""
+"""Checks whether an environment can be audited, so that an unreadable one is no all-clear."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..core.resolve import in_file
 
 
 def session_of_readable() -> Session:
-    """The session, where the metadata of the environment can be read.
+    """The session of an environment whose metadata can be read.
 
     Raises:
-        MlxPatchesError: it cannot.
+        MlxPatchesError: the metadata of a package cannot be read.
     """
     try:
         current = session()
@@ -38,13 +38,13 @@ def unaudited(
     families: Mapping[str, str],
     names: Callable[[str], tuple[str, ...]],
 ) -> tuple[str, ...]:
-    """Why nothing could be audited, a sentence a reason; empty where all could.
+    """The reasons why the environment cannot be audited, a sentence each; empty if it can.
 
     Args:
-        current: whose registry and installed releases are asked.
+        current: the session, with its registry and installed releases.
         ids: the patches that may concern this environment.
-        families: distribution to the model's module there, where a model was asked for.
-        names: what is looked for in the file of a module.
+        families: distribution to the audited model's module; empty without a model.
+        names: returns the names that patches declare in a module's file.
     """
     found = list(_broken_metadata(current))
     targets = {
@@ -54,7 +54,7 @@ def unaudited(
         if current.installed(target.distribution)
     }
     if not targets and not found:
-        found.append(f"no MLX package that we know is installed in {sys.prefix}")
+        found.append(f"no known MLX package is installed in {sys.prefix}")
     found += _missing(current, {module: one.distribution for module, one in targets.items()})
     found += [
         f"{source_file(module)} is not Python: install {target.distribution} again"
@@ -78,11 +78,11 @@ def _broken_metadata(current: Session) -> Iterator[str]:
         here = current.installed(distribution)
         file = source_file(package)
         if here is None and file is not None:
-            # Rapid-MLX brings a package of this name of its own, which no patch is about.
+            # Rapid-MLX has its own package of this name, and no patch targets it.
             if set(map(canonical, installers().get(package, ()))) - {distribution}:
                 continue
             yield (
-                f"{file.parent} is there, and no metadata says which release of {distribution} it"
+                f"{file.parent} exists, but no metadata says which release of {distribution} it"
                 f" is: install {distribution} again"
             )
         elif here is not None:
@@ -90,13 +90,13 @@ def _broken_metadata(current: Session) -> Iterator[str]:
                 Version(here.version)
             except InvalidVersion:
                 yield (
-                    f"the metadata of {distribution} gives no version but {here.version[:40]!r}:"
+                    f"the metadata of {distribution} has no valid version: {here.version[:40]!r}:"
                     f" install {distribution} again"
                 )
 
 
 def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:
-    """The modules that a release installed, by its own record, and that are not there."""
+    """The modules that a release's RECORD lists and that are missing."""
     for package, distribution in DISTRIBUTIONS.items():
         if current.installed(distribution) is None:
             continue
@@ -111,7 +111,7 @@ def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:
 
 
 def _recorded(distribution: str) -> set[str]:
-    """The Python files that a distribution says it installed."""
+    """The files in a distribution's RECORD; empty if it has none."""
     try:
         text = importlib.metadata.distribution(distribution).read_text("RECORD") or ""
     except (importlib.metadata.PackageNotFoundError, UnicodeDecodeError):

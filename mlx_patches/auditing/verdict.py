@@ -1,7 +1,7 @@
-"""What the lab's evidence says of a model on the installed releases.
+"""Verdicts on a model on the installed releases, from the lab's evidence.
 
-The audit, ``recommend``, ``needs`` and the report page take a model's verdict from here and from
-``evidence.store.fate`` alone, so that they cannot contradict each other.
+The audit, ``recommend``, ``needs`` and the report page use only this module and
+``evidence.store.fate`` for a model's verdict, so that they cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ..evidence.words import (
 )
 from .severity import of_patch, worst_first
 
-# How the lab quotes an exception.
+# The start of a cell's detail if the cell raised.
 _RAISED = re.compile(r"\w+(Error|Exception|Interrupt|Warning)\b")
 
 
 class Here(NamedTuple):
-    """What is in effect in this environment.
+    """The patches' state in this environment.
 
     Args:
-        active: its processes apply patches.
-        missing: the patches that are needed by a release and not in effect.
+        active: whether processes of this environment apply patches.
+        missing: the patches that an installed release needs and that are not in effect.
     """
 
     active: bool
@@ -54,9 +54,9 @@ class CellVerdict:
 
     Args:
         name: the scenario.
-        pair: its letters in the evidence, without and, where it was measured, with the patches.
-        severity: of the cell where it is red.
-        needs: the patches that turn it green; None where that was not traced.
+        pair: the cell's letters in the evidence: without the patches and, if measured, with them.
+        severity: the severity of the cell if it is red.
+        needs: the patches that turn it green; None if these were not traced.
     """
 
     name: str
@@ -66,7 +66,7 @@ class CellVerdict:
 
     @property
     def words(self) -> str:
-        """The scenario in words."""
+        """A description of the scenario."""
         return scenario(self.name).words
 
     @property
@@ -76,7 +76,7 @@ class CellVerdict:
 
     @property
     def still(self) -> bool:
-        """Whether it is red whatever is active."""
+        """Whether it is red even with the patches, or was not measured with them."""
         return is_red(self.pair)
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,22 +93,22 @@ class CellVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ModelVerdict:
-    """What was measured of one model in one package.
+    """The verdict on one model in one package.
 
     Args:
         family: the model's module.
         distribution: the package that implements it.
-        version: the one that is installed.
-        fate: the family's, as the evidence has it; empty where there is none.
-        cells: the scenarios that apply to it.
-        inapplicable: how many do not.
-        patches: what repairs it: measured where it was traced, else what its entry names.
+        version: the installed version.
+        fate: the family's fate in the evidence; empty if there is no evidence.
+        cells: the scenarios that apply to the family.
+        inapplicable: the number of scenarios that do not apply.
+        patches: the patches that repair it: the traced ones, else those that its entry names.
         traced: whether every repair was traced to its patches.
-        note: how the installed releases differ from those that were measured; or why it was not
+        note: how the installed releases differ from the measured ones, or why the family was not
             measured.
-        metal: the modules in which its code has a branch that only Metal takes.
-        alone: the patches without which a request alone gets wrong text too. No scenario shows
-            that: each compares a batch with the request alone.
+        metal: the modules in which the family's code has a branch that only Metal takes.
+        alone: the patches without which a request alone gets wrong text too. Scenarios cannot
+            show that, because each compares a batch with the request alone.
     """
 
     family: str
@@ -152,7 +152,7 @@ class ModelVerdict:
         return any(id_ in here.missing for id_ in self.alone)
 
     def exit_code(self, here: Here, fail_on: Collection[str] = FAIL_ON) -> int:
-        """0 right or repaired here, 1 wrong here, 2 nobody measured it."""
+        """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
             return 1
         if self.word == NOT_MEASURED:
@@ -209,18 +209,19 @@ def judge(
     """The verdict on one family.
 
     Args:
-        evidence: of the release set of this version; None where there is none.
-        distribution: the family's.
-        version: the installed one.
+        evidence: the evidence of this version's release set; None if there is none.
+        distribution: the package that implements the family.
+        version: the installed version.
         family: the model's module.
-        possible: gives the patches that it may need, for scenarios whose repair was not traced.
-        note: how the installed releases differ from the evidence's.
-        metal: the modules in which its code has a branch that only Metal takes.
+        possible: returns the patches that the family may need, for scenarios whose repair was not
+            traced.
+        note: how the installed releases differ from those of the evidence.
+        metal: the modules in which the family's code has a branch that only Metal takes.
         alone: the patches without which a request alone gets wrong text.
     """
     pairs = pairs_of(evidence, family) if evidence else {}
     if evidence is None or not pairs:
-        why = "this family was not there" if evidence else f"no evidence of {distribution}"
+        lacks = "the lab's evidence does not have this family"
         return ModelVerdict(
             family,
             distribution,
@@ -228,7 +229,7 @@ def judge(
             "",
             patches=tuple(worst_first(dict.fromkeys((*alone, *possible())))),
             traced=False,
-            note=f"{why} {'when the lab measured it' if evidence else version}",
+            note=lacks if evidence else f"no evidence of {distribution} {version}",
             metal=tuple(metal),
             alone=tuple(alone),
         )
@@ -253,7 +254,7 @@ def judge(
         said = _said(evidence, family, "build")
         note = f"the lab could not build it{f': {said}' if said else ''}"
     elif found == INSENSITIVE:
-        note = "the lab's tiny model is too blunt to tell"
+        note = "the lab's tiny model is not sensitive enough to tell"
     return ModelVerdict(
         family,
         distribution,
@@ -270,21 +271,21 @@ def judge(
 
 
 def _count_names(names: Iterable[str]) -> int:
-    """How many scenarios cells of these names are of: one may have been run on several devices."""
+    """The number of scenarios in these cell names; one may have cells on several devices."""
     return len({place_of(name)[0] for name in names})
 
 
 def _count_scenarios(cells: Iterable[CellVerdict]) -> int:
-    """How many scenarios these cells are of."""
+    """The number of scenarios in these cells."""
     return _count_names(cell.name for cell in cells)
 
 
 def severity_of(name: str, said: str) -> str:
-    """What a red cell does to a user.
+    """The severity of a red cell.
 
     Args:
         name: the scenario.
-        said: what the lab said of the cell.
+        said: the cell's detail in the evidence.
     """
     own = scenario(name).severity
     return CRASH if own in (WRONG_TEXT, MEMORY) and _RAISED.match(said) else own
@@ -295,8 +296,8 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
 
     Args:
         one: the verdict.
-        here: what is in effect.
-        name: what the user called the model; the family's name by default.
+        here: the patches' state in this environment.
+        name: the user's name for the model; the family's name by default.
     """
     name = name or one.family
     if one.wrong_alone(here):
@@ -339,14 +340,14 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
 
 
 def effect(cells: Sequence[CellVerdict]) -> str:
-    """What red cells do to a user, as a verb: of the worst of them."""
+    """The effect of the worst of these red cells on a user, as a verb."""
     worst = min((cell.severity for cell in cells), key=SEVERITIES.index)
-    verbs = {WRONG_TEXT: "gives wrong text", CRASH: "crashes", FEATURE: "is refused something"}
+    verbs = {WRONG_TEXT: "gives wrong text", CRASH: "crashes", FEATURE: "lacks a feature"}
     return verbs.get(worst, f"has a {worst} defect")
 
 
 def _said(evidence: Mapping[str, Any], family: str, name: str) -> str:
-    """What was said of a cell, as released where it was wrong then."""
+    """The detail of a cell: as released, else with the patches."""
     for part in ("details_without", "details_with"):
         if said := evidence.get(part, {}).get(family, {}).get(name):
             return str(said)

@@ -1,7 +1,7 @@
 """The lab: batch invariance of every model family of an installed release, cell by cell.
 
-``families`` says which there are, ``build`` makes a tiny random-weight model of one, and a
-scenario compares a batch of it with its rows run alone. A cell is one scenario of one family.
+``families`` lists the families, ``build`` makes a tiny random-weight model of one, and a scenario
+compares a batch with its rows run alone. A cell is the result of one scenario for one family.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Family:
 
 
 class NotBuilt(Exception):
-    """A family that cannot be built here; the message is the reason, one line."""
+    """Raised for a family that cannot be built here; the message is the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Tolerance:
 
     Args:
         logits: the largest difference, relative to the row's largest logit.
-        margin: how far apart, relative to the same, the two likeliest tokens must be for
-            another choice to count.
-        nats: where given, the Kullback-Leibler divergence decides in place of ``logits``.
+        margin: the smallest difference of the two largest logits, relative to the row's largest
+            logit, at which a different likeliest token counts.
+        nats: the largest Kullback-Leibler divergence, in nats; if set, it replaces ``logits``.
     """
 
     logits: float
@@ -44,18 +44,22 @@ class Tolerance:
     nats: float | None = None
 
     def quantized(self) -> Tolerance:
-        """For quantized keys and values: equal ones may fall into neighbouring steps."""
+        """The tolerance for quantized keys and values: rounding noise may change their step."""
         return Tolerance(max(self.logits, 2e-2), max(self.margin, 2e-2), self.nats)
 
 
-# Of a tiny model, by the dtype of its weights; docs/lab.md says where the second comes from.
+# Tolerances of tiny models by the dtype of their weights; docs/lab.md explains the one of bfloat16.
 EXACT = Tolerance(1e-3, 1e-3)
 TOLERANCES = {FLOAT32: EXACT, BFLOAT16: Tolerance(0.11, 0.11)}
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A token of a batch generator; its own log-probability, and all of them where offered."""
+    """A token that a batch generator generated.
+
+    ``own`` is the token's log-probability and ``every`` those of all tokens, of shape
+    (vocabulary,); each is None if the generator does not return it.
+    """
 
     token: int
     own: float | None = None
@@ -67,18 +71,18 @@ class LabModel:
     """A language model: a tiny one of random weights, or a user's own.
 
     Args:
-        family: which.
+        family: the model's family.
         config: the small config that it was built from.
-        vocabulary: how many token ids it knows; 0 is kept for padding.
-        window: the smallest sliding window of its caches, None where it has none.
+        vocabulary: the number of token ids; id 0 is reserved for padding.
+        window: the smallest sliding window of its caches, None if it has none.
         call: ``call(tokens, cache, **kwargs)``: token ids of shape (rows, length) to float32
             logits of shape (rows, length, vocabulary).
         make_cache: the model's own caches for one row.
         make_batch_cache: the caches of a left-padded batch, chosen as the release's own engine
             chooses them; takes the padding of each row.
-        module: the language model itself, for what a scenario needs beyond this.
+        module: the language model itself, for scenarios that need more than the above.
         tolerance: how far a batch may be from its rows alone.
-        dtype: of the weights.
+        dtype: the dtype of the weights.
     """
 
     family: Family
@@ -95,10 +99,10 @@ class LabModel:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one scenario saw: ``green``, ``red``, ``n/a``, ``insensitive`` or ``not-built``.
+    """The result of one scenario: ``green``, ``red``, ``n/a``, ``insensitive`` or ``not-built``.
 
-    ``figure`` is the largest difference relative to the logits' scale; ``detail`` says what it
-    is, or the exception with the line in the package that raised it.
+    ``figure`` is the measured number, mostly the largest difference relative to the logits'
+    scale. ``detail`` explains it, or names the exception and the line that raised it.
     """
 
     verdict: str

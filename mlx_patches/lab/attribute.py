@@ -1,8 +1,8 @@
 """Which patches a family needs: ``python -m mlx_patches.lab.attribute FAMILY --scenario NAME``.
 
-With every patch in place these scenarios are green. A patch is needed where one of them is red
-without it. Where none is missed by itself, two do the same, and the first that is enough alone
-is the one. Prints a JSON object, scenario to ids.
+With every patch applied the named scenarios are green. A scenario needs a patch if it is red
+without that patch. If leaving out any single patch keeps it green, several patches repair it: then
+the first patch that makes it green alone is the needed one. Prints a JSON object, scenario to ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .child import built, every_patch
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Attribute each scenario that was named."""
+    """Print the patches that each named scenario needs."""
     parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.attribute")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--scenario", action="append", required=True)
@@ -49,7 +49,7 @@ def attribute(family: Family, scenarios: list[str], dtype: str = FLOAT32) -> dic
 
 
 class Tried(NamedTuple):
-    """The model that is tried without patches, and what is in effect with every patch."""
+    """The model under test, and the (patch, target) pairs that every patch puts into effect."""
 
     model: LabModel
     everything: frozenset[tuple[str, str]]
@@ -58,9 +58,9 @@ class Tried(NamedTuple):
 def needed(
     tried: Tried, scenario: str, applied: list[str], likely: Sequence[str] = ()
 ) -> list[str]:
-    """Those of the applied patches that one scenario of a model needs.
+    """The applied patches that one scenario of a model needs.
 
-    ``likely``: what other scenarios of the model need, which is tried first.
+    ``likely``: the patches that other scenarios of the model need; they are tried first.
     """
     others = [one for one in applied if one not in likely]
     suspects = list(likely) if likely and green(tried, scenario, without=others) else applied
@@ -74,7 +74,7 @@ def needed(
 
 
 def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:
-    """Those without each of which the scenario is red: by halves, most matter to few scenarios."""
+    """The patches without any one of which the scenario is red, found by bisection."""
     if not suspects or green(tried, scenario, without=suspects):
         return []
     if len(suspects) == 1:
@@ -90,7 +90,7 @@ def green(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
     """Whether the scenario is green without these patches, which stay out.
 
     Raises:
-        MlxPatchesError: what is in effect is not what was asked for.
+        MlxPatchesError: the patches in effect are not those that were requested.
     """
     from .scenarios import SCENARIOS, forget_solo_runs
 
@@ -100,15 +100,15 @@ def green(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
 
 
 def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]]) -> None:
-    """Take every patch out, and apply all others: nothing depends on what was tried before.
+    """Restore everything, then apply all other patches, so that earlier trials have no effect.
 
     Args:
-        without: ids.
-        everything: what is in effect with every patch, as (patch, target).
+        without: ids of the patches to leave out.
+        everything: the (patch, target) pairs that every patch puts into effect.
 
     Raises:
-        MlxPatchesError: what is in effect is not what was asked for. From there on the effect of
-            one patch would be put down to all that are tried after it.
+        MlxPatchesError: the patches in effect are not those that were requested. Later trials
+            would attribute the effect of one patch to others.
     """
     import mlx_patches
 
@@ -124,7 +124,7 @@ def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]
 
 
 def in_effect() -> frozenset[tuple[str, str]]:
-    """(patch, target) of whatever is in effect in this process."""
+    """The (patch, target) pairs that are in effect in this process."""
     import mlx_patches
 
     return frozenset((o.patch, o.target) for o in mlx_patches.status() if o.status == "applied")

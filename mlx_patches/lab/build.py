@@ -40,18 +40,19 @@ def build(
     dtype: str = FLOAT32,
     sizes: Mapping[str, Any] | None = None,
 ) -> LabModel:
-    """Build a family's model; from a user's config where one is given.
+    """Build a family's model, from a user's config if one is given.
 
     Args:
-        family: which.
-        seed: of the weights, which are the same in each dtype up to its rounding.
-        config: the user's.
-        dtype: of the weights; some families keep a few of theirs in float32, as when converted.
-        sizes: what fields are named so get in place of a small value, for a model that is not
-            tiny; one whose layers are listed repeats the list.
+        family: the family to build.
+        seed: the seed of the weights; they are the same in each dtype up to its rounding.
+        config: the user's config.
+        dtype: the dtype of the weights; weights that the release's converter keeps in float32
+            stay in float32.
+        sizes: field name to a value in place of the small one, for a model that is not tiny; a
+            list with one entry a layer is repeated.
 
     Raises:
-        NotBuilt: with the reason.
+        NotBuilt: the family cannot be built; the message is the reason.
     """
     try:
         module = _module(family)
@@ -75,7 +76,7 @@ def lab_model(
     tolerance: Tolerance,
     dtype: str = FLOAT32,
 ) -> LabModel:
-    """What the scenarios need of a language model that was built from this config."""
+    """A language model with its config, as the scenarios need it."""
     inner = config.get("text_config") or {}
     vocabulary = int(config.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
 
@@ -103,8 +104,10 @@ def lab_model(
 
 
 def sensitivity(model: LabModel) -> float:
-    """How far the last logits move, relative to their scale, at the least, as an early token
-    changes: over every earlier position that the last one can see."""
+    """The smallest change of the last logits, relative to their scale, as one earlier token varies.
+
+    Every earlier position that the last one can see is tried.
+    """
     import mlx.core as mx
 
     tokens = [1 + (7 * i) % (model.vocabulary - 2) for i in range(_PROMPT)]
@@ -141,7 +144,7 @@ def _model(
         args = module.ModelArgs
         derived = {"model_type": family.name, **_nested(module), **_by_source(module)}
         if config is not None and "text_config" in inspect.signature(args).parameters:
-            # As the release's own from_dict does of a config that is the text model's alone.
+            # The release's own from_dict wraps a config of the text model alone in this way.
             config = config if "text_config" in config else {"text_config": config, **config}
         if config is not None and isinstance(config.get("text_config"), dict):
             config = {**config, "text_config": _shrunk_inner(module, config["text_config"])}
@@ -155,7 +158,7 @@ def _model(
     return _vlm_model(family, module, config, overrides, sizes)
 
 
-# Layer kinds that a family's source may name, in the order in which they take turns.
+# Layer kinds that a family's source may name, in the order in which layers alternate.
 _KINDS = (
     "sliding_attention",
     "linear_attention",
@@ -169,7 +172,7 @@ _KINDS = (
 
 
 def _by_source(module: ModuleType) -> dict[str, Any]:
-    """What the family's source names: every kind of layer, and rope settings it indexes."""
+    """Config values for the layer kinds and the rope settings that a family's source names."""
     folder = getattr(module, "__path__", None)
     files = sorted(Path(folder[0]).glob("*.py")) if folder else [Path(module.__file__ or "")]
     source = "".join(file.read_text(errors="replace") for file in files)
@@ -198,16 +201,16 @@ def _by_source(module: ModuleType) -> dict[str, Any]:
 
 
 def _inner_modules(module: ModuleType) -> Iterator[ModuleType]:
-    """The models of mlx-lm that another one imports, to be built around one of them."""
+    """The mlx-lm models that a model imports because it is built around one of them."""
     for value in vars(module).values():
         if isinstance(value, ModuleType) and value is not module and hasattr(value, "ModelArgs"):
             yield value
 
 
 def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
-    """A user's text config made small, by the config class of the text model that takes it."""
+    """A user's text config made small, by the config class of its text model."""
     inner = list(_inner_modules(module))
-    # A wrapper of several models takes the one that the config names.
+    # A wrapper of several models uses the one that the config names.
     named = [one for one in inner if one.__name__.endswith(f".{config.get('model_type')}")]
     for one in named or inner:
         return shrink_config(config, one.ModelArgs)
@@ -238,7 +241,7 @@ def _nested(module: ModuleType) -> dict[str, Any]:
 
 
 def _with_plain_dicts(args: type, small: dict[str, Any]) -> Any:
-    """mlx-lm's own way: nested configs come as dictionaries and the model converts them."""
+    """The args as mlx-lm makes them: nested configs are dictionaries that the model converts."""
     names = inspect.signature(args).parameters
     return args(**{name: value for name, value in small.items() if name in names})
 
@@ -250,7 +253,7 @@ def _vlm_model(
     overrides: dict[str, Any],
     sizes: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """A language model takes its text config, and sometimes the whole config as well."""
+    """A language model of mlx-vlm, from its text config and in some families the whole config."""
     language = _find(module, "LanguageModel")
     text_class = _find(module, *_named(overrides, "config-class"), "TextConfig", "ModelConfig")
     text_config = (config or {}).get("text_config", config)
@@ -287,7 +290,7 @@ def _config(cls: type, config: dict[str, Any] | None, overrides: dict[str, Any])
 
 
 def _find(module: ModuleType, *names: str) -> Any:
-    """The first of these that the package, or a module in it, defines."""
+    """The first of these names that the package, or a module in it, defines."""
     folder = Path(module.__path__[0]) if hasattr(module, "__path__") else None
     modules = [module]
     for file in sorted(folder.glob("*.py")) if folder else ():
@@ -307,7 +310,7 @@ def _overrides() -> dict[str, Any]:
 
 
 def _refuse_giants(model: Any) -> None:
-    """Before anything is allocated: arrays are lazy until they are drawn."""
+    """Refuse a model that is too large, while its lazy arrays are not allocated yet."""
     from mlx.utils import tree_flatten
 
     count = sum(value.size for _, value in tree_flatten(model.parameters()))
@@ -316,13 +319,13 @@ def _refuse_giants(model: Any) -> None:
 
 
 def _overrides_of(distribution: str, name: str) -> dict[str, Any]:
-    """A family's overrides; mlx-vlm's copy of a family of mlx-lm starts from that one's."""
+    """A family's overrides, on top of those of the mlx-lm family of the same name."""
     shared = _overrides().get("mlx-lm", {}).get(name, {})
     return {**shared, **_overrides().get(distribution, {}).get(name, {})}
 
 
 def _draw_weights(model: Any, seed: int) -> None:
-    """Weights with which every token counts: unit gain, norms near one, sane recurrences."""
+    """Draw weights with which every token matters: unit gain, norms near 1, stable recurrences."""
     import mlx.core as mx
     from mlx.utils import tree_map_with_path
 
@@ -347,7 +350,7 @@ def _draw_weights(model: Any, seed: int) -> None:
 
 
 def _cast(model: Any, dtype: str) -> None:
-    """Weights of a dtype, but those that the release's own converter leaves alone."""
+    """Cast the weights to a dtype, except those that the release's own converter leaves alone."""
     import mlx.core as mx
     from mlx.utils import tree_map_with_path
 
@@ -371,7 +374,7 @@ def _make_cache(model: Any, family: Family) -> list[Any]:
 
 
 def in_proportion(caches: list[Any]) -> list[Any]:
-    """The caches, those in chunks with a buffer that grows by less than a chunk, as real ones."""
+    """The caches; the buffers of chunked ones grow by less than a chunk, as in real models."""
     for layer in caches:
         if isinstance(getattr(layer, "chunk_size", None), int):
             layer.step = max(1, layer.chunk_size // 2)

@@ -1,7 +1,7 @@
 """One family in a process of its own: ``python -m mlx_patches.lab.child FAMILY``.
 
-Prints a JSON line for each scenario as it ends, so that a crash or a hang loses only the rest.
-A family that cannot be built is one line, whose scenario is ``build``.
+Prints a JSON line for each scenario when it ends, so that a crash or a hang loses only the rest.
+For a family that cannot be built it prints one line, with the scenario ``build``.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ BUILD = "build"
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the scenarios that were asked for, all by default."""
+    """Run the requested scenarios, all by default."""
     parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.child")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--patched", action="store_true", help="apply the patches first")
-    parser.add_argument("--every-patch", action="store_true", help="whatever the model's row says")
+    parser.add_argument("--every-patch", action="store_true", help="not only the model's")
     parser.add_argument("--scenario", action="append", help="only this one")
     parser.add_argument("--config", type=Path, help="a model's folder, whose config gets shrunk")
     parser.add_argument("--weights", type=Path, help="a model's folder, whose weights are used")
-    parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="of the tiny weights")
+    parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
     options = parser.parse_args(argv)
-    # The lines are for a program: whatever a package prints goes to stderr.
+    # Only JSON lines go to stdout; what packages print goes to stderr.
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         run(Family(*options.family.split(":", 1)), options, out)
@@ -72,7 +72,7 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
 
 
 def device() -> str:
-    """What MLX computes on in this process."""
+    """The device that MLX computes on in this process."""
     import mlx.core as mx
 
     if mx.default_device() == mx.cpu:
@@ -81,7 +81,7 @@ def device() -> str:
 
 
 def raised() -> str:
-    """What a patch failed with in the middle of a run; empty where none did."""
+    """The first failure of a patch in this process; empty if no patch failed."""
     from ..activation.session import session
 
     return next((f"{id_} {seen[0]}" for id_, seen in session().manager.failures.items()), "")
@@ -100,7 +100,7 @@ def built(
     weights: Path | None = None,
     dtype: str = FLOAT32,
 ) -> tuple[LabModel, str]:
-    """The model, and why its green cells say nothing (empty where they do)."""
+    """The model, and the reason why its green cells prove nothing (empty if they do)."""
     from . import EXACT, engine
     from .build import build, sensitivity
 
@@ -116,7 +116,7 @@ def built(
         raise
     except Exception as error:
         raise NotBuilt(engine.where(error)) from error
-    # What moves the logits by less than they may differ proves nothing.
+    # If a token moves the logits by less than the tolerance, a green cell proves nothing.
     if moved > max(10 * EXACT.logits, model.tolerance.logits):
         return model, ""
     return model, f"the logits hardly depend on earlier tokens: {moved:.2g} of their scale"

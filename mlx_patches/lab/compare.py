@@ -1,4 +1,4 @@
-"""What a row was told in a batch against what it is told alone."""
+"""Compares a row's logits or tokens in a batch with those of the row alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def differences(
     """Compare logits, row by row, at every position that both have.
 
     Args:
-        said: position to the logits, of shape (vocabulary,), that the row was told in a batch.
-        alone: the same, alone.
-        tolerance: what a difference may be.
+        said: for each row, position to its logits in the batch, of shape (vocabulary,).
+        alone: the same for each row alone.
+        tolerance: the largest differences of a green cell.
     """
     import mlx.core as mx
 
@@ -41,7 +41,7 @@ def differences(
 
 
 def divergence(here: Any, there: Any) -> Any:
-    """The Kullback-Leibler divergence of two rows of logits, in nats, by position."""
+    """The Kullback-Leibler divergence of logits of shape (positions, vocabulary), in nats."""
     import mlx.core as mx
 
     p, q = (x - mx.logsumexp(x, axis=-1, keepdims=True) for x in (there, here))
@@ -57,7 +57,7 @@ class Worst:
         self.seen = self.agreed = 0
 
     def see(self, at: str, apart: float, nats: float, other: bool, margin: float) -> Cell | None:
-        """Take in a position; a cell where nothing more needs to be seen."""
+        """Add a position; returns a red cell if the comparison can stop here, else None."""
         if math.isnan(apart):
             return Cell("red", f"{at}: NaN")
         limit = self.tolerance
@@ -92,7 +92,7 @@ class Worst:
 def spoken(
     said: Sequence[Sequence[Said]], alone: Sequence[Sequence[Any]], tolerance: Tolerance
 ) -> Cell:
-    """Compare what an engine said with the logits of the same rows alone."""
+    """Compare the tokens of an engine with the logits of the same rows alone."""
     import mlx.core as mx
 
     worst = 0.0
@@ -103,7 +103,7 @@ def spoken(
         for step, (one, expected) in enumerate(zip(tokens, logits, strict=True)):
             at = f"row {row}, step {step}"
             second, best = mx.sort(expected)[-2:].tolist()
-            # In the engine's own dtype: where the logits are small, its rounding is not.
+            # Rounded to the engine's dtype: with small logits that rounding is a large difference.
             own = expected if one.every is None else expected.astype(one.every.dtype)
             log = (own - mx.logsumexp(own)).astype(mx.float32)
             apart = 0.0

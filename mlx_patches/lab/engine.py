@@ -1,8 +1,8 @@
-"""What the releases do differently with a batch's caches, behind one set of names.
+"""One set of functions for a batch's caches, which the releases handle differently.
 
-A cache here is the list that a model takes: an entry for each layer. Each function does what the
-installed release's own engine does, and raises NotApplicable where that release, or that kind of
-cache, cannot.
+A cache here is the list that a model takes: one entry for each layer. Each function does what the
+installed release's own engine does, and raises NotApplicable if that release, or that kind of
+cache, does not support it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from . import Family, LabModel, Said
 
 Processor = Callable[[Any, Any], Any]
 OWN = PurePath(__file__).parents[1]
-# Tokens of an image or a video in a prompt: the image itself, what comes before it, the others.
+# Config fields of special tokens: first the image token, then the token before an image, then
+# the others.
 MARKS = (
     "image_token_id",
     "image_token_index",
@@ -41,9 +42,9 @@ MARKS = (
     "audio_token_id",
     "audio_start_token_id",
 )
-# The smallest that keys and values can be quantized in; a tiny model's heads are no larger.
+# The smallest group that keys and values can be quantized in; a tiny model's heads have this width.
 GROUP = 32
-# What M-RoPE families keep on the model from one call to the next.
+# Attributes in which M-RoPE families keep state on the model between calls.
 REMEMBERED = ("_rope_deltas", "rope_deltas", "_position_ids")
 
 
@@ -57,7 +58,7 @@ class Image:
     delta: int
 
     def at(self, places: Sequence[int]) -> Any:
-        """The positions of its tokens at these places; padding after them has its last one's."""
+        """The position ids at these places; places past the prompt get the last token's."""
         import mlx.core as mx
 
         last = len(self.tokens) - 1
@@ -67,7 +68,7 @@ class Image:
 def batch_cache(model: LabModel, padding: Sequence[int]) -> list[Any]:
     """The caches of a left-padded batch.
 
-    Engines that merge new rows pad on the right; hosts pad on the left with the same caches.
+    Engines that merge new rows pad on the right; hosts pad the same caches on the left.
     """
     if not merges_new_rows(model):
         return unless_refused(model.make_batch_cache, list(padding))
@@ -98,7 +99,7 @@ def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
 
 
 def empty_batch(model: LabModel, count: int) -> list[Any]:
-    """The caches of a batch whose rows hold nothing yet and are going to be right-padded."""
+    """The caches of a batch whose rows are still empty and will be fed right-padded."""
     if not merges_new_rows(model):
         raise NotApplicable("the release's engine right-pads only rows that have a history")
     return merge(model, [model.make_cache() for _ in range(count)])
@@ -118,27 +119,27 @@ def prepare(cache: list[Any], lengths: Sequence[int]) -> None:
 
 
 def not_begun(model: LabModel, count: int) -> list[Any]:
-    """The caches of a batch that joins others before it is fed anything."""
+    """The caches of a batch that joins another before it is fed."""
     if model.family.distribution == "mlx-lm":
         return empty_batch(model, count)
     return batch_cache(model, [0] * count)
 
 
 def joined_unread(model: LabModel, cache: list[Any], unread: list[Any]) -> list[Any]:
-    """A batch that was fed, and after its rows those of one that was not.
+    """Append the rows of a batch that was not fed to a batch that was.
 
-    mlx-vlm's own engine joins none such; its caches may still be able to.
+    mlx-vlm's own engine never does this, but some of its caches can.
     """
     try:
         return extend(cache, unread)
     except AttributeError as error:
         if model.family.distribution == "mlx-lm":
             raise
-        raise NotApplicable(f"no batch without keys joins here: {error}") from error
+        raise NotApplicable(f"a batch that was not fed cannot join: {error}") from error
 
 
 def evaluates_caches(model: LabModel) -> bool:
-    """Whether the release's engine evaluates its caches now and then, whatever a step reads."""
+    """Whether the release's engine evaluates its caches at regular intervals."""
     generator = getattr(_generate_module(model), "BatchGenerator", None)
     return generator is not None and "_cache_eval_interval" in inspect.getsource(generator)
 
@@ -150,26 +151,26 @@ def finalize(cache: list[Any]) -> None:
 
 
 def settles(model: LabModel) -> bool:
-    """Whether the release's engine feeds a prompt but for its last token, and then finalizes."""
+    """Whether the engine feeds a prompt's last token in a separate call, after finalizing."""
     return model.family.distribution == "mlx-lm"
 
 
 def settle(cache: list[Any]) -> None:
-    """Finalize after a left-padded prompt, as far as the release's caches know of it."""
+    """Finalize the caches that have ``finalize``, after a left-padded prompt."""
     for layer in cache:
         if _lacking(layer, "finalize") is None:
             layer.finalize()
 
 
 def extend(cache: list[Any], other: list[Any]) -> list[Any]:
-    """The rows of ``other`` after those of ``cache``; both are used up."""
+    """Append the rows of ``other`` to ``cache``; neither may be used afterwards."""
     for layer, more in zip(cache, other, strict=True):
         _having(layer, "extend").extend(more)
     return cache
 
 
 def keep(cache: list[Any], rows: Sequence[int]) -> None:
-    """Drop every row but these."""
+    """Keep only these rows."""
     import mlx.core as mx
 
     for layer in cache:
@@ -177,12 +178,12 @@ def keep(cache: list[Any], rows: Sequence[int]) -> None:
 
 
 def extract(cache: list[Any], row: int) -> list[Any]:
-    """The cache of one row, that goes on alone."""
+    """The cache of one row, extracted from the batch."""
     return [_having(layer, "extract").extract(row) for layer in cache]
 
 
 def trim(cache: list[Any], count: int) -> None:
-    """Take back the last tokens of every row."""
+    """Trim the last ``count`` tokens of every row."""
     for layer in cache:
         if not _having(layer, "is_trimmable").is_trimmable():
             raise NotApplicable(f"{_kind(layer)} is not trimmable")
@@ -191,16 +192,17 @@ def trim(cache: list[Any], count: int) -> None:
 
 
 def restored(cache: list[Any]) -> list[Any]:
-    """New caches from the state of ``cache``, which keeps its own arrays, as from a file."""
+    """New caches from copies of the state of ``cache``, as if restored from a file."""
     return [_restored(layer) for layer in cache]
 
 
 def quantized(
     model: LabModel, padding: Sequence[int], bits: int
 ) -> tuple[list[Any], list[Callable[[], Any]]]:
-    """The caches of a left-padded batch with quantized keys and values, and the same for a row.
+    """The caches of a left-padded batch with quantized keys and values, and makers for a row.
 
-    The second value has a maker for each layer, so that both quantize the same layers.
+    The second value is a list of functions, one for each layer, that make the cache of one row:
+    quantized where the batch's cache is.
     """
     make = getattr(_generate_module(model), "_make_cache", None)
     if make is None or "kv_bits" not in inspect.signature(make).parameters:
@@ -220,17 +222,16 @@ def quantized(
 
 
 def _quantized_kind(model: LabModel, plain: Any) -> Any:
-    """The class of a row's quantized cache, in place of a plain one."""
+    """The class of the quantized cache that replaces a row's plain cache."""
     own = importlib.import_module(type(plain).__module__)
     common = importlib.import_module(f"{_package(model.family)}.models.cache")
     return getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
 
 
 def own_positions(model: LabModel) -> int:
-    """Whether the release's engine hands each row's positions to the model with its prompt.
+    """The number of dimensions of a text's position ids, if the engine passes them to the model.
 
-    0 where it does not (then the model keeps or computes them), else how many dimensions the
-    position ids of a text have.
+    0 if the release's engine passes none with a prompt: then the model keeps or computes them.
     """
     import mlx.core as mx
 
@@ -247,19 +248,19 @@ _dimensions: dict[Family, int] = {}
 
 @cache
 def _hands_positions(family: Family) -> bool:
-    """Whether the family's embeddings of a prompt come with its positions."""
+    """Whether the family's embedding code returns position ids with a prompt's embeddings."""
     nodes = ast.walk(_embedding(family))
     return any(isinstance(n, ast.keyword) and n.arg == "rope_deltas" for n in nodes)
 
 
 def _reset_by_text(family: Family) -> list[str]:
-    """What a prompt without an image drops of what is kept on the language model."""
+    """The language model's attributes that a prompt without an image resets to None."""
     return [name for name, dropped in _remembered(family) if dropped]
 
 
 @cache
 def _remembered(family: Family) -> list[tuple[str, bool]]:
-    """What making embeddings leaves on the language model, and whether it is dropped there."""
+    """(attribute, whether it is set to None) for what the embedding code sets on the model."""
     return [
         (target.attr, getattr(node.value, "value", ...) is None)
         for node in ast.walk(_embedding(family))
@@ -270,9 +271,9 @@ def _remembered(family: Family) -> list[tuple[str, bool]]:
 
 
 def _embedding(family: Family) -> ast.Module:
-    """The source of the methods that make a family's embeddings; empty where it has none.
+    """The parsed source of a family's ``get_input_embeddings`` methods; empty if it has none.
 
-    A model may leave that to a part of itself.
+    A model may leave the embeddings to one of its parts, so every class of the family is read.
     """
     whole = importlib.import_module(f"{_package(family)}.models.{family.name}")
     modules = [whole, *(value for value in vars(whole).values() if inspect.ismodule(value))]
@@ -284,14 +285,17 @@ def _embedding(family: Family) -> ast.Module:
 
 
 def with_image(model: LabModel, text: Sequence[int], patches: tuple[int, int]) -> Image:
-    """A prompt that holds an image, in the place of some of its text.
+    """A prompt in which an image replaces some of the text.
 
-    Its positions are the model's own; only it knows how an image shifts what follows it.
+    The model computes the position ids: only it knows how an image shifts the tokens after it.
 
     Args:
-        model: of the family.
+        model: a model that keeps rope deltas.
         text: token ids, as many as the prompt has.
-        patches: height and width of the image.
+        patches: height and width of the image, in merged patches.
+
+    Raises:
+        NotApplicable: the model keeps no rope deltas, or an image shifts no positions.
     """
     import mlx.core as mx
 
@@ -305,7 +309,7 @@ def with_image(model: LabModel, text: Sequence[int], patches: tuple[int, int]) -
     merged = int(_setting(model, "spatial_merge_size"))
     image = int(_setting(model, *MARKS[:2]))
     start = int(_setting(model, *MARKS[2:4]))
-    # The patches take the positions of the longer side: what follows moves back.
+    # The image takes as many positions as its longer side has patches: later tokens move back.
     marked = [start, *[image] * math.prod(patches)]
     ids = [1 + token % (model.vocabulary - len(MARKS) - 1) for token in text]
     ids[2 : 2 + len(marked)] = marked
@@ -324,14 +328,14 @@ def position_kwargs(
     new: bool = False,
     images: Sequence[Image | None] = (),
 ) -> dict[str, Any]:
-    """What an M-RoPE model is told of its rows' positions: as arguments, or left on the model.
+    """The position arguments of a call of an M-RoPE model; may set attributes on the model.
 
     Args:
-        model: any other model is told nothing.
+        model: a model without M-RoPE gets no arguments.
         deltas: the rope delta of each row.
-        places: the places in their texts of the tokens of a prompt; None for a decode step.
-        new: whether a prompt begins.
-        images: each row's prompt where it has an image, else None.
+        places: each prompt token's position in its row's text; None for a decode step.
+        new: whether the call feeds the start of the prompts.
+        images: for each row its prompt with an image, or None.
     """
     import mlx.core as mx
 
@@ -355,14 +359,14 @@ def position_kwargs(
     if places is None:
         captures = _capture(model) is not None and hasattr(model.module, "_rope_deltas")
         return {"rope_deltas": column} if captures else {}
-    # The engine makes the embeddings of one request after another, and then feeds them together.
+    # The engine computes the embeddings request by request, and then feeds them in one batch.
     for image in images if new else ():
         embed(model, image)
     return {}
 
 
 def embed(model: LabModel, image: Image | None) -> None:
-    """What making the embeddings of a prompt does to the language model; None: of a text."""
+    """Set what the embedding code sets on the model; ``image`` None: a prompt of text."""
     import mlx.core as mx
 
     if image is None:
@@ -390,7 +394,7 @@ def _capture(model: LabModel) -> Callable[..., Any] | None:
 
 
 def _mark(model: LabModel) -> None:
-    """Give the tokens around an image ids of their own: a small vocabulary lacks the real ones."""
+    """Give special tokens ids inside the small vocabulary, which lacks the real ones."""
     for config in _configs(model):
         for index, name in enumerate(MARKS, 1):
             if hasattr(config, name):
@@ -402,7 +406,7 @@ def _configs(model: LabModel) -> list[Any]:
 
 
 def _setting(model: LabModel, *names: str) -> Any:
-    """A value of the model's configuration, looked for where families keep theirs."""
+    """The first of these settings that the model's configuration or its vision part has."""
     tops = _configs(model)
     for place in [*tops, *(getattr(top, "vision_config", None) for top in tops)]:
         for name in names:
@@ -419,22 +423,23 @@ def generate(
     count: int,
     **options: Any,
 ) -> list[list[Said]]:
-    """What the release's own batch generator says, greedily, row by row.
+    """The tokens that the release's own batch generator generates greedily, by row.
 
     Args:
-        prompts: token ids, a row each; inserted together.
-        late: one more prompt, inserted when the others have said a few tokens.
-        count: how many tokens each row says.
-        options: of the generator.
+        model: the model to run.
+        prompts: token ids, a list for each row; inserted together.
+        late: one more prompt, inserted after the others have generated a few tokens.
+        count: how many tokens each row generates.
+        options: arguments of the generator.
     """
     return unless_refused(_generated, speaker(model, count, **options), prompts, late, count)
 
 
 def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
-    """Makes a row's caches as the release does for a request with ``max_kv_size``.
+    """Return a function that makes a row's caches as the release does with ``max_kv_size``.
 
     Raises:
-        NotApplicable: the release's batches know no such limit, or the model ignores it.
+        NotApplicable: the batch generator has no such limit, or the model ignores it.
     """
     generator = getattr(_generate_module(model), "BatchGenerator", None)
     if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
@@ -446,10 +451,12 @@ def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
 
 
 def speaker(model: LabModel, count: int, **options: Any) -> Any:
-    """The release's own batch generator, for rows that say so many tokens.
+    """The release's own batch generator, for rows that generate ``count`` tokens.
 
     Args:
-        options: of the generator.
+        model: the model to run.
+        count: the generator's ``max_tokens``.
+        options: further arguments of the generator.
     """
     generator = getattr(_generate_module(model), "BatchGenerator", None)
     if generator is None:
@@ -460,13 +467,13 @@ def speaker(model: LabModel, count: int, **options: Any) -> Any:
 
 @dataclass(frozen=True)
 class Request:
-    """A row that comes to the engine at some turn.
+    """A row that is inserted into the engine at some turn.
 
     Args:
-        turn: when it is inserted.
+        turn: the generator's step at which the row is inserted, from 0.
         prompt: token ids.
-        count: how many tokens it says.
-        processors: of its logits.
+        count: how many tokens the row generates.
+        processors: logits processors of this row.
     """
 
     turn: int
@@ -476,7 +483,7 @@ class Request:
 
 
 def answered(model: LabModel, requests: Sequence[Request]) -> list[list[Said]]:
-    """What the release's own batch generator says to requests that come and go, row by row."""
+    """The tokens of requests that come and go in the release's batch generator, by row."""
     speak = speaker(model, max(one.count for one in requests))
     if "logits_processors" not in inspect.signature(speak.generator.insert).parameters:
         raise NotApplicable("the release's generator takes no logits processors of a row")
@@ -499,7 +506,7 @@ def _answered(speak: _LmSpeaker | _VlmSpeaker, requests: Sequence[Request]) -> l
 
 
 def all_said(speak: Any, order: Sequence[int], count: int) -> list[list[Said]]:
-    """What these rows say until each has said so many tokens."""
+    """The tokens of these rows until each has generated ``count``."""
     said: dict[int, list[Said]] = {uid: [] for uid in order}
     for _ in range(10 * count):
         for uid, one in speak.next():
@@ -537,7 +544,7 @@ class _LmSpeaker:
         return list(self.generator.insert([list(prompt) for prompt in prompts]))
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows that say what they ask for, with their own processors."""
+        """Insert rows with their own token counts and processors."""
         return list(
             self.generator.insert(
                 [list(one.prompt) for one in requests],
@@ -548,16 +555,16 @@ class _LmSpeaker:
 
     def next(self) -> list[tuple[int, Said]]:
         answers = self.generator.next()
-        if isinstance(answers, tuple):  # of the prompts, of the generation
+        if isinstance(answers, tuple):  # (prompt responses, generation responses)
             answers = answers[1]
         return [(a.uid, Said(a.token, every=a.logprobs)) for a in answers]
 
 
 class _VlmSpeaker:
-    """The batch generator of mlx-vlm, for text alone.
+    """The batch generator of mlx-vlm, for text without images.
 
-    It asks for embeddings, which are made outside of the language model: it gets empty ones,
-    and the model that it calls reads the token ids.
+    The generator requires embeddings, which mlx-vlm computes outside the language model. It gets
+    zeros here, and the model that it calls reads the token ids.
     """
 
     def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
@@ -576,7 +583,7 @@ class _VlmSpeaker:
         return list(self.generator.insert(lists))
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows that say what they ask for, with their own processors."""
+        """Insert rows with their own token counts and processors."""
         if not self.by_row:
             raise NotApplicable("the release's generator takes no arguments of a prompt")
         embed(self.model, None)
@@ -591,7 +598,7 @@ class _VlmSpeaker:
         )
 
     def add(self, prompts: list[list[int]], arguments: Sequence[dict[str, Any]]) -> list[int]:
-        """Insert prompts with what making their embeddings gave."""
+        """Insert prompts with the arguments that their embedding step returned."""
         if not self.by_row:
             raise NotApplicable("the release's generator takes no arguments of a prompt")
         own = [
@@ -632,7 +639,7 @@ class _VlmSpeaker:
 
 
 class TextOnly:
-    """A language model that reads token ids, whatever embeddings it is given."""
+    """A language model that reads token ids and ignores embeddings."""
 
     def __init__(self, model: LabModel):
         self.__dict__["_model"] = model
@@ -662,28 +669,28 @@ class TextOnly:
 
 
 class Endless:
-    """A tokenizer, as far as a batch generator needs one: no token ends a text."""
+    """The part of a tokenizer that a batch generator needs; no token ends a text."""
 
     def __init__(self) -> None:
         self.stopping_criteria = self
 
     def add_eos_token_ids(self, ids: Any) -> None:
-        """Takes them, and forgets them."""
+        """Ignore the ids."""
 
     def __call__(self, token: Any) -> bool:
-        """Whether this token ends a text: never."""
+        """False: no token ends a text."""
         return False
 
 
 def forget(model: LabModel) -> None:
-    """Drop what earlier calls left on the model."""
+    """Reset what earlier calls left on the model."""
     for name in REMEMBERED:
         if getattr(model.module, name, None) is not None:
             setattr(model.module, name, None)
 
 
 def where(error: BaseException) -> str:
-    """The exception with the last line of the installed package that was on its way."""
+    """The exception as text, with the innermost line of an installed package or a patch."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if _package_file(frame.filename)]
     frame = (inside or frames)[-1]
@@ -693,7 +700,7 @@ def where(error: BaseException) -> str:
 
 
 def _package_file(path: str) -> str | None:
-    """A file of a release, or of a patch, from its package on; None for any other."""
+    """The path of a release's or a patch's file from its package on; None for other files."""
     file = PurePath(path)
     if file.is_relative_to(OWN):
         inside = file.relative_to(OWN)
@@ -711,7 +718,7 @@ def _package(family: Family) -> str:
 
 
 def unless_refused(make: Any, *arguments: Any) -> list[Any]:
-    """What the release makes; NotApplicable where it refuses the kind of cache."""
+    """Call ``make``; raise NotApplicable if the release refuses the kind of cache."""
     try:
         return list(make(*arguments))
     except Exception as error:
@@ -722,14 +729,15 @@ def unless_refused(make: Any, *arguments: Any) -> list[Any]:
 
 
 def _find_refusal(error: BaseException | None) -> BaseException | None:
-    """The exception in which a release refuses a kind of cache; None where it does not.
+    """The exception with which a release refuses a kind of cache; None if there is none.
 
-    mlx-lm's ``stats`` divides by the time of a batch that was refused, and raises over it.
+    The refusal may be the context of another exception: mlx-lm's ``stats`` divides by the time of
+    the refused batch, which is 0.
     """
     while error is not None:
         if isinstance(error, NotImplementedError):
             return error
-        # The engines refuse a kind of cache with these words.
+        # The words of the engines' own messages.
         words = ("does not yet support", "is not supported")
         if isinstance(error, ValueError) and any(one in str(error) for one in words):
             return error
@@ -745,10 +753,10 @@ def _having(layer: Any, method: str) -> Any:
 
 
 def _lacking(layer: Any, method: str) -> Any:
-    """The cache that has no such method: the layer's, or one inside it; None where all have."""
+    """The layer's cache, or one inside it, that lacks the method; None if all have it."""
     parts = getattr(layer, "caches", None)
     inside = parts if isinstance(parts, (list, tuple)) else ()
-    # Of the class: a property that raises is there all the same.
+    # Looked up on the class: a property that raises still counts.
     return next((one for one in (layer, *inside) if not hasattr(type(one), method)), None)
 
 

@@ -1,4 +1,4 @@
-"""Which decoder families an installed release has, read from its source without importing it."""
+"""The decoder families of an installed release, read from its source without importing it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..core.distributions import source_file
 from ..core.packages import package_of
 from . import Family
 
-# What a module or package has to bind to be a language model.
+# The names that a module or package of a language model defines.
 _MARK = {"mlx-lm": {"Model", "ModelArgs"}, "mlx-vlm": {"LanguageModel"}}
 
 
 def families(distribution: str) -> list[Family]:
-    """Every family of an installed distribution; none where it is not installed."""
+    """Every family of a distribution; empty if the distribution is not installed."""
     folder = models_folder(distribution)
     if folder is None:
         return []
@@ -30,13 +30,13 @@ def families(distribution: str) -> list[Family]:
 
 
 def models_folder(distribution: str) -> Path | None:
-    """The folder of a distribution's models, None where it is not installed."""
+    """The folder of a distribution's models; None if the distribution is not installed."""
     root = source_file(package_of(distribution))
     return root.parent / "models" if root else None
 
 
 def _bound(file: Path) -> set[str]:
-    """The names that a file binds at its top level by a class or an import."""
+    """The classes that a file defines and the names that it imports, at its top level."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError):

@@ -1,4 +1,4 @@
-"""A user's own config, measured at once: evidence like that of a release set, for the audit."""
+"""Measures a user's own config for the audit; the result has the format of evidence."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ..evidence.words import GREEN, LETTERS, NOT_APPLICABLE
 from . import runner
 from .runner import PROCESS, TIMED_OUT, Row, Task
 
-# Of all processes together, so that an audit ends within thirty.
+# The time limit of the processes, which run in parallel, so that an audit ends within 30 s.
 SECONDS = 26.0
 Tell = Callable[[Task, list[Row]], None]
 
 
 def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str, dict[str, Any]]:
-    """Distribution to what the lab sees of a folder's config, made small.
+    """Distribution to the lab's evidence of a folder's config, made small.
 
-    Each package that implements the model is measured, without the patches and with those that
-    the model's entry names, in processes of their own, at the same time. What they do not reach
-    is left out, and ``note`` says so.
+    Each package that implements the model is measured without the patches and with those that
+    the model's entry names, in parallel processes. Scenarios that do not end in time are left
+    out, and ``note`` says how many.
 
     Args:
-        folder: the model's; nothing in it is run, and no weights are read.
-        tell: is called after each process.
+        folder: the model's folder; no code in it is run, and no weights are read.
+        tell: called after each process.
 
     Raises:
-        MlxPatchesError: the config cannot be used, names code of the folder, no installed
-            package implements it, or no scenario ended in time.
+        MlxPatchesError: the config cannot be used or names code in the folder, no installed
+            package implements the model, or no scenario ended in time.
     """
     tasks = runner.tasks(folder=folder)
     rows = runner.run(tasks, len(tasks), SECONDS, tell=tell)
@@ -42,22 +42,22 @@ def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str,
         found[name] = _evidence(name, own, tasks[0].scenarios)
     if not any(cells for one in found.values() for cells in one["without"].values()):
         raise MlxPatchesError(
-            f"no scenario of {folder} ended within {SECONDS:g} s: mlx-patches lab --config {folder}"
-            " takes its time"
+            f"no scenario of {folder} ended within {SECONDS:g} s: run"
+            f" mlx-patches lab --config {folder}, which has a longer --timeout"
         )
     return found
 
 
 def _evidence(distribution: str, rows: list[Row], scenarios: Iterable[str]) -> dict[str, Any]:
-    """One distribution's rows as a file of evidence has them."""
+    """One distribution's rows in the format of a file of evidence."""
     installed = [one for one in map(distributions.find, CORE) if one]
     without, with_ = ({r.scenario: r for r in rows if r.patched is p} for p in (False, True))
     late = [cells.pop(PROCESS) for cells in (without, with_) if _is_late(cells.get(PROCESS))]
-    # A process that died is a cell without the patches and with them.
+    # A cell needs both modes: a crash in one mode is green in the mode that did not crash.
     for one, other in ((without, with_), (with_, without)):
         if PROCESS in one and PROCESS not in other:
             other[PROCESS] = replace(one[PROCESS], verdict=GREEN, detail="")
-    # What ended in one of them alone is not known.
+    # After a timeout only scenarios that ended in both modes count.
     both = [name for name in without if not late or name in with_]
     missing = len(set(scenarios) - set(both)) if late else 0
     family = rows[0].family.partition(":")[2]

@@ -1,4 +1,4 @@
-"""What a batch's caches hold beside numbers: the graph that is left to run, and dtypes."""
+"""The unevaluated graph and the dtypes of the arrays in a batch's caches."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from ..core.packages import MODELS
 
-# The packages of whose objects the attributes are looked at.
+# Attributes are followed on objects of these packages alone.
 _OWNERS = (*MODELS, "mlx_patches")
 
 
 def arrays(held: Any) -> list[Any]:
-    """Every array that a cache, or a list of them, holds; each once."""
+    """Every array that a cache or a list of caches holds, each once."""
     import mlx.core as mx
 
     found: dict[int, Any] = {}
@@ -43,7 +43,7 @@ def _parts(one: Any) -> Iterator[Any]:
 
 
 def graph_size(held: Any) -> int:
-    """How many edges the graph has that is still to run for these caches."""
+    """The number of edges of the unevaluated graph behind these caches."""
     import mlx.core as mx
 
     text = io.StringIO()
@@ -52,7 +52,7 @@ def graph_size(held: Any) -> int:
 
 
 def float_types(layer: Any) -> set[str]:
-    """The floating dtypes of what a layer's cache holds."""
+    """The names of the floating dtypes in a layer's cache."""
     import mlx.core as mx
 
     kinds = {one.dtype for one in arrays(layer) if mx.issubdtype(one.dtype, mx.floating)}

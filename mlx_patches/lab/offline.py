@@ -1,8 +1,8 @@
 """The releases' public ``batch_generate``, with a tokenizer and a whole model around a tiny one.
 
-Its prompts are texts that hold token ids in figures; the tokenizer reads those, and pads on the
-left as real ones do. Where the family's own model makes the embeddings of a text without its
-vision part, it does; else the language model reads the token ids.
+Its prompts are texts of decimal token ids; the tokenizer reads these ids, and pads on the left as
+real tokenizers do. The family's own model computes the embeddings of a text if it can do so
+without its vision part; else the language model reads the token ids.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import LabModel, Said
 from .engine import MARKS, Endless, TextOnly, own_positions, unless_refused
 
 PADDING = 0
-# What a whole model may look for, even of a text.
+# Attributes that a whole model may read even for a text.
 PARTS = ("vision_tower", "audio_tower", "vision_model", "embed_vision", "embed_audio")
 _IDS = re.compile(r"ids((?: \d+)+);")
 
@@ -31,14 +31,14 @@ def batch_generate(
     grid: Any = None,
     padding_side: str = "left",
 ) -> list[list[Said]]:
-    """What the public function says, greedily, row by row.
+    """The tokens that the public function generates greedily, by row.
 
     Args:
-        model: of the family.
+        model: the model to run.
         prompts: token ids, a row each, in ascending order of length: the release sorts them.
-        count: how many tokens each row says.
-        grid: (1, 3), of the image in every prompt, None for texts.
-        padding_side: of the tokenizer, whatever it is asked for.
+        count: how many tokens each row generates.
+        grid: the grid of the image in every prompt, of shape (1, 3); None for texts.
+        padding_side: the side that the tokenizer pads on, whatever side the release asks for.
     """
     package = importlib.import_module(package_of(model.family.distribution))
     generate = getattr(package, "batch_generate", None)
@@ -92,9 +92,9 @@ class WholeModel:
     def get_input_embeddings(
         self, input_ids: Any, pixel_values: Any = None, mask: Any = None, **kwargs: Any
     ) -> Any:
-        """The family's own; else empty ones, with what the language model knows of positions.
+        """The family's own embeddings; else zeros, with the language model's position ids.
 
-        An image is what the language model makes of its tokens.
+        An image adds no features: the language model reads its tokens.
         """
         if self.shell is not None:
             return self.shell.get_input_embeddings(input_ids, pixel_values, mask=mask, **kwargs)
@@ -116,9 +116,9 @@ class WholeModel:
 
 
 def shell(model: LabModel) -> Any:
-    """The family's whole model, whose only part is the language model.
+    """The family's whole model with the language model as its only part.
 
-    None where that makes no embeddings of a text.
+    None if it cannot compute the embeddings of a text.
     """
     import mlx.core as mx
     import mlx.nn as nn
@@ -140,15 +140,15 @@ def shell(model: LabModel) -> Any:
         own = {name: value for name, value in made.to_dict().items() if value is not None}
         said = model.module(tokens, cache=model.make_cache(), **own)
         mx.eval(getattr(said, "logits", said))
-    except Exception:  # it needs its vision part all the same
+    except Exception:  # it needs its vision part even for a text
         return None
     return whole
 
 
 def config(model: LabModel) -> Any:
-    """The language model's own settings, with the name of a family that takes chats.
+    """The language model's own settings, with the name of a family that has a chat format.
 
-    No text has an image's tokens.
+    Special tokens that the settings lack get ids beyond the vocabulary, so that no text has them.
     """
     own = getattr(model.module, "config", None) or getattr(model.module, "args", None) or {}
     prompts = importlib.import_module(f"{package_of(model.family.distribution)}.prompt_utils")
@@ -159,7 +159,7 @@ def config(model: LabModel) -> Any:
 
 
 class _Heard:
-    """Takes the likeliest token of each row, and keeps what it chose from."""
+    """A greedy sampler that keeps the log-probabilities of each step."""
 
     def __init__(self) -> None:
         self.steps: list[Any] = []
@@ -172,7 +172,7 @@ class _Heard:
 
 
 class _Numbers:
-    """A tokenizer, processor and detokenizer of texts that hold token ids in figures.
+    """A tokenizer, processor and detokenizer of texts of decimal token ids.
 
     No token ends a text.
     """
@@ -182,14 +182,14 @@ class _Numbers:
     eos_token_ids: tuple[int, ...] = ()
 
     def __init__(self, grid: Any = None, padding_side: str = "left") -> None:
-        self.chat_template = "figures"  # looked for in the instance
+        self.chat_template = "figures"  # the releases look it up on the instance
         self.grid = grid
         self.side = padding_side
         self.said: list[int] = []
         self.stopping_criteria = Endless()
 
     def __call__(self, text: Any, images: Any = None, **options: Any) -> Any:
-        """Token ids and their mask, both (prompts, tokens), and what there is of images."""
+        """Token ids and their mask, both of shape (prompts, tokens), and inputs of the images."""
         import mlx.core as mx
 
         rows = [read_ids(prompt) for prompt in text]
@@ -213,7 +213,7 @@ class _Numbers:
         }
 
     def apply_chat_template(self, messages: Any, **options: Any) -> str:
-        """The messages, in which the figures stay as they are."""
+        """The messages as text, with the token ids unchanged."""
         return str(messages)
 
     @property
@@ -227,19 +227,19 @@ class _Numbers:
         self.said.append(int(token))
 
     def finalize(self) -> None:
-        """The text is whole as it is."""
+        """Do nothing: no part of the text is held back."""
 
     @property
     def text(self) -> str:
         return self.decode(self.said)
 
     def decode(self, tokens: Sequence[int], **options: Any) -> str:
-        """The figures of the tokens."""
+        """The token ids in decimal."""
         return " ".join(map(str, tokens))
 
 
 def read_ids(prompt: str) -> list[int]:
-    """The token ids in a prompt, whatever a chat template put around them."""
+    """The token ids in a prompt, without the text that a chat template put around them."""
     found = _IDS.search(prompt)
     if found is None:
         raise NotApplicable("the release's chat template drops the prompt")

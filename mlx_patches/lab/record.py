@@ -1,6 +1,6 @@
-"""A run of the lab as the repository takes it: the file that ``lab --evidence`` writes.
+"""The evidence file that ``lab --evidence`` writes, in the format of the repository.
 
-The format is that of ``evidence.store``: one release set, device and dtype, a letter a cell.
+The format is that of ``evidence.store``: one release set, device and dtype, one letter a cell.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MEASURED = ("mlx", *DISTRIBUTIONS.values(), "transformers")
 PARTS = ("without", "with")
 _TEXTS = tuple(f"details_{part}" for part in PARTS)
 _FACTS = ("set", "device", "dtype", "mlx_patches", "versions")
-# Of what went wrong: these need a word on how.
+# The letters of red and unbuilt cells: these cells need a detail.
 _TOLD = {LETTERS[RED], LETTERS[NOT_BUILT]}
-# More than the evidence of any release by far.
+# In bytes; the evidence of a release is much smaller.
 _LARGEST = 16 * 2**20
 
 Cells = dict[str, dict[str, str]]
@@ -41,7 +41,7 @@ def letters(rows: Iterable[Mapping[str, Any]]) -> Cells:
 
 
 def details(rows: Iterable[Mapping[str, Any]]) -> Cells:
-    """What was said of each red or unbuilt cell."""
+    """Family to scenario to the detail of each red or unbuilt cell."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
         if LETTERS[row["verdict"]] in _TOLD:
@@ -50,23 +50,26 @@ def details(rows: Iterable[Mapping[str, Any]]) -> Cells:
 
 
 def check_tasks(tasks: Sequence[Task], path: Path) -> None:
-    """Refuse, before anything runs, what could not be written as evidence.
+    """Refuse tasks whose results could not be written as evidence, before anything runs.
 
     Raises:
-        MlxPatchesError: with what to do instead.
+        MlxPatchesError: the tasks or the path cannot be used; the message says why.
     """
     names = sorted({task.family.distribution for task in tasks})
     if len(names) > 1:
         flags = " or ".join(f"--model {name}" for name in names)
-        raise MlxPatchesError(f"a file of evidence is of one package's families: add {flags}")
+        raise MlxPatchesError(f"an evidence file holds the families of one package: add {flags}")
     for name in names:
         found = distributions.find(name)
         if found and (found.commit or found.editable):
             raise MlxPatchesError(
-                f"evidence is of a release; this {name} was installed from its sources"
+                f"evidence is of a release, but this {name} was installed from its sources:"
+                " install a release"
             )
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise MlxPatchesError(f"{path}: cannot be written (no such folder, or a folder itself)")
+        raise MlxPatchesError(
+            f"{path}: cannot be written (it is a folder, or its folder does not exist)"
+        )
 
 
 def evidence(rows: Sequence[Row]) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def evidence(rows: Sequence[Row]) -> dict[str, Any]:
     dtypes = {row.dtype for row in rows}
     if not (len(names) == len(devices) == len(dtypes) == 1):
         raise MlxPatchesError(
-            "evidence is of one package, device and dtype; measured were"
+            "evidence is of one package, device and dtype; this run measured"
             f" {_listed(names)} on {_listed(devices)} in {_listed(dtypes)}"
         )
     versions = {name: found.version for name in MEASURED if (found := distributions.find(name))}
@@ -108,16 +111,16 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Evidence that somebody sent, checked.
+    """Read and check a file of evidence, which may come from a third party.
 
     Raises:
-        MlxPatchesError: it is none; the message says the first thing that is wrong with it.
+        MlxPatchesError: the file is not evidence; the message names the first problem.
     """
     try:
         with open(path, "rb") as file:
             text = file.read(_LARGEST + 1)
         if len(text) > _LARGEST:
-            raise MlxPatchesError(f"{path}: larger than any evidence")
+            raise MlxPatchesError(f"{path}: too large for evidence (over 16 MiB)")
         content = json.loads(text)
     except OSError as error:
         raise MlxPatchesError(f"{path}: cannot be read: {error.strerror}") from None
@@ -125,54 +128,54 @@ def read(path: Path) -> dict[str, Any]:
         raise MlxPatchesError(f"{path}: not JSON: {error}") from None
     problem = _problem(content)
     if problem:
-        raise MlxPatchesError(f"{path}: no evidence that `mlx-patches lab` wrote: {problem}")
+        raise MlxPatchesError(f"{path}: not evidence of `mlx-patches lab`: {problem}")
     return dict(content)
 
 
 def _problem(content: Any) -> str:
-    """The first thing that keeps this from being evidence; empty where nothing does."""
+    """The first reason why this is not evidence; empty if it is."""
     if not isinstance(content, dict):
         return "not an object"
     for name in (*_FACTS, "without", "details_without"):
         if name not in content:
-            return f"it has no {name!r}"
+            return f"{name!r} is missing"
     if ("with" in content) != ("details_with" in content):
-        return "'with' and 'details_with' belong together"
+        return "only one of 'with' and 'details_with' is there"
     known = {*_FACTS, *PARTS, *_TEXTS}
     if strange := [name for name in content if name not in known]:
-        return f"{strange[0]!r} is not a part of it"
+        return f"unknown key {strange[0]!r}"
     return _problem_of_facts(content) or _problem_of_cells(content)
 
 
 def _problem_of_facts(content: Mapping[str, Any]) -> str:
     versions = content["versions"]
     if not _is_texts(versions):
-        return "'versions' does not name versions"
+        return "'versions' is not an object of strings"
     name, _, version = str(content["set"]).partition(" ")
     if name not in MODEL_PACKAGES.values() or versions.get(name) != version:
-        return f"set {content['set']!r} is not a release that 'versions' has"
+        return f"set {content['set']!r} is not a release in 'versions'"
     if "mlx" not in versions:
         return "'versions' has no mlx"
     for fact, choices in (("device", DEVICES), ("dtype", DTYPES)):
         if content[fact] not in tuple(choices):
-            return f"{fact} {content[fact]!r} is none of {_listed(choices)}"
-    return "" if isinstance(content["mlx_patches"], str) else "'mlx_patches' is not a version"
+            return f"{fact} {content[fact]!r} is not one of {_listed(choices)}"
+    return "" if isinstance(content["mlx_patches"], str) else "'mlx_patches' is not a string"
 
 
 def _problem_of_cells(content: Mapping[str, Any]) -> str:
     for part in (one for one in PARTS if one in content):
         cells, told = content[part], content[f"details_{part}"]
         if not _is_table(cells) or not _is_table(told):
-            return f"{part!r} or its details are not texts by family and scenario"
+            return f"{part!r} or its details do not map families to scenarios to strings"
         for family, named in cells.items():
             where = f"{part!r}, family {family!r}"
             for name, letter in named.items():
                 if name not in (*SCENARIOS, BUILD):
-                    return f"{where}: no scenario {name!r}"
+                    return f"{where}: unknown scenario {name!r}"
                 if letter not in LETTERS.values():
-                    return f"{where}, {name}: {letter!r} is no letter of a cell"
+                    return f"{where}, {name}: unknown letter {letter!r}"
                 if letter in _TOLD and name not in told.get(family, {}):
-                    return f"{where}, {name}: nothing says what went wrong"
+                    return f"{where}, {name}: no detail says what went wrong"
     if not content["without"]:
         return "no family was measured"
     both = content.get("with", content["without"])

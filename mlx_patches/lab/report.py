@@ -1,4 +1,4 @@
-"""What a run of the lab prints."""
+"""The terminal and JSON output of a run of the lab."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tell = Callable[[Task, list[Row]], None]
 
 @contextlib.contextmanager
 def progress(total: int) -> Iterator[Tell]:
-    """A bar on stderr while the tasks run, where that is a terminal."""
+    """Show a progress bar on stderr, if that is a terminal; yields the function to advance it."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     bar = Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
@@ -35,7 +35,7 @@ def progress(total: int) -> Iterator[Tell]:
 
 @contextlib.contextmanager
 def steps() -> Iterator[Callable[[str], None]]:
-    """Says on stderr what runs now, where that is a terminal."""
+    """Show the current step on stderr, if that is a terminal; yields the function to set it."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda text: None
@@ -55,9 +55,14 @@ def as_dict(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def show(console: Console, rows: Sequence[Row]) -> None:
-    """Print the families that are not green, then how many are what."""
+    """Print the families that are not green, then the number of families by verdict."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("family", "without", "with", "cells that are not green, and the first of them"):
+    for column in (
+        "family",
+        "without",
+        "with",
+        "scenarios not green: detail of the first",
+    ):
         table.add_column(column, overflow="fold")
     verdicts = by_family(rows)
     for family in dict.fromkeys(family for family, _ in verdicts):
@@ -73,7 +78,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
 
 
 def _reason(rows: Sequence[Row]) -> str:
-    """The scenarios that are not green, of the patched run where there are some, and why."""
+    """The scenarios that are not green, and why the first is not; the patched run's, if any."""
     bad = [row for row in rows if row.verdict not in (GREEN, NOT_APPLICABLE)]
     bad = [row for row in bad if row.patched] or bad
     names = ", ".join(dict.fromkeys(row.scenario for row in bad))

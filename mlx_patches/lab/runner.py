@@ -25,11 +25,11 @@ from . import Family
 from .child import BUILD
 
 DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
-# The scenario of a family whose process did not come to its end.
+# The scenario name of the row of a process that crashed or timed out.
 PROCESS = "process"
 TIMED_OUT = "timed out"
 SECONDS = 120.0
-# How each line of a file of rows begins.
+# The start of each line in a file of rows.
 _BEGINS = '{"environment": "'
 
 
@@ -47,7 +47,7 @@ class Task:
 
     @property
     def folder(self) -> str:
-        """The folder that the model comes from, as rows name it."""
+        """The model's folder as rows name it; empty for the lab's own config."""
         return f"{self.weights} with its weights" if self.weights else str(self.config or "")
 
     def command(self) -> list[str]:
@@ -65,11 +65,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell with its place.
+    """One cell, and where it was measured.
 
-    ``environment`` names what was installed, ``config`` the folder that the model came from.
-    ``device`` is what MLX computed on, empty where the process ended before it said so, and
-    ``dtype`` that of the weights.
+    ``environment`` names the installed packages, ``config`` the model's folder. ``device`` is the
+    device that MLX computed on, empty if the process ended before it reported one, and ``dtype``
+    the dtype of the weights.
     """
 
     environment: str
@@ -84,7 +84,7 @@ class Row:
     dtype: str = FLOAT32
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in a file and in JSON output."""
+        """The form in files and in JSON output."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -96,7 +96,7 @@ def environment() -> str:
 
 
 def chosen(models: Sequence[str], folder: Path | None) -> list[Family]:
-    """The families to run: all of the installed distributions, or those that were named.
+    """The families to run: those that were named, by default all that are installed.
 
     Raises:
         MlxPatchesError: nothing is installed, a name is unknown, or the folder's config cannot
@@ -132,14 +132,14 @@ def tasks(
     """The tasks of a run.
 
     Args:
-        models: families by name, with or without their distribution, or a distribution's.
-            All by default.
+        models: names of families, with or without their distribution, or of distributions.
+            All families by default.
         scenarios: names; all by default.
         mode: ``patched``, ``unpatched`` or ``both``.
         folder: a model's folder, whose config is shrunk instead of the lab's own.
         weights: a model's folder, which is loaded as it is.
-        every_patch: with the patches means all that the release admits, not the model's row.
-        dtype: of the tiny models' weights; a model that is loaded as it is has its own.
+        every_patch: patched tasks apply every patch that the gate admits, not the model's entry.
+        dtype: the dtype of the tiny models' weights; models from ``weights`` keep their own.
 
     Raises:
         MlxPatchesError: an unknown family or scenario, or a folder that cannot be used.
@@ -154,8 +154,8 @@ def tasks(
     found = chosen(models, folder or weights)
     if folder is not None and (code := read_object(folder / "config.json").get("model_file")):
         raise MlxPatchesError(
-            f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the model is code of its"
-            " folder, which the lab does not run"
+            f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the model's code is in"
+            " its folder, and the lab does not run code from there"
         )
     return [
         Task(f, p, names, folder, p and every_patch, weights, dtype) for f in found for p in patched
@@ -163,7 +163,7 @@ def tasks(
 
 
 def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
-    """A family's rows. A process that crashed or hung gets one more, red, that says where."""
+    """Run one task and return its rows; a crash or a timeout adds a red row that says where."""
     with subprocess.Popen(
         task.command(),
         stdout=subprocess.PIPE,
@@ -194,9 +194,9 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
 
 @cache
 def device() -> str:
-    """What MLX computes on in this environment; empty where that cannot be said.
+    """The device that MLX computes on in this environment; empty if MLX cannot be run.
 
-    Asked of another process: this one never imports MLX.
+    A child process finds it, because this process never imports MLX.
     """
     code = "from mlx_patches.lab.child import device; print(device())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -210,14 +210,14 @@ def run(
     out: Path | None = None,
     tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
 ) -> list[Row]:
-    """Run the tasks and return every row, those of ``out`` that answer a task first.
+    """Run the tasks and return every row, first the rows of ``out`` that answer a task.
 
     Args:
         tasks: what to run.
         jobs: processes at a time.
         seconds: time limit of each.
-        out: a file of JSON lines; what it holds already is not run again, the rest is added.
-        tell: is called after each task.
+        out: a file of JSON lines; tasks that it answers are not run again, new rows are added.
+        tell: called after each task.
 
     Raises:
         MlxPatchesError: ``out`` cannot be read or written.
@@ -252,7 +252,7 @@ def run(
 
 
 def by_family(rows: Iterable[Row]) -> dict[tuple[str, bool], str]:
-    """What each family is, without (False) and with (True) the patches: its worst cell."""
+    """(family, patched) to the verdict of the family's worst cell."""
     worst: dict[tuple[str, bool], str] = {}
     for row in rows:
         key = (row.family, row.patched)
@@ -261,7 +261,7 @@ def by_family(rows: Iterable[Row]) -> dict[tuple[str, bool], str]:
 
 
 def summary(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
-    """How many families are what, ``without`` and ``with`` the patches, where they ran."""
+    """The number of families by verdict, ``without`` and ``with`` the patches if they ran."""
     counts: dict[str, Counter[str]] = {}
     for (_, patched), verdict in by_family(rows).items():
         counts.setdefault("with" if patched else "without", Counter())[verdict] += 1
@@ -273,7 +273,7 @@ def summary(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """1 where a cell is red: with the patches, where both ran."""
+    """1 if a cell is red, else 0; if both modes ran, only cells with the patches count."""
     rows = list(rows)
     patched = any(row.patched for row in rows)
     return int(any(row.verdict == RED for row in rows if row.patched == patched))
@@ -284,7 +284,7 @@ def _is(family: Family, name: str) -> bool:
 
 
 def _end(code: int, errors: str) -> str:
-    """How a process ended, empty where it ended well."""
+    """How a process failed; empty if its exit code is 0."""
     if code < 0:
         return f"crashed: signal {-code}"
     last = (errors.strip().splitlines() or [""])[-1]
@@ -292,7 +292,7 @@ def _end(code: int, errors: str) -> str:
 
 
 def _cell(line: str) -> dict[str, Any] | None:
-    """A child's line; None where it is cut or not a cell."""
+    """The cell in a line of a child's output; None if the line is cut or no cell."""
     try:
         cell = json.loads(line)
         found = {name: cell[name] for name in ("scenario", "verdict", "detail", "figure")}
@@ -325,7 +325,7 @@ def _read(path: Path) -> list[Row]:
 
 def _rows(path: Path, text: str) -> Iterator[Row]:
     lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline was cut
+    for number, line in enumerate(lines[:-1], 1):  # the last line may be cut
         try:
             content = json.loads(line)
             row = Row(**content)
@@ -337,7 +337,8 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
                 f"{path}: line {number}: not a row that the lab wrote; give --out another file"
             )
         yield row
-    # An interruption may have cut the last line; what does not begin as a row is somebody else's.
+    # An interruption may have cut the last line. If it does not start like a row, then the file is
+    # not one of the lab.
     cut = lines[-1]
     if cut and not (cut.startswith(_BEGINS) or _BEGINS.startswith(cut)):
         raise MlxPatchesError(
@@ -350,7 +351,7 @@ def _append(path: Path) -> TextIO:
         with open(path, "a+b") as file:
             file.seek(0)
             content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)  # a line that an interruption cut
+            file.truncate(content.rfind(b"\n") + 1)  # removes a line that an interruption cut
         return open(path, "a", encoding="utf-8")
     except OSError as error:
         raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,9 +1,9 @@
-"""What a batch goes through in the lab, each time against its rows run alone.
+"""The lab's scenarios: each runs rows in a batch and compares them with the same rows run alone.
 
-A scenario takes a model and gives a cell. Rows are teacher-forced: each is a fixed text, fed to
-the model partly as a prompt and then a token a step, so that one difference does not grow into
-another text. What the model says at a position must be what it says there when it reads the same
-text alone, with its own cache.
+A scenario takes a model and returns a cell. Rows are teacher-forced: each row has a fixed text,
+whose start is fed as a prompt and whose rest is fed a token a step, so that one difference does
+not change the text after it. The logits at each position must equal the logits of the same text
+read alone, with the model's own cache.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from .compare import differences, spoken
 # A prompt shorter than the window of a shrunk model, one longer, one in between.
 LENGTHS = (4, 11, 6)
 SHORT = (2, 5, 3)
-# From the shortest prompt past the window, and on.
+# Decode steps that take the shortest prompt past the window of a shrunk model.
 STEPS = 14
-# No window that is left as large as this is worth the time to pass it.
+# Scenarios decode past windows of at most this many tokens; a larger one takes too long.
 LARGEST = 64
-# Pieces of a prompt, such that the last one of the longest in HISTORY has one token.
+# Lengths of second prompts, and a size of pieces such that the last piece of the longest of them
+# has one token.
 HISTORY = (5, 2, 9)
 PIECE = 7
-# A graph that grows by a node a step is larger in the second of two spans of steps. One that is
-# cut now and then is not, where a span is as long as it takes: patches cut at every 32nd position.
+# A graph that grows by a node a step is larger in the second of two spans of steps. A graph
+# that is cut regularly is not, if each span holds a cut: patches cut at every 32nd position.
 CUT = 32
 SPAN = CUT + 1
-# Smaller than the texts of LENGTHS grow to, larger than the first tokens that caches keep.
+# The size of caches that rows of LENGTHS outgrow; larger than the first tokens that caches keep.
 SMALL_CACHE = 12
-# Turn at which a row comes, how many tokens it says, whether it has a logits processor. One
-# without leaves before one with it comes, and another comes while that one's prompt is read.
+# For each row: the turn at which it is inserted, how many tokens it generates, whether it has a
+# logits processor. The first row leaves before the row with a processor is inserted; the last row
+# is inserted while that row's prompt is read.
 PROCESSED = ((0, 3, False), (0, 9, False), (5, 7, True), (6, 6, False))
 
 Scenario = Callable[[LabModel], Cell]
@@ -45,10 +47,10 @@ SCENARIOS: dict[str, Scenario] = {}
 
 @dataclass
 class Row:
-    """One text, how much of it has been fed, and what the model said at which position.
+    """One text, how many of its tokens have been fed, and the logits by position.
 
-    ``image`` is its prompt where that holds an image. ``delta`` is the rope delta that it
-    decodes with.
+    ``image`` is the row's prompt if the prompt holds an image, else None. ``delta`` is the rope
+    delta that the row decodes with.
     """
 
     text: tuple[int, ...]
@@ -63,12 +65,12 @@ class Row:
             self.delta = self.image.delta
 
     def take(self, count: int) -> list[int]:
-        """The next tokens, that are fed now."""
+        """Return the next tokens and count them as fed."""
         self.fed += count
         return list(self.text[self.fed - count : self.fed])
 
     def hear(self, logits: Any) -> None:
-        """What the model said of the last token that was fed."""
+        """Store the logits of the last token that was fed."""
         self.said[self.fed - 1] = logits
 
 
@@ -98,7 +100,7 @@ def scenario(name: str) -> Callable[[Run], Scenario]:
 
 @scenario("left-padded")
 def left_padded(model: LabModel) -> Sequence[Row]:
-    """Unequal prompts in one left-padded batch, then past the window."""
+    """Unequal prompts in one left-padded batch, decoded past the window."""
     rows = rows_of(model, LENGTHS)
     decode(model, rows, prefill_left(model, rows), steps(model))
     return rows
@@ -106,7 +108,7 @@ def left_padded(model: LabModel) -> Sequence[Row]:
 
 @scenario("right-padded")
 def right_padded(model: LabModel) -> Sequence[Row]:
-    """Unequal prompts, right-padded, and then rolled into place."""
+    """Unequal prompts, fed right-padded and then rolled to left padding."""
     rows = rows_of(model, LENGTHS)
     cache = engine.empty_batch(model, len(rows))
     prefill_right(model, rows, cache)
@@ -145,7 +147,7 @@ def chunked_batch(model: LabModel) -> Sequence[Row]:
 
 @scenario("merge")
 def merge(model: LabModel) -> Sequence[Row]:
-    """Rows prefilled alone and merged; where the engine merges empty rows, those too."""
+    """Rows prefilled alone and then merged; also empty rows, if the engine merges those."""
     rows = rows_of(model, LENGTHS)
     cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
     decode(model, rows, cache, steps(model))
@@ -203,7 +205,7 @@ def extract_late(model: LabModel) -> Sequence[Row]:
 
 @scenario("trim")
 def trim(model: LabModel) -> Sequence[Row]:
-    """A batch takes two steps back, and goes on with other tokens."""
+    """The last two tokens of a batch are trimmed, and other tokens follow."""
     rows = rows_of(model, SHORT)
     cache = prefill(model, rows)
     strange = [Row(tuple(reversed(row.text)), row.chunks) for row in rows]
@@ -227,7 +229,7 @@ def state(model: LabModel) -> Sequence[Row]:
 
 @scenario("history")
 def history(model: LabModel) -> Sequence[Row]:
-    """Rows that have a prompt cache of their own get further, unequal prompts in a batch."""
+    """Rows that each have a prompt cache get second, unequal prompts in one batch."""
     rows, cache = with_history(model)
     prefill_right(model, rows, cache)
     decode(model, rows, cache, steps(model) - 6)
@@ -236,7 +238,7 @@ def history(model: LabModel) -> Sequence[Row]:
 
 @scenario("last-piece")
 def last_piece(model: LabModel) -> Sequence[Row]:
-    """As history, the right-padded prompts in pieces of which the last has one token."""
+    """As history, but the right-padded prompts are fed in pieces; the last has one token."""
     rows, cache = with_history(model)
     prefill_right(model, rows, cache, PIECE)
     decode(model, rows, cache, 2)
@@ -245,10 +247,10 @@ def last_piece(model: LabModel) -> Sequence[Row]:
 
 @scenario("rope-deltas")
 def rope_deltas(model: LabModel) -> Sequence[Row]:
-    """A row with an image in its prompt beside one of text: it joins, or both begin together."""
+    """A row with an image and a row of text: one joins the other, or both start together."""
     rows = []
     for image_first in (False, True):
-        # Of one length: padding has scenarios of its own.
+        # The rows have one length: other scenarios cover padding.
         joining, together = (text_and_image(model, image_first) for _ in range(2))
         cache, more = (prefill(model, [row]) for row in joining)
         decode(model, joining, engine.extend(cache, more), STEPS)
@@ -260,7 +262,7 @@ def rope_deltas(model: LabModel) -> Sequence[Row]:
 
 @scenario("images")
 def images(model: LabModel) -> Sequence[Row]:
-    """Two rows with images, fed together, unequal; then beside a text, their prompts in pieces."""
+    """Two unequal rows with images in one batch; then an image and a text, fed in pieces."""
     together = [row_with_image(model, *size) for size in ((11, (2, 2)), (10, (3, 2)))]
     decode(model, together, prefill(model, together), STEPS)
     engine.forget(model)
@@ -270,14 +272,14 @@ def images(model: LabModel) -> Sequence[Row]:
 
 
 def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
-    """A row of text and one with an image in its prompt, of one length."""
+    """A row of text and a row with an image in its prompt, of one length."""
     text = rows_of(model, [max(LENGTHS)])[0]
     image = row_with_image(model, max(LENGTHS), (2, 2))
     return [image, text] if image_first else [text, image]
 
 
 def row_with_image(model: LabModel, length: int, patches: tuple[int, int]) -> Row:
-    """A row whose prompt has this length and an image of these patches."""
+    """A row whose prompt has this length and an image of (height, width) patches."""
     row = rows_of(model, [1, length])[1]
     image = engine.with_image(model, row.text[:length], patches)
     return Row(image.tokens + row.text[length:], row.chunks, image=image)
@@ -285,19 +287,19 @@ def row_with_image(model: LabModel, length: int, patches: tuple[int, int]) -> Ro
 
 @scenario("quantized-8")
 def quantized_8(model: LabModel) -> Cell:
-    """A left-padded batch with keys and values in 8 bits, against rows with the same."""
+    """A left-padded batch with 8-bit keys and values, against solo rows with the same."""
     return quantized(model, 8)
 
 
 @scenario("quantized-4")
 def quantized_4(model: LabModel) -> Cell:
-    """The same in 4 bits."""
+    """A left-padded batch with 4-bit keys and values, against solo rows with the same."""
     return quantized(model, 4)
 
 
 @scenario("engine")
 def engine_(model: LabModel) -> Cell:
-    """The release's batch generator, a row inserted late, against greedy generation alone."""
+    """The release's batch generator, with a row inserted late, against greedy solo generation."""
     rows = rows_of(model, LENGTHS)
     count = steps(model)
     first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
@@ -321,7 +323,7 @@ def processors(model: LabModel) -> Cell:
 
 @scenario("growth")
 def growth(model: LabModel) -> Cell:
-    """A graph that is left in the caches and grows with each token that a batch decodes."""
+    """The lazy graph left in the caches must not grow with each token that a batch decodes."""
     rows = rows_of(model, [CUT] * 2)
     for row in rows:
         row.text *= 3
@@ -339,9 +341,9 @@ def growth(model: LabModel) -> Cell:
 
 @scenario("cache-dtype")
 def cache_dtype(model: LabModel) -> Cell:
-    """A row joins a batch in the middle of its prompts; the caches keep their dtype."""
+    """A row that has not been fed joins a batch that has; the caches must keep their dtype."""
     if model.dtype == FLOAT32:
-        raise NotApplicable("in float32 no cache can turn float32")
+        raise NotApplicable("a cache of a float32 model cannot change to float32")
     rows = rows_of(model, [LENGTHS[-1]] * 3)
     own = [held.float_types(layer) for layer in prefill_alone(model, rows_of(model, LENGTHS)[0])]
     cache, (first, second, new) = prefill(model, rows[:2]), rows
@@ -371,7 +373,7 @@ def max_kv_size(model: LabModel) -> Cell:
 
 @scenario("batch-generate")
 def batch_generate(model: LabModel) -> Cell:
-    """Unequal prompts through the release's public function, against each prompt through it."""
+    """Unequal prompts in one call of the public batch_generate, against each prompt alone."""
     rows = rows_of(model, sorted(LENGTHS))
     prompts = [list(row.text[: row.chunks[0]]) for row in rows]
     if model.family.distribution != "mlx-lm":
@@ -383,7 +385,7 @@ def batch_generate(model: LabModel) -> Cell:
 
 @scenario("batch-generate-images")
 def batch_generate_images(model: LabModel) -> Cell:
-    """The same of unequal prompts with images of one shape."""
+    """As batch-generate, with unequal prompts that each hold an image of one shape."""
     if model.family.distribution == "mlx-lm":
         raise NotApplicable("the release has no batch_generate with images")
     rows = [row_with_image(model, length, (2, 2)) for length in (9, 11, 14)]
@@ -392,7 +394,7 @@ def batch_generate_images(model: LabModel) -> Cell:
 
 
 def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | None = None) -> Cell:
-    """What the public function says of prompts together, against each of them alone."""
+    """Compare mlx-vlm's batch_generate of all prompts with batch_generate of each alone."""
     count, grid = steps(model), None if image is None else image.grid
     said = offline.batch_generate(model, prompts, count, grid)
     own = [offline.batch_generate(model, [prompt], count, grid)[0] for prompt in prompts]
@@ -400,7 +402,7 @@ def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | No
 
 
 def quantized(model: LabModel, bits: int) -> Cell:
-    """A left-padded batch with quantized keys and values, against rows with the same."""
+    """A left-padded batch with quantized keys and values, against solo rows with the same."""
     rows = rows_of(model, LENGTHS)
     cache, makers = engine.quantized(model, padding_of(rows), bits)
     try:
@@ -412,14 +414,14 @@ def quantized(model: LabModel, bits: int) -> Cell:
 
 
 def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:
-    """Rows of which a first prompt was fed alone, and their merged caches."""
+    """Rows whose first prompts were fed alone, and their merged caches."""
     rows = rows_of(model, LENGTHS, more=HISTORY)
     caches = [prefill_alone(model, row) for row in rows]
     return rows, engine.merge(model, caches)
 
 
 def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int) -> Sequence[Row]:
-    """Rows that decode in a batch, then each alone while the batch goes on too."""
+    """Rows that decode in a batch, then each also alone from its extracted cache."""
     rows = rows_of(model, lengths)
     cache = prefill(model, rows)
     decode(model, rows, cache, together)
@@ -432,15 +434,15 @@ def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int
 
 
 def steps(model: LabModel) -> int:
-    """How many tokens take the shortest prompt well past the window."""
+    """The number of decode steps that take the shortest prompt well past the window."""
     return max(STEPS, min(model.window or 0, LARGEST) + 6)
 
 
 def rows_of(
     model: LabModel, lengths: Sequence[int], more: Sequence[int] | None = None
 ) -> list[Row]:
-    """Rows with prompts of these lengths; ``more``: of a second prompt after the first."""
-    # Long enough for every scenario, so that they share their solo runs.
+    """Rows with prompts of these lengths; ``more``: lengths of second prompts after the first."""
+    # One length that is enough for every scenario, so that scenarios share solo runs.
     total = max(LENGTHS) + steps(model) + 10
     rows = []
     for index, length in enumerate(lengths):
@@ -451,7 +453,7 @@ def rows_of(
 
 
 def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
-    """Feed the next tokens of each row."""
+    """Feed the next ``count`` tokens of each row in one call."""
     places = [range(row.fed, row.fed + count) for row in rows] if count > 1 else None
     new = rows[0].fed == 0
     said = _call(model, rows, [row.take(count) for row in rows], cache, places, new)
@@ -459,19 +461,19 @@ def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> 
 
 
 def hear(rows: Sequence[Row], said: Any) -> None:
-    """Keep what the model said of each row's last token."""
+    """Store the logits of each row's last token."""
     for index, row in enumerate(rows):
         row.hear(said[index, -1])
 
 
 def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
-    """Feed each row a token a step."""
+    """Feed each row one token a step, for ``count`` steps."""
     for _ in range(count):
         feed(model, rows, cache, 1)
 
 
 def prefill(model: LabModel, rows: Sequence[Row], chunk: int = 0) -> list[Any]:
-    """Feed the rows' prompts as one batch, as the release's engine does; returns its cache."""
+    """Feed the prompts as one batch, padded as the release's engine pads; returns the cache."""
     if not engine.merges_new_rows(model):
         return prefill_left(model, rows, chunk)
     cache = engine.empty_batch(model, len(rows))
@@ -482,7 +484,7 @@ def prefill(model: LabModel, rows: Sequence[Row], chunk: int = 0) -> list[Any]:
 def prefill_left(
     model: LabModel, rows: Sequence[Row], chunk: int = 0, cache: list[Any] | None = None
 ) -> list[Any]:
-    """Feed the rows' prompts as one left-padded batch; returns its cache."""
+    """Feed the rows' prompts as one left-padded batch; returns the cache."""
     padding = padding_of(rows)
     if cache is None:
         cache = engine.batch_cache(model, padding)
@@ -510,7 +512,7 @@ def prefill_alone(model: LabModel, row: Row) -> list[Any]:
 
 
 def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any], chunk: int = 0) -> None:
-    """Feed the rows' prompts right-padded, but for the last token, which follows for all."""
+    """Feed the prompts right-padded without their last tokens, then those in one step."""
     lengths = [row.chunks[-1] - 1 for row in rows]
     longest = max(lengths)
     padded = min(lengths) < longest
@@ -528,18 +530,18 @@ def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any], chunk:
 
 
 def padding_of(rows: Sequence[Row]) -> list[int]:
-    """How much left padding each row's prompt needs."""
+    """The left padding of each row's prompt, in tokens."""
     longest = max(row.chunks[0] for row in rows)
     return [longest - row.chunks[0] for row in rows]
 
 
 def pieces(length: int, size: int) -> list[int]:
-    """The sizes of the pieces that a prompt is fed in."""
+    """The sizes of the pieces in which a prompt is fed."""
     return [min(size, length - start) for start in range(0, length, size)]
 
 
 def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
-    """Compare what the rows were told with what they are told alone."""
+    """Compare the rows' logits in the batch with their logits alone."""
     said = [row.said for row in rows]
     return differences(said, [solo(model, row) for row in rows], model.tolerance)
 
@@ -550,7 +552,7 @@ def alone(
     count: int,
     processors: Sequence[engine.Processor] = (),
 ) -> list[Any]:
-    """The logits, processed, of each token that the model says alone, greedily."""
+    """The processed logits of each token that the model generates greedily from one prompt."""
     import mlx.core as mx
 
     row = Row(tuple(prompt), (len(prompt),))
@@ -568,9 +570,11 @@ def alone(
 
 
 def penalized(tokens: Any, logits: Any) -> Any:
-    """A logits processor: none of the tokens so far (length,) is the likeliest any more.
+    """A logits processor that keeps every earlier token from being the likeliest.
 
-    logits: (1, vocabulary).
+    Args:
+        tokens: the row's token ids so far, of shape (length,).
+        logits: of shape (1, vocabulary).
     """
     import mlx.core as mx
 
@@ -590,13 +594,13 @@ _kept: dict[int, LabModel] = {}
 
 
 def forget_solo_runs() -> None:
-    """Run rows alone anew: a patch came or went that may change what they say."""
+    """Drop the stored solo runs; to be called when a patch came or went."""
     _solo.clear()
 
 
 def solo(model: LabModel, row: Row) -> dict[int, Any]:
-    """What the model says along a row's text when it reads it alone, by position; run once."""
-    _kept[id(model)] = model  # so that its id is not used again
+    """The logits by position of a row's text read alone; each text is run once."""
+    _kept[id(model)] = model  # keeps its id from being reused
     key = (id(model), row.text, row.chunks, row.image is not None)
     if key not in _solo:
         _solo[key] = _solo_run(model, row, model.make_cache())
@@ -620,7 +624,7 @@ def _feed_table(
     places: Sequence[Sequence[int]],
     chunk: int,
 ) -> Any:
-    """Feed padded prompts, in pieces where ``chunk`` is not 0; returns the last piece's logits."""
+    """Feed padded prompts, in pieces if ``chunk`` is not 0; returns the last piece's logits."""
     said, start = None, 0
     for size in pieces(len(table[0]), chunk or len(table[0])):
         part = slice(start, start + size)
@@ -638,15 +642,15 @@ def _call(
     places: Sequence[Sequence[int]] | None,
     new: bool,
 ) -> Any:
-    """The logits of a table of tokens.
+    """The logits of a table of tokens, of shape (rows, length, vocabulary).
 
     Args:
-        model: which is called.
-        rows: whose tokens they are.
-        table: token ids, a row each.
-        cache: of the rows.
-        places: where in their texts the tokens of a prompt are; None for a decode step.
-        new: whether a prompt begins.
+        model: the model to call.
+        rows: the rows of the batch.
+        table: token ids, a list for each row.
+        cache: the caches of the batch.
+        places: each prompt token's position in its row's text; None for a decode step.
+        new: whether the call feeds the start of the prompts.
     """
     import mlx.core as mx
 

@@ -13,10 +13,10 @@ VOCABULARY = 96
 LAYERS = 4
 WINDOW = 8
 
-# Field name, as a regular expression that matches all of it, to a small value.
+# Regular expression that matches a whole field name, to a small value.
 _BY_NAME: dict[str, Any] = {
     r"(vocab_size|padded_vocab_size|n_vocab|vocab_size_per_layer_input|embedding_size)": VOCABULARY,
-    # Heads of 32, the smallest group that keys and values can be quantized in.
+    # Heads of width 32, the smallest group that keys and values can be quantized in.
     r"(hidden_size|d_model|n_embd|dim|model_dim|embed_dim|hidden_dim|n_embed|block_dim)": 128,
     r"(intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|inner_size|mlp_hidden_size|"
     r"intermediate_size_mlp|dense_intermediate_size|block_ff_dim|hidden_size_ffn)": 96,
@@ -67,7 +67,7 @@ _BY_NAME: dict[str, Any] = {
     r"vision_end_token_id)": 0,
 }
 _PATTERNS = [(re.compile(name), value) for name, value in _BY_NAME.items()]
-# Optional fields that a model needs all the same.
+# Fields that models need although their default is None.
 _NEEDED = {"head_dim", "num_key_value_heads", "rope_theta", "vocab_size"}
 # For a field without a default and without a rule.
 _BY_TYPE = {int: 2, float: 1.0, bool: False, str: "", dict: {}, list: [], tuple: ()}
@@ -98,7 +98,7 @@ def small_config(cls: type, overrides: Mapping[str, Any] | None = None) -> dict[
 
 
 def instance(cls: type, config: Mapping[str, Any]) -> Any:
-    """The dataclass made of a config, nested ones too."""
+    """An instance of the dataclass from a config, with nested dataclasses."""
     hints = _hints(cls)
     values = {}
     for field in dataclasses.fields(cls):
@@ -113,10 +113,10 @@ def instance(cls: type, config: Mapping[str, Any]) -> Any:
 
 
 def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
-    """A user's config made small: the same layer types, windows, rope and sharing flags.
+    """A user's config made small, with the same layer types, rope and sharing flags.
 
-    Widths and counts take the values of ``small_config``; a list with an entry a layer keeps a
-    stretch that holds every kind of entry; what is no size stays as it is.
+    Widths, counts and windows are cut to the values of ``small_config``. A list with one entry a
+    layer keeps its start, which holds every kind of entry. Other values stay as they are.
     """
     small = small_config(cls)
     layers = next((config[n] for n in config if _is(n, LAYERS)), LAYERS)
@@ -149,21 +149,21 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
     return {**rest, **result}
 
 
-# What says how positions are rotated, and what in it has an entry a pair of rotated dimensions,
-# or says how many of them each axis of an image takes.
+# The rope settings. In them, _FACTORS are lists with one entry for each pair of rotated dimensions,
+# and _SECTIONS say how many pairs each axis of an image takes.
 _ROPES = {"rope_scaling", "rope_parameters"}
 _FACTORS, _SECTIONS = {"short_factor", "long_factor"}, {"mrope_section"}
 
 
 def _rotated(config: Mapping[str, Any]) -> int:
-    """The width of a head, as far as a config tells it."""
+    """The rotated width of a head in a config; 0 if the config has no width."""
     heads = int(config.get("num_attention_heads") or 1)
     own = config.get("qk_rope_head_dim") or config.get("head_dim")
     return int(own or (config.get("hidden_size") or 0) // heads)
 
 
 def _narrowed(rope: Any, ratio: float) -> Any:
-    """A rope setting for heads that are narrower by a ratio."""
+    """A rope setting for heads whose width is multiplied by ``ratio``."""
     if not isinstance(rope, dict):
         return rope
     result = {}
@@ -178,9 +178,9 @@ def _narrowed(rope: Any, ratio: float) -> Any:
 
 
 def grow_config(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """A small config with these sizes, nested ones too.
+    """A small config with these sizes, also in nested configs.
 
-    A list with an entry a layer is repeated until there is one for each.
+    A list with one entry a layer is repeated until every layer has one.
     """
     layers = int(sizes.get("num_hidden_layers", LAYERS))
     grown: dict[str, Any] = {}
@@ -197,14 +197,14 @@ def grow_config(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str
 
 
 def _kept_layers(config: Mapping[str, Any], layers: int) -> int:
-    """The shortest start of the layers that holds every kind of layer, at least LAYERS."""
+    """The number of first layers that hold every kind of layer, at least LAYERS."""
     kept = LAYERS
     for value in config.values():
         if isinstance(value, (list, str)) and len(value) == layers and layers:
             kinds = {str(entry) for entry in value}
             while kept < layers and {str(entry) for entry in value[:kept]} != kinds:
                 kept += 1
-    # Layers that share another one's keys and values come last, and share those of every kind.
+    # The last layers share the keys and values of earlier ones, one for each kind of layer.
     shared = min(int(config.get("num_kv_shared_layers") or 0), _BY_NAME["num_kv_shared_layers"])
     return min(kept + shared, layers) or LAYERS
 

@@ -10,8 +10,9 @@ from typing import Any
 from . import Family, LabModel, NotBuilt, Tolerance, engine
 from .build import lab_model
 
-# By the type of the weights: what the same kernels differ by as the batch's shape changes, and
-# an allowance for depth. A wrong position or a row's foreign state is orders of magnitude more.
+# By the dtype of the weights: the difference of the same kernels on batches of different shape,
+# and an allowance for depth. A wrong position or another row's state differs by orders of
+# magnitude more.
 TOLERANCES = {
     "float32": Tolerance(logits=1e-3, margin=1e-3, nats=1e-4),
     "float16": Tolerance(logits=2e-2, margin=2e-2, nats=1e-2),
@@ -43,7 +44,7 @@ def load(family: Family, folder: Path) -> LabModel:
 
 
 def dtype_of(model: Any) -> str:
-    """The least precise floating type among the parameters; quantized ones have scales."""
+    """The least precise floating dtype of the parameters; quantized layers have float scales."""
     from mlx.utils import tree_flatten
 
     found = {str(value.dtype).rpartition(".")[2] for _, value in tree_flatten(model.parameters())}

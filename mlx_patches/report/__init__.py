@@ -1,7 +1,7 @@
 """The report page: model families by releases, with the evidence behind each cell.
 
-One self-contained HTML file. ``content`` gathers what it shows, ``page`` puts that into the
-template beside this module, and the browser makes the tables.
+It is one self-contained HTML file. ``content`` collects its data, ``page`` inserts the data into
+the template beside this module, and a script in the page builds the tables.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
-# How every page begins.
+# The start of every page.
 BEGINS = b"<!doctype html>\n<html"
 
 
 def save(
     path: Path, evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the page, dated now.
+    """Write the page, with the current date.
 
     Raises:
-        MlxPatchesError: it cannot be written.
+        MlxPatchesError: the file cannot be written, or is not a report page.
     """
     _write(path, page(content(evidence, audit)))
 
@@ -42,10 +42,10 @@ def save(
 def content(
     evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the page shows.
+    """The data of the page, as a JSON object.
 
     Args:
-        evidence: the lab's, one mapping a release set.
+        evidence: the lab's evidence, one mapping for each release set.
         audit: the JSON form of an environment's audit.
     """
     names = list(dict.fromkeys(name for one in evidence for name in _scenarios(one)))
@@ -58,9 +58,9 @@ def content(
         "audit": audit,
         "patches": {patch.id: patch.summary for patch in session().registry.each_declared()},
         "scenarios": [_scenario(name) for name in names],
-        # Where cells were measured, and in words; a CPU in float32 has no name.
+        # Device and dtype of cells to their description; the key of a CPU in float32 is empty.
         "places": {_place(name): _words(name) for name in names},
-        # Most sentences come many times: cells refer to them by number.
+        # Most details occur many times: cells refer to them by index.
         "said": said,
         "packages": [
             _package(name, evidence, here.get(name), names, number)
@@ -71,10 +71,10 @@ def content(
 
 def page(shown: Mapping[str, Any]) -> str:
     """The page as HTML."""
-    # "<" would let a string of the data end the script element.
+    # A "<" in a string of the data could end the script element.
     data = json.dumps(shown, separators=(",", ":")).replace("<", "\\u003c")
     html = (HERE / "page.html").read_text("utf-8")
-    # The data comes last: nothing is looked for in it.
+    # The data is inserted last, so that no placeholder in it is replaced.
     for name, text in (
         ("page.css", (HERE / "page.css").read_text("utf-8")),
         ("page.js", (HERE / "page.js").read_text("utf-8")),
@@ -86,7 +86,7 @@ def page(shown: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not os.path.isfile(target):
         raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
@@ -105,11 +105,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _may_replace(target: Path) -> bool:
-    """Whether a file is not there, empty, or a page."""
+    """Whether a file does not exist, is empty, or is a report page."""
     try:
         with target.open("rb") as file:
             begins = file.read(len(BEGINS))
-    except OSError:  # writing says what is wrong with it
+    except OSError:  # writing will raise a clearer error
         return True
     return begins in (b"", BEGINS)
 
@@ -121,7 +121,7 @@ def _package(
     scenarios: Sequence[str],
     number: Mapping[str, int],
 ) -> dict[str, Any]:
-    """One heat map: its releases, newest first, and each family's cell in each of them."""
+    """One heat map: the releases, and for each family its cell in each release."""
     sets = {
         version: one
         for distribution, version, one in ((*one["set"].split(), one) for one in evidence)
@@ -129,7 +129,7 @@ def _package(
     }
     cells = {version: _cells(version, one, scenarios, number) for version, one in sets.items()}
     versions = sorted({*sets, *([here] if here else [])}, key=_release, reverse=True)
-    # A reader's own release comes first.
+    # The audited environment's release comes first, then the newest.
     versions.sort(key=lambda version: version != here)
     return {
         "name": name,
@@ -148,7 +148,7 @@ def _package(
 def _cells(
     version: str, one: Mapping[str, Any], scenarios: Sequence[str], number: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Family to what the page has of it in one release."""
+    """Family to its cell in one release."""
     return {
         family: _cell(one, version, family, pairs, scenarios, number)
         for family, pairs in cell_pairs(one).items()
@@ -172,9 +172,9 @@ def _cell(
     )
     return {
         "fate": PARTLY if found == RED and repaired else found,
-        # No fate says so: each scenario compares a batch with the request alone.
+        # No fate can show this: each scenario compares a batch with the request alone.
         "alone": _wrong_alone(one["set"].split()[0], version, family),
-        # A word a scenario: its letters, "-" where the family has no such cell.
+        # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
         "said": {
             name: [number.get(part.get(name, ""), -1) for part in (without, with_)]
@@ -182,7 +182,7 @@ def _cell(
             if name in without or name in with_
         },
         "needs": needs,
-        # What raised; of every other red cell the scenario says how bad it is.
+        # Scenarios that raised; other red cells have the severity of their scenario.
         "crashes": [
             name
             for name, pair in pairs.items()
@@ -202,7 +202,7 @@ def _cell(
 
 
 def _wrong_alone(distribution: str, version: str, family: str) -> list[str]:
-    """The patches without which a family is wrong for a request alone in a release."""
+    """The patches without which a family gives wrong text to a request alone in a release."""
     matrix = session().matrix
     own = [id_ for id_, model in WRONG_ALONE.items() if model == family]
     rules = {id_: matrix.rule(id_, distribution) for id_ in own}
@@ -219,7 +219,7 @@ def _row(distribution: str, version: str, family: str) -> list[str]:
 
 
 def _scenario(name: str) -> dict[str, str]:
-    """What the page says of a scenario."""
+    """The page's data of a scenario."""
     from ..lab.scenarios import SCENARIOS
 
     base = place_of(name)[0]
@@ -233,7 +233,7 @@ def _scenario(name: str) -> dict[str, str]:
 
 
 def _place(name: str) -> str:
-    """Where a cell was measured, as its name has it."""
+    """The device and dtype in a cell's name; empty for a CPU in float32."""
     return name.partition("@")[2]
 
 
@@ -248,13 +248,13 @@ def _scenarios(one: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _said(one: Mapping[str, Any]) -> Iterable[str]:
-    """What was said of a set's cells."""
+    """The details of a set's cells."""
     parts = (one.get(f"details_{part}", {}) for part in ("without", "with"))
     return (text for part in parts for cells in part.values() for text in cells.values())
 
 
 def _release(version: str) -> Any:
-    """A key to sort by; what is no version comes last of all."""
+    """A sort key; a text that is not a version counts as the oldest."""
     from packaging.version import Version
 
     try:

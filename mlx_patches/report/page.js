@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
-// How a family fares in a release: a sign, so that colour never stands alone, and its meaning.
+// A family's fate in a release: a sign, because colour alone is not accessible, and its meaning.
 const FATES = {
   green: ["✓", "right as released"],
   repaired: ["+", "repaired: wrong as released, right with the patches"],
@@ -12,8 +12,8 @@ const FATES = {
   red: ["✗", "red: wrong in some scenario"],
   open: ["!", "wrong in this environment: the patches that repair it are not in effect"],
   "cannot-batch": ["∅", "cannot batch: no scenario with several rows applies"],
-  insensitive: ["?", "the tiny model is too blunt to tell"],
-  "not-built": ["–", "not built: the lab could not make a model of it"],
+  insensitive: ["?", "the tiny model is not sensitive enough to tell"],
+  "not-built": ["–", "not built: the lab could not build a model of this family"],
 };
 const VERDICTS = {
   g: ["green", "✓ green"],
@@ -23,7 +23,7 @@ const VERDICTS = {
   n: ["not-built", "not applicable"],
 };
 
-// -- making elements: text is only ever put in as text -----------------------------------------
+// -- making elements: text is never parsed as HTML ---------------------------------------------
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -47,7 +47,7 @@ function list(columns, rows) {
   const body = rows.map(([first, ...rest]) => element("tr", {},
     element("th", { scope: "row" }, first),
     ...rest.map((cell, index) =>
-      element("td", { class: columns[index + 1] === "what it said" ? "said" : "" }, cell))));
+      element("td", { class: columns[index + 1] === "detail" ? "said" : "" }, cell))));
   const head = columns.map((column) => element("th", { scope: "col" }, column));
   return element("table", { class: "list" },
     element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
@@ -83,13 +83,13 @@ function showCell(pack, release, family, cell) {
       ...cell.metal.flatMap((name, index) => [index ? ", " : "", code(name)]), ".")] : []),
     ...(cell.alone.length ? [element("p", {}, "Without ",
       ...cell.alone.flatMap((id, index) => [index ? ", " : "", code(id)]), " a request alone gets wrong text too. ",
-      "No scenario shows that: each compares a batch with the request alone.")] : []),
+      "Scenarios cannot show that, because each compares a batch with the request alone.")] : []),
     scenarioTable(cell),
   ];
   if (needed.length) parts.push(element("h3", {}, "Patches needed"), patchList(needed));
   if (cell.row.length) {
-    const title = needed.length ? "Not every repair was traced to its patches. Its row in the matrix names"
-      : "Which patches it needs was not traced. Its row in the matrix names";
+    const title = needed.length ? "Not every repair was traced to its patches. The family's entry in the matrix names"
+      : "The needed patches were not traced. The family's entry in the matrix names";
     parts.push(element("h3", {}, title), patchList(cell.row));
   }
   parts.push(element("h3", {}, "Reproduce, where this release is installed"),
@@ -100,7 +100,7 @@ function showCell(pack, release, family, cell) {
 
 const measuredWith = (cell) => cell.pairs.split(" ").some((pair) => pair.length === 2);
 
-// The patches that some scenario of a cell, or a request alone, was seen to need, in the registry's order.
+// The patches that a cell's scenarios, or a request alone, were measured to need, in the registry's order.
 function seen(cell) {
   const needed = new Set([...cell.alone, ...Object.values(cell.needs).flat()]);
   return Object.keys(data.patches).filter((id) => needed.has(id));
@@ -116,16 +116,16 @@ function scenarioTable(cell) {
     if (pair[0] === "n" || pair === "-") return;
     const verdicts = [...pair].map((letter) => mark(...VERDICTS[letter]));
     const needs = (cell.needs[name] || []).flatMap((id) => [code(id), " "]);
-    // What is wrong comes first.
+    // Red scenarios come first.
     const line = [group(name, element("small", {}, does)), verdicts[0], verdicts[1] || "not measured",
       severityIn(cell, index), group(...needs), said(cell.said[name])];
     if (pair.includes("r")) rows.splice(wrong++, 0, line);
     else rows.push(line);
   });
   const table = element("div", { class: "wide" }, list(["scenario", "without patches", "with patches",
-    "severity", "patches needed", "what it said"], rows));
+    "severity", "patches needed", "detail"], rows));
   return spared.length ? group(table, element("p", {},
-    element("small", {}, `Not applicable to it: ${spared.join(", ")}.`))) : table;
+    element("small", {}, `Not applicable: ${spared.join(", ")}.`))) : table;
 }
 
 function said([without, with_] = [-1, -1]) {
@@ -138,7 +138,7 @@ function patchList(ids) {
   return element("ul", {}, ...ids.map((id) => element("li", {}, code(id), `: ${data.patches[id] || ""}`)));
 }
 
-// How bad a scenario of a cell is for a user; nothing where it is not red.
+// The severity of a scenario of a cell; empty if it is not red.
 function severityIn(cell, index) {
   const { name, severity } = data.scenarios[index];
   if (!cell.pairs.split(" ")[index].includes("r")) return "";
@@ -168,7 +168,7 @@ async function copied(text) {
 
 // -- this environment --------------------------------------------------------------------------
 
-// The patches of a distribution here, by what is to be done: a patch counts where one target does.
+// The patches of a distribution here, by state: a patch has each state that one of its targets has.
 function patchesHere(distribution) {
   const found = { open: new Set(), active: new Set(), chosen: new Set() };
   for (const one of data.audit.patches.filter((each) => each.distribution === distribution)) {
@@ -188,7 +188,7 @@ function sayHere(distribution) {
   return parts.join(", ") || "nothing to repair";
 }
 
-// In the map: its fate, and how many patches are meant.
+// The sign of this environment in the map, with the number of patches.
 function signHere(distribution) {
   const { open, active } = patchesHere(distribution);
   if (open.size) return ["red", `${FATES.red[0]} ${open.size}`];
@@ -209,7 +209,7 @@ function showHere(distribution, version) {
       element("summary", {}, `${many(spared.length, "target")} that ${spared.length === 1 ? "needs" : "need"} nothing`),
       table(spared)));
   }
-  show(`${distribution} ${version} in this environment`, ...parts, element("h3", {}, "Say it again"),
+  show(`${distribution} ${version} in this environment`, ...parts, element("h3", {}, "Print this in a terminal"),
     commands("mlx-patches audit --all"));
 }
 
@@ -223,7 +223,7 @@ function describeEnvironment() {
   if (audit.environment) parts.push(element("p", {}, code(audit.environment)));
   parts.push(element("p", {}, ...active));
   if (!audit.host && !audit.active) parts.push(commands("mlx-patches enable"));
-  if (audit.model) parts.push(element("p", {}, `Only what the model ${audit.model.model_type} needs was looked at.`));
+  if (audit.model) parts.push(element("p", {}, `Only the patches that the model ${audit.model.model_type} needs were audited.`));
   const rows = audit.distributions.map(({ name, version }) => {
     const concerned = audit.patches.some((one) => one.distribution === name);
     const details = () => button({ class: "details", "aria-label": `Details of ${name}` }, "Details",
@@ -247,13 +247,13 @@ function cellButton([fate, text], name, choose) {
   return button({ class: `mark ${fate}`, "aria-label": name, title: name, tabindex: "-1" }, text, choose);
 }
 
-// A family's fate in a place. Where a request alone gets wrong text too, no scenario shows it.
+// A family's fate on a device and dtype. Scenarios cannot show that a request alone gets wrong text.
 function shownFate(cell, place = "*") {
   const fate = place === "*" ? cell.fate : cell.fates[place];
   return cell.alone.length && ["green", "repaired"].includes(fate) ? "alone" : fate;
 }
 
-// In the place that was chosen, and of this environment's release by what is in effect.
+// The fate on the chosen device and dtype; for this environment's release, by the patches in effect.
 function fateOf(pack, release, family, cell) {
   const fate = shownFate(cell, chosenPlace());
   if (release.version !== pack.here || !["repaired", "alone"].includes(fate)) return fate;
@@ -263,7 +263,7 @@ function fateOf(pack, release, family, cell) {
   return fine ? fate : "open";
 }
 
-// Whether one of the patches that a request alone needs is not in effect here.
+// Whether a patch that a request alone needs is not in effect here.
 function wrongAloneHere(distribution, cell) {
   const { active } = patchesHere(distribution);
   return cell.alone.some((id) => !active.has(id));
@@ -335,7 +335,7 @@ function familyRow(pack, family, cells) {
   return row;
 }
 
-// A cell's colour, sign and name; nothing where the family was not measured in the place chosen.
+// Set a cell's colour, sign and name; hide it if the family was not measured on the chosen device.
 function paint(made, pack, release, family, cell) {
   const fate = fateOf(pack, release, family, cell);
   made.hidden = !fate;
@@ -348,7 +348,7 @@ function paint(made, pack, release, family, cell) {
   made.title = name;
 }
 
-// A map is one stop of the tab key: the cell that had the focus last.
+// The tab key stops once in a map: at the cell that had the focus last.
 function enter(grid, cell) {
   for (const old of grid.querySelectorAll("[tabindex='0']")) old.tabIndex = -1;
   if (cell) cell.tabIndex = 0;
@@ -365,7 +365,7 @@ function step(event) {
   event.preventDefault();
   const from = event.target.closest("td");
   const [up, along] = move;
-  // The cells in the way, nearest first: of this row, or of this column.
+  // The cells in that direction, nearest first, in this row or column.
   const rows = [...event.currentTarget.rows].filter((row) => !row.hidden);
   const line = up ? rows.map((row) => row.cells[from.cellIndex]) : [...from.parentElement.cells];
   const at = line.indexOf(from);
@@ -403,7 +403,7 @@ function filter() {
       shown += wanted;
       total += 1;
     }
-    // An empty map stays where nothing was measured or asked for.
+    // Without a filter an empty map stays visible.
     section.hidden = !some && Boolean(pack || part || !all);
     enter(section, section.querySelector("tr:not([hidden]) button:not([hidden])"));
   }
@@ -432,7 +432,7 @@ function start() {
   const form = document.querySelector("form[role=search]");
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  // The fields are empty only after the event.
+  // The fields are cleared only after the event.
   form.addEventListener("reset", () => setTimeout(filter));
   for (const word of ["wrong-text", "crash", "memory", "security", "feature"]) {
     if (cells.some((cell) => severities(cell).has(word))) byId("severity").append(element("option", {}, word));
@@ -448,7 +448,7 @@ function start() {
   if (data.audit && data.audit.model) openModel();
 }
 
-// The page of one model's audit begins with that model.
+// The page of a model's audit opens with that model, the worst verdict first.
 const modelFamilies = () => [...(data.audit.verdicts || [])]
   .sort((one, other) => (other.wrong_here || 0) - (one.wrong_here || 0))
   .map((one) => [one.distribution, one.family]);

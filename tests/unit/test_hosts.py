@@ -44,9 +44,9 @@ def server(fake):
         ("disabled", "1 defect of this environment to repair: mlx-patches enable --host", True),
         ("applied", "nothing to do; active patches: 1", False),
         ("pending", "nothing to do; active patches: 1", False),
-        ("not-affected", "nothing known is wrong with it here", False),
-        ("drifted", "no activation mends fix: see their reasons", True),
-        ("conflict", "no activation mends fix: see their reasons", True),
+        ("not-affected", "no known defect here", False),
+        ("drifted", "enabling does not repair fix: see their reasons", True),
+        ("conflict", "enabling does not repair fix: see their reasons", True),
     ],
 )
 def test_the_advice_is_one_line(server, status, said, finding):
@@ -64,7 +64,7 @@ def test_enabling_is_advised_for_what_it_mends_alone(server):
     assert (found.open, found.blocked, found.repaired) == (("a", "b"), ("b", "c"), ("d",))
     assert found.advice == (
         "their-server 1.2: 2 defects of this environment to repair: mlx-patches enable --host"
-        " their-server; no activation mends b, c: see their reasons"
+        " their-server; enabling does not repair b, c: see their reasons"
     )
     assert found.as_dict()["blocked"] == ["b", "c"]
 
@@ -76,7 +76,8 @@ def test_enabling_is_advised_for_what_it_mends_alone(server):
         ("their_server", "nothing to do; active patches: 1", "pending"),
         (
             "other",
-            "1 defect of this environment to repair: mlx-patches enable, which is for other alone",
+            "1 defect of this environment to repair: mlx-patches enable (now it is enabled for"
+            " other alone)",
             "disabled",
         ),
     ],

@@ -378,7 +378,7 @@ def test_evidence_is_measured_with_every_patch(two_families, released, monkeypat
 def test_evidence_is_of_all_that_the_lab_sees(arguments, tmp_path):
     done = command("--evidence", str(tmp_path / "cells.json"), *arguments)
     assert done.exit_code == 2
-    assert "--evidence is of every scenario" in done.output
+    assert "--evidence needs every scenario" in done.output
 
 
 def refused(*arguments):

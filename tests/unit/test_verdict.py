@@ -326,7 +326,7 @@ def mlx_lm(site):
 def test_an_environment_without_mlx_is_not_audited(site):
     report = mlx_patches.audit()
     assert report.exit_code() == 2
-    assert screen.verdict(report).startswith("Nothing could be audited: no MLX package")
+    assert screen.verdict(report).startswith("Nothing could be audited: no known MLX package")
     assert len(screen.lines(report)) <= 20
 
 
@@ -338,7 +338,7 @@ def test_an_environment_without_mlx_is_not_audited(site):
             lambda root: (root / "mlx_lm-0.32.2.dist-info" / "METADATA").write_text(
                 "Metadata-Version: 2.1\nName: mlx-lm\nVersion: banana\n"
             ),
-            "no version but 'banana'",
+            "no valid version: 'banana'",
         ),
         (lambda root: (root / "mlx_lm/models/cache.py").unlink(), "models.cache is missing"),
         (lambda root: (root / "mlx_lm/generate.py").unlink(), "generate.py is missing"),
@@ -359,7 +359,7 @@ def test_another_distribution_may_bring_a_package_of_the_same_name(mlx_lm, monke
     """Rapid-MLX brings a ``vllm_mlx`` of its own."""
     monkeypatch.setattr(distributions, "_packages", {})
     info = mlx_lm.install("rapid-mlx", "0.16.10", files={"vllm_mlx/__init__.py": ""})
-    assert any("vllm_mlx is there" in reason for reason in mlx_patches.audit().unaudited)
+    assert any("vllm_mlx exists" in reason for reason in mlx_patches.audit().unaudited)
     (info / "top_level.txt").write_text("vllm_mlx\n")
     report = mlx_patches.audit()
     assert (report.unaudited, report.exit_code()) == ((), 0)

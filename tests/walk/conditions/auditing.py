@@ -17,7 +17,7 @@ from ..condition import (
 )
 from ..things import LLAMA
 
-NOTHING = "Nothing could be audited: no MLX package that we know is installed in"
+NOTHING = "Nothing could be audited: no known MLX package is installed in"
 DEFECTS = r"\d+ known defects of the installed releases are not repaired here"
 LONG = "x" * 5000
 FIX = r"Fix: +mlx-patches enable +Undo: mlx-patches disable"
@@ -126,7 +126,7 @@ CONDITIONS = [
         "audit",
         "--fail-on",
         "crashes",
-        error="'--fail-on': 'crashes' is none of wrong-text, crash, .*any",
+        error="'--fail-on': 'crashes' is not one of wrong-text, crash, .*any",
     ),
     refused(
         "to fail on nothing is refused",

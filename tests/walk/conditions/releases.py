@@ -45,7 +45,7 @@ CONDITIONS = [
             half(
                 "whose version is none",
                 release(LM, "0.32.2", METADATA="Name: mlx-lm\nVersion: soon\n"),
-                "gives no version but 'soon'",
+                "has no valid version: 'soon'",
                 AGAIN,
             ),
             half(
