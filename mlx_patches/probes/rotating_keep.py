@@ -1,4 +1,4 @@
-"""Batches rows that keep their first tokens, and lets each outgrow its window."""
+"""Merges rows that keep their first tokens, and decodes past each row's window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEPS = 2 * WINDOW
 
 
 def probe(target: Target) -> Result:
-    """Red where a row sees other tokens than alone."""
+    """Red where a row attends to other tokens than alone."""
     import mlx.core as mx
 
     caches = importlib.import_module(target.module)
@@ -40,7 +40,7 @@ def probe(target: Target) -> Result:
 
 
 def row_of(caches: Any, length: int, one_piece: bool) -> Any:
-    """A row after tokens 1, 2, ..., fed in one piece or one by one."""
+    """Make a row that was fed tokens 1, 2, ... in one piece or one by one."""
     import mlx.core as mx
 
     row = caches.RotatingKVCache(max_size=WINDOW, keep=KEEP)
