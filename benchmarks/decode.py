@@ -47,7 +47,7 @@ def paired_ratios(model: tiny.TinyModel, batch: int, steps: int, rounds: int) ->
 
 
 def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool) -> float:
-    """One ratio. All patches that the release needs are on, even if the model does not need them."""
+    """One ratio, with all patches that the release needs, even if the model does not need them."""
     seconds = {}
     for patched in (patched_first, not patched_first):
         if patched:
