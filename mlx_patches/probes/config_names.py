@@ -58,7 +58,7 @@ def probe(target: Target) -> Result:
         given = layers_of(module, renamed)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         return Result(True, f"the config is not loaded: {type(error).__name__}: {error}")
-    detail = "both build the same layers" if given == wanted else f"{given} in place of {wanted}"
+    detail = "both build the same layers" if given == wanted else f"{given}, not {wanted}"
     return Result(given != wanted, detail)
 
 
