@@ -1,7 +1,7 @@
 """The sessions of `make test`, `make test-all` and `make demo`. `nox -l` lists them.
 
-Tags: `quick` is what `make test` runs; `rest` is what `make test-all` runs as well; `single` leaves
-a core idle for most of its time, and runs beside the others.
+Tags: `make test` runs the sessions tagged `quick`, and `make test-all` also those tagged `rest`. A
+session tagged `single` leaves a core idle most of the time, and runs beside the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
 nox.options.tags = ["quick"]
 nox.options.error_on_missing_interpreters = False
-# Environments are made from what is on this machine.
+# Use only the Python versions on this machine.
 os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
 
 SETS = release_sets.load() | release_sets.hosts()
@@ -41,39 +41,39 @@ TESTED = [
     "mlx-vlm 0.7.10",
     "vllm-mlx 0.4.1",
 ]
-# Of these `make test` runs what is not marked slow, and `make test-all` what is.
+# `make test` runs these sets' tests that are not marked slow, `make test-all` the slow ones.
 QUICK = ["mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10"]
-# Enables the patches in the environment: not while other tests run there.
+# These tests enable the patches in the environment, so no other tests may run there meanwhile.
 COMMANDS = "tests/releases/test_cli.py"
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
-# What a newcomer tries, in an environment without MLX as well.
+# The first steps of a new user, also in an environment without MLX.
 WALK = "tests/walk"
 WALKED = dict.fromkeys(COMMANDS_IN[1:], "rest")
 DEMO = "mlx-vlm 0.4.3"
 DEMO_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
 RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
-# Where words are checked.
+# Where codespell checks the spelling.
 WORDS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "mlx_patches",
     "tools", "tests", "benchmarks")  # fmt: skip
 PYTHONS = ["3.11", "3.12", "3.13"]
-# By name, and in a job of the workflow: few machines have it yet.
+# Not tagged, as few machines have it yet: run by name, and in a job of the workflow.
 NEWEST = "3.14"
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 CASES = tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())
-# Hosts whose environments are made for the tests above.
+# Hosts whose sets the sessions above use anyway, and the tag of their session.
 HOST_SAMPLE = {"mlx-lm 0.31.3": "quick", "vllm-mlx 0.4.1": "rest"}
 
 
 def tagged(names: Iterable[str], tags: Mapping[str, str], *more: str) -> list[Any]:
-    """Parameters of a session, each with its tag and more; without one only by name."""
+    """A session's parameters with their tags; one without a tag runs only by name."""
     return [nox.param(one, id=one, tags=[tags[one], *more] if one in tags else []) for one in names]
 
 
 @nox.session(python=False, tags=["quick", "single"])
 def lint(session: nox.Session) -> None:
-    """Ruff: rules and format. codespell: the words."""
+    """Ruff's rules and format, and codespell."""
     session.run(sys.executable, "-m", "ruff", "check")
     session.run(sys.executable, "-m", "ruff", "format", "--check")
     session.run(sys.executable, "-m", "codespell_lib", *WORDS)
@@ -81,7 +81,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(python=False, tags=["quick", "single"])
 def types(session: nox.Session) -> None:
-    """mypy, strict, on the package."""
+    """mypy in strict mode."""
     session.run(sys.executable, "-m", "mypy")
 
 
@@ -90,15 +90,15 @@ def types(session: nox.Session) -> None:
     "python", tagged([*PYTHONS, NEWEST], dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"})
 )
 def unit(session: nox.Session, python: str) -> None:
-    """The pure part: no MLX. On this Python also what a newcomer tries in such an environment."""
+    """Tests without MLX. On this Python also the first steps of a new user without MLX."""
     interpreter = find_python(python)
     if interpreter is None:
-        message = f"Python {python} is not on this machine; its run of the pure part is missing"
+        message = f"Python {python} is not on this machine: its tests without MLX cannot run"
         session.error(message) if os.environ.get("CI") else session.skip(message)
     environment = ROOT / ".nox" / f"pure-{python}"
     uv(session, "venv", "--quiet", "--allow-existing", "--python", interpreter, str(environment))
     uv(session, *into(environment), "-e", ".", "--group", "test")
-    # The rest of these: below.
+    # unit_slow runs the slow ones.
     selected = ["-m", "not slow"] if python == HERE else []
     tests = ["tests/unit", WALK] if python == HERE else ["tests/unit"]
     python = str(environment / "bin" / "python")
@@ -107,7 +107,7 @@ def unit(session: nox.Session, python: str) -> None:
 
 @nox.session(python=False, tags=["rest"])
 def unit_slow(session: nox.Session) -> None:
-    """What `unit` leaves out on this Python."""
+    """The tests that `unit` leaves out on this Python."""
     python = str(ROOT / ".nox" / f"pure-{HERE}" / "bin" / "python")
     session.run(python, "-m", "pytest", "-q", "-n", "2", "-m", "slow", "tests/unit", WALK)
 
@@ -124,9 +124,9 @@ def browser(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged(QUICK, dict.fromkeys(QUICK, "quick")))
 def quick(session: nox.Session, name: str) -> None:
-    """Probes, mutants and conformance against a real release: what is not marked slow.
+    """Probes, mutants and conformance against a real release: the tests not marked slow.
 
-    A set of mlx-vlm tests mlx-vlm's targets alone: mlx-lm has sets of its own.
+    A set of mlx-vlm tests only mlx-vlm's targets: mlx-lm has its own sets.
     """
     test_release(session, name, "-m", "not slow", only=SETS[name].distribution)
 
@@ -134,7 +134,7 @@ def quick(session: nox.Session, name: str) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged(TESTED, dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
-    """The same; of a release that `quick` tests what is marked slow, and all of another."""
+    """The same tests: the slow ones of a release that `quick` tests, all of any other."""
     test_release(session, name, *(["-m", "slow"] if name in QUICK else []))
     if name in COMMANDS_IN:
         python = release_environment(session, name)
@@ -142,12 +142,17 @@ def release(session: nox.Session, name: str) -> None:
 
 
 def test_release(session: nox.Session, name: str, *selected: str, only: str = "") -> None:
-    """Run the tests of one release set in its environment, or of one distribution there."""
+    """Run the tests of one release set in its environment.
+
+    Args:
+        selected: more arguments of pytest.
+        only: test this distribution's targets only.
+    """
     env = {"MLX_PATCHES_TEST_ONLY": only} if only else {}
     python = release_environment(session, name)
     pytest = (python, "-m", "pytest", "-q", *selected, *session.posargs)
     if SETS[name].distribution in HOSTS:
-        # The packages below the host have sets of their own.
+        # mlx-lm and mlx-vlm have their own sets, so test only the host's patches.
         ids = patches_of(SETS[name].distribution)
         own = " or ".join([*ids, *(id_.replace("-", "_") for id_ in ids)])
         session.run(*pytest, "-k", own, "tests/releases", f"--ignore={COMMANDS}")
@@ -170,7 +175,7 @@ def patches_of(distribution: str) -> list[str]:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged([*COMMANDS_IN[1:], "vllm-mlx 0.6.0"], WALKED))
 def walk(session: nox.Session, name: str) -> None:
-    """What a newcomer tries: each command, right and wrong input, in an environment with MLX."""
+    """The first steps of a new user: each command with right and wrong input, beside MLX."""
     python = release_environment(session, name)
     session.run(python, "-m", "pytest", "-q", "-n", "2", *session.posargs, WALK)
 
@@ -178,14 +183,14 @@ def walk(session: nox.Session, name: str) -> None:
 @nox.session(venv_backend="none", tags=["rest", "single"])
 @nox.parametrize("name", tagged(AUDITED, {}))
 def agreement(session: nox.Session, name: str) -> None:
-    """The audit of every model family says what the evidence says."""
+    """Check that the audit of every model family agrees with the evidence."""
     session.run(release_environment(session, name), "tools/audit_agreement.py")
 
 
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged(CASES, HOST_SAMPLE, "single"))
 def hosts(session: nox.Session, name: str) -> None:
-    """Real servers, a tiny model, requests alone and together: without and with the patches."""
+    """Real servers with a tiny model and requests alone and together, without and with patches."""
     python = release_environment(session, name)
     env = {"MLX_PATCHES_HOST_SET": name}
     selected = session.posargs or ["-m", "not slow"]
@@ -195,20 +200,20 @@ def hosts(session: nox.Session, name: str) -> None:
 @nox.session(python=False)
 @nox.parametrize("name", [f"{name} {one}" for name in RECIPES for one in RECIPES[name]["releases"]])
 def downstream(session: nox.Session, name: str) -> None:
-    """Another project's own tests, as released: without and with the patches."""
+    """Another project's own tests, as released, without and with the patches."""
     session.run(sys.executable, "tools/downstream/run.py", name, *session.posargs)
 
 
 @nox.session(python=False)
 def installs(session: nox.Session) -> None:
-    """The wheel in fresh environments: beside a host, and by uv tool, uvx and pipx."""
+    """Install the wheel in fresh environments: beside a host, and with uv tool, uvx and pipx."""
     python, env = sys.executable, {"MLX_PATCHES_INSTALLS": "1"}
     session.run(python, "-m", "pytest", "-q", *session.posargs, "tests/installs", env=env)
 
 
 @nox.session(venv_backend="none")
 def demo(session: nox.Session) -> None:
-    """A tiny Gemma 4 in a batch, without and with the patches; the audit before and after."""
+    """Batch a tiny Gemma 4 without and with the patches, and audit it before and after."""
     python = release_environment(session, DEMO)
     command = str(Path(python).with_name("mlx-patches"))
     verdict = ("audit", "--model", DEMO_MODEL, "--quiet")
@@ -233,17 +238,17 @@ def release_environment(session: nox.Session, name: str) -> str:
 
 
 def uv(session: nox.Session, *arguments: str) -> None:
-    """Run uv, which stands beside nox in the development environment."""
+    """Run uv, which is installed beside nox in the development environment."""
     session.run(sys.executable, "-m", "uv", *arguments)
 
 
 def into(environment: Path) -> list[str]:
-    """The start of an install into an environment."""
+    """The first arguments of uv for an install into an environment."""
     return ["pip", "install", "--quiet", "--python", str(environment / "bin" / "python")]
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter of this version: this one, uv's find, or pyenv's."""
+    """The path of an interpreter of this version: this one, pyenv's, or one on the path."""
     if version == HERE:
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"

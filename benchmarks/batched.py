@@ -1,14 +1,14 @@
-"""What a correct batch gains for repaired families: prompts of unequal length, in one call.
+"""Speed of repaired families in one batch of unequal prompts over one request at a time.
 
     python -m benchmarks.batched [--patch recurrent-padding] [--family mamba2 ...] [--rounds 7]
         [--shape tiny|1b] [--lengths 64 --lengths 8 ...]
 
-The families that the release needs the patch for, with every patch in effect: a batch of eight
-unequal prompts against the same prompts one request at a time, and their first steps likewise.
-Each round times both, in alternating order; the medians of the rounds' ratios are printed. A tiny
-model shows what calls and kernels cost, not what large matrices do: ``--shape 1b`` has about a
-billion parameters where the family takes the sizes. Needs an environment with mlx-patches and
-mlx-lm or mlx-vlm.
+Measures the families that need the patch in the installed release, with every patch in effect.
+Each round times a batch of eight unequal prompts and its first steps, and the same prompts one
+request at a time, in alternating order. It prints the medians of the rounds' ratios. A tiny model
+shows the cost of calls and kernels, not of large matrices: ``--shape 1b`` has about a billion
+parameters if the family accepts the sizes. Needs an environment with mlx-patches and mlx-lm or
+mlx-vlm.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--patch", choices=PATCHES, default=PATCHES[0])
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--family", action="append", help="may be repeated; all unless given")
+    parser.add_argument("--family", action="append", help="may be repeated; default: all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--lengths", type=int, action="append", help="of a prompt; repeated")
+    parser.add_argument(
+        "--lengths", type=int, action="append", help="tokens of a prompt; may be repeated"
+    )
     options = parser.parse_args()
     lengths = options.lengths or LENGTHS
     print(f"{versions()}, {device()}, commit {commit()}, {options.patch}, shape {options.shape}:")
@@ -59,7 +61,7 @@ def main() -> None:
         try:
             model = built(family, SHAPES[options.shape])
             cells = gains(model, lengths, options.steps, options.rounds)
-        except Exception as reason:  # of one family; the others are measured
+        except Exception as reason:  # one family's failure does not stop the others
             print(f"| {family} | {type(reason).__name__}: {reason} | | |", flush=True)
         else:
             prefill, decode, step = cells
@@ -67,7 +69,7 @@ def main() -> None:
 
 
 def families(patch_id: str) -> list[Family]:
-    """Those that the installed releases need the patch for."""
+    """The families that need the patch in the installed releases."""
     gate, patch = Gate(CompatMatrix.builtin()), catalogue.builtin().get(patch_id)
     found = [
         Family(target.distribution, target.module.split(".")[2])
@@ -82,7 +84,7 @@ def families(patch_id: str) -> list[Family]:
 def gains(
     model: LabModel, lengths: Sequence[int], steps: int, rounds: int
 ) -> tuple[float, float, float]:
-    """How much faster a batch is in prefill and decode, and the seconds of one of its steps."""
+    """The speed-up of a batch in prefill and in decode, and the seconds of one batched step."""
     manager = Manager(Gate(CompatMatrix.builtin()))
     for patch in catalogue.builtin():
         manager.apply(patch)
@@ -117,7 +119,7 @@ def run_apart(model: LabModel, prompts: Sequence[Sequence[int]], steps: int) -> 
 
 
 def run(model: LabModel, table: Sequence[Sequence[int]], cache: list[Any], steps: int) -> Seconds:
-    """Seconds for prompts of one length and for the steps behind them; each is waited for."""
+    """Seconds for prompts of one length and for the steps after them; each call is evaluated."""
     engine.forget(model)
 
     def timed(call: Callable[[], Any]) -> float:

@@ -1,13 +1,13 @@
-"""Python frames and microseconds of one call at each attribute that several patches change.
+"""Python frames and microseconds of one call of each attribute that several patches change.
 
     python benchmarks/calls.py [--all] [--rounds 7] [--json FILE] [--before FILE]
 
 Every attribute is called without patches and with every patch that the release needs. ``frames``
-is how many functions of mlx_patches stand between the caller and the release's own function,
-``run`` how many run in the whole call, in what the release's function calls too. ``us`` is the
-best round's median. ``--before`` prints the figures of another run beside these: to compare with
-another commit, run this file in a checkout of it (``PYTHONPATH=CHECKOUT``) with ``--json``. Run it
-in an environment with a release and mlx-patches.
+counts the frames of mlx_patches between the caller and the release's own function. ``run`` counts
+all calls of mlx_patches functions within the call, nested ones included. ``us`` is the best
+round's median. ``--before`` prints the figures of another run beside these: to compare with
+another commit, run this file on its checkout (``PYTHONPATH=CHECKOUT``) with ``--json``. Run it in
+an environment with a release and mlx-patches.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import mlx_patches
 
 PACKAGE = Path(mlx_patches.__file__).parent
-# Parts of the package that do not run in a host's calls.
+# Parts of the package that never run in a host.
 TOOLS = tuple(f"{PACKAGE / part}/" for part in ("lab", "probes"))
-# Calls a round; each on a new cache, for many calls change theirs.
+# Calls a round; each gets a new cache, because many calls change it.
 CALLS = 60
 HEADS, TOKENS, WIDTH = 2, 4, 64
 PROMPT = [1, 2, 3, 4]
@@ -37,7 +37,7 @@ Call = Callable[[], Any]
 
 
 class Figures(NamedTuple):
-    """What one call costs; ``frames`` is None where the release's function did not run."""
+    """The cost of one call; ``frames`` is None where the release's function did not run."""
 
     us: float
     frames: int | None = 0
@@ -63,7 +63,7 @@ class Site:
         return owner, vars(owner).get(attribute)
 
     def as_dict(self) -> dict[str, Any]:
-        """The site as it stands in the JSON file."""
+        """The site's row in the JSON file."""
         figures = {"unpatched": self.unpatched, "now": self.now}
         row = {name: one._asdict() for name, one in figures.items() if one}
         return {"site": self.path, "patches": self.patches, "problem": self.problem, **row}
@@ -71,10 +71,14 @@ class Site:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--all", action="store_true", help="print what one patch changes, too")
+    parser.add_argument(
+        "--all", action="store_true", help="also print attributes that one patch changes"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures")
-    parser.add_argument("--before", metavar="FILE", type=Path, help="print another run's beside")
+    parser.add_argument(
+        "--before", metavar="FILE", type=Path, help="print another run's figures, too"
+    )
     options = parser.parse_args()
     sites = measure(options.rounds)
     rows = {site.path: site.as_dict() for site in sites}
@@ -85,7 +89,7 @@ def main() -> None:
 
 
 def measure(rounds: int) -> list[Site]:
-    """The figures of every attribute that is changed in this release."""
+    """Measure every attribute that the patches change in this release."""
     ids = {outcome.patch for outcome in mlx_patches.audit().outcomes}
     sites = [site for site in find_sites(ids) if callable_here(site)]
     originals = {site.path: codes(site.live()[1]) for site in sites}
@@ -103,7 +107,7 @@ def measure(rounds: int) -> list[Site]:
 
 
 def find_sites(ids: set[str]) -> list[Site]:
-    """Every attribute that the release's version alone makes a patch change, by name."""
+    """Every attribute that a patch changes in this release, sorted by path."""
     mlx_patches.apply(patches=ids)
     changed = changed_attributes()
     mlx_patches.restore()
@@ -111,7 +115,7 @@ def find_sites(ids: set[str]) -> list[Site]:
 
 
 def changed_attributes() -> dict[str, list[str]]:
-    """The patches of each attribute, those too that wait for its module."""
+    """Attribute path to the patches that change it, or will once its module is imported."""
     changed: dict[str, list[str]] = {}
     for outcome in mlx_patches.status():
         if str(outcome.status) in ("pending", "applied", "late"):
@@ -120,7 +124,10 @@ def changed_attributes() -> dict[str, list[str]]:
 
 
 def callable_here(site: Site) -> bool:
-    """Whether the release has the attribute. Its module is imported: a model's only if it must."""
+    """Whether the release has the attribute. Imports its module.
+
+    Returns False for a model's call that only one patch changes, without importing the model.
+    """
     module, _, name = site.path.partition(":")
     if ".models." in module and name.endswith("__call__") and len(site.patches) < 2:
         return False
@@ -132,7 +139,7 @@ def callable_here(site: Site) -> bool:
 
 
 def best(site: Site, field: str, own: set[CodeType]) -> None:
-    """Measure one round, and keep it where it is faster than those before."""
+    """Measure one round, and keep it if it is faster than those before."""
     found: Figures | None = getattr(site, field)
     try:
         prepare = preparation(site)
@@ -149,7 +156,7 @@ def best(site: Site, field: str, own: set[CodeType]) -> None:
 
 
 def times(prepare: Callable[[], Call]) -> Iterator[float]:
-    """Microseconds of some calls."""
+    """Microseconds of ``CALLS`` calls."""
     for _ in range(CALLS):
         call = prepare()
         start = time.perf_counter_ns()
@@ -161,14 +168,14 @@ def times(prepare: Callable[[], Call]) -> Iterator[float]:
 
 
 def codes(attribute: Any) -> set[CodeType]:
-    """The code of the release's own functions behind an attribute."""
+    """The code objects of the release's own functions behind an attribute."""
     functions = [getattr(attribute, name, None) for name in ("fget", "__func__")]
     below = [inspect.unwrap(f) for f in (attribute, *functions) if callable(f)]
     return {f.__code__ for f in below if hasattr(f, "__code__")}
 
 
 def count_frames(call: Call, own: set[CodeType]) -> tuple[int | None, int]:
-    """Our frames above the release's function as it is first entered; and all of ours."""
+    """mlx_patches frames above the first call of the release's function, and its calls in all."""
     above: int | None = None
     run = 0
 
@@ -192,7 +199,7 @@ def count_frames(call: Call, own: set[CodeType]) -> tuple[int | None, int]:
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a frame runs code of a patch, or of what puts patches in."""
+    """Whether a frame runs code of mlx_patches, its lab and probes excepted."""
     file = frame.f_code.co_filename
     return file.startswith(f"{PACKAGE}/") and not file.startswith(TOOLS)
 
@@ -201,11 +208,11 @@ def is_ours(frame: FrameType) -> bool:
 
 
 class NotCalledError(Exception):
-    """There is no simple call of this attribute; the message says why."""
+    """This file cannot call the attribute; the message says why."""
 
 
 def preparation(site: Site) -> Callable[[], Call]:
-    """What makes a call ready; all that is not the call itself happens before it is timed."""
+    """Return a function that prepares a call, so that only the call itself is timed."""
     owner, attribute = site.live()
     name = site.path.rpartition(":")[2].rpartition(".")[2]
     if not isinstance(owner, type):
@@ -244,7 +251,7 @@ CACHES: dict[str, Callable[[type], Any]] = {
     "BatchQuantizedKVCache": lambda cls: cls([0, 1], WIDTH, 4),
     "BatchTurboQuantKVCache": lambda cls: cls([0, 1], 4),
 }
-# Whose rows each batch's class is merged from.
+# Batch class to the solo class of its rows.
 ROWS_OF = {
     "BatchKVCache": "KVCache",
     "BatchRotatingKVCache": "RotatingKVCache",
@@ -254,7 +261,7 @@ ROWS_OF = {
 
 
 def filled(cls: type) -> Any:
-    """A cache with a few tokens: of two rows, or of one where it holds no more."""
+    """Make a cache with a few tokens: of two rows if it is a batch cache, else of one."""
     import mlx.core as mx
 
     cache = CACHES[cls.__name__](cls)
@@ -277,7 +284,7 @@ def rows_in(cache: Any) -> int:
 
 
 def read(cache: Any, name: str) -> Call:
-    """Read an attribute; where it is a method without arguments, call it."""
+    """Read an attribute, or call it if it is a method; the call passes no arguments."""
     found = inspect.getattr_static(type(cache), name, None)
     if inspect.isfunction(found):
         return getattr(cache, name)
@@ -285,7 +292,7 @@ def read(cache: Any, name: str) -> Call:
 
 
 def update(cache: Any, name: str = "update_and_fetch", tokens: int = 1) -> Call:
-    """A decode step's keys and values enter, or a prompt's."""
+    """Feed the keys and values of ``tokens`` tokens."""
     keys, values = keys_and_values(rows_in(cache), tokens)
     method = getattr(cache, name)
     return lambda: method(keys, values)
@@ -306,7 +313,7 @@ def add_rows(cache: Any) -> Call:
 
 
 def end_prompt(cache: Any) -> Call:
-    """Roll the right padding of a prompt to the left."""
+    """Finalize a prompt with right padding."""
     if rows_in(cache) == 2 and hasattr(cache, "prepare"):
         cache.prepare(lengths=[TOKENS, TOKENS - 1], right_padding=[0, 1])
         if hasattr(cache, "update_and_fetch"):
@@ -340,7 +347,7 @@ def merge_rows(cls: type) -> Call:
 
 
 def prompt_cache(cls: type) -> Call:
-    """Look a prompt up whose beginning is known."""
+    """Look up a prompt whose beginning is cached."""
     kept = cls()
     cache = importlib.import_module("mlx_lm.models.cache").KVCache
     kept.insert_cache("model", PROMPT, [filled(cache)])
@@ -348,7 +355,7 @@ def prompt_cache(cls: type) -> Call:
 
 
 def function(module: Any, name: str) -> Callable[[], Call]:
-    """A call of a module's function."""
+    """Prepare a call of a module's function."""
     import mlx.core as mx
 
     if name == "create_attention_mask":
@@ -367,14 +374,14 @@ def function(module: Any, name: str) -> Callable[[], Call]:
         models = [model] * (2 if name.startswith("speculative") else 1)
         prompt = mx.array(PROMPT)
         return lambda: lambda: next(getattr(module, name)(prompt, *models, max_tokens=1))
-    raise NotCalledError("a function of its own")
+    raise NotCalledError("this file has no arguments for this function")
 
 
 def model_call(cls: type) -> Callable[[], Call]:
     """A decode step of a batch of two unequal rows."""
     package, _, family = cls.__module__.partition(".models.")
     if cls.__name__ not in ("Model", "LanguageModel"):
-        raise NotCalledError("a part of a model")
+        raise NotCalledError("only whole models are called")
     model = lab_model(package.replace("_", "-"), family.partition(".")[0])
 
     def step() -> Call:
@@ -391,7 +398,7 @@ _models: dict[tuple[str, str], Any] = {}
 
 
 def lab_model(distribution: str, family: str) -> Any:
-    """A tiny model, built once."""
+    """Build a tiny model with the lab, once."""
     if (distribution, family) not in _models:
         lab = importlib.import_module("mlx_patches.lab")
         build = importlib.import_module("mlx_patches.lab.build").build
@@ -406,7 +413,7 @@ def lab_model(distribution: str, family: str) -> Any:
 
 
 def print_table(rows: dict[str, Any], before: dict[str, Any], every: bool) -> None:
-    """Print the sites, those that several patches change or with ``every`` all of them."""
+    """Print the sites that several patches change, or with ``every`` all sites."""
     heads = ("frames", "run", "us")
     earlier = [f"{head} before" for head in heads] if before else []
     print("  ".join(f"{head:>{max(7, len(head))}}" for head in ("us bare", *earlier, *heads)))
@@ -429,7 +436,7 @@ def print_table(rows: dict[str, Any], before: dict[str, Any], every: bool) -> No
 
 
 def cell(row: dict[str, Any], state: str, head: str, width: int) -> str:
-    """A figure, as wide as its column; a dash where there is none."""
+    """A figure padded to its column's width; a dash where there is none."""
     figure = row.get(state, {}).get(head)
     text = "-" if figure is None else f"{figure:.1f}" if head == "us" else str(figure)
     return f"{text:>{max(7, width)}}"

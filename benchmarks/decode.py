@@ -1,10 +1,10 @@
-"""Patched over unpatched decode speed, as paired ratios in one run.
+"""Patched over unpatched decode speed: the ratio of paired runs.
 
     python benchmarks/decode.py [--rounds 31] [--batch 8]
 
-Each round times the same steps without and with the patches, in alternating order, and the
-median of the rounds' ratios is printed. The tiny model is the worst case: almost all of a step
-is Python. Run it in an environment with a release and mlx-patches.
+Each round times the same steps without and with the patches, in alternating order. It prints the
+median of the rounds' ratios. A tiny model is the worst case: almost all of its step is Python.
+Run it in an environment with a release and mlx-patches.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def main() -> None:
 
 
 def paired_ratios(model: tiny.TinyModel, batch: int, steps: int, rounds: int) -> list[float]:
-    """Patched over unpatched steps per second, a ratio a round."""
+    """Patched over unpatched steps per second, one ratio for each round."""
     decode(model, batch, steps)
     return [one_round(model, batch, steps, patched_first=n % 2 == 0) for n in range(rounds)]
 
 
 def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool) -> float:
-    """One pair. Every patch that the release needs is on, whatever the model's row names."""
+    """One ratio, with all patches that the release needs, even if the model does not need them."""
     seconds = {}
     for patched in (patched_first, not patched_first):
         if patched:
@@ -58,7 +58,7 @@ def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool
 
 
 def decode(model: tiny.TinyModel, batch: int, steps: int) -> float:
-    """Seconds for a number of decode steps of a batch, past the window."""
+    """Seconds for ``steps`` decode steps of a batch."""
     import mlx.core as mx
 
     cache = model.batch_cache([0] * batch)

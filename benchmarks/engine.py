@@ -1,16 +1,16 @@
-"""What the patches cost in the releases' own engines: prefill, decode, a row that joins, memory.
+"""The patches' cost in the releases' own engines: prefill, decode, a joining row, memory.
 
     python benchmarks/engine.py [--shape tiny|1b] [--family llama --family qwen3_vl]
         [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 15] [--steps 64]
         [--clock wall|cpu|thread]
 
-Requests go through the release's own ``BatchGenerator``, which computes a step while the last
-one's tokens are read: a read that a patch adds is seen. A round runs the same requests without
-patches and with every patch that the release needs, five times each after one that warms up;
-which of them first alternates. The median of the rounds' ratios is printed with a bootstrap
-interval of 95 %. Weights are random. On a machine that others use, ``--clock cpu`` counts the CPU
-time of the process in place of wall time, and ``--clock thread`` that of the thread that drives
-the engine: what the patches add is there, and the kernels are not.
+Requests go through the release's own ``BatchGenerator``. It computes a step while the tokens of
+the step before are read, so a device read that a patch adds shows in the times. A round runs the
+same requests without patches and with every patch that the release needs, in alternating order:
+one warm-up run and five timed runs each. It prints the median of the rounds' ratios with a 95 %
+bootstrap interval. Weights are random. On a busy machine use ``--clock cpu``, the CPU time of the
+process, or ``--clock thread``, the CPU time of the thread that drives the engine: it includes
+what the patches add, and no kernels.
 Needs an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default device.
 """
 
@@ -54,7 +54,7 @@ FAMILIES = (
     "gpt_oss",
 )
 ROWS = (1, 8, 32)
-# How often each side of a round runs, after a run that warms it up.
+# Timed runs of each side of a round, after one warm-up run.
 RUNS = 5
 KINDS = ("equal", "unequal")
 CLOCKS: dict[str, Callable[[], float]] = {
@@ -62,7 +62,7 @@ CLOCKS: dict[str, Callable[[], float]] = {
     "cpu": time.process_time,
     "thread": time.thread_time,
 }
-# About 1.2 billion parameters; 64 wide heads, so that M-RoPE's sections have 32 entries.
+# About 1.2 billion parameters. Heads are 64 wide, because the M-RoPE sections add up to 32.
 BILLION = {
     "vocab_size": 32768,
     "hidden_size": 2048,
@@ -88,21 +88,21 @@ BILLION = {
 }
 
 
-# The lab gives llama windows, too; gpt_oss would have 3.5 billion.
+# The lab builds llama with sliding layers. gpt_oss would have 3.5 billion parameters.
 FULL = {"layer_types": None, "sliding_window": None}
 OWN: dict[str, dict[str, dict[str, Any]]] = {
     "tiny": {"llama": FULL},
     "1b": {
         "llama": FULL,
         "gpt_oss": {"intermediate_size": 2048},
-        "limite": {"num_key_value_heads": 2},  # as many as it stores value embeddings of
-        "ernie4_5_moe_vl": {"mrope_section": [12, 12, 8]},  # height and width alike
+        "limite": {"num_key_value_heads": 2},  # it stores value embeddings for two heads
+        "ernie4_5_moe_vl": {"mrope_section": [12, 12, 8]},  # height and width sections are equal
     },
 }
 
 
 class Shape(NamedTuple):
-    """Sizes of models, and of one family's, prompts' tokens, how many tokens each row says."""
+    """Sizes of all models, sizes by family, tokens of the longest prompt, decode steps."""
 
     sizes: dict[str, Any]
     own: dict[str, dict[str, Any]]
@@ -117,7 +117,7 @@ SHAPES = {
 
 
 class Run(NamedTuple):
-    """Seconds until every row's first token, of the steps, until a joining row's; peak bytes."""
+    """Seconds to all first tokens, for the steps, to a joining row's first token; peak bytes."""
 
     prefill: float
     decode: float
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def installed(name: str) -> list[Family]:
-    """The family in each distribution that has it: mlx-vlm's engine where there is one."""
+    """The family in mlx-vlm if that has it, else in mlx-lm; empty if neither does."""
     found = []
     for distribution in ("mlx-vlm", "mlx-lm"):
         folder = models_folder(distribution)
@@ -169,7 +169,7 @@ def installed(name: str) -> list[Family]:
 
 
 def built(family: Family, shape: Shape) -> LabModel:
-    """A model of random weights, of the shape's sizes where the family takes them."""
+    """Build a model with random weights, and the shape's sizes where the family accepts them."""
     model = build(family, sizes={**shape.sizes, **shape.own.get(family.name, {})})
     if shape.sizes:
         module = model.module
@@ -179,7 +179,7 @@ def built(family: Family, shape: Shape) -> LabModel:
 
 
 def made(family: Family, shape: Shape) -> LabModel:
-    """A model of random weights whose call gives its logits as they are."""
+    """The same model with a call that returns the logits in the model's own dtype."""
     model = built(family, shape)
 
     def call(tokens: Any, cache: Any, **kwargs: Any) -> Any:
@@ -190,12 +190,12 @@ def made(family: Family, shape: Shape) -> LabModel:
 
 
 def half(value: Any) -> Any:
-    """Weights in bf16; what is no float as it is."""
+    """Cast float weights to bf16; others stay as they are."""
     return value.astype(mx.bfloat16) if mx.issubdtype(value.dtype, mx.floating) else value
 
 
 def texts(rows: int, longest: int, equal: bool, vocabulary: int) -> list[list[int]]:
-    """Prompts: of one length, or from half of it on."""
+    """Draw prompts of length ``longest``, or of unequal lengths from half of it on."""
     lengths = [longest if equal else longest - row * longest // (2 * rows) for row in range(rows)]
     words = random.Random(0)
     return [[words.randrange(1, vocabulary - 20) for _ in range(length)] for length in lengths]
@@ -204,9 +204,9 @@ def texts(rows: int, longest: int, equal: bool, vocabulary: int) -> list[list[in
 def rounds(
     model: LabModel, prompts: Sequence[Sequence[int]], steps: int, count: int, clock: str
 ) -> list[tuple[Run | None, Run | None]]:
-    """Pairs of runs, unpatched and patched; which comes first alternates.
+    """Pairs of runs, unpatched and patched, measured in alternating order.
 
-    None in place of a run that the release refuses.
+    None stands for a run that raised.
     """
     pairs = []
     for number in range(count):
@@ -225,7 +225,7 @@ def rounds(
 
 @contextmanager
 def patches(wanted: bool) -> Any:
-    """Every patch that the release needs, or none."""
+    """Apply every patch that the release needs inside the block, or none."""
     manager = Manager(Gate(CompatMatrix.builtin()))
     if wanted:
         for patch in catalogue.builtin():
@@ -241,7 +241,7 @@ def timed(
 ) -> Run:
     """The medians of several runs.
 
-    The first run is not timed: in it Python adapts to the classes that the patches have changed.
+    The first run does not count: Python's inline caches adapt to the patched classes in it.
     """
     _, *runs = [run(model, prompts, steps, clock) for _ in range(1 + RUNS)]
     return Run(*map(statistics.median, zip(*runs, strict=True)))
@@ -250,13 +250,13 @@ def timed(
 def run(
     model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
 ) -> Run:
-    """One batch: its prompts, its steps, and one more row that joins it."""
+    """Run one batch: its prompts, its steps, and one more row that joins it."""
     gc.collect()
     engine.forget(model)
     mx.clear_cache()
     mx.reset_peak_memory()
     rows = len(prompts)
-    # mlx-vlm admits prompts only where there is room for as many as it prefills together.
+    # mlx-vlm admits prompts only if a whole prefill batch fits into the completion batch.
     speak = engine.speaker(
         model, 4 * steps, prefill_batch_size=rows, completion_batch_size=2 * rows
     )
@@ -277,14 +277,14 @@ def run(
 
 
 def line(family: Family, rows: int, kind: str, pairs: Sequence[Any], steps: int) -> str:
-    """A row of the table: ratios of speeds, patched over unpatched, and of peak memory."""
+    """A line of the table: ratios of speeds, patched over unpatched, and of peak memory."""
     cells = [str(family), str(rows), kind]
     if not pairs or any(patched is None for _, patched in pairs):
-        return " | ".join(["|", *cells, "the patched release refuses it |"])
+        return " | ".join(["|", *cells, "the patched release raises |"])
     both = [(plain, patched) for plain, patched in pairs if plain is not None]
     for part in ("prefill", "decode", "join"):
         ratios = [getattr(plain, part) / getattr(patched, part) for plain, patched in both]
-        cells.append(shown(ratios) if ratios else "unpatched fails")
+        cells.append(shown(ratios) if ratios else "unpatched raises")
     peaks = [patched.peak / plain.peak for plain, patched in both if plain.peak]
     cells.append(f"{statistics.median(peaks):.3f}" if peaks else "-")
     speed = statistics.median(rows * steps / patched.decode for _, patched in pairs)
@@ -292,20 +292,20 @@ def line(family: Family, rows: int, kind: str, pairs: Sequence[Any], steps: int)
 
 
 def shown(ratios: Sequence[float]) -> str:
-    """A median with its interval."""
+    """Format a median with its interval."""
     low, high = interval(ratios)
     return f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"
 
 
 def interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """Where the median lies with 95 % by the bootstrap: draws with replacement, a fixed seed."""
+    """The 95 % bootstrap interval of the median, with a fixed seed."""
     chance = random.Random(0)
     medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(draws))
     return medians[int(0.025 * draws)], medians[int(0.975 * draws) - 1]
 
 
 def heading(name: str, shape: Shape, count: int, clock: str) -> str:
-    """What was measured, with what and where, and the table's head."""
+    """A description of the measurement, and the table's header."""
     kind = "random bf16 weights of about 1.2B" if shape.sizes else "tiny random weights"
     said = (
         f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
@@ -318,7 +318,7 @@ def heading(name: str, shape: Shape, count: int, clock: str) -> str:
 
 
 def versions() -> str:
-    """The releases that are installed."""
+    """The installed releases."""
     found = []
     for name in ("mlx-lm", "mlx-vlm", "mlx"):
         try:
@@ -329,7 +329,7 @@ def versions() -> str:
 
 
 def device() -> str:
-    """The device that MLX computes on, and how busy the machine is."""
+    """MLX's default device, the number of CPU cores, and the machine's load."""
     load = f"{os.cpu_count()} CPU cores, load {os.getloadavg()[0]:.1f}"
     if mx.default_device() == mx.Device(mx.cpu):
         return f"{platform.system()} CPU ({load})"
@@ -338,7 +338,7 @@ def device() -> str:
 
 
 def commit() -> str:
-    """The commit of this checkout, marked where files differ from it."""
+    """The commit of this checkout; ``-dirty`` is added if files differ from it."""
     here = Path(__file__).parent
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     found = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)

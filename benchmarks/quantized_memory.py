@@ -1,10 +1,10 @@
-"""Memory of a batch's keys and values in few bits against the same in floats, patches applied.
+"""Memory of a batch's quantized keys and values against the same in floats, patches applied.
 
     python benchmarks/quantized_memory.py [--rows 8] [--heads 8] [--tokens 512] [--width 128]
 
-Counts the bytes of all arrays that a layer's cache holds after one prompt of rows of different
-lengths, room that is not used yet included, and prints a markdown table. Needs an environment
-with mlx-vlm from 0.5.0 on: mlx-lm has no quantized batch cache.
+Counts the bytes of all arrays in a layer's cache after one prompt of rows of unequal length,
+preallocated space included, and prints a markdown table. Needs an environment with mlx-vlm from
+0.5.0 on: mlx-lm has no quantized batch cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP = 64
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--heads", type=int, default=8, help="of keys and values")
+    parser.add_argument("--heads", type=int, default=8, help="heads of keys and values")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--width", type=int, default=128)
     options = parser.parse_args()
@@ -44,13 +44,15 @@ def main() -> None:
 
 
 def found() -> dict[str, Callable[[list[int]], Any]]:
-    """The release's quantized batch caches, by name; each is made of the rows' left padding."""
+    """Makers of the release's quantized batch caches by name; they take the rows' left padding."""
     try:
         caches = importlib.import_module("mlx_vlm.models.cache")
         affine = caches.BatchQuantizedKVCache
         turbo = importlib.import_module("mlx_vlm.turboquant").BatchTurboQuantKVCache
     except (ImportError, AttributeError):
-        raise SystemExit("no mlx-vlm with quantized batch caches is installed") from None
+        raise SystemExit(
+            "quantized_memory: install mlx-vlm 0.5.0 or later, which has quantized batch caches"
+        ) from None
     return {
         "8 bits": lambda padding: affine(padding, group_size=GROUP, bits=8),
         "4 bits": lambda padding: affine(padding, group_size=GROUP, bits=4),
@@ -60,7 +62,7 @@ def found() -> dict[str, Callable[[list[int]], Any]]:
 
 
 def held(make: Callable[[list[int]], Any], shape: tuple[int, ...], name: str) -> int:
-    """Bytes that a cache holds after a prompt of keys and values of this shape and type."""
+    """Bytes of a cache after a prompt of keys and values with this shape and dtype."""
     cache = make([row % 4 for row in range(shape[0])])
     fed = mx.random.normal(shape, key=mx.random.key(0)).astype(getattr(mx, name))
     cache.update_and_fetch(fed, fed)
@@ -70,7 +72,7 @@ def held(make: Callable[[list[int]], Any], shape: tuple[int, ...], name: str) ->
 
 
 def arrays(value: Any) -> Any:
-    """The arrays in what a cache holds, each once."""
+    """Yield the arrays in a nested value."""
     if isinstance(value, mx.array):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -81,7 +83,7 @@ def arrays(value: Any) -> Any:
 
 
 def megabytes(count: int) -> str:
-    """A number of bytes, for people."""
+    """Format a number of bytes as megabytes."""
     return f"{count / 1e6:.2f} MB"
 
 

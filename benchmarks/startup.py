@@ -1,9 +1,9 @@
-"""What activation and the commands take, in milliseconds: medians over fresh interpreters.
+"""Milliseconds that activation and the commands take: medians over fresh interpreters.
 
     python benchmarks/startup.py [--rounds 9]
 
-And what `apply()` adds to a process's memory. Run it in an environment with a release and
-mlx-patches.
+It also prints how much memory `apply()` adds to a process. Run it in an environment with a
+release and mlx-patches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ for outcome in mlx_patches.apply(patches=ids):
             importlib.import_module(outcome.target.partition(":")[0])
 """
 PROBED = {"mlx_vlm": "gemma4", "mlx_lm": "llama"}
-# In KiB on Linux, in bytes on macOS.
+# ru_maxrss is in KiB on Linux, in bytes on macOS.
 UNIT = 1024 if sys.platform == "linux" else 1
 MEMORY = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
 
@@ -60,12 +60,12 @@ def main() -> None:
 
 
 def show(name: str, times: list[float]) -> None:
-    """Print a line."""
+    """Print the median and the best of some times."""
     print(f"{name}: {statistics.median(times):.1f} ms (best {min(times):.1f})")
 
 
 def milliseconds(before: str, code: str) -> float:
-    """Time one piece of code in a fresh interpreter, after another."""
+    """Time ``code`` in a fresh interpreter, after it has run ``before``."""
     return fresh(
         f"{before}\nimport time; start = time.perf_counter()\n{code}\n"
         "print((time.perf_counter() - start) * 1e3)"
@@ -73,7 +73,7 @@ def milliseconds(before: str, code: str) -> float:
 
 
 def memory(before: str, code: str) -> float:
-    """MiB that a piece of code adds to the peak of a fresh interpreter."""
+    """MiB that ``code`` adds to a fresh interpreter's peak memory, after ``before``."""
     return fresh(
         f"{before}\nimport resource; start = {MEMORY}\n{code}\n"
         f"print(({MEMORY} - start) * {UNIT} / 2**20)"
@@ -81,7 +81,7 @@ def memory(before: str, code: str) -> float:
 
 
 def fresh(program: str) -> float:
-    """The number that a program prints."""
+    """Run a program in a fresh interpreter; returns the number that it prints."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr.strip().splitlines()[-1])
@@ -89,7 +89,7 @@ def fresh(program: str) -> float:
 
 
 def process(arguments: list[str]) -> float:
-    """Time a command from start to end; it may end with a finding."""
+    """Time a whole command in milliseconds; it may exit with 1, for a finding."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "mlx_patches", *arguments], capture_output=True)
     if done.returncode not in (0, 1):

@@ -1,11 +1,11 @@
-"""What the patches add to a prompt and to a decode step, counted: the same on every machine.
+"""Counts what the patches add to a prompt and a decode step; the same on every machine.
 
     python -m benchmarks.steps [--family llama --family qwen3_vl] [--rows 8]
 
-Of tiny models of the lab, fed as the release's engine feeds them: graph nodes, calls that Python
-makes, and device reads by code of ours, without patches and with every patch that the release
-needs. Prints a markdown table. Run it from the repository's root, in an environment with mlx-lm
-or mlx-vlm and mlx-patches.
+Feeds the lab's tiny models as the release's engine does, and counts graph nodes, Python calls and
+device reads by mlx_patches, without patches and with every patch that the release needs. Prints a
+markdown table. Run it from the repository's root, in an environment with mlx-lm or mlx-vlm and
+mlx-patches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROMPT = 64
 
 
 class Cost(NamedTuple):
-    """Graph nodes, Python's calls and our device reads, of one call of a model."""
+    """Graph nodes, Python calls, and device reads by mlx_patches, of one call of a model."""
 
     nodes: int
     calls: int
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--family", action="append", help="may be repeated")
     parser.add_argument("--rows", type=int, default=8)
     options = parser.parse_args()
-    print(f"{versions()}, commit {commit()}; without patches, and what they add.\n")
+    print(f"{versions()}, commit {commit()}; counts without patches, and what the patches add.\n")
     heads = ["family", "rows"]
     heads += [f"{part}: {what}" for part in ("prompt", "step") for what in Cost._fields]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def batches(model: LabModel, rows: int) -> dict[str, Callable[[], costs.Batch]]:
-    """A row alone, and batches without padding and with."""
+    """Makers of a row alone, and of batches without and with padding."""
     padding = [2 * (row % 2) for row in range(rows)]
     return {
         "1, alone": lambda: costs.Solo(model),
@@ -65,18 +65,18 @@ def batches(model: LabModel, rows: int) -> dict[str, Callable[[], costs.Batch]]:
 
 
 def compared(make: Callable[[], costs.Batch]) -> list[str]:
-    """A cell for each count: without patches, and what they add."""
+    """A cell for each count: without patches, and what the patches add."""
     found = []
     for is_patched in (False, True):
         with patches(is_patched):
             try:
-                measured(make)  # what a first call imports or keeps
+                measured(make)  # the first call may import modules or fill caches
                 found.append(measured(make))
             except Exception:
                 found.append(None)
     plain, patched = found
     if patched is None:
-        return ["refused"] * 2 * len(Cost._fields)
+        return ["raises"] * 2 * len(Cost._fields)
     if plain is None:
         return [str(count) for cost in patched for count in cost]
     return [
@@ -87,12 +87,12 @@ def compared(make: Callable[[], costs.Batch]) -> list[str]:
 
 
 def measured(make: Callable[[], costs.Batch]) -> list[Cost]:
-    """What a prompt costs, and the second step after it."""
+    """The cost of a prompt, and of the second decode step after it."""
     return [cost(make, 0), cost(make, 2)]
 
 
 def cost(make: Callable[[], costs.Batch], steps: int) -> Cost:
-    """What the last of so many steps after a prompt costs; of none, the prompt."""
+    """The cost of the last of ``steps`` decode steps after a prompt; of the prompt if 0."""
     with tempfile.TemporaryDirectory() as folder:
         batch, logits = fed(make, steps, lambda call: call)
         nodes = costs.nodes([logits, batch.cache], Path(folder)).total()
@@ -127,7 +127,7 @@ def cost(make: Callable[[], costs.Batch], steps: int) -> Cost:
 def fed(
     make: Callable[[], costs.Batch], steps: int, counting: Callable[..., Any]
 ) -> tuple[costs.Batch, Any]:
-    """A batch after a prompt and steps, and the last call's logits; that call is counted."""
+    """Feed a prompt and steps, the last call wrapped in ``counting``; returns batch and logits."""
     batch = make()
     model = batch.model
     feeds = [lambda: batch.prefill(PROMPT), *[batch.step] * steps]

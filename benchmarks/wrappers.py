@@ -1,12 +1,12 @@
-"""What each wrapper adds to a call, in nanoseconds, and how many such calls fit in a second.
+"""Nanoseconds that each wrapper adds to a call, and how many such calls fit in a second.
 
     python benchmarks/wrappers.py [--model gemma4 ...]
 
-Runs the lab's scenarios on a tiny model of each family with every patch that the release needs,
-and takes two times of each call: around the wrapper, and around the release's own code below it.
-The difference is the wrapper's, less what the two clocks take themselves; the median of a
-target's calls is printed. What a patch adds has no release's code below. Run it in an environment
-with a release and mlx-patches.
+Runs the lab's scenarios on a tiny model of each family with every patch that the release needs.
+It times each call twice: around the wrapper, and around the release's own code below it. The
+difference, less the cost of the two clocks, is the wrapper's time; the median of a target's calls
+is printed. An attribute that only a patch defines has no release code below it. Run it in an
+environment with a release and mlx-patches.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ CALLS = 20_000
 
 
 class Clock:
-    """The nanoseconds that each call of one target takes above the original."""
+    """Records the nanoseconds that each call of a target takes besides the original."""
 
     def __init__(self) -> None:
         self.added: list[int] = []
         self._below = 0
 
     def outside(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a wrapper."""
+        """Call and time a wrapper."""
         below, start = self._below, time.perf_counter_ns()
         try:
             return function(*args, **kwargs)
@@ -53,7 +53,7 @@ class Clock:
             self.added.append(whole - (self._below - below))
 
     def inside(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call an original."""
+        """Call and time an original."""
         start = time.perf_counter_ns()
         try:
             return function(*args, **kwargs)
@@ -61,7 +61,7 @@ class Clock:
             self._below += time.perf_counter_ns() - start
 
     def median(self) -> float:
-        """Nanoseconds a call, the clocks' own among them."""
+        """The median nanoseconds of a call, the clocks' own cost included."""
         return statistics.median(self.added)
 
 
@@ -79,7 +79,9 @@ def main() -> None:
     for family in models:
         measure(family, clocks)
     if not clocks:
-        sys.exit("no wrapper was called: is a release installed that has such a family?")
+        sys.exit(
+            "no wrapper was called: install a release with one of these families, or give --model"
+        )
     own = clocks_alone()
     print(f"{'ns a call':>10} {'calls/s':>12} {'calls':>8}  patch and target")
     print(row(guard_alone(), CALLS, "the guard around each of them"))
@@ -95,7 +97,7 @@ def row(nanoseconds: float, calls: int, name: str) -> str:
 
 
 def measure(family: Family, clocks: dict[tuple[str, str], Clock]) -> None:
-    """Run a family's scenarios under the clocks."""
+    """Run a family's scenarios, and time its wrappers."""
     try:
         model = build(family)
     except NotBuilt:
@@ -109,7 +111,7 @@ def measure(family: Family, clocks: dict[tuple[str, str], Clock]) -> None:
 
 
 def timed(patch: Patch, clocks: dict[tuple[str, str], Clock]) -> Patch:
-    """The same patch, its wrappers and what is below them under a clock each."""
+    """The same patch, with a clock around each wrapper and around the original below it."""
     targets = (
         target._replace(
             factory=functools.partial(
@@ -122,7 +124,7 @@ def timed(patch: Patch, clocks: dict[tuple[str, str], Clock]) -> Patch:
 
 
 def under(clock: Clock, target: Target, original: Any) -> Any:
-    """What a target's factory makes, with clocks where there is a function to call."""
+    """Build a target's wrapper, with clocks if the original and the wrapper are callable."""
     below = around(clock.inside)(original) if _is_called(original) else original
     made = target.factory(below)
     return around(clock.outside)(made) if _is_called(made) else made
@@ -134,7 +136,7 @@ def _is_called(attribute: Any) -> bool:
 
 
 def clocks_alone() -> float:
-    """Nanoseconds that the clocks of a call take themselves."""
+    """The median nanoseconds of the two clocks around an empty function."""
     clock = Clock()
     function = around(clock.outside)(around(clock.inside)(nothing))
     for _ in range(CALLS):
@@ -143,7 +145,7 @@ def clocks_alone() -> float:
 
 
 def guard_alone() -> float:
-    """Nanoseconds that a call of a patched function takes beside its wrapper."""
+    """Nanoseconds that the guard of a patched function adds to a call of its wrapper."""
     wrapper = around(lambda original, *args: original(*args))
     target = Target("mlx-patches", __name__, "nothing", wrapper)
     patch = Patch("nothing", "nothing", (target,), "", __name__)
@@ -164,7 +166,7 @@ def _each(function: Callable[[int], Any]) -> float:
 
 
 def nothing(value: int) -> int:
-    """What the guard is measured on."""
+    """An empty function, for measuring the guard."""
     return value
 
 

@@ -1,9 +1,9 @@
-"""Audits every model family of this environment, and compares each verdict with the evidence.
+"""Audits every model family in this environment, and compares each verdict with the evidence.
 
     .nox/mlx-lm-0.32.2/bin/python tools/audit_agreement.py
 
-Prints how many families agree, the longest screen and how long an audit took; exit code 1 where
-one disagrees or a screen is longer than it may be.
+Prints how many families agree, the length of the longest screen, and the time of an audit. Exits
+with 1 if a family disagrees, a screen is longer than allowed, or the audit imported mlx.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Builds the wheel twice and compares: the same source gives the same bytes.
+"""Builds the wheel twice, and checks that the same source produces the same bytes.
 
     python tools/check_wheel.py [FOLDER]
 
-A wheel whose bytes agree is kept in the folder.
+If the bytes agree, the wheel is copied to the folder.
 
-The copies differ in what must not matter: their path, the times and modes of their files, and
-the user's umask. ``SOURCE_DATE_EPOCH`` is passed on; without it the build backend takes a date
-of its own.
+The two copies of the source differ in things that must not matter: the path, the files' times and
+modes, and the umask. ``SOURCE_DATE_EPOCH`` is passed on; without it the build backend uses its own
+fixed date.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def copied(to: Path, umask: int, time: float) -> Path:
-    """A copy of what git has of the source, as somebody else would have it."""
+    """Copy the files that git tracks, with these file times and modes."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -51,7 +51,7 @@ def copied(to: Path, umask: int, time: float) -> Path:
 
 
 def built(source: Path, umask: int) -> Path:
-    """The wheel of a source tree."""
+    """Build the wheel of a source tree; returns its path."""
     out = source.with_name(f"{source.name}-wheel")
     subprocess.run(
         [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", out, source],

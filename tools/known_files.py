@@ -1,9 +1,9 @@
-"""Writes the table of the releases' files, by which activation recognises them unparsed.
+"""Writes the table of known release files, so that activation need not parse them.
 
     python tools/known_files.py
 
-Needs uv. A row is a file's digest and, for each name that a patch is about, its fingerprint
-and where it begins.
+Needs uv. A line is a file's digest, and the fingerprint and position of each name in the file
+that a patch mentions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def described(one: ReleaseSet) -> str:
-    """The rows of one set."""
+    """The table's lines for one set."""
     with release_sets.environment(one) as python:
         return measure_matrix.run(python, "-c", DESCRIBE)
 

@@ -1,9 +1,9 @@
-"""Reads which families of this environment's releases have a branch that only Metal takes.
+"""Finds the model families with a Metal-only branch in this environment's releases.
 
     .nox/mlx-lm-0.32.2/bin/python tools/mark_metal.py
 
-Adds them to mlx_patches/evidence/metal.json, a line a release. Nothing is imported or run: it is
-enough that the releases' files are on the path.
+Adds them to mlx_patches/evidence/metal.json, one line for each release. It reads the releases'
+files only; it imports and runs no model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     known = json.loads(store.METAL.read_bytes()) if store.METAL.exists() else {}
     for package, distribution in MODEL_PACKAGES.items():
         here = distributions.find(distribution)
-        # What a set of releases has beside its own is marked by that one's own set.
+        # A release without evidence of its own is only a dependency here: skip it.
         if here and store.load_set(distribution, here.version):
             known[f"{distribution} {here.version}"] = marks(package, distribution)
     lines = [f"{json.dumps(name)}: {json.dumps(known[name])}" for name in sorted(known)]
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def marks(package: str, distribution: str) -> dict[str, tuple[str, ...]]:
-    """Family to the modules that have such a branch, of the families that have one."""
+    """Family to its modules with such a branch; families without one are left out."""
     find = cache(distributions.source_file)
     found = {one.name: metal_branches(package, one.name, find) for one in families(distribution)}
     return {family: modules for family, modules in found.items() if modules}

@@ -1,16 +1,16 @@
-"""Runs the lab on release sets and keeps what it saw, one compact file a set.
+"""Runs the lab on release sets and writes its evidence, one compact file for each set.
 
     python tools/measure_lab.py --set 'mlx-lm 0.32.2'     (again: --again)
     python tools/measure_lab.py --shard 1/8
     python tools/measure_lab.py --part with --again       after a patch has changed
     python tools/measure_lab.py --scenario trim --again   after a scenario has changed
     python tools/measure_lab.py --dtype bfloat16          another dtype, in a file of its own
-    python tools/measure_lab.py --take FILE               what `mlx-patches lab --evidence` wrote
-    python tools/measure_lab.py --write                   only what is written from it
+    python tools/measure_lab.py --take FILE               add a file of `mlx-patches lab --evidence`
+    python tools/measure_lab.py --write                   only write the generated files
 
-A cell is a letter: g green, r red, n not applicable, i insensitive, x not built; once without
-and once with every patch that the release admits. For a cell that the patches turn green the
-evidence names those that it needs, unless told --no-needs. Needs uv.
+A cell is a letter: g green, r red, n not applicable, i insensitive, x not built. Each cell is
+measured without patches and with every patch that the release admits. For a cell that the patches
+turn green, the evidence names the patches that it needs, except with --no-needs. Needs uv.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from mlx_patches.patches import catalogue  # noqa: E402
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 FINDINGS = ROOT / "docs" / "findings.md"
 SECONDS = 3600
-SHORTEST = 3  # families named in a line of the findings
+SHORTEST = 3  # how many families a line of the findings names
 
 
 def main() -> None:
@@ -62,14 +62,18 @@ def main() -> None:
     parser.add_argument("--set", action="append", dest="sets", help="only this set")
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--part", choices=("without", "with"), help="only this one")
-    parser.add_argument("--scenario", action="append", default=[], help="only this one")
+    parser.add_argument("--part", choices=("without", "with"), help="only this part")
+    parser.add_argument("--scenario", action="append", default=[], help="only this scenario")
     parser.add_argument("--model", action="append", default=[], help="only this family")
-    parser.add_argument("--again", action="store_true", help="measure what was measured before")
-    parser.add_argument("--no-needs", action="store_true", help="attribute no repair to a patch")
-    parser.add_argument("--take", type=Path, metavar="FILE", help="add what somebody measured")
-    parser.add_argument("--write", action="store_true", help="measure nothing")
-    parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="of the weights")
+    parser.add_argument("--again", action="store_true", help="also measure what has evidence")
+    parser.add_argument(
+        "--no-needs", action="store_true", help="do not find out which patches a cell needs"
+    )
+    parser.add_argument(
+        "--take", type=Path, metavar="FILE", help="add evidence from another machine"
+    )
+    parser.add_argument("--write", action="store_true", help="measure nothing, only write")
+    parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
     parser.add_argument("--device", choices=DEVICES, default=CPU, help="what MLX computes on here")
     options = parser.parse_args()
     if options.take:
@@ -87,14 +91,14 @@ def main() -> None:
 
 
 class Place(NamedTuple):
-    """What MLX computes on, and the dtype of the weights."""
+    """The device that MLX computes on, and the dtype of the weights."""
 
     device: str = CPU
     dtype: str = FLOAT32
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a file of evidence says of it; that of a CPU in float32 says nothing."""
+        """The keys that a file of evidence has for it; none for a CPU in float32."""
         return {} if self == PLAIN else self._asdict()
 
 
@@ -103,19 +107,19 @@ PLAIN = Place()
 
 @dataclass(frozen=True)
 class Only:
-    """What of a set is measured: these scenarios, these families; all where there are none."""
+    """Which scenarios and families of a set are measured; an empty tuple means all."""
 
     scenarios: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
 
     def has(self, family: str, scenario: str) -> bool:
-        """Whether a cell is among it."""
+        """Whether a cell is among them."""
         return (not self.families or family in self.families) and (
             not self.scenarios or scenario in self.scenarios
         )
 
     def flags(self, distribution: str) -> list[str]:
-        """As arguments of the lab."""
+        """The arguments of ``mlx-patches lab`` that select them."""
         flags = [flag for name in self.scenarios for flag in ("--scenario", name)]
         models = [f"{distribution}:{name}" for name in self.families] or [distribution]
         return flags + [flag for name in models for flag in ("--model", name)]
@@ -127,13 +131,13 @@ def has_models(one: ReleaseSet) -> bool:
 
 
 def write(evidence: list[dict[str, Any]]) -> None:
-    """The page of findings, and the summary that the package carries."""
+    """Write the page of findings, and the summary inside the package."""
     FINDINGS.write_text(findings(evidence))
     recommend.SUMMARY.write_text(json.dumps(summary(evidence), indent=1) + "\n")
 
 
 def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
-    """Each set's versions, and each family's fate in it."""
+    """Set to its versions and the fate of each of its families."""
     return {
         "sets": {
             one["set"]: {
@@ -158,7 +162,7 @@ def measure(
     attribute: bool = True,
     place: Place = PLAIN,
 ) -> None:
-    """Add to a set's evidence the parts that it lacks, or some cells of them."""
+    """Measure the parts that a set's evidence lacks, or some of their cells, and add them."""
     file = file_of(one, place)
     evidence = evidence_of(one, place) or {"set": one.name, **place.facts}
     todo = [part for part in parts if again or part not in evidence]
@@ -185,14 +189,14 @@ def measure(
 
 
 def take(file: Path, again: bool = False) -> str:
-    """Add the evidence of a file that ``mlx-patches lab --evidence`` wrote; says what was added.
+    """Add the evidence in a file from ``mlx-patches lab --evidence``; returns what it added.
 
     Args:
-        file: which.
-        again: replace what was measured before.
+        file: the file to add.
+        again: replace evidence of the same families.
 
     Raises:
-        SystemExit: it is not taken; one line says why.
+        SystemExit: the file is rejected; the message is one line with the reason.
     """
     try:
         sent = record.read(file)
@@ -208,22 +212,22 @@ def take(file: Path, again: bool = False) -> str:
         raise SystemExit(f"{file}: {reason}")
     held = sorted(before.get("without", {}).keys() & sent["without"].keys())
     if held and not again:
-        raise SystemExit(f"{file}: measured before: {few(held)}; --again replaces that")
+        raise SystemExit(f"{file}: measured before: {few(held)}; --again replaces it")
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file_of(one, place).write_text(json.dumps(joined(before, sent), indent=1) + "\n")
-    return f"{sent['set']}, {', '.join(place)}: took {few(sent['without'])}"
+    return f"{sent['set']}, {', '.join(place)}: added {few(sent['without'])}"
 
 
 def evidence_of(one: ReleaseSet, place: Place = PLAIN) -> dict[str, Any]:
-    """A set's evidence of one place; empty where there is none."""
+    """A set's evidence for one device and dtype; empty if there is none."""
     file = file_of(one, place)
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return found
 
 
 def not_taken(before: dict[str, Any], sent: dict[str, Any]) -> str:
-    """Why evidence cannot stand beside what there is of its set; empty where it can."""
-    # MLX and transformers are a Mac's own; which code the models have is the set's.
+    """Why evidence cannot be added to that of its set; empty if it can."""
+    # A Mac may have its own MLX and transformers; the models' code must be the set's.
     for name in MODEL_PACKAGES.values():
         pair = [one.get("versions", {}).get(name) for one in (before, sent)]
         if before and pair[0] != pair[1]:
@@ -234,7 +238,7 @@ def not_taken(before: dict[str, Any], sent: dict[str, Any]) -> str:
 
 
 def joined(before: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
-    """A set's evidence in one place, and in it what was sent of some families."""
+    """A set's evidence with the sent families added or replaced."""
     only = Only(families=tuple(sent["without"]))
     result = {**before, **sent}
     for part in ("without", "with", "details_without", "details_with"):
@@ -248,7 +252,7 @@ def joined(before: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
 
 
 def updated(old: Cells, new: Cells, only: Only) -> Cells:
-    """What was measured now, and what was before of the cells that were not."""
+    """The new cells, and the old cells that were not measured again."""
     kept = {
         family: {name: cell for name, cell in named.items() if not only.has(family, name)}
         for family, named in old.items()
@@ -260,7 +264,7 @@ def updated(old: Cells, new: Cells, only: Only) -> Cells:
 def cells(
     one: ReleaseSet, python: Path, part: str, jobs: int, only: Only, place: Place = PLAIN
 ) -> list[dict[str, Any]]:
-    """Run the lab in an environment of the set; the rows of its own families."""
+    """Run the lab in the set's environment; returns the rows of the set's own families."""
     flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
     flags += ["--dtype", place.dtype]
     with tempfile.TemporaryDirectory() as folder:
@@ -290,7 +294,7 @@ def needs(
     only: Only,
     place: Place = PLAIN,
 ) -> dict[str, dict[str, list[str]]]:
-    """For each repaired cell of the families measured, the patches that it needs."""
+    """Family to each of its repaired cells to the patches that the cell needs."""
     repaired = {
         family: [name for name, pair in pairs.items() if pair == "rg"]
         for family, pairs in cell_pairs(evidence).items()
@@ -311,7 +315,7 @@ def needs(
 
 
 def family_fates(evidence: dict[str, Any]) -> dict[str, str]:
-    """Family to its fate."""
+    """Family to its fate in a set."""
     return {family: fate(pairs) for family, pairs in cell_pairs(evidence).items()}
 
 
@@ -321,13 +325,13 @@ def load() -> list[dict[str, Any]]:
 
 
 def findings(evidence: list[dict[str, Any]]) -> str:
-    """The page: how each set fared, and the red cells of the newest by what they say."""
+    """The findings page: each set's counts, and the defects of the newest sets."""
     lines = [
         "# What the lab found",
         "",
         "Generated by `python tools/measure_lab.py --write` from `tools/evidence/lab/`. A family",
-        "is red where any scenario of it is; `repaired` means red without the patches, green with",
-        "them. Tiny random-weight models, float32, on a CPU.",
+        "is red if one of its scenarios is red. `repaired` means red without the patches and green",
+        "with them. The models are tiny, with random float32 weights, on a CPU.",
         "",
         "| release set | " + " | ".join(FATES) + " |",
         "|---|" + "---|" * len(FATES),
@@ -343,13 +347,13 @@ def findings(evidence: list[dict[str, Any]]) -> str:
 
 
 def repairs(one: dict[str, Any]) -> list[str]:
-    """The defects of a set that a patch repairs, most families first."""
+    """The set's repaired defects as table lines, those of most families first."""
     registry = catalogue.builtin()
     families: dict[str, set[str]] = defaultdict(set)
     for family, by_scenario in one.get("needs", {}).items():
         for patch in {patch for ids in by_scenario.values() for patch in ids}:
             families[patch].add(family)
-    lines = ["| what goes wrong | upstream | reproduce | families |", "|---|---|---|---|"]
+    lines = ["| what goes wrong | affected code | reproduce | families |", "|---|---|---|---|"]
     for patch_id, names in sorted(families.items(), key=lambda item: (-len(item[1]), item[0])):
         patch = registry.get(patch_id)
         where = ", ".join(
@@ -366,18 +370,18 @@ def repairs(one: dict[str, Any]) -> list[str]:
 
 
 def defects(one: dict[str, Any]) -> list[str]:
-    """The cells of a set that are red with the patches, by what went wrong."""
+    """The set's cells that stay red with the patches as table lines, grouped by failure."""
     groups: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for family, pairs in cell_pairs(one).items():
         red = [name for name, pair in pairs.items() if pair[1:] == "r"]
         said = {name: one["details_with"][family][name] for name in red}
         silent = [name for name in red if not CRASH.search(said[name])]
         if silent:
-            groups[f"other logits than alone: {', '.join(silent)}"][family] = silent
+            groups[f"logits differ from alone: {', '.join(silent)}"][family] = silent
         for name in red:
             if name not in silent:
                 groups[crash(said[name])].setdefault(family, []).append(name)
-    lines = ["| what it says | reproduce | families |", "|---|---|---|"]
+    lines = ["| what goes wrong | reproduce | families |", "|---|---|---|"]
     for said_, found in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
         family, names = min(found.items())
         name, _, dtype = place_of(names[0])
@@ -388,18 +392,18 @@ def defects(one: dict[str, Any]) -> list[str]:
 
 
 def few(families: Iterable[str]) -> str:
-    """How many, and the first of them."""
+    """How many families there are, and the names of the first."""
     names = sorted(families)
     more = f" and {len(names) - SHORTEST} more" if len(names) > SHORTEST else ""
     return f"{len(names)}: " + ", ".join(f"`{name}`" for name in names[:SHORTEST]) + more
 
 
-# What engine.where makes of an exception, with its line in the package.
+# The form of engine.where: an exception, and its file and line in the package.
 CRASH = re.compile(r"^\w+(Error|Exception|Interrupt|Warning)\b.*\(([\w/.-]+\.py:\d+)\)$")
 
 
 def crash(detail: str) -> str:
-    """A crash without its numbers, so that families with one defect fall together."""
+    """A crash's text with its numbers replaced, so that one defect of many families is one line."""
     where = CRASH.search(detail)
     assert where
     said = re.sub(r"\d+", "N", detail[: where.start(2) - 2]).replace("|", "\\|")

@@ -1,12 +1,12 @@
-"""Measures every patch on every release set, and writes the matrix from what was seen.
+"""Measures every patch on every release set, and writes the matrix from the evidence.
 
-    python tools/measure_matrix.py               measure what has no evidence yet, then write
+    python tools/measure_matrix.py               measure the patches without evidence, then write
     python tools/measure_matrix.py --write       only write compat_matrix.yaml
     python tools/measure_matrix.py --set 'mlx-lm 0.31.3' --patch offset-alias --again
 
-Each set is an environment that uv makes and throws away. The evidence, one file a set, holds
-for each target of each patch its fingerprint and what the probe said without the patch and
-with it. Needs uv.
+uv makes a temporary environment for each set. The evidence is one file for each set. It holds the
+fingerprint of each target of each patch, and the probe's results without and with the patch.
+Needs uv.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--patch", action="append", dest="patches", help="only this patch")
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--again", action="store_true", help="measure what was measured before")
+    parser.add_argument("--again", action="store_true", help="also measure what has evidence")
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
-    """Add to a set's evidence what is missing from it."""
+    """Measure the patches that a set's evidence lacks, and add them."""
     from mlx_patches.patches import catalogue
 
     file = EVIDENCE / f"{one.slug}.json"
@@ -76,7 +76,7 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
         evidence["versions"] = versions(python)
         without = child(one, python, todo)
         with_ = child(one, python, todo, "--patched", "--force")
-    # What only supports other targets has no defect that a release may have or lack.
+    # A supporting target has no defect itself, so its verdict means nothing.
     supporting = {
         (patch.id, target.path)
         for patch in catalogue.builtin()
@@ -107,7 +107,7 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
 def child(
     one: ReleaseSet, python: Path, patches: Iterable[str], *flags: str
 ) -> list[dict[str, Any]]:
-    """The rows of a probe process in the set's environment."""
+    """Run the probes in the set's environment; returns one row for each target."""
     arguments = [argument for patch in patches for argument in ("--patch", patch)]
     command = ["-m", "mlx_patches.probes.child", *arguments]
     command += ["--distribution", one.distribution, *flags]
@@ -115,7 +115,7 @@ def child(
 
 
 def versions(python: Path) -> dict[str, str]:
-    """What the set's environment holds of the packages that matter."""
+    """The installed versions of the packages in ``MEASURED``."""
     code = (
         f"import importlib.metadata as m, json; names = {MEASURED};"
         " found = {d.metadata['Name'].lower(): d.version for d in m.distributions()};"
@@ -137,11 +137,11 @@ def run(
 
 
 def load_evidence() -> list[Evidence]:
-    """All evidence, releases oldest first; of targets that a release defines."""
+    """All evidence, oldest releases first, without the targets that a release does not define."""
     found = [json.loads(file.read_text()) for file in EVIDENCE.glob("*.json")]
     for one in found:
         for patch, targets in one["patches"].items():
-            # What a module only imports is judged where it is defined.
+            # A target that its module only imports is measured in the module that defines it.
             own = {path: cell for path, cell in targets.items() if cell["body"] is not None}
             one["patches"][patch] = own
     return sorted(found, key=lambda e: (e["set"].split()[0], Version(e["set"].split()[1])))
@@ -170,7 +170,7 @@ def measured_block(evidence: list[Evidence]) -> str:
 
 
 def rule_lines(patch: str, distribution: str, sets: list[Evidence]) -> list[str]:
-    """One distribution's rule for a patch; empty where no measured release has the defect."""
+    """One distribution's rule for a patch as YAML lines; empty if no release has the defect."""
     seen = [
         (one["set"].split()[1], one["patches"][patch]) for one in sets if patch in one["patches"]
     ]
@@ -216,10 +216,10 @@ def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
 def target_bodies(
     patch: str, seen: list[tuple[str, dict[str, Any]]]
 ) -> dict[str, tuple[list[str], list[str]]]:
-    """Target name to the fingerprints that were red, and those that were green.
+    """Target name to its red fingerprints and its green ones.
 
     Raises:
-        SystemExit: one fingerprint was both, so the target's ``body`` says too little.
+        SystemExit: a fingerprint was both, so the target's ``body`` must name more functions.
     """
     found: dict[str, tuple[list[str], list[str]]] = {}
     for release, targets in seen:
@@ -237,7 +237,7 @@ def target_bodies(
 
 
 def write_matrix() -> None:
-    """Write what is measured into compat_matrix.yaml, and compile it."""
+    """Write the measured parts of compat_matrix.yaml, and compile the matrix."""
     import measure_lab
     import model_rows
 
@@ -252,7 +252,7 @@ def write_matrix() -> None:
 
 
 def between(text: str, begin: str, end: str, new: str) -> str:
-    """The text with everything between two lines of it exchanged."""
+    """Replace the text between the lines ``begin`` and ``end``."""
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     return before + begin + new + end + after

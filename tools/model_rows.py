@@ -1,8 +1,8 @@
-"""The rows of the matrix: which patches a model family needs, from the lab's evidence.
+"""Derives the matrix's model entries from the lab's evidence: which patches each family needs.
 
-A family's row has the patches that are made for its own module, and those that some cell of it
-needed in some release. Where it is not known of every cell that the patches repair which of them
-it needs, and in the row ``default``, it has every patch that is made for no family.
+A family's entry lists the patches that target its own module, and the patches that any of its
+cells needed in any release. If the needs of a repaired cell are unknown, the entry lists all
+generic patches instead: those that target no family's module. So does the entry ``default``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def block(evidence: list[dict[str, Any]], always: list[str]) -> str:
 
 
 def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
-    """Model to distribution to patch ids, in the registry's order; ``default`` first."""
+    """The entries: model to distribution to patch ids in registry order; ``default`` first."""
     order = catalogue.builtin().ids()
     patches = [patch for patch in catalogue.builtin() if patch.id not in always]
     known, measured = families(evidence), attributed(evidence)
@@ -73,13 +73,13 @@ def families(evidence: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
 
 
 def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """(distribution, family) of those of which every repaired cell has the patches it needs."""
+    """(distribution, family) of each family whose repaired cells all have known needs."""
     known, vague = set(), set()
     for one in evidence:
         distribution, needs = one["set"].split()[0], one.get("needs", {})
         for family, cells in one["without"].items():
             after = one.get("with", {}).get(family, {})
-            # Where a set was not measured with the patches, any red cell may need any of them.
+            # Without a run with the patches, a red cell counts as repaired with unknown needs.
             repaired = {name for name, was in cells.items() if was + after.get(name, "g") == "rg"}
             if repaired - needs.get(family, {}).keys():
                 vague.add((distribution, family))
@@ -89,6 +89,6 @@ def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
 
 
 def owners(patch: Patch) -> set[tuple[str, str]]:
-    """(distribution, module) below the models that the patch's targets are in."""
+    """(distribution, family module) of the patch's targets in model modules."""
     found = (_MODULE.match(target.module) for target in patch.targets)
     return {(MODEL_PACKAGES[match[1]], match[2]) for match in found if match}

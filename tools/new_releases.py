@@ -1,8 +1,8 @@
-"""Notes what is new on the package index, so that it gets measured.
+"""Adds new releases on the package index to the release sets, so that they get measured.
 
-A new mlx-lm, mlx-vlm or vllm-mlx becomes a release set, dated today. A new mlx, which every set
-may meet, re-dates the newest set of each and drops its evidence. Asks the index through pip, as
-an install would; needs the network.
+A new mlx-lm, mlx-vlm or vllm-mlx becomes a release set, dated today. Users of any set may install
+a new mlx, so it re-dates the newest set of each distribution and deletes that set's evidence. The
+index is read through pip; this needs the network.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def news(
     seen: Mapping[str, str],
     released: Callable[[str], list[str]],
 ) -> tuple[list[str], list[str], dict[str, str]]:
-    """The sets to add, those to measure again, and the newer releases of what is watched."""
+    """The sets to add, the sets to measure again, and the newer releases of watched packages."""
     added, newest_sets = [], []
     for distribution in release_sets.DISTRIBUTIONS:
         own = [one for one in sets.values() if one.distribution == distribution]
@@ -63,7 +63,7 @@ def news(
 
 
 def with_sets(text: str, added: list[str], again: list[str], today: str) -> str:
-    """release_sets.toml with new sets, and others under today's date."""
+    """The text of release_sets.toml with ``added`` sets, and the ``again`` sets re-dated."""
     for name in again:
         text = re.sub(rf'(\["{re.escape(name)}"\]\ndate = )\S+', rf"\g<1>{today}", text)
     return text + "".join(f'\n["{name}"]\ndate = {today}\n' for name in added)

@@ -1,4 +1,4 @@
-"""The release sets of release_sets.toml, and the environments that uv makes of them."""
+"""The release sets of release_sets.toml, and the environments that uv makes for them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mlx_patches.core import packages  # noqa: E402
 
 # The distributions that have sets of their own.
 DISTRIBUTIONS = tuple(packages.DISTRIBUTIONS.values())
-# What some releases require on Linux, is gigabytes large, and nobody imports on a CPU.
+# Large requirements of some releases on Linux that no measured release imports on a CPU.
 NEVER = ("torch", "torchvision", "mlx-cuda-12", "mlx-cuda-13")
-# Our own dependencies are younger than the older sets.
+# Packages that mlx-patches and its tests need; they are newer than the older sets' dates.
 _ANY_AGE = (
     "wrapt",
     "fastjsonschema",
@@ -32,7 +32,7 @@ _ANY_AGE = (
     "packaging",
     "importlib-metadata",
     "zipp",
-    "lazy-importer",  # which importlib-metadata requires from 10.0 on
+    "lazy-importer",  # importlib-metadata requires it from 10.0 on
     "pyyaml",
     "pytest",
     "pytest-xdist",
@@ -43,9 +43,9 @@ _ANY_AGE = (
 
 @dataclass(frozen=True)
 class ReleaseSet:
-    """One environment: a release, as of a date, with what has to be pinned beside it.
+    """One environment: a release, its dependencies as of a date, and extra pins.
 
-    ``keeps`` names what is left out elsewhere and imported here.
+    ``keeps`` names packages of ``NEVER`` that this set installs all the same.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ReleaseSet:
         return self.name.replace(" ", "-")
 
     def requirements(self) -> list[str]:
-        """What to install; MLX comes with its CPU back end where there is no Metal."""
+        """The requirements to install; on Linux, MLX with its CPU back end."""
         pins = {self.distribution: self.version, **self.pins}
         mlx = "mlx[cpu]" if sys.platform == "linux" else "mlx"
         version = pins.pop("mlx", "")
@@ -87,14 +87,14 @@ def make(
     """Make a set's environment with this package in it, or bring it up to date.
 
     Args:
-        extra: more arguments for the install.
-        package: this package, as arguments for the install.
+        extra: more arguments of ``uv pip install``.
+        package: the arguments of ``uv pip install`` that install this package.
 
     Returns:
-        Its Python.
+        The environment's Python.
 
     Raises:
-        SystemExit: it cannot be made.
+        SystemExit: uv failed.
     """
     uv = [sys.executable, "-m", "uv"]
     python = folder / "bin" / "python"
@@ -126,7 +126,7 @@ def make(
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of an environment: sessions that run beside each other may want one."""
+    """Hold an environment's lock, because sessions that run in parallel may make the same one."""
     with open(folder / "making.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -134,7 +134,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def environment(one: ReleaseSet) -> Iterator[Path]:
-    """The Python of a set's environment that is thrown away after use."""
+    """Make a temporary environment of a set; yields its Python."""
     with tempfile.TemporaryDirectory(prefix=f"{one.slug}-") as folder:
         yield make(one, Path(folder))
 
@@ -151,5 +151,5 @@ def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
 
 
 def hosts() -> dict[str, ReleaseSet]:
-    """The sets of hosts that are served and not measured: none of our patches is in them."""
+    """The sets of hosts that tests serve from. No patch targets them, so they are not measured."""
     return load("host_sets.toml")

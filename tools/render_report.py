@@ -1,4 +1,4 @@
-"""Writes the report page from the lab's evidence, and a picture of it.
+"""Writes the report page from the lab's evidence, and optionally a picture of it.
 
     python tools/render_report.py report.html
     python tools/render_report.py report.html --audit audit.json      (of mlx-patches audit --json)
@@ -29,8 +29,12 @@ SECONDS = 60
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="the page to write")
-    parser.add_argument("--audit", type=Path, help="an environment's audit, for a row of its own")
-    parser.add_argument("--picture", type=Path, help="a PNG to write, too")
+    parser.add_argument(
+        "--audit", type=Path, help="the output of mlx-patches audit --json, shown as its own row"
+    )
+    parser.add_argument(
+        "--picture", type=Path, help="also write a screenshot of the page to this PNG file"
+    )
     options = parser.parse_args()
     try:
         audit = json.loads(options.audit.read_bytes()) if options.audit else None
@@ -42,7 +46,7 @@ def main() -> None:
 
 
 def browser() -> str | None:
-    """An installed browser of the Chromium kind."""
+    """The path of an installed Chromium or Chrome, or None."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 

@@ -1,11 +1,11 @@
-"""Runs nox sessions, and says how far it is and how long each took.
+"""Runs nox sessions, and prints the progress and how long each session took.
 
     python tools/run_sessions.py quick         what `make test` runs
     python tools/run_sessions.py quick rest    what `make test-all` runs
 
-The arguments are tags of noxfile.py. The sessions run one after another. Those with the tag
-`single` leave a core idle for most of their time: they run beside the others, one at a time, and
-what one prints is shown when it has ended. Every session runs, also after one that failed.
+The arguments are tags of noxfile.py. Sessions run one after another. A session with the tag
+`single` leaves a core idle most of the time: these run beside the others, one at a time, and their
+output is printed when they end. A failed session does not stop the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SINGLE = "single"
 
 
 class Result(NamedTuple):
-    """A session that has ended; what it printed, where that was kept."""
+    """A session that has ended. ``printed`` is its output, None if it was not captured."""
 
     name: str
     seconds: float
@@ -56,13 +56,13 @@ def main() -> None:
 
 
 def shown(result: Result) -> Result:
-    """Print what a session printed that ran beside others."""
+    """Print the captured output of a session that ran beside others."""
     print(f"\n== {result.name}\n{result.printed}", flush=True)
     return result
 
 
 def sessions(tags: list[str]) -> tuple[list[str], list[str]]:
-    """The sessions with one of these tags, in the order of noxfile.py; the single ones apart."""
+    """The names of the sessions with one of these tags: those to run in order, then the single."""
     command = [*NOX, "--list", "--json", *(word for tag in tags for word in ("--tags", tag))]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     names: list[str] = []
@@ -73,7 +73,7 @@ def sessions(tags: list[str]) -> tuple[list[str], list[str]]:
 
 
 def run(name: str, quiet: bool = False) -> Result:
-    """Run a session, and keep what it prints where that is not shown at once."""
+    """Run a session. ``quiet`` captures its output instead of showing it."""
     begun = time.monotonic()
     out, errors = (subprocess.PIPE, subprocess.STDOUT) if quiet else (None, None)
     command = [*NOX, "--session", name]
@@ -82,7 +82,7 @@ def run(name: str, quiet: bool = False) -> Result:
 
 
 def minutes(since: float) -> str:
-    """How long ago that was."""
+    """Format the time since ``since`` as minutes and seconds."""
     whole, rest = divmod(round(time.monotonic() - since), 60)
     return f"{whole} min {rest} s"
 

@@ -1,11 +1,11 @@
-"""Compares, bit by bit, what right families compute without the patches and with every one.
+"""Compares the logits of right families without patches and with every patch, bit by bit.
 
     python tools/same_bits.py mlx-lm --jobs 2 --out FILE
 
-In the installed release. A family is right where no cell of the lab is red without the patches; of
-such a family every scenario must give the same logits, bit for bit, with every patch in effect but
-those of models that are wrong alone.
-One JSON line a family; exit code 1 where a right family's bits changed.
+Uses the installed release. A family is right if none of its lab cells is red without patches. All
+scenarios of such a family must produce the same logits, bit for bit, with every patch in effect,
+except the patches that also change rows run alone.
+Prints one JSON line for each family. Exits with 1 if a right family's bits changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def child(family: str) -> dict[str, Any]:
-    """A family's line, from a process of its own."""
+    """Compare a family in its own process; returns its line."""
     command = [sys.executable, __file__, family, "--child"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
@@ -60,7 +60,7 @@ def child(family: str) -> dict[str, Any]:
 
 
 def compared(family: str) -> dict[str, Any]:
-    """Both runs of a family, and the scenarios whose bits differ."""
+    """Run a family without and with patches; returns the scenarios whose bits differ."""
     import mlx_patches
     from mlx_patches.evidence.alone import CHANGE_ALONE
     from mlx_patches.lab import NotBuilt
@@ -80,7 +80,7 @@ def compared(family: str) -> dict[str, Any]:
 
 
 def digests(family: str) -> dict[str, tuple[str, str]]:
-    """Scenario to its verdict and a digest of all logits that rows of batches got."""
+    """Scenario to its verdict and a digest of all logits of its batched rows."""
     import mlx.core as mx
     import numpy as np
 

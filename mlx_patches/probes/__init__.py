@@ -1,7 +1,7 @@
 """Reproducers: each is red without its patch and green with it, on a CPU, in seconds.
 
-A probe is a function of a target: ``probe(target) -> Result``. It uses what the target's
-release offers and imports that release itself; it runs in a child process of its own.
+A probe is a function of a target: ``probe(target) -> Result``. It imports the installed release
+and uses that release's own API. Each probe runs in its own child process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a probe saw. ``figure`` is the number behind it, where there is one."""
+    """A probe's result. ``figure`` is the measured number, None where the probe measures none."""
 
     red: bool
     detail: str
@@ -19,4 +19,4 @@ class Result:
 
 
 class NotApplicable(Exception):
-    """The release does not have what the probe exercises; the message says what."""
+    """The release lacks the code that the probe exercises; the message names that code."""

@@ -1,4 +1,4 @@
-"""Loads adapters into a model of one layer: its own, one of other names, one of other shapes."""
+"""Loads three adapters into a model of one layer: right, wrong tensor names, wrong shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG: dict[str, Any] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where an adapter of another model is loaded, or its own is not."""
+    """Red where the load accepts another model's adapter, or loses the model's own."""
     import mlx.core as mx
 
     load = getattr(importlib.import_module(target.module), target.name)
@@ -34,14 +34,14 @@ def probe(target: Target) -> Result:
     }
     model = make()
     if load_into(load, model, own) is not model or model.layers[0].proj.lora_b.max() != 1:
-        return Result(True, "an adapter of the model is not loaded")
+        return Result(True, "the model's own adapter is not loaded")
     for what, tensors in others.items():
         try:
             load_into(load, make(), tensors)
         except ValueError:
             continue
-        return Result(True, f"an adapter of {what} is loaded without a word")
-    return Result(False, "adapters of other models are refused")
+        return Result(True, f"an adapter with {what} is loaded without an error")
+    return Result(False, "other models' adapters are refused")
 
 
 def make() -> Any:
@@ -62,7 +62,7 @@ def make() -> Any:
 
 
 def load_into(load: Any, model: Any, tensors: dict[str, Any], **config: Any) -> Any:
-    """What ``load`` makes of a model and of an adapter's folder."""
+    """Save an adapter with these tensors, load it into the model, return what ``load`` returns."""
     import mlx.core as mx
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The correction step of Gemma 3n for several rows, against each of them alone."""
+"""Compares Gemma 3n's correction step on a batch with the same step on each row alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where the rows cannot be corrected together, or differ from each alone."""
+    """Red where the batched correction raises, or differs from the correction of a row alone."""
     import mlx.core as mx
 
     importlib.import_module(target.module)

@@ -1,4 +1,4 @@
-"""Counts steps of a recurrent batch cache, and the graph that is left of them."""
+"""Advances a recurrent batch cache, and counts the graph edges that the steps leave."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ STEPS = (20, 120)
 
 
 def probe(target: Target) -> Result:
-    """Red where more steps leave a larger graph, or the count is wrong."""
+    """Red where the graph grows with the steps, or the paddings and lengths are wrong."""
     import mlx.core as mx
 
     kind: Any = getattr(importlib.import_module(target.module), "ArraysCache", None)
     if not hasattr(kind, "advance") or kind.__module__ != target.module:
-        raise NotApplicable("this release's recurrent cache does not count")
+        raise NotApplicable("this release's recurrent cache has no advance")
     cache = kind(1, left_padding=[3, 0])
     cache.prepare(lengths=[200, 150])
     edges = []
@@ -30,7 +30,7 @@ def probe(target: Target) -> Result:
     fed = max(STEPS)
     read = cache.left_padding.tolist(), cache.lengths.tolist()
     if read != ([3 - fed, -fed], [200 - fed, 150 - fed]):
-        return Result(True, f"{fed} steps from [3, 0] and [200, 150] are {read}")
+        return Result(True, f"[3, 0] and [200, 150] are {read} after {fed} steps")
     told = " and ".join(
         f"{n} edges after {step} steps" for n, step in zip(edges, STEPS, strict=True)
     )
@@ -38,7 +38,7 @@ def probe(target: Target) -> Result:
 
 
 def count_edges(*arrays: Any) -> int:
-    """How many edges the graph has that is still to run for these arrays."""
+    """Count the edges of the graph that evaluating these arrays would run."""
     import mlx.core as mx
 
     text = io.StringIO()

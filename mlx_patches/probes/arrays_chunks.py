@@ -1,4 +1,4 @@
-"""Asks a recurrent cache for the masks of a prompt in pieces that are shorter than its padding."""
+"""Makes a recurrent cache's masks for prompt chunks that are shorter than its left padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHUNKS = (3, 3, 3, 1)
 
 
 def probe(target: Target) -> Result:
-    """Red where a piece's mask has other positions than the rows have tokens."""
+    """Red where a chunk's mask does not mark exactly the columns that hold tokens."""
     import mlx.core as mx
 
     cache_class = cache_of(target)
@@ -20,7 +20,7 @@ def probe(target: Target) -> Result:
     try:
         cache_class(1, left_padding=_PADDING).make_mask(1)
     except TypeError as error:  # mlx-lm 0.28.0
-        raise NotApplicable(f"a padded cache makes no mask at all: {error}") from None
+        raise NotApplicable(f"make_mask fails on a padded cache: {error}") from None
     cache = cache_class(1, left_padding=_PADDING)
     fed = 0
     for chunk in _CHUNKS:
@@ -34,4 +34,4 @@ def probe(target: Target) -> Result:
         if hasattr(cache, "advance"):
             cache.advance(chunk)
         fed += chunk
-    return Result(False, "every piece's mask has the tokens that the rows have")
+    return Result(False, "every chunk's mask marks the rows' tokens")

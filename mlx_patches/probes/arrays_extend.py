@@ -1,4 +1,4 @@
-"""Merges recurrent caches while they are empty, and puts them beside others that are not."""
+"""Merges empty recurrent caches, and extends them with written ones in both orders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEW, _GONE = 3, 1
 
 
 def probe(target: Target) -> Result:
-    """Red where a row is missing, or has another's state."""
+    """Red where a row is missing, or holds another row's state."""
     import mlx.core as mx
 
     kind = cache_of(target)
@@ -32,10 +32,10 @@ def probe(target: Target) -> Result:
             problem = lacking(cache.cache, [5, *[0] * len(kept)][::order])
             if problem:
                 return Result(True, problem)
-    return Result(False, "every row has its own state")
+    return Result(False, "every row holds its own state")
 
 
 def lacking(states: Sequence[Any], wanted: list[int]) -> str:
-    """What is wrong with the rows' states."""
+    """Describe how the rows' states differ from ``wanted``; empty where they are equal."""
     held = [state[:, 0].tolist() for state in states]
     return "" if held == [wanted] * len(states) else f"the rows hold {held}, not {wanted} each"

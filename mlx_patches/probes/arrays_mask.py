@@ -1,4 +1,4 @@
-"""Asks recurrent caches that were merged while empty for the mask of a right-padded prompt."""
+"""Makes the masks of a right-padded prompt with recurrent caches that were merged empty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNKS = (3, 2)
 
 
 def probe(target: Target) -> Result:
-    """Red where a chunk's mask has other positions than the rows have tokens."""
+    """Red where a chunk's mask does not mark exactly the columns that hold tokens."""
     cache_class = cache_of(target)
     for name in ("merge", "prepare", "advance"):
         if not hasattr(cache_class, name):
@@ -30,11 +30,11 @@ def probe(target: Target) -> Result:
             return Result(True, f"mask of tokens {fed} to {fed + chunk}: {seen}, not {wanted}")
         cache.advance(chunk)
         fed += chunk
-    return Result(False, "a chunk's mask has the tokens that the rows have")
+    return Result(False, "every chunk's mask marks the rows' tokens")
 
 
 def merged(target: Target, cache_class: Any) -> Any:
-    """Two empty caches as a batch, as the release's engine starts one."""
+    """Merge two empty caches, as the release's engine does to start a batch."""
     module = importlib.import_module(target.module)
     rows = [cache_class(2) for _ in _LENGTHS]
     merge = getattr(rows[0], "merge", None) or module.ArraysCache.merge

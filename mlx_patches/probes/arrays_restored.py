@@ -1,4 +1,4 @@
-"""Saves recurrent caches, empty and written, restores them, and asks for the next masks."""
+"""Saves and restores empty and written recurrent caches, and compares their next masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOKENS = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where a restored cache gives no mask, or another than the one that was saved."""
+    """Red where a restored cache fails to make a mask, or makes a different one."""
     cache_class = cache_of(target)
     if not hasattr(cache_class, "make_mask"):
         raise NotApplicable("recurrent caches make no masks in this release")
@@ -27,11 +27,11 @@ def probe(target: Target) -> Result:
             return Result(True, f"{kind}: {error}")
         if seen != wanted:
             return Result(True, f"{kind}: masks {seen}, not {wanted}")
-    return Result(False, "a restored cache masks as the one that was saved")
+    return Result(False, "a restored cache makes the same masks")
 
 
 def written(cache_class: Any) -> Any:
-    """A cache with both slots in use."""
+    """Make a cache with both slots in use."""
     import mlx.core as mx
 
     cache = cache_class(_SLOTS)
@@ -41,13 +41,13 @@ def written(cache_class: Any) -> Any:
 
 
 def restored(cache_class: Any, cache: Any) -> Any:
-    """The cache that has this one's state."""
+    """Restore a new cache from this one's state."""
     meta = [cache.meta_state] if hasattr(cache, "meta_state") else []
     return cache_class.from_state(cache.state, *meta)
 
 
 def masks(cache: Any) -> list[Any]:
-    """What the cache says of the next tokens, and of those after them."""
+    """Return the cache's masks for the next chunk and the one after it, as nested lists."""
     seen = []
     for _ in range(2):
         seen.append(cache.make_mask(_TOKENS))

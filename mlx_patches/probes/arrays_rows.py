@@ -1,4 +1,4 @@
-"""Has rows leave and join a left-padded recurrent batch, and asks for the next mask."""
+"""Filters or extends a left-padded recurrent batch, and checks the next mask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEXT = 2
 
 
 def probe(target: Target) -> Result:
-    """Red where the mask is not that of the batch's rows; releases may forget padding there."""
+    """Red where the mask is wrong for the batch's rows. A release may return no mask here."""
     import mlx.core as mx
 
     cache_class = cache_of(target)
@@ -36,7 +36,7 @@ def probe(target: Target) -> Result:
 
 
 def fed(cache_class: Any, left_padding: list[int] | None) -> Any:
-    """A batch that was fed some positions, one row without padding by default."""
+    """Make a batch after ``_FED`` positions; one row without padding where that is None."""
     import mlx.core as mx
 
     cache = cache_class(1)

@@ -1,4 +1,4 @@
-"""Blurs an image along an axis, and looks at its bytes one by one."""
+"""Blurs an image along each axis, and compares every pixel with a Gaussian blur."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..core.patch import Target
 from . import Result
 
 SIGMA = 1.0
-LENGTHS = (7, 12)  # as long as the kernel, and longer
+LENGTHS = (7, 12)  # the kernel's length, and a longer image
 
 
 def probe(target: Target) -> Result:
-    """Red where the blur dies, or is another one."""
+    """Red where the blur raises, or differs from a Gaussian blur."""
     import mlx.core as mx
 
     blur = getattr(importlib.import_module(target.module), target.name)
@@ -33,7 +33,7 @@ def probe(target: Target) -> Result:
 
 
 def wanted(row: list[float]) -> list[float]:
-    """The blur, in plain Python."""
+    """Compute the blur in plain Python."""
     radius = int(3 * SIGMA)
     shifts = range(-radius, radius + 1)
     weights = [math.exp(-(shift**2) / (2 * SIGMA**2)) for shift in shifts]

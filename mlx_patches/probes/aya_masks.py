@@ -1,4 +1,4 @@
-"""A tiny Aya Vision text model: one row in pieces, and rows in a batch, past the window."""
+"""Runs a tiny Aya Vision text model past its window: one row in chunks, and rows in a batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LENGTHS = ((5, 9), (12, 3, 7))
 
 
 def probe(target: Target) -> Result:
-    """Red where the logits depend on how a text was fed, or on other rows."""
+    """Red where the logits depend on how the text is split into chunks, or on other rows."""
     importlib.import_module(target.module)
     model = aya_vision()
     alone = differs(model, _WAYS)
     if not alone <= TOLERANCE:
-        return Result(True, f"one row, at once against in pieces: differs by {alone:.3g}", alone)
+        return Result(True, f"one row, whole against in chunks: differs by {alone:.3g}", alone)
     results = [measure(model, lengths) for lengths in _LENGTHS]
     return next((result for result in results if result.red), results[0])

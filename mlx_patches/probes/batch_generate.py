@@ -1,4 +1,4 @@
-"""Has the release's public ``batch_generate`` answer unequal prompts, together and one by one."""
+"""Calls the release's ``batch_generate`` on unequal prompts, together and one at a time."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from .rope_deltas import out_of_the_way
 
 _LENGTHS = (3, 5, 8)
 _TOKENS = 4
-# Nothing else is wrong with it in a batch, from the first release that has the function on.
+# This family has no other defect in a batch in any release that has the function.
 _FAMILY = "gemma3"
 _MROPE = "qwen2_5_vl"
-# What the latter trips over as well.
+# Patches for the other defects of the M-RoPE family.
 _OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "rope-deltas")
 
 
 def probe(target: Target) -> Result:
-    """Red where a prompt is answered otherwise beside a longer one, padded on either side."""
+    """Red where a prompt's answer changes beside a longer one, with padding on either side."""
     left = compare(target, _FAMILY)
     return left if left.red else compare(target, _FAMILY, "right")
 
 
 def probe_deltas(target: Target) -> Result:
-    """The same of a model whose rows have rope deltas."""
+    """The same for a model whose rows have rope deltas."""
     importlib.import_module(f"mlx_vlm.models.{_MROPE}.language")
     with out_of_the_way(_OTHERS):
         return compare(target, _MROPE)
 
 
 def compare(target: Target, family: str, side: str = "left") -> Result:
-    """What rows say together, against what each says alone, both through the function."""
+    """Compare the logits of rows generated together with those of each row generated alone."""
     from ..lab import EXACT, Family, NotBuilt, engine, offline
     from ..lab.build import build
     from ..lab.compare import spoken

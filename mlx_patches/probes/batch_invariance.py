@@ -1,4 +1,4 @@
-"""Batch invariance: the logits of each row of a batch against the same row run alone."""
+"""Batch invariance: compares each row's logits in a batch with the same row run alone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TOLERANCE = 1e-3
 def difference(
     model: TinyModel, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
 ) -> float:
-    """The largest absolute difference of logits over rows and steps; NaN where there is one.
+    """The largest absolute difference of logits over rows and steps; NaN where any is NaN.
 
-    The prompts are prefilled as one left-padded batch, then each row is fed its own
-    continuation, a token a step.
+    The prompts are prefilled as one left-padded batch. Then each step feeds every row the next
+    token of its own continuation.
 
     Args:
-        prompts: token ids, a row each, of any lengths.
-        continuations: token ids, a row each, of one length.
+        prompts: token ids of each row, of any lengths.
+        continuations: token ids of each row, all of one length.
     """
     import mlx.core as mx
 
@@ -46,12 +46,12 @@ def difference(
 
 
 def largest(figures: Sequence[float]) -> float:
-    """The largest figure, or NaN where there is one: ``max`` may pass over it."""
+    """The largest figure, or NaN if any is NaN: ``max`` alone may skip a NaN."""
     return next(filter(math.isnan, figures), max(figures))
 
 
 def measure(model: TinyModel, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Result:
-    """Red where a batch of random prompts of these lengths differs from the rows alone."""
+    """Red where a batch of random prompts of these lengths differs from each row run alone."""
     prompts, continuations = random_rows(lengths, steps)
     figure = difference(model, prompts, continuations)
     red = not figure <= TOLERANCE  # a NaN is red
@@ -62,7 +62,7 @@ def measure(model: TinyModel, lengths: Sequence[int] = (5, 9), steps: int = 12) 
 def random_rows(
     lengths: Sequence[int], steps: int, seed: int = 1
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts of these lengths and continuations of ``steps`` tokens, from a seed."""
+    """Draw prompts of these lengths and continuations of ``steps`` tokens from a seed."""
     import random
 
     from .tiny import VOCABULARY

@@ -1,7 +1,7 @@
-"""Takes rows into quantized batch caches and out of them, and reads what each row then holds.
+"""Moves rows into and out of quantized batch caches, and checks each row's tokens.
 
-Each row has tokens of its own; what the cache holds of it is compared, dequantized, with what a
-cache of that row alone holds of the same tokens.
+Each row has its own tokens. Its dequantized keys and values in the batch are compared with those
+of a cache that holds only that row.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from . import NotApplicable, Result
 from .offset_alias import cache_of
 
 HEADS, WIDTH, BITS = 2, 32, 4
-# The same token quantized in another batch may fall into a neighbouring step here and there.
+# Quantizing the same token in another batch may round some values to a neighbouring level.
 TOLERANCE = 0.05
 
 
 def probe(target: Target) -> Result:
-    """Red where a row does not hold its own tokens, or the cache cannot be asked."""
+    """Red where a row does not hold its own tokens. An operation that raises is red, too."""
     found = cache_of(target)
     module = importlib.import_module(target.module)
-    # ``merge`` belongs to the rows.
+    # The target of ``merge`` is the solo class.
     kind = Kind(getattr(module, f"Batch{found.__name__.removeprefix('Batch')}", None))
     name = target.name.partition(".")[2]
     problems = list(filter(None, _CHECKS[name](kind)))
@@ -33,7 +33,7 @@ def probe(target: Target) -> Result:
 
 
 class Kind:
-    """A quantized batch cache class, with the solo class that belongs to it."""
+    """A quantized batch cache class and its solo class."""
 
     def __init__(self, batch: Any):
         if batch is None:
@@ -43,7 +43,7 @@ class Kind:
         self.turbo = "Turbo" in batch.__name__
 
     def batch(self, padding: Sequence[int], tokens: int = 0) -> Any:
-        """A left-padded batch that holds ``tokens`` a row, those of the padding too."""
+        """Make a left-padded batch with ``tokens`` columns, padding included."""
         if self.turbo:
             cache = self.batch_class(list(padding), bits=BITS)
         else:
@@ -53,7 +53,7 @@ class Kind:
         return cache
 
     def solo(self, row: int, tokens: int) -> Any:
-        """A cache of one row alone."""
+        """Make a cache that holds one row."""
         if self.turbo:
             cache = self.module.TurboQuantKVCache(bits=BITS)
         else:
@@ -63,9 +63,13 @@ class Kind:
         return cache
 
     def wrong(self, cache: Any, lengths: Sequence[int], rows: Sequence[int] | None = None) -> str:
-        """What is wrong with a batch whose rows should hold so many tokens; empty if nothing.
+        """Describe what is wrong with a batch, or return "" if nothing is.
 
-        A step of decoding follows, after which they must hold one more.
+        The rows are checked again after one decode step.
+
+        Args:
+            lengths: how many tokens each row should hold.
+            rows: which row's tokens each should hold; 0, 1, ... by default.
         """
         rows = range(len(lengths)) if rows is None else rows
         problem = self._wrong_now(cache, lengths, rows)
@@ -76,7 +80,7 @@ class Kind:
         return f"after a step: {problem}" if problem else ""
 
     def wrong_alone(self, cache: Any, row: int, length: int) -> str:
-        """The same for the cache of one row."""
+        """The same check for a cache of one row."""
         for more in (0, 1):
             if more:
                 feed(cache, [(row, length)], 1)
@@ -99,7 +103,7 @@ class Kind:
         return ""
 
     def _apart(self, cache: Any, index: int, start: int, end: int, row: int) -> float:
-        """How far a row's tokens are from those of the row alone, relative to their size."""
+        """The relative distance between a row's tokens and those of the row alone."""
         import mlx.core as mx
 
         there = self._plain(self.solo(row, end - start), 0, 0, end - start)
@@ -126,7 +130,7 @@ class Kind:
 
 
 def feed(cache: Any, places: Sequence[tuple[int, int]], count: int) -> None:
-    """Feed ``count`` tokens a row; ``places``: which row, and from which of its tokens on."""
+    """Feed each row ``count`` tokens; ``places`` are pairs of row and first token."""
     import mlx.core as mx
 
     parts = [_tokens(row, start, count) for row, start in places]
@@ -134,7 +138,7 @@ def feed(cache: Any, places: Sequence[tuple[int, int]], count: int) -> None:
 
 
 def _tokens(row: int, start: int, count: int) -> Any:
-    """A row's tokens from ``start`` on; noise of its own before the first."""
+    """A row's keys from token ``start`` on; before token 0 they are padding noise of that row."""
     import mlx.core as mx
 
     drawn = mx.random.normal((1, HEADS, 600, WIDTH), key=mx.random.key(row))
@@ -188,7 +192,7 @@ def _merge(kind: Kind) -> Any:
     for lengths in ([4, 7, 1], [4, 0, 7], [0, 300], [0, 0]):
         cache = merge([kind.solo(row, length) for row, length in enumerate(lengths)])
         if not isinstance(cache, kind.batch_class):
-            yield f"merge gives a {type(cache).__name__}"
+            yield f"merge returns a {type(cache).__name__}"
         yield kind.wrong(cache, lengths)
 
 
@@ -206,7 +210,7 @@ def _nbytes(kind: Kind) -> Any:
 
     cache = kind.batch([1, 0])
     if cache.nbytes != 0:
-        yield f"an empty cache of {cache.nbytes} bytes"
+        yield f"an empty cache reports {cache.nbytes} bytes"
     feed(cache, [(0, 0), (1, 0)], 300)
     held = sum(part.nbytes for _, part in tree_flatten((cache.keys, cache.values)))
     if cache.nbytes != held:
@@ -256,7 +260,7 @@ def _as_lists(tree: Any) -> Any:
 
 
 def restored(cache: Any) -> Any:
-    """A new cache from the state of another, as from a file."""
+    """Restore a new cache from another's state, as loading it from a file does."""
     return type(cache).from_state(cache.state, cache.meta_state)
 
 

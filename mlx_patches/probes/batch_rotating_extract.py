@@ -1,7 +1,7 @@
-"""Extracts rows of a rotating batch after every number of steps and goes on alone.
+"""Extracts rows of a rotating batch after each number of steps, and decodes them alone.
 
-Every token carries its own number, from 1 on, as key and negated as value, so what a cache
-holds can be read back and compared with a solo cache that was fed the same row.
+A row's tokens are numbered from 1. Each token's key is its number and its value the negated
+number, so a cache's tokens can be read back and compared with those of a solo cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WINDOWS = (4, 8)
 
 
 def probe(target: Target) -> Result:
-    """Red where an extracted row holds or goes on to hold other tokens than it would alone."""
+    """Red where an extracted row holds other tokens than a solo cache, then or later."""
     batch_class = cache_of(target)
     if not hasattr(batch_class, "extract"):
         raise NotApplicable("BatchRotatingKVCache has no extract in this release")
@@ -33,7 +33,7 @@ def probe(target: Target) -> Result:
                     wrong.append(f"window {window}, padding {padding}, {steps} steps: {problem}")
     if wrong:
         return Result(True, f"{len(wrong)} rows wrong, first: {wrong[0]}")
-    return Result(False, "every extracted row goes on as if alone")
+    return Result(False, "every extracted row decodes like a row alone")
 
 
 def difference(
@@ -44,10 +44,10 @@ def difference(
     prompt: int,
     steps: int,
 ) -> str:
-    """What differs between extracted rows and the same rows alone; empty where nothing does.
+    """Describe how extracted rows differ from the same rows alone; empty where none does.
 
     Args:
-        padding: left padding of each row, below ``prompt``.
+        padding: left padding of each row, less than ``prompt``.
         prompt: tokens of the longest row.
         steps: decode steps before the row is extracted.
     """
@@ -71,7 +71,7 @@ def difference(
 
 
 def _goes_on(alone: Any, solo: Any, window: int, length: int) -> str:
-    """Compare at once, over decode steps past another wrap, and over a chunk."""
+    """Compare offsets, then decode steps past another wrap of the window, then a chunk."""
     if alone.offset != solo.offset:
         return f"offset {alone.offset}, alone {solo.offset}"
     for step in range(1, window + 3):
@@ -84,13 +84,13 @@ def _goes_on(alone: Any, solo: Any, window: int, length: int) -> str:
 
 
 def _numbers(padding: Sequence[int], start: int, count: int) -> list[list[int]]:
-    """The tokens that a left-padded batch is fed: each row's own count, -1 where it pads."""
+    """The tokens to feed a left-padded batch: each row's own numbers, -1 for padding."""
     rows = [[start + i - pad + 1 for i in range(count)] for pad in padding]
     return [[number if number > 0 else -1 for number in row] for row in rows]
 
 
 def _feed(cache: Any, numbers: list[list[int]]) -> list[int]:
-    """Feed tokens; returns what the first row then sees, in order of age."""
+    """Feed tokens; returns the tokens that the first row then attends to, oldest first."""
     import mlx.core as mx
 
     states = mx.array(numbers, dtype=mx.float32)[:, None, :, None]

@@ -1,4 +1,4 @@
-"""Has vllm-mlx convert a message twice, with another hash in its billing line each time."""
+"""Converts a message with vllm-mlx twice, with a different hash in its billing line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _blocks(hash_: str) -> list[dict[str, str]]:
 
 
 def system_of(adapter: Any, system: Any) -> str:
-    """The system prompt that the host makes of this one."""
+    """Return the system prompt that the host converts this one to."""
     models = importlib.import_module("vllm_mlx.api.anthropic_models")
     request = models.AnthropicRequest(
         model="m", max_tokens=1, system=system, messages=[{"role": "user", "content": "hi"}]

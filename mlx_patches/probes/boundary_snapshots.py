@@ -1,4 +1,4 @@
-"""Captures a boundary with omlx's scheduler, goes on, and looks at what was captured."""
+"""Takes boundary snapshots with omlx's scheduler, and checks them after later steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEPS = 6
 
 
 def probe(target: Target) -> Result:
-    """Red where a snapshot is not what the caches held as it was taken."""
+    """Red where a snapshot differs from the caches at the time it was taken."""
     import mlx.core as mx
 
     try:
@@ -25,7 +25,7 @@ def probe(target: Target) -> Result:
     window = cache.RotatingKVCache(max_size=_WINDOW)
     recurrent = cache.ArraysCache(2)
     kept: list[Any] = []
-    # What the method touches of its scheduler, in every version that was read.
+    # The only scheduler attributes that the method uses, in every version of omlx examined.
     stub = SimpleNamespace(
         request_id_to_uid={"one": 1},
         _on_prefill_boundary_snapshot=lambda request, caches, count: kept.append(caches),
@@ -40,11 +40,11 @@ def probe(target: Target) -> Result:
     for step, (caches, before) in enumerate(zip(kept, held, strict=True)):
         if (now := content(caches)) != before:
             return Result(True, f"boundary {step + 1}: held {before}, holds {now}")
-    return Result(False, f"{_STEPS} boundaries hold what they held")
+    return Result(False, f"{_STEPS} boundary snapshots are unchanged")
 
 
 def content(caches: list[Any]) -> list[float]:
-    """Every number in a list of caches, and how many tokens they hold."""
+    """Every number in a list of caches, and each cache's offset."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 

@@ -1,4 +1,4 @@
-"""Saves a list of caches as a prompt cache is saved, restores it, and reads what it holds."""
+"""Saves and restores a list of caches as a prompt cache, and compares their contents."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _LENGTH = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where the list is not restored, or holds something else."""
+    """Red where the restored list differs. A restore that raises is red, too."""
     kind = cache_of(target)
     caches = importlib.import_module(target.module)
     if not hasattr(caches.KVCache, "meta_state") or not hasattr(caches.KVCache, "from_state"):
-        raise NotApplicable("this release restores caches in another way")
+        raise NotApplicable("this release restores caches without from_state")
     saved = kind(fed(caches.KVCache(), _LENGTH), fed(caches.KVCache(), _LENGTH + 1))
     restored = kind.from_state(saved.state, saved.meta_state)
     before, after = (
         [(inner.offset, inner.state[0].tolist()) for inner in one.caches]
         for one in (saved, restored)
     )
-    return Result(before != after, f"{len(after)} caches, of {[n for n, _ in after]} tokens")
+    return Result(before != after, f"{len(after)} caches hold {[n for n, _ in after]} tokens")

@@ -1,8 +1,8 @@
-"""One probe in a process of its own: ``python -m mlx_patches.probes.child``.
+"""Runs probes in their own process: ``python -m mlx_patches.probes.child``.
 
-Prints one JSON line. ``--patched`` applies the patch first, through the matrix; ``--force``
-applies it whatever the matrix says, which is how a range gets measured. Of several patches
-each is taken out before the next.
+Prints one JSON line. ``--patched`` applies the patch first if the matrix admits it. ``--force``
+applies it in any case, so that a range can be measured before the matrix has it. With several
+patches, each is removed before the next is applied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import NotApplicable
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Probe every target of a patch, or one distribution's, and print the results."""
+    """Probe every target of the given patches, or only one distribution's; print the results."""
     parser = argparse.ArgumentParser(prog="python -m mlx_patches.probes.child")
     parser.add_argument(
         "--patch", action="append", default=[], help="probe the targets of this patch"
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     session = activation.session()
     for patch in map(session.registry.get, options.patch):
         manager = Manager(anything_goes(patch)) if options.force else session.manager
-        # As apply() would: by name, but never what the user switched off.
+        # As apply() does: a patch that the user switched off stays off.
         applied = options.patched and (options.force or not session.switched_off(patch.id))
         for target in patch.targets:
             if options.distribution in (None, target.distribution):
@@ -54,9 +54,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -> dict[str, Any]:
-    """One row: ``verdict`` is red, green or n/a, with ``detail``, ``figure`` and ``body``.
+    """One result: ``verdict`` (red, green or n/a), ``detail``, ``figure`` and ``body``.
 
-    With a manager, the patch is applied by it first.
+    With a manager, the patch is applied first.
     """
     row: dict[str, Any] = {"patch": patch.id, "target": target.path}
     row["distribution"] = target.distribution
@@ -71,16 +71,16 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
     except (NotApplicable, ModuleNotFoundError) as error:
         row.update(verdict="n/a", detail=str(error), figure=None)
     except Exception as error:
-        # Kernels that mlx-vlm 0.6.0 to 0.6.3 make as they are imported.
+        # mlx-vlm 0.6.0 to 0.6.3 create Metal kernels when they are imported.
         verdict = "n/a" if "No Metal back-end" in str(error) else "red"
         row.update(verdict=verdict, detail=_where(error), figure=None)
-    if manager is not None and patch.id in manager.failures:  # what was seen is the release's own
+    if manager is not None and patch.id in manager.failures:  # the probe saw unpatched code
         row.update(verdict="red", detail=manager.failures[patch.id][0], figure=None)
     return row
 
 
 def probe_model(name: str, patched: bool) -> dict[str, Any]:
-    """The same row for a model: red where a batch of it differs from its rows alone."""
+    """The same result for a model: red where a batch differs from its rows run alone."""
     row: dict[str, Any] = {"patch": None, "target": name}
     if patched:
         activation.session().apply(None, None, strict=False, dry_run=False)
@@ -108,7 +108,7 @@ def _apply(patch: Patch, target: Target, manager: Manager) -> list[str]:
 
 
 def anything_goes(*patches: Patch) -> Gate:
-    """A gate for which every release needs these patches."""
+    """A gate that admits these patches on every release."""
     rules = {
         patch.id: {t.distribution: {"affected": ">=0"} for t in patch.targets} for patch in patches
     }
@@ -124,7 +124,7 @@ def anything_goes(*patches: Patch) -> Gate:
 
 
 def _body(target: Target) -> str | None:
-    """The fingerprint of the release's own code, read from its file."""
+    """The fingerprint of the release's own code, computed from its file."""
     from ..core.distributions import source_file
 
     path = source_file(target.module)
@@ -134,7 +134,7 @@ def _body(target: Target) -> str | None:
 
 
 def _where(error: BaseException) -> str:
-    """The exception and the last line of it that is not ours."""
+    """The exception, and the last line of its traceback outside mlx_patches."""
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((f for f in reversed(frames) if "mlx_patches" not in f.filename), frames[-1])
     file = "/".join(frame.filename.rsplit("/", 3)[-3:])

@@ -1,4 +1,4 @@
-"""Feeds a chunked cache in pieces of many sizes, and looks for the tokens of the chunk."""
+"""Feeds a chunked cache pieces of many sizes, and checks that it keeps the current chunk."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TOKENS = 3 * _CHUNK
 
 
 def probe(target: Target) -> Result:
-    """Red where a token of the chunk that is being read is missing."""
+    """Red where a token of the current chunk is missing."""
     import mlx.core as mx
 
     cache_class = cache_of(target)
     if not hasattr(cache_class(_CHUNK), "start_position"):
-        raise NotApplicable("this release's cache drops nothing")
+        raise NotApplicable("this release's cache drops no tokens")
     for first in range(1, 2 * _CHUNK):
         for size in range(1, _CHUNK + 1):
             cache = cache_class(_CHUNK)
@@ -36,7 +36,7 @@ def probe(target: Target) -> Result:
 
 
 def pieces(first: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where pieces begin and end: the first, and others of one size."""
+    """Start and end of each piece: one of ``first`` tokens, then pieces of ``size``."""
     yield 0, first
     for start in range(first, _TOKENS, size):
         yield start, start + size

@@ -1,4 +1,4 @@
-"""Reads configs of LFM2.5 and of Nemotron-H as they are published now, and as they were."""
+"""Reads LFM2.5 and Nemotron-H configs with the old and the new names of their options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LFM2: dict[str, Any] = {
     "full_attn_idxs": [1],
     "layer_types": ["conv", "full_attention"],
 }
-# By module: the old names, and the new ones in their place.
+# By module: a config with the old names, and the changes that make it one with the new names.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lfm2": (LFM2, {"block_ff_dim": None, "intermediate_size": 48}),
     "nemotron_h": (
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where a model of the new names is not loaded, or has other layers."""
+    """Red where a config with the new names is not loaded, or builds other layers."""
     module = importlib.import_module(target.module)
     old, new = CASES[target.module.rpartition(".")[2]]
     wanted = layers_of(module, old)
@@ -57,8 +57,8 @@ def probe(target: Target) -> Result:
     try:
         given = layers_of(module, renamed)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        return Result(True, f"it is not loaded: {type(error).__name__}: {error}")
-    detail = "its layers are as before" if given == wanted else f"{given} in place of {wanted}"
+        return Result(True, f"the config is not loaded: {type(error).__name__}: {error}")
+    detail = "both build the same layers" if given == wanted else f"{given}, not {wanted}"
     return Result(given != wanted, detail)
 
 

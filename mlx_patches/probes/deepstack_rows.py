@@ -1,4 +1,4 @@
-"""Has the release's batch generator take in prompts with images and without, in pieces."""
+"""Feeds the release's batch generator prompts with and without images, in chunks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LAYERS = 2
 _TOKENS = 3
 _PIECE = 4
 _FAMILY = "qwen3_vl"
-# What the same models trip over as well.
+# Patches for other defects of the same models.
 _OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "rope-deltas")
 
 
 def probe(target: Target) -> Result:
-    """Red where a row is told something else than its prompt fed whole and alone."""
+    """Red where a row's logits differ from those of its prompt fed alone in one call."""
     from ..lab import EXACT, Family, NotBuilt, engine
     from ..lab.build import build
     from ..lab.compare import spoken
@@ -29,7 +29,7 @@ def probe(target: Target) -> Result:
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
     if not engine.own_positions(model):
-        raise NotApplicable("the release hands no image's positions to its generator")
+        raise NotApplicable("the release passes no image positions to its generator")
     prompts = prompts_of(model)
     with out_of_the_way(_OTHERS):
         arguments = [embedded(model, tokens, grid) for tokens, grid in prompts]
@@ -47,7 +47,7 @@ def probe(target: Target) -> Result:
 
 
 def prompts_of(model: Any) -> list[tuple[Sequence[int], Any]]:
-    """Token ids and the image's grid of three prompts, the second without an image."""
+    """Token ids and image grids of three prompts; the second has no image."""
     from ..lab import engine
     from ..lab.scenarios import rows_of
 
@@ -58,7 +58,7 @@ def prompts_of(model: Any) -> list[tuple[Sequence[int], Any]]:
 
 
 def embedded(model: Any, tokens: Any, grid: Any) -> dict[str, Any]:
-    """What making the embeddings of a prompt gives, but for these."""
+    """The keyword arguments that embedding a prompt returns, except the embeddings."""
     import mlx.core as mx
 
     own = dict(zip(("position_ids", "rope_deltas"), index(model, tokens, grid), strict=True))
@@ -71,7 +71,7 @@ def embedded(model: Any, tokens: Any, grid: Any) -> dict[str, Any]:
 
 
 def index(model: Any, tokens: Any, grid: Any) -> tuple[Any, Any]:
-    """The positions of a prompt, and its delta."""
+    """A prompt's positions, and its rope delta (1, 1)."""
     import mlx.core as mx
 
     positions, deltas, *_ = model.module.get_rope_index(mx.array([tokens]), grid)
@@ -79,7 +79,7 @@ def index(model: Any, tokens: Any, grid: Any) -> tuple[Any, Any]:
 
 
 def alone(model: Any, tokens: Any, arguments: dict[str, Any]) -> list[Any]:
-    """The logits with which a row says a few tokens, its prompt fed whole."""
+    """The logits of ``_TOKENS`` greedy tokens of one row; its prompt is fed in one call."""
     import mlx.core as mx
 
     from ..lab import engine
@@ -95,7 +95,7 @@ def alone(model: Any, tokens: Any, arguments: dict[str, Any]) -> list[Any]:
 
 
 def together(model: Any, prompts: list[list[int]], arguments: list[dict[str, Any]]) -> Any:
-    """What the rows say in the generator, their prompts in pieces."""
+    """The rows' tokens and logits in the generator, their prompts fed in chunks."""
     from ..lab import engine
 
     engine.forget(model)

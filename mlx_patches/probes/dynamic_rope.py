@@ -1,4 +1,4 @@
-"""Rotates rows at their own positions, below the limit of the dynamic scaling and past it."""
+"""Rotates rows at their own positions, before and past the limit of the dynamic scaling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OFFSETS = ([0, 3], [2, 40], [30, 50])
 
 
 def probe(target: Target) -> Result:
-    """Red where the rope fails, or a row is rotated otherwise than alone."""
+    """Red where the rope raises, or rotates a row differently than alone."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
@@ -38,7 +38,7 @@ def probe(target: Target) -> Result:
 
 
 def made(kind: Any, traditional: bool) -> Any:
-    """A rope of a release's class, of which the names of the growth differ."""
+    """Make a rope of the release's class; releases name its growth ``scale`` or ``factor``."""
     names = inspect.signature(kind).parameters
     growth = {name: 2.0 for name in ("scale", "factor") if name in names}
     return kind(

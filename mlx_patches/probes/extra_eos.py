@@ -1,4 +1,4 @@
-"""Loads a tiny model's folder with the release's own loader and counts its stop tokens."""
+"""Loads a tiny model's folder with the release's own loader, and reads its stop tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from ..core.patch import Target
 from . import NotApplicable, Result
 
-# The tokenizer's own stop token, then one id that each file alone names. Id 0 counts.
+# The tokenizer's own stop token, then ids that only one place in the files names. Id 0 counts.
 OWN, IN_CONFIG, IN_TEXT_CONFIG, IN_GENERATION = 1, 2, 3, (0, 4)
 _TINY = "mlx_patches_tiny"
 
@@ -34,7 +34,7 @@ def probe(target: Target) -> Result:
 
 
 def write_folder(folder: Path, **generation_config: Any) -> None:
-    """A model's folder with a five-word tokenizer and a one-weight model."""
+    """Write a model's folder: a five-word tokenizer and the configs of a one-weight model."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -55,7 +55,7 @@ def write_folder(folder: Path, **generation_config: Any) -> None:
 
 
 def _mlx_lm(target: Target, folder: Path) -> tuple[list[int], set[int]]:
-    """As ``mlx_lm.load`` does: the config's ids are handed to the tokenizer's loader."""
+    """As ``mlx_lm.load`` does: pass the config's ids to the tokenizer's loader."""
     utils = importlib.import_module("mlx_lm.utils")
     config = utils.load_config(folder)
     tokenizer = utils.load_tokenizer(folder, {}, eos_token_ids=config.get("eos_token_id"))
@@ -75,7 +75,7 @@ def _mlx_vlm_model(target: Target, folder: Path) -> tuple[list[int], set[int]]:
 
 
 def _mlx_vlm_criteria(target: Target, folder: Path) -> tuple[list[int], set[int]]:
-    """A stop list made, or reset, with the config's ids; the tokenizer has one of its own."""
+    """Create, or reset, the stop criteria with the config's ids; the tokenizer adds its own id."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
@@ -102,7 +102,7 @@ _LOADED = {
 
 @contextmanager
 def _tiny_family() -> Iterator[None]:
-    """A model family of one weight, for the release's loader to find by its model type."""
+    """Register a one-weight model family that the release's loader finds by its model type."""
     import mlx.core as mx
     import mlx.nn as nn
 

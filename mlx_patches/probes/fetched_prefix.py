@@ -1,4 +1,4 @@
-"""Admits a request that shares a prefix with a stored one, and reads its caches to generate."""
+"""Admits a request that hits the prefix cache, and evaluates its caches on another thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUEST = "one"
 
 
 def probe(target: Target) -> Result:
-    """Red where the thread that generates cannot evaluate what a hit gave the request."""
+    """Red where the generation thread cannot evaluate the caches of a prefix hit."""
     import mlx.core as mx
 
     memory = importlib.import_module(target.module)
@@ -28,13 +28,13 @@ def probe(target: Target) -> Result:
             raise NotApplicable("this MLX evaluates arrays on any thread")
         caches = admit(memory, generation)
         if not caches:
-            raise NotApplicable("this release finds no prefix that two prompts share")
+            raise NotApplicable("this release reuses no prefix that two prompts share")
         error = generation.submit(mx.eval, [layer.state for layer in caches]).exception()
-    return Result(error is not None, str(error or "the generation thread reads a hit"))
+    return Result(error is not None, str(error or "the generation thread evaluates a hit's caches"))
 
 
 def admit(memory: Any, generation: Executor) -> Any:
-    """The caches that a request has once the release's engine has admitted it."""
+    """Return a request's caches after the release's engine has admitted it."""
     engine = importlib.import_module("vllm_mlx.engine_core").EngineCore
     kind = importlib.import_module("vllm_mlx.scheduler").Scheduler
     scheduler = SimpleNamespace(
@@ -59,7 +59,7 @@ def admit(memory: Any, generation: Executor) -> Any:
 
 
 def stored(memory: Any) -> Any:
-    """A prefix cache that holds one prompt."""
+    """Make a prefix cache that holds one prompt."""
     import mlx.core as mx
     from mlx_lm.models.cache import KVCache
 

@@ -1,4 +1,4 @@
-"""Samples for two requests of the same prompt at temperature 1."""
+"""Samples the tokens of two requests with the same prompt at temperature 1."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _VOCABULARY = 64
 
 
 def probe(target: Target) -> Result:
-    """Red where both say the same without a seed, or another thing with one seed."""
+    """Red where both get the same tokens without a seed, or different tokens with one seed."""
     try:
         samplers = importlib.import_module("mlx_vlm.server.generation")._PositionedTargetSampler
         schema = importlib.import_module("mlx_vlm.server.schemas").VLMRequest
     except (ImportError, AttributeError) as error:
-        raise NotApplicable("this release's server draws no token by its position") from error
+        raise NotApplicable("this release's server has no positioned sampler") from error
     for sent in ({"seed": 0}, {"seed": 7}):
         if answer(samplers, schema, **sent) != answer(samplers, schema, **sent):
             return Result(True, f"two answers with seed {sent['seed']} differ")
     if answer(samplers, schema) == answer(samplers, schema):
         return Result(True, f"two requests without a seed draw the same {len(_POSITIONS)} tokens")
-    return Result(False, "requests without a seed draw other tokens, those with one the same")
+    return Result(False, "answers differ without a seed, and agree with one")
 
 
 def answer(samplers: Any, schema: Any, **sent: int) -> Any:
-    """The tokens of an answer to a request that was sent with these fields."""
+    """The tokens that a request with these fields draws."""
     import mlx.core as mx
 
     request = schema.model_construct(**sent)

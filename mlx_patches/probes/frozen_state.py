@@ -1,4 +1,4 @@
-"""Takes a cache's ``state``, lets the cache move on, and looks at the snapshot again."""
+"""Reads a cache's ``state``, updates the cache, and checks that the snapshot is unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WINDOW = 8
 
 
 def probe(target: Target) -> Result:
-    """Red where a snapshot's contents change after it was taken."""
+    """Red where a later update of the cache changes the snapshot."""
     cache_class = cache_of(target)
     if "state" not in vars(cache_class):
         raise NotApplicable(f"{cache_class.__name__} has no state of its own")
@@ -33,8 +33,8 @@ def probe(target: Target) -> Result:
             if _values(snapshot) != before:
                 changed.append(name)
     if changed:
-        return Result(True, f"state changes in {', '.join(dict.fromkeys(changed))}")
-    return Result(False, "state stays")
+        return Result(True, f"a snapshot changes in {', '.join(dict.fromkeys(changed))}")
+    return Result(False, "snapshots are unchanged")
 
 
 def _fresh(cache_class: Any) -> Any:
@@ -51,7 +51,7 @@ def _fresh(cache_class: Any) -> Any:
 def _feed(cache: Any, tokens: int) -> None:
     rows = 2 if type(cache).__name__.startswith("Batch") else 1
     keys, values = keys_and_values(rows, tokens)
-    scale = float(getattr(cache, "_fed", 0) + 1)  # every token differs from those before
+    scale = float(getattr(cache, "_fed", 0) + 1)  # makes each token different
     cache._fed = scale
     cache.update_and_fetch(keys * scale, values * scale)
 
@@ -77,8 +77,8 @@ def _arrays_cache(cache_class: Any) -> Result:
     before = _values(snapshot)
     cache[0] = mx.full((1, 2), 7.0)
     if _values(snapshot) != before:
-        return Result(True, "state changes as a slot is set")
-    return Result(False, "state stays")
+        return Result(True, "a snapshot changes when a slot is set")
+    return Result(False, "snapshots are unchanged")
 
 
 def _values(tree: Any) -> Any:

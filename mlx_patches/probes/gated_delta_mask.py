@@ -1,4 +1,4 @@
-"""Runs the gated delta rule over a padded batch, and over its rows without their padding."""
+"""Runs the gated delta rule over a padded batch, and over each row without its padding."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from . import NotApplicable, Result
 _HEADS = 2
 _TOKENS = 5
 _KEYS = _VALUES = 4
-# As many rows as keys: the mask that is broadcast from the wrong side is no error then.
+# The second batch has as many rows as keys: a mask broadcast from the wrong side is no error then.
 _PADDINGS = ([2, 0, 1], [3, 1, 0, 2])
 TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's outputs or its state are not those without its padding."""
+    """Red where padding changes a row's outputs or its state."""
     import mlx.core as mx
 
     run: Any = importlib.import_module(target.module).gated_delta_ops
@@ -41,11 +41,11 @@ def probe(target: Target) -> Result:
             if not apart <= TOLERANCE:
                 return Result(True, f"padding {padding}: row {row} differs by {apart:.2g}", apart)
             worst = max(worst, apart)
-    return Result(False, "every row is as without its padding", worst)
+    return Result(False, "padding changes no row", worst)
 
 
 def inputs(rows: int) -> list[Any]:
-    """Queries, keys, values, gates and rates."""
+    """Draw queries, keys, values, gates and rates of this many rows."""
     import mlx.core as mx
 
     def draw(seed: int, *width: int) -> Any:

@@ -1,4 +1,4 @@
-"""Has vllm-mlx prepare Gemma 4 for batches, and compares one of a tiny model with its rows."""
+"""Lets vllm-mlx patch Gemma 4 for batches, and compares a tiny model's batch with its rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 from .rope_deltas import out_of_the_way
 
-# What mlx-vlm's own attention needs in some releases.
+# Patches that mlx-vlm's own attention needs in some releases.
 _ROW = ("offset-alias", "shared-layer-offset")
 
 
 def probe(target: Target) -> Result:
-    """Red where a batch dies or differs once the host has prepared the model."""
+    """Red where a batch raises or differs after the host has patched the model."""
     from .batch_invariance import measure
     from .tiny import gemma4
 
@@ -23,13 +23,13 @@ def probe(target: Target) -> Result:
     language = importlib.import_module("mlx_vlm.models.gemma4.language")
     with unchanged(language.Attention), out_of_the_way(_ROW):
         if not getattr(host, target.name)():
-            raise NotApplicable("the host leaves the model alone")
+            raise NotApplicable("the host does not patch the model")
         return measure(gemma4(shared_layers=2))
 
 
 @contextlib.contextmanager
 def unchanged(kind: type) -> Iterator[None]:
-    """Give a class back its attributes after the block."""
+    """Restore a class's attributes after the block."""
     before = dict(vars(kind))
     try:
         yield

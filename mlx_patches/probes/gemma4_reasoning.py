@@ -1,4 +1,4 @@
-"""Asks vllm-mlx for its Gemma 4 reasoning parser, and has it read an answer."""
+"""Parses an answer with vllm-mlx's Gemma 4 reasoning parser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEANT = ("Six times seven.", "It is 42.")
 
 
 def probe(target: Target) -> Result:
-    """Red where there is no such parser, or it does not tell thought from answer."""
+    """Red where the parser is missing, or does not separate the reasoning from the answer."""
     try:
         reasoning = importlib.import_module(target.module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Reads tokens of a tiny model, and the default stream between them and after it is left."""
+"""Generates with a tiny model, and checks the default stream between tokens and after the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import Result
 
 
 def probe(target: Target) -> Result:
-    """Red where a reader's stream is another one, or the generation cannot be left."""
+    """Red where the caller's default stream changes, or closing the generator raises."""
     import mlx.core as mx
 
     from ..lab import Family
@@ -38,13 +38,13 @@ def probe(target: Target) -> Result:
     try:
         tokens = begin()
         if mx.default_stream(device) != before:
-            faults.append("another default stream between two tokens")
+            faults.append("the default stream changes between two tokens")
         tokens.close()
         other = Thread(target=leave, args=(begin(),))
         other.start()
         other.join()
         if mx.default_stream(device) != before:
-            faults.append("another default stream after a generation was left")
+            faults.append("the default stream stays changed after the end")
     finally:
         mx.set_default_device(device)
         mx.set_default_stream(before)

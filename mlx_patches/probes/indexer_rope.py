@@ -1,4 +1,4 @@
-"""Has a tiny indexer choose tokens, and scores them by the model's own formula."""
+"""Lets a tiny indexer choose tokens, and scores its choice by the model's own formula."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 _LENGTH, _WIDTH, _HEADS, _HEAD, _TURNED, _KEPT, _BASE = 48, 32, 4, 16, 8, 6, 10000.0
-# The share of the best choice's score that rounding may cost.
+# The loss that rounding may cause, relative to the best score.
 TOLERANCE = 1e-4
 
 
 def probe(target: Target) -> Result:
-    """Red where the chosen tokens score less than the best ones."""
+    """Red where the chosen tokens have lower scores than the best ones."""
     import mlx.core as mx
 
     indexer = make(importlib.import_module(target.module), "deepseek_v32")
@@ -26,7 +26,7 @@ def probe(target: Target) -> Result:
 
 
 def make(module: Any, model_type: str) -> Any:
-    """An indexer of a model of some type."""
+    """Make the indexer of a model of this type."""
     import mlx.core as mx
 
     if not hasattr(module, "Indexer"):
@@ -50,11 +50,11 @@ def make(module: Any, model_type: str) -> Any:
 
 
 def loss(indexer: Any, turned: Any) -> Any:
-    """The largest share of the best score that a token's choice lacks.
+    """The largest loss of score by any token's choice, relative to the best score.
 
     Args:
-        indexer: as ``make`` makes it.
-        turned: rotates queries or keys (rows, heads, length, width).
+        indexer: from ``make``.
+        turned: a function that rotates queries or keys (rows, heads, length, width).
     """
     import mlx.core as mx
 
@@ -74,7 +74,7 @@ def loss(indexer: Any, turned: Any) -> Any:
 
 
 def turned_in_halves(x: Any) -> Any:
-    """``x`` rotated to its positions: each dimension of the first half with its second."""
+    """Rotate ``x`` to its positions, pairing each dimension of the first half with the second."""
     import mlx.core as mx
 
     half = _TURNED // 2

@@ -1,4 +1,4 @@
-"""Joins a batch that has bfloat16 keys with one that has none yet, and the other way round."""
+"""Extends a batch that has bfloat16 keys with an empty one, and the other way round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WRITTEN, _NEW, _TOKENS, _WINDOW = 2, 1, 3, 8
 
 
 def probe(target: Target) -> Result:
-    """Red where the joined keys or values are of another type, or not a row for each row."""
+    """Red where the joined keys or values have another dtype, or a row is missing."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
@@ -27,7 +27,7 @@ def probe(target: Target) -> Result:
         try:
             cache.extend(other)
         except AttributeError as error:
-            raise NotApplicable(f"no batch joins here that has no keys yet: {error}") from error
+            raise NotApplicable(f"this release cannot join an empty batch: {error}") from error
         for side in (cache.keys, cache.values):
             if side.dtype != mx.bfloat16 or side.shape[0] != _WRITTEN + _NEW:
                 place = "before" if new_first else "after"

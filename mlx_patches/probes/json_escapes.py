@@ -1,4 +1,4 @@
-r"""Sends vllm-mlx's application a message with ``\d`` in a string, and looks at what it parsed."""
+r"""Sends vllm-mlx's application a message with ``\d`` in a string, and checks the parsed text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEANT = "\\d \\d A \n"
 
 
 def probe(target: Target) -> Result:
-    """Red where a message, or the counting of its tokens, is refused."""
+    """Red where an endpoint refuses the message, or parses another text."""
     try:
         server = importlib.import_module("vllm_mlx.server")
     except ImportError as error:
@@ -28,15 +28,15 @@ def probe(target: Target) -> Result:
         got = parsed(server, path, _BODY)
         if got != _MEANT:
             return Result(True, f"{path}: {got}")
-    return Result(False, "the backslash is read as one")
+    return Result(False, "the invalid escape is read as a backslash")
 
 
 def parsed(server: ModuleType, path: str, body: bytes) -> Any:
-    """The system text of a request as the endpoint sees it, or the error that it ended with."""
+    """The system text that the endpoint parsed, or the error that it raised."""
     seen: list[Any] = []
 
     class Enough(Exception):
-        """The endpoint has parsed the body; nothing more is asked of it."""
+        """Raised when the endpoint has parsed the body, to stop it there."""
 
     def encode(text: str) -> None:
         seen.append(text)
@@ -62,7 +62,7 @@ def parsed(server: ModuleType, path: str, body: bytes) -> Any:
 
 
 async def post(app: Any, path: str, body: bytes) -> None:
-    """One request to an ASGI application, its body in two pieces."""
+    """Send one request to an ASGI application, with its body in two parts."""
     half = body.index(b"\\") + 1
     pieces = [
         {"type": "http.request", "body": body[:half], "more_body": True},

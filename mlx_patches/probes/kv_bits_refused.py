@@ -1,4 +1,4 @@
-"""Generates with ``kv_bits``, with models that read quantized caches and others that do not."""
+"""Generates with ``kv_bits``, by models that support quantized caches and models that do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READS, _REFUSES = "qwen3", ("gemma2", "phi")
 
 
 def probe(target: Target) -> Result:
-    """Red where a model dies, or one that reads quantized caches gets none."""
+    """Red where a model raises, or one that supports quantized caches gets none."""
     from ..lab import Family
     from ..lab.build import build
 
@@ -33,13 +33,13 @@ def probe(target: Target) -> Result:
             return Result(True, f"{name}: {len(said)} tokens, not {_TOKENS}")
     with counted() as quantized:
         answer(step, [build(Family("mlx-lm", _READS)).module] * models)
-    if not any(length > 1 for length in quantized):  # one token is but the question
-        return Result(True, f"{_READS} is not quantized")
-    return Result(False, f"{', '.join(_REFUSES)} go on in floats, {_READS} does not")
+    if not any(length > 1 for length in quantized):  # length 1: the patch's own trial
+        return Result(True, f"the cache of {_READS} is not quantized")
+    return Result(False, f"{', '.join(_REFUSES)} keep float caches, {_READS} quantizes its own")
 
 
 def answer(step: Any, models: Sequence[Any]) -> list[int]:
-    """The tokens that a model says, with itself as its draft model where one is needed."""
+    """Generate tokens; in speculative decoding the model is also its own draft model."""
     import mlx.core as mx
 
     steps = step(mx.array(_PROMPT), *models, max_tokens=_TOKENS, **_BITS)
@@ -48,7 +48,7 @@ def answer(step: Any, models: Sequence[Any]) -> list[int]:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """How long quantized caches were when they were given more tokens."""
+    """Record the length of each quantized cache at each of its updates."""
     kind = importlib.import_module("mlx_lm.models.cache").QuantizedKVCache
     update, given = kind.update_and_fetch, []
 

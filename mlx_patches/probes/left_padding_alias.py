@@ -1,4 +1,4 @@
-"""Reads ``left_padding`` or ``lengths``, lets the cache move, and looks at what was read."""
+"""Reads ``left_padding`` or ``lengths``, updates the cache, and checks the value read before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .offset_alias import cache_of, captured_moves
 
 
 def probe(target: Target) -> Result:
-    """Red where what was read changes under its reader."""
+    """Red where an update of the cache changes the array that was read before it."""
     name, _, attribute = target.name.partition(".")
     if name == "ArraysCache":
         return _arrays_cache(target, attribute)
@@ -25,5 +25,5 @@ def _arrays_cache(target: Target, attribute: str) -> Result:
     captured = getattr(cache, attribute)
     cache.advance(2)
     if captured.tolist() != [3, 5]:
-        return Result(True, f"{attribute} moves in advance")
-    return Result(False, f"{attribute} stays")
+        return Result(True, f"advance changes the {attribute} read before it")
+    return Result(False, f"a captured {attribute} does not change")

@@ -1,4 +1,4 @@
-"""Feeds a tiny LFM2 block of experts, and computes what it was trained to answer."""
+"""Compares a tiny LFM2 block of experts with a plain computation of its routing rule."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where the answer is another one."""
+    """Red where the block's output differs from the rule's."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
     if target.name.startswith("Lfm2Exact"):
         kind = getattr(module, "Lfm2ExactSpeculativeVerifier", None)
         if kind is None:
-            raise NotApplicable("this release verifies no drafts of it")
+            raise NotApplicable("this release has no speculative verifier for LFM2")
         block = make(importlib.import_module("mlx_vlm.models.lfm2.language"))
         verifier = kind.__new__(kind)
 
@@ -32,11 +32,11 @@ def probe(target: Target) -> Result:
     x = mx.random.normal((2, _LENGTH, _WIDTH), key=mx.random.key(1))
     wanted = answered(block, x)
     worst = (mx.abs(answer(x) - wanted).max() / mx.abs(wanted).max()).item()
-    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the answer's scale", worst)
+    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the output's scale", worst)
 
 
 def make(module: Any, **more: Any) -> Any:
-    """A block whose experts' biases are as large as their scores."""
+    """Make a block whose expert biases are as large as the scores."""
     import mlx.core as mx
 
     kind = getattr(module, "Lfm2MoeSparseMoeBlock", None)
@@ -58,7 +58,7 @@ def make(module: Any, **more: Any) -> Any:
 
 
 def answered(block: Any, x: Any) -> Any:
-    """Every expert's answer, summed by the weights of those with the highest biased scores."""
+    """Sum the outputs of the experts with the highest biased scores, weighted by plain scores."""
     import mlx.core as mx
 
     scores = mx.sigmoid(x @ block.gate.weight.T)

@@ -1,4 +1,4 @@
-"""Has vllm-mlx load a model's folder, the loading itself being mlx-lm's and left out."""
+"""Calls vllm-mlx's loader on a model's folder, with mlx-lm's own loading mocked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import Result
 
 
 def probe(target: Target) -> Result:
-    """Red where the host's callers do not get what mlx-lm loaded."""
+    """Red where the loader does not return the model that mlx-lm loaded."""
     load = getattr(importlib.import_module(target.module), target.name)
     pair = object(), object()
     with mock.patch("mlx_lm.load", return_value=pair), tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where the rows cannot be rotated together, or not as alone."""
+    """Red where the rope rejects a batch, or rotates a row differently than alone."""
     import mlx.core as mx
 
     factors = {"short_factor": [1.0] * (_WIDTH // 2), "long_factor": [4.0] * (_WIDTH // 2)}
@@ -38,11 +38,11 @@ def probe(target: Target) -> Result:
             if not apart <= TOLERANCE:
                 return Result(True, f"rows at {offsets} differ by {apart:.2g}", apart)
             worst = max(worst, apart)
-    return Result(False, "rows are rotated together as alone", worst)
+    return Result(False, "each row of a batch is rotated as alone", worst)
 
 
 def keys(length: int) -> Any:
-    """Two rows' keys; new ones each time, the rope scales them in place."""
+    """Make two rows' keys; new ones each time, as the rope may scale them in place."""
     import mlx.core as mx
 
     rows = len(_OFFSETS[0])

@@ -1,4 +1,4 @@
-"""Merges Mamba caches with a history, asks for masks, and decodes a row that leaves its batch."""
+"""Merges Mamba caches with a history, checks masks, and decodes rows extracted from a batch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .recurrent_padding import difference
 _SLOTS = 2
 _LENGTHS = [1, 3]
 _PROMPTS = [[5, 9, 2], [7, 3, 8]]
-# Two: a row that is read and never written is right for one.
+# Two steps: a row whose state is never updated is still right in the first.
 _NEXT = [4, 6]
 _TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where rows are lost on the way into a batch or out of it."""
+    """Red where merge or extract loses a row's state."""
     kind = getattr(importlib.import_module(target.module), "MambaCache", None)
     operation = target.name.rpartition(".")[2]
     if not hasattr(kind, operation):
-        raise NotApplicable("this release has no such caches, or does not batch them")
+        raise NotApplicable("this release has no MambaCache, or does not batch it")
     problem = merge_rows(kind) if operation == "merge" else decode_extracted()
-    return Result(bool(problem), problem or "the rows are what they were")
+    return Result(bool(problem), problem or "every row keeps its state")
 
 
 def merge_rows(kind: Any) -> str:
-    """What is wrong with a batch of rows with a history: its states, or its masks."""
+    """Merge rows with a history; describe a wrong state or mask, empty where all are right."""
     batch = kind.merge([write_row(kind, row) for row in range(len(_LENGTHS))])
     held = [state.reshape(-1).tolist() for state in batch.cache]
     if held != [list(range(len(_LENGTHS)))] * _SLOTS:
@@ -46,7 +46,7 @@ def merge_rows(kind: Any) -> str:
 
 
 def write_row(kind: Any, number: int) -> Any:
-    """A row whose states are all this number."""
+    """Make a row whose states are all this number."""
     import mlx.core as mx
 
     cache = kind()
@@ -56,7 +56,7 @@ def write_row(kind: Any, number: int) -> Any:
 
 
 def decode_extracted() -> str:
-    """What is wrong with the logits of a row of a tiny Mamba that leaves its batch."""
+    """Decode rows extracted from a tiny Mamba's batch; describe the first that is wrong."""
     from ..lab import Family, NotBuilt
     from ..lab.build import build
 
@@ -75,12 +75,12 @@ def decode_extracted() -> str:
         for step, token in enumerate(_NEXT):
             seen, wanted = (decode(model, cache, [token]) for cache in (row, alone))
             if not difference([seen], [wanted]) <= _TOLERANCE:
-                return f"row {idx} has other logits than alone, {step} tokens after it left"
+                return f"row {idx} has other logits than alone, {step} tokens after extract"
     return ""
 
 
 def decode(model: Any, cache: Any, tokens: list[int]) -> Any:
-    """The logits (vocabulary,) of what comes after these tokens."""
+    """Feed tokens; returns the logits (vocabulary,) for the next one."""
     import mlx.core as mx
 
     return model(mx.array([tokens]), cache=cache)[0, -1]

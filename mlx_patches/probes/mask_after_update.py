@@ -1,7 +1,7 @@
-"""A tiny decoder over a left-padded batch, in chunks and decode steps, against each row alone.
+"""Runs a tiny decoder over a left-padded batch, in chunks and decode steps, and each row alone.
 
-It is the decoder inside the language model, with each row's own positions, so that what the
-language model thinks of positions does not matter.
+The probe calls the decoder inside the language model with each row's own positions, so that
+position defects of the language model itself do not matter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOLERANCE = 1e-3
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's states differ from what they are alone."""
+    """Red where a row's hidden states in the batch differ from those alone."""
     model, solo_caches = decoder(target)
     length = sum(_PIECES)
     texts = [[1 + (7 * i + 3 * row) % 50 for i in range(length)] for row in range(3)]
@@ -31,7 +31,7 @@ def probe(target: Target) -> Result:
     try:
         run(model, padded, (0, 0, 0), batch_caches(solo_caches(), (0, 0, 0)), pieces=(4,))
     except Exception as error:
-        raise NotApplicable(f"not even equal rows run in a batch: {error}") from error
+        raise NotApplicable(f"a batch without padding fails, too: {error}") from error
     together = run(model, padded, _LEFT_PADDING, batch_caches(solo_caches(), _LEFT_PADDING))
     figures = []
     for row, pad in enumerate(_LEFT_PADDING):
@@ -40,11 +40,11 @@ def probe(target: Target) -> Result:
     worst = largest(figures)
     if not worst <= _TOLERANCE:
         return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
-    return Result(False, f"every row is as if alone; largest difference {worst:.2g}", worst)
+    return Result(False, f"every row equals its solo run; largest difference {worst:.2g}", worst)
 
 
 def decoder(target: Target) -> tuple[Any, Any]:
-    """The tiny decoder whose class a target names, and what makes its solo caches."""
+    """Build the tiny decoder of a target's family; returns it and its ``make_cache``."""
     from ..lab import Family, NotBuilt
     from ..lab.build import build
 
@@ -57,7 +57,7 @@ def decoder(target: Target) -> tuple[Any, Any]:
 
 
 def batch_caches(layers: Sequence[Any], left_padding: Sequence[int]) -> list[Any]:
-    """The batch caches that stand for a list of plain solo caches."""
+    """Make the batch caches that correspond to a list of plain solo caches."""
     package = importlib.import_module(type(layers[0]).__module__)
     return [package.BatchKVCache(list(left_padding)) for _ in layers]
 
@@ -70,7 +70,11 @@ def run(
     skip: int = 0,
     pieces: Sequence[int] = _PIECES,
 ) -> Any:
-    """The states (rows, tokens, width) of rows that are fed in pieces, less the first ``skip``."""
+    """Feed rows in pieces; returns the hidden states (rows, tokens, width).
+
+    Args:
+        skip: how many columns at the start of the pieces the rows lack.
+    """
     import mlx.core as mx
 
     takes_positions = "position_ids" in inspect.signature(type(model).__call__).parameters
@@ -93,7 +97,7 @@ def run(
 
 
 def apart(one: Any, other: Any) -> float:
-    """The largest difference, relative to the other's scale; NaN where either has one."""
+    """The largest difference, relative to the scale of ``other``; NaN where either has a NaN."""
     import mlx.core as mx
 
     return float((mx.abs(one - other).max() / mx.abs(other).max()).item())

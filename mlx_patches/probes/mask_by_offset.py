@@ -9,13 +9,13 @@ from typing import Any
 from ..core.patch import Target
 from . import NotApplicable, Result
 
-# Of two rows, neither of which is as long as the columns that they share.
+# Both rows are padded, so each has fewer tokens than the cache has columns.
 _PADDING = [4, 3]
 _COLUMNS = 6
 
 
 def probe(target: Target) -> Result:
-    """Red where the layer dies of its mask, or its newest column is hidden from a row."""
+    """Red where the layer raises on its mask, or an extra column of padding changes its output."""
     import mlx.core as mx
 
     from ..lab import Family, NotBuilt
@@ -44,7 +44,7 @@ def probe(target: Target) -> Result:
 
 
 def attention_of(model: Any, target: Target) -> Any:
-    """A layer of the target's class.
+    """Find a layer of the target's class in the model.
 
     Raises:
         NotApplicable: the model has none.
@@ -58,7 +58,7 @@ def attention_of(model: Any, target: Target) -> Any:
 
 
 def filled(target: Target, layer: Any) -> Any:
-    """A batch's cache with keys and values in it."""
+    """Make a batch cache with keys and values in it."""
     import mlx.core as mx
 
     caches = importlib.import_module("mlx_vlm.models.cache")
@@ -75,7 +75,7 @@ def filled(target: Target, layer: Any) -> Any:
 
 
 def cut(cache: Any) -> Any:
-    """The same batch without its first column, which is padding for both rows."""
+    """Remove the batch's first column, which is padding in both rows."""
     import mlx.core as mx
 
     cache.keys = cache.keys[..., 1:_COLUMNS, :]

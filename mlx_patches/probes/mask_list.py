@@ -1,4 +1,4 @@
-"""Asks for a mask with a list of caches, a slice of one, and with its first cache."""
+"""Makes a mask from a list or tuple of caches, and from its first cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEFT_PADDING = [2, 0]
 
 
 def probe(target: Target) -> Result:
-    """Red where a list of caches gives another mask than the first of them."""
+    """Red where the mask of a list of caches differs from the mask of its first cache."""
     create = own_function(target)
     caches = importlib.import_module(f"{target.module.rpartition('.')[0]}.cache")
     wrong = []
@@ -28,14 +28,14 @@ def probe(target: Target) -> Result:
                     wrong.append(f"{type(cache[0]).__name__}, {tokens} tokens, {kind.__name__}")
     if wrong:
         return Result(True, f"another mask for {', '.join(wrong)}")
-    return Result(False, "a list of caches gives its first cache's mask")
+    return Result(False, "a list of caches has its first cache's mask")
 
 
 def own_function(target: Target) -> Any:
-    """The target's function.
+    """Return the target's function.
 
     Raises:
-        NotApplicable: the module only imports it.
+        NotApplicable: the module lacks it, or only imports it.
     """
     function = getattr(importlib.import_module(target.module), target.name, None)
     if function is None or function.__module__ != target.module:
@@ -44,14 +44,14 @@ def own_function(target: Target) -> Any:
 
 
 def asked(create: Any, tokens: int, cache: Any) -> Any:
-    """The mask for a chunk of this many tokens."""
+    """Create the mask for a chunk of this many tokens."""
     import mlx.core as mx
 
     return create(mx.zeros((2, tokens, 4)), cache)
 
 
 def same(one: Any, other: Any) -> bool:
-    """True for equal masks: both arrays, or the same word or None."""
+    """True for equal masks: equal arrays, the same string, or both None."""
     import mlx.core as mx
 
     if isinstance(one, mx.array) and isinstance(other, mx.array):

@@ -1,4 +1,4 @@
-"""Makes limited caches for a model that makes its own, and listens for a word about it."""
+"""Makes caches with ``max_kv_size`` for a model that makes its own, and records warnings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKENS = 3 * SIZE
 
 
 def probe(target: Target) -> Result:
-    """Red where a cache outgrows the limit and nobody says so."""
+    """Red where a cache outgrows the limit without a warning."""
     module = importlib.import_module(target.module)
     make = getattr(module, "make_prompt_cache", None)
     if make is None or inspect.unwrap(make).__module__ != target.module:
@@ -24,14 +24,14 @@ def probe(target: Target) -> Result:
     caches, heard = listened(lambda: make(model_of(module), SIZE))
     held = max(map(tokens_held, caches))
     if held <= SIZE:
-        return Result(False, f"{held} of {_TOKENS} tokens are held")
+        return Result(False, f"the caches hold {held} of {_TOKENS} tokens")
     if any("max_kv_size" in message for message in heard):
-        return Result(False, f"{held} tokens are held, and a warning")
-    return Result(True, f"{held} tokens are held, not {SIZE}, and no word about it")
+        return Result(False, f"the caches hold {held} tokens, with a warning")
+    return Result(True, f"the caches hold {held} tokens, not {SIZE}, without a warning")
 
 
 def model_of(module: Any) -> Any:
-    """A model of a class of its own, with a full layer and one that has a window."""
+    """Make a model of a new class, with one full layer and one sliding layer."""
 
     class Model:
         layers = (None, None)
@@ -44,7 +44,7 @@ def model_of(module: Any) -> Any:
 
 
 def tokens_held(cache: Any) -> int:
-    """How many tokens a cache holds of some that it is fed one by one."""
+    """Feed a cache ``_TOKENS`` tokens one by one; returns how many it holds."""
     import mlx.core as mx
 
     step = mx.zeros((1, 1, 1, 1))
@@ -53,7 +53,7 @@ def tokens_held(cache: Any) -> int:
 
 
 def listened(act: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """What comes of an act, and what our logger was told meanwhile."""
+    """Call ``act``; returns its result, and the messages that mlx_patches logged meanwhile."""
     heard: list[str] = []
     listener = logging.Handler()
     listener.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]

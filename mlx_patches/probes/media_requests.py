@@ -1,4 +1,4 @@
-"""Has a release load what a request names: from a server on this machine, and from its disk."""
+"""Loads media as a request names them: from a server on this machine, and from its disk."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from . import NotApplicable, Result
 
 _ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
 _PIECE = bytes(2**20)
-# What the server announces, and what it sends of that: a system's buffers take some unread.
+# The bytes that the server announces, and how many it sends at most. The operating system
+# buffers some bytes that the release never reads.
 _ANNOUNCED, _SENT = 600 * 2**20, 96 * 2**20
 
 
 def probe_limits(target: Target) -> Result:
-    """Red where an answer of 600 MiB is read on and on, or a small file is no longer loaded."""
+    """Red where a 600 MiB response is read without a limit, or a small file is not loaded."""
     load = _loader(target)
     with a_server() as server:
         with suppress(Exception):
             load(f"{server.url}/endless")
         if not server.asked:
-            return Result(False, "this release fetches no such URL")
+            return Result(False, "this release does not fetch such URLs")
         try:
             load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
             small = ""
-        except ImportError:  # of what reads sounds
+        except ImportError:  # the audio reader is not installed
             small = ""
         except Exception as error:
             small = f"; a small file is not loaded: {error}"
@@ -47,7 +48,7 @@ def probe_limits(target: Target) -> Result:
 
 
 def probe_policy(target: Target) -> Result:
-    """Red where a server of this machine is asked, or a file is opened that nobody named."""
+    """Red where a local server is contacted, or a file outside the allowed folders is opened."""
     kept = os.environ.pop(_ROOTS, None)
     try:
         if target.name.startswith("_image_"):
@@ -64,7 +65,7 @@ def probe_policy(target: Target) -> Result:
 
 
 def _opened(target: Target, url: str, path: str) -> list[str]:
-    """The file, where a loader opens it: it gives an image, or hands a video to its reader."""
+    """Load the URL and the path; returns the path if the loader, or its video reader, opened it."""
     load = _loader(target)
     seen: list[str] = []
     with _video_reader(seen):
@@ -76,7 +77,7 @@ def _opened(target: Target, url: str, path: str) -> list[str]:
 
 
 def _paths(target: Target) -> Result:
-    """Paths of requests that edit or make images."""
+    """Red where an image request's path outside the allowed folders is accepted."""
     choose = getattr(importlib.import_module(target.module), target.name, None)
     if choose is None:
         raise NotApplicable("this release makes no images")
@@ -89,11 +90,11 @@ def _paths(target: Target) -> Result:
         chosen = choose(request, **more)
     except ValueError as error:
         return Result(False, str(error))
-    return Result(True, f"{chosen} is taken")
+    return Result(True, f"{chosen} is accepted")
 
 
 def _loader(target: Target) -> Callable[[str], Any]:
-    """A loader as a function of a URL or path."""
+    """Return the target's loader as a function of a URL or path."""
     load: Any = getattr(importlib.import_module(target.module), target.name, None)
     if load is None:
         raise NotApplicable("this release has no such loader")
@@ -103,13 +104,13 @@ def _loader(target: Target) -> Callable[[str], Any]:
     if target.name == "load_audio":
         return lambda source: load(source, 16000)
     if target.name == "process_image":
-        # An image in a list is handed on as it is, to processors that open what it names.
+        # A list of images is returned as it is; the model's processor opens the names in it.
         return lambda source: _open_all(load([source], None, None))
     return lambda source: load(source)
 
 
 def _open_all(images: Any) -> None:
-    """As processors of models do with a list."""
+    """Open each image, as a model's processor does."""
     from urllib.request import urlopen
 
     for source in images:
@@ -118,7 +119,7 @@ def _open_all(images: Any) -> None:
 
 
 def _image() -> bytes:
-    """A PNG of one pixel."""
+    """Make a PNG of one pixel."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         end = struct.pack(">I", zlib.crc32(name + data))
@@ -130,7 +131,7 @@ def _image() -> bytes:
 
 
 def _sound() -> bytes:
-    """A WAV of a tenth of a second."""
+    """Make a WAV of a tenth of a second."""
     file = io.BytesIO()
     with wave.open(file, "wb") as made:
         made.setnchannels(1)
@@ -142,7 +143,7 @@ def _sound() -> bytes:
 
 @contextmanager
 def _video_reader(seen: list[str]) -> Iterator[None]:
-    """Stands for OpenCV, and notes what it is to open."""
+    """Replace OpenCV by a stand-in that records what it is asked to open."""
 
     class Capture:
         def __init__(self, source: Any):
@@ -166,7 +167,7 @@ def _video_reader(seen: list[str]) -> Iterator[None]:
 
 @contextmanager
 def a_server() -> Iterator[Any]:
-    """A server of this machine: ``asked`` has the paths, ``sent`` the bytes that were taken."""
+    """Run a server on this machine; ``asked`` lists the requested paths, ``sent`` counts bytes."""
     seen = SimpleNamespace(url="", asked=[], sent=0)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Feeds a tiny MiMo layer with a value scale, and one whose weights were scaled by hand."""
+"""Compares a tiny MiMo layer with a value scale and one whose weights are scaled by hand."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _PLACES = {
 
 
 def probe(target: Target) -> Result:
-    """Red where they answer differently."""
+    """Red where their outputs differ."""
     import mlx.core as mx
 
     x = mx.random.normal((1, 6, WIDTH), key=mx.random.key(1))
@@ -64,11 +64,11 @@ def probe(target: Target) -> Result:
     wanted = by_hand(x)
     said = make(target.distribution, attention_value_scale=SCALE)(x)
     worst = (mx.abs(said - wanted).max() / mx.abs(wanted).max()).item()
-    return Result(not worst <= 1e-5, f"off by {worst:.2g} of the answer's scale", worst)
+    return Result(not worst <= 1e-5, f"off by {worst:.2g} of the output's scale", worst)
 
 
 def make(distribution: str, **more: Any) -> Any:
-    """A layer of a config, with the weights that all of them have."""
+    """Make a layer with these options; every layer gets the same weights."""
     import mlx.core as mx
 
     configs, layers, kind = _PLACES[distribution]

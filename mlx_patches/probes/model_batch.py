@@ -1,4 +1,4 @@
-"""Compares a left-padded batch of a tiny model of the target's family with its rows alone."""
+"""Compares a left-padded batch on a tiny model of the target's family with its rows alone."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from . import NotApplicable, Result
 
 
 def probe(target: Target) -> Result:
-    """Red where the batch dies, or a row says something else in it than alone."""
+    """Red where the batch raises, or a row's logits differ from those alone."""
     from .recurrent_padding import left
 
     return compared(target, left)
 
 
 def whole(target: Target) -> Result:
-    """The same with the prompts fed at once: in pieces, some of these are wrong even alone."""
+    """The same with whole prompts: in chunks, some of these models are wrong even alone."""
     from .recurrent_padding import PROMPTS, left
 
     return compared(target, lambda model: left(model, max(map(len, PROMPTS))))
 
 
 def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
-    """What a batch that is fed in some way says, beside its rows alone."""
+    """Compare the logits of a batch that ``feed`` runs with those of its rows alone."""
     from ..lab import Family, NotBuilt, engine
     from ..lab.build import build
     from .recurrent_padding import PROMPTS, TOLERANCE, alone, difference
@@ -52,7 +52,7 @@ def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
 
 
 def has(model: object, target: Target) -> bool:
-    """Whether some module of a model is of the target's class, or calls the target's function."""
+    """Whether the model has a module of the target's class, or the target's function exists."""
     name, _, method = target.name.partition(".")
     if not method:
         return hasattr(sys.modules.get(target.module), name)

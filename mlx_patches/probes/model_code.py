@@ -1,4 +1,4 @@
-"""Loads a model's folder whose ``config.json`` names a Python file, without consent."""
+"""Loads a model's folder whose ``config.json`` names a Python file; the user has not agreed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 _FILE = "own_code.py"
-# What the file leaves behind when it is run. It stops there: what follows is not looked at.
+# The file leaves a mark when it runs, and stops the load there.
 _CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise KeyboardInterrupt\n"
 
 
@@ -45,7 +45,7 @@ def _load(load_model: object, folder: Path) -> Result:
 
 
 def write_folder(folder: Path, code: str = _CODE) -> Path:
-    """A model's folder that asks for a file to be run; returns what appears when it is."""
+    """Write a folder whose config names ``code``; returns the path that the code creates."""
     import mlx.core as mx
 
     mark = folder / "was-run"

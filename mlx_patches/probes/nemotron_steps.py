@@ -1,4 +1,4 @@
-"""Feeds a tiny Nemotron-H mixer whose config names no limits, and one whose limits are none."""
+"""Compares a tiny Nemotron-H mixer without time_step_limit and one with the limits 0 and inf."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ OPTIONS: dict[str, Any] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where they answer differently."""
+    """Red where their outputs differ."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
     if "time_step_min" not in {field.name for field in dataclasses.fields(module.ModelArgs)}:
-        raise NotApplicable("this release takes its limits from the config alone")
+        raise NotApplicable("this release reads no time_step_min")
     x = mx.random.normal((1, 8, _WIDTH), key=mx.random.key(1))
     said = [answered(module, x, **_RANGE), answered(module, x, time_step_limit=(0.0, mx.inf))]
     worst = (mx.abs(said[0] - said[1]).max() / mx.abs(said[1]).max()).item()
-    return Result(worst != 0, f"off by {worst:.2g} of the answer's scale", worst)
+    return Result(worst != 0, f"off by {worst:.2g} of the output's scale", worst)
 
 
 def answered(module: Any, x: Any, **limits: Any) -> Any:
-    """What a mixer of a config says to ``x`` (rows, length, width)."""
+    """Run a mixer with these limits on ``x`` (rows, length, width)."""
     import mlx.core as mx
 
     mx.random.seed(0)

@@ -1,4 +1,4 @@
-"""Reads configs as transformers 5 saves them, and as transformers 4 did."""
+"""Builds models from configs as transformers 5 and as transformers 4 save them."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ MODELS = ("llama", "qwen2", "qwen3")
 
 
 def probe(target: Target) -> Result:
-    """Red where a model that was saved by the one is not the model that was saved by the other."""
+    """Red where the two configs of a model build different ropes."""
     for name in MODELS:
         if not source_file(f"mlx_lm.models.{name}"):
             continue
         old, new = rope_of(name, FLAT), rope_of(name, NESTED)
         if new != old:
-            return Result(True, f"{name} is loaded with {new} in place of {old}")
-    return Result(False, "both are loaded with the same rope")
+            return Result(True, f"{name} is built with {new}, not {old}")
+    return Result(False, "both configs build the same rope")
 
 
 def rope_of(name: str, rope: dict[str, Any]) -> str:
-    """The base and the class of the rope that a model is loaded with, or why it is not."""
+    """The class and base of the rope that a model is built with, or the error."""
     module = importlib.import_module(f"mlx_lm.models.{name}")
     try:
         args = module.ModelArgs.from_dict({"model_type": name, **SIZES, **rope})

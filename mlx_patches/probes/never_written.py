@@ -1,4 +1,4 @@
-"""Saves, takes apart and puts together caches that were never written."""
+"""Saves, splits and joins caches that were never written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def probe(target: Target) -> Result:
 
 
 def made(caches: Any, kind: str, rows: int = 2) -> Any:
-    """An empty cache."""
+    """Make an empty cache."""
     if kind == "ArraysCache":
         return caches.ArraysCache(2)
     arguments = [_WINDOW] if "Rotating" in kind else []
@@ -35,7 +35,7 @@ def made(caches: Any, kind: str, rows: int = 2) -> Any:
 
 
 def saved(caches: Any, kind: str) -> str:
-    """Through ``state`` and back."""
+    """Save and restore through ``state``."""
     cache = made(caches, kind)
     state = cache.state
     if state[0] is not None:
@@ -44,11 +44,11 @@ def saved(caches: Any, kind: str) -> str:
     copy.state = state
     if copy.keys is not None:
         return "the restored cache is not empty"
-    return "" if feeds(copy) else "the restored cache takes no keys"
+    return "" if feeds(copy) else "the restored cache rejects keys"
 
 
 def feeds(cache: Any) -> bool:
-    """Whether it takes keys and values like a new one."""
+    """Whether a cache accepts keys and values like a new one."""
     import mlx.core as mx
 
     rows = cache.offset.size if hasattr(cache.offset, "size") else 1
@@ -57,7 +57,7 @@ def feeds(cache: Any) -> bool:
 
 
 def extracted(caches: Any, kind: str) -> str:
-    """A row of an empty batch, and of a recurrent cache with one slot unused."""
+    """Extract a row of an empty batch, or of a recurrent cache with one unused slot."""
     import mlx.core as mx
 
     cache = made(caches, kind)
@@ -73,7 +73,7 @@ def extracted(caches: Any, kind: str) -> str:
 
 
 def merged(caches: Any, kind: str) -> str:
-    """A batch of empty rows, and one of an empty and a written row."""
+    """Merge empty rows, then an empty and a written row."""
     import mlx.core as mx
 
     rows = [made(caches, kind.removeprefix("Batch")) for _ in range(2)]
@@ -81,7 +81,7 @@ def merged(caches: Any, kind: str) -> str:
     if batch.keys is not None or batch.offset.tolist() != [0, 0]:
         return f"offset {batch.offset.tolist()}"
     if not feeds(batch):
-        return "the batch takes no keys"
+        return "the batch rejects keys"
     rows[1].update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
     batch = getattr(caches, kind).merge(rows)
     if batch.offset.tolist() != [0, 3] or batch.left_padding.tolist() != [3, 0]:
@@ -92,16 +92,16 @@ def merged(caches: Any, kind: str) -> str:
 
 
 def filtered(caches: Any, kind: str) -> str:
-    """One row of three."""
+    """Keep one row of three."""
     import mlx.core as mx
 
     cache = made(caches, kind, rows=3)
     cache.filter(mx.array([1]))
-    return "" if cache.offset.size == cache.left_padding.size == 1 else "rows are left"
+    return "" if cache.offset.size == cache.left_padding.size == 1 else "removed rows are left"
 
 
 def extended(caches: Any, kind: str) -> str:
-    """Two rows and one more; then a written row and two empty ones, either way round."""
+    """Extend two empty rows by one; then join a written row and two empty ones in both orders."""
     import mlx.core as mx
 
     cache = made(caches, kind)
@@ -124,13 +124,13 @@ def extended(caches: Any, kind: str) -> str:
 
 
 def finalized(caches: Any, kind: str) -> str:
-    """Right padding that was announced for tokens that never came."""
+    """Finalize right padding that was prepared, without tokens."""
     cache = made(caches, kind)
     cache.prepare(lengths=[1, 2], right_padding=[1, 0])
     cache.finalize()
     if cache.keys is not None or cache.offset.tolist() != [0, 0]:
         return f"offset {cache.offset.tolist()}"
-    return "" if feeds(cache) else "the batch takes no keys"
+    return "" if feeds(cache) else "the batch rejects keys"
 
 
 _OPERATIONS = {

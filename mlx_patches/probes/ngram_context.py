@@ -1,4 +1,4 @@
-"""Merges rows of LongCat Flash Ngram whose histories are of one, two and five tokens."""
+"""Merges rows of LongCat Flash Ngram with histories of one, two and five tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NEXT = 7
 
 
 def probe(target: Target) -> Result:
-    """Red where they do not merge, or their next embeddings are other than alone."""
+    """Red where they do not merge, or their next embeddings differ from those alone."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
@@ -42,5 +42,5 @@ def probe(target: Target) -> Result:
     together = embedding(mx.concatenate([token] * len(rows)), cache=batch).tolist()
     for number, row in enumerate(rows):
         if embedding(token, cache=row).tolist() != together[number : number + 1]:
-            return Result(True, f"after {_HISTORIES[number]} tokens a row embeds otherwise")
-    return Result(False, "rows embed in a batch as alone")
+            return Result(True, f"the embedding after {_HISTORIES[number]} tokens differs")
+    return Result(False, "embeddings in a batch equal those alone")

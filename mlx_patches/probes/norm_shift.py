@@ -1,4 +1,4 @@
-"""Hands a converted checkpoint, and a published one, to the release's own ``sanitize``."""
+"""Passes a converted and a published checkpoint to the release's own ``sanitize``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import NotApplicable, Result
 
 
 def probe(target: Target) -> Result:
-    """Red where the norms of either are not shifted once in all."""
+    """Red where either's norm weights are not shifted exactly once, conversion included."""
     name, _, method = target.name.partition(".")
     kind: Any = getattr(importlib.import_module(target.module), name, None)
     if not hasattr(kind, method):
@@ -20,12 +20,12 @@ def probe(target: Target) -> Result:
     for label, weights, wanted in checkpoints(target):
         got = norm_of(getattr(kind, method)(stand_in(), weights))
         if got != wanted:
-            wrong.append(f"{label}: {got:g} in place of {wanted:g}")
+            wrong.append(f"{label}: {got:g}, not {wanted:g}")
     return Result(bool(wrong), "; ".join(wrong) or "every checkpoint's norms are shifted once")
 
 
 def stand_in() -> Any:
-    """What ``sanitize`` reads of its model."""
+    """A stand-in with the model attributes that ``sanitize`` reads."""
     text = SimpleNamespace(tie_word_embeddings=False, num_hidden_layers=0, num_experts=0)
     vision = SimpleNamespace(in_channels=3)
     config = SimpleNamespace(
@@ -35,7 +35,7 @@ def stand_in() -> Any:
 
 
 def checkpoints(target: Target) -> list[tuple[str, dict[str, Any], float]]:
-    """(what it is, its weights, its norm as the model wants it)."""
+    """Triples of a label, a checkpoint's weights, and the norm weight that the model needs."""
     import mlx.core as mx
 
     if target.name.startswith("Qwen3_5MTP"):
@@ -43,7 +43,7 @@ def checkpoints(target: Target) -> list[tuple[str, dict[str, Any], float]]:
             ("a converted MTP head", {"norm.weight": mx.full((4,), 1.25)}, 1.25),
             ("a published MTP head", {"mtp.norm.weight": mx.full((4,), 0.25)}, 1.25),
         ]
-    # mlx-lm's own model has renamed the weights before; mlx-vlm's gets them as they are.
+    # mlx-lm renames the weights before this call; mlx-vlm passes them with their published names.
     published = "language_model.model." if _is_text(target) else "model.language_model."
     out = []
     for label, prefix, norm, convolution in (
@@ -51,7 +51,7 @@ def checkpoints(target: Target) -> list[tuple[str, dict[str, Any], float]]:
         ("a published checkpoint", published, 0.25, (8, 1, 4)),
     ):
         for more in ("", " with MTP"):
-            weights = {  # arrays of its own: releases shift them in place
+            weights = {  # new arrays each time: releases shift them in place
                 f"{prefix}layers.0.input_layernorm.weight": mx.full((4,), norm),
                 f"{prefix}layers.0.linear_attn.conv1d.weight": mx.zeros(convolution),
             }
@@ -66,6 +66,6 @@ def _is_text(target: Target) -> bool:
 
 
 def norm_of(weights: dict[str, Any]) -> float:
-    """The first element of the one norm."""
+    """The first element of the only norm weight."""
     (value,) = [v for name, v in weights.items() if name.endswith("norm.weight")]
     return float(value.reshape(-1)[0].item())

@@ -1,4 +1,4 @@
-"""Reads ``offset`` as attention does, lets the cache move, and looks at what was read."""
+"""Reads ``offset`` as attention does, updates the cache, and checks the value read before."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from . import NotApplicable, Result
 
 
 def probe(target: Target) -> Result:
-    """Red where a captured ``offset`` changes as the cache is updated or trimmed."""
+    """Red where a captured ``offset`` changes when the cache is updated or trimmed."""
     return captured_moves(target, "offset", updates=True)
 
 
 def captured_moves(target: Target, attribute: str, updates: bool) -> Result:
-    """Red where what was read from ``attribute`` changes under its reader.
+    """Red where a later operation on the cache changes the captured ``attribute``.
 
     Args:
         target: names the cache class (``BatchKVCache.offset``).
         attribute: the attribute to capture.
-        updates: whether ``update_and_fetch`` and ``trim`` are expected to move it.
+        updates: whether the attribute counts tokens, so that ``trim`` is checked, too.
     """
     import mlx.core as mx
 
@@ -60,14 +60,17 @@ def captured_moves(target: Target, attribute: str, updates: bool) -> Result:
         watch("finalize", right, right.finalize)
     del mx
     steps = ", ".join(dict.fromkeys(moved))
-    return Result(bool(moved), f"{attribute} moves in {steps}" if moved else f"{attribute} stays")
+    return Result(
+        bool(moved),
+        f"{steps} change the captured {attribute}" if moved else f"a captured {attribute} stays",
+    )
 
 
 def cache_of(target: Target) -> Any:
-    """The cache class that a target belongs to.
+    """Return the cache class of a target.
 
     Raises:
-        NotApplicable: the release has no such class of its own.
+        NotApplicable: the target's module does not define the class.
     """
     name = target.name.partition(".")[0]
     cache_class = getattr(importlib.import_module(target.module), name, None)
@@ -77,7 +80,7 @@ def cache_of(target: Target) -> Any:
 
 
 def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
-    """A batch cache; rotating ones with a window of ``window``."""
+    """Make a batch cache; ``window`` is the size of a rotating one, in tokens."""
     if "Rotating" in cache_class.__name__:
         return cache_class(window, left_padding)
     if "Turbo" in cache_class.__name__:
@@ -86,7 +89,7 @@ def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
 
 
 def keys_and_values(batch: int, tokens: int, width: int = 64) -> Any:
-    """Keys and values of shape (batch, 1, tokens, width); width as quantization groups want."""
+    """Keys and values (batch, 1, tokens, width); the default width fits a quantization group."""
     import mlx.core as mx
 
     return mx.ones((batch, 1, tokens, width)), mx.ones((batch, 1, tokens, width))

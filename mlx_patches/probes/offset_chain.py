@@ -1,4 +1,4 @@
-"""Feeds a batch cache whose ``offset`` nobody reads, and counts the graph that is left of it."""
+"""Feeds a batch cache whose ``offset`` is never evaluated, and counts the edges of its graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WINDOW = 8
 
 
 def probe(target: Target) -> Result:
-    """Red where more steps leave a larger graph, or the offset is wrong."""
+    """Red where the graph grows with the steps, or the offset is wrong."""
     import mlx.core as mx
 
     name = target.name.partition(".")[0]
@@ -32,7 +32,7 @@ def probe(target: Target) -> Result:
                 most[until] = max(most[until], count_edges(cache.offset, cache.left_padding))
     fed = max(STEPS)
     if (read := cache.offset.tolist()) != [fed - 1, fed]:
-        return Result(True, f"{fed} steps from [-1, 0] are {read}")
+        return Result(True, f"the offset [-1, 0] is {read} after {fed} steps")
     few, many = most.values()
     told = f"at most {few} edges in {STEPS[0]} steps, {many} in {STEPS[1]}"
     return Result(many > few, told)

@@ -1,7 +1,7 @@
-"""Prefills a batch cache whose padding columns hold NaN, and lets every real token attend.
+"""Prefills a batch cache whose padding columns hold NaN, and compares attention outputs.
 
-Keys and values are drawn once; a row's real tokens must see what they see without the NaN, bit
-for bit, in one chunk, in several, past a window, and in decode steps.
+The outputs of a row's real tokens must equal those with finite padding, bit for bit: in one
+chunk, in several, past a window, and in decode steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PIECES = ((8,), (5, 3), (4, 2, 2), (8, 1, 1, 2))
 
 
 def probe(target: Target) -> Result:
-    """Red where a real token's output changes with what a padding column holds."""
+    """Red where the content of a padding column changes a real token's output."""
     batch_class = cache_of(target)
     windows = _WINDOWS if "Rotating" in batch_class.__name__ else {"none": 0}
     wrong = [
@@ -30,12 +30,12 @@ def probe(target: Target) -> Result:
         if spreads(batch_class, window, pieces)
     ]
     if wrong:
-        return Result(True, f"NaN spreads in {len(wrong)} of the prefills, first: {wrong[0]}")
-    return Result(False, "padding stays in its columns")
+        return Result(True, f"NaN reaches real tokens in {len(wrong)} prefills, first: {wrong[0]}")
+    return Result(False, "NaN in the padding reaches no real token")
 
 
 def spreads(batch_class: Any, window: int, pieces: Sequence[int]) -> bool:
-    """True where a real token's output is not what it is with finite padding."""
+    """True where NaN padding changes a real token's output."""
     import mlx.core as mx
 
     seen = []
@@ -48,7 +48,7 @@ def spreads(batch_class: Any, window: int, pieces: Sequence[int]) -> bool:
 
 
 def attended(cache: Any, pieces: Sequence[int], padding: float) -> Any:
-    """What every token's query gets (rows, heads, tokens, width); ``padding`` fills the rest."""
+    """Attention outputs (rows, heads, tokens, width); ``padding`` fills the padding columns."""
     import mlx.core as mx
 
     length = sum(pieces)
@@ -72,7 +72,7 @@ def attended(cache: Any, pieces: Sequence[int], padding: float) -> Any:
 
 
 def causal(start: int, end: int) -> Any:
-    """The mask for tokens ``start`` to ``end``; mlx-vlm 0.5.0's quantized one lacks padding."""
+    """The causal mask with padding; mlx-vlm 0.5.0's quantized cache omits padding from its own."""
     import mlx.core as mx
 
     columns = mx.arange(end)
@@ -81,7 +81,7 @@ def causal(start: int, end: int) -> Any:
 
 
 def dequantized(cache: Any, held: Any) -> Any:
-    """Quantized keys or values as they are read back."""
+    """Dequantize keys or values."""
     import mlx.core as mx
 
     return mx.dequantize(*held, group_size=cache.group_size, bits=cache.bits)

@@ -1,4 +1,4 @@
-"""Asks vllm-mlx, with its paged cache, for prompts that share blocks, and compares with none."""
+"""Runs prompts that share blocks through vllm-mlx, with its paged cache and without a cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .vllm_scheduler import Server, family, llama, sliding_llama
 
 BLOCK = 16
 PREFIX = [1 + (7 * i) % 90 for i in range(3 * BLOCK)]
-# Then: nothing but whole blocks, blocks after another beginning, the first blocks, the first.
+# After two prompts: whole blocks only, blocks without the first, two blocks, one block.
 PROMPTS = (
     [*PREFIX, 91],
     [*PREFIX, 92, 93],
@@ -24,7 +24,7 @@ PROMPTS = (
 
 
 def probe(target: Target) -> Result:
-    """Red where a block comes back as something else than what was computed for the prompt."""
+    """Red where the cache returns other keys than it stored, or an answer differs."""
     lost = "; ".join(_lost_shapes())
     if lost:
         return Result(True, lost)
@@ -37,11 +37,11 @@ def probe(target: Target) -> Result:
             answer, alone = paged.answer(prompt), plain.answer(prompt)
             if answer != alone:
                 return Result(True, f"{name}, request {index}: {answer}, without {alone}")
-    return Result(False, "every answer is the one without a prefix cache")
+    return Result(False, "every answer equals the one without a prefix cache")
 
 
 def serves(plain: Server) -> bool:
-    """Whether the host can serve a model at all: 0.2.6 cannot make recurrent batch caches."""
+    """Whether the host can serve the model at all: 0.2.6 cannot make recurrent batch caches."""
     try:
         return plain.answer(PROMPTS[0]) is not None
     except TypeError:
@@ -49,7 +49,7 @@ def serves(plain: Server) -> bool:
 
 
 def paged_server(model: Any) -> Server:
-    """The release's scheduler with its paged cache."""
+    """Start the release's scheduler with its paged cache."""
     return Server(
         model,
         use_paged_cache=True,
@@ -66,7 +66,7 @@ def _models() -> Iterator[tuple[str, Any]]:
 
 
 def _lost_shapes() -> Iterator[str]:
-    """Layers of three and of four axes in one cache: what is not given back as it was stored."""
+    """Store layers of four and of three axes together; yield each that is not restored equal."""
     import mlx.core as mx
 
     shapes = ((1, 2, len(PREFIX), 4), (2, len(PREFIX), 4))
@@ -77,14 +77,14 @@ def _lost_shapes() -> Iterator[str]:
         got = getattr(layer, "keys", None)
         wanted = keys[..., : 2 * BLOCK, :]
         if got is None or got.shape != wanted.shape or not mx.array_equal(got, wanted):
-            yield f"keys of the shape {keys.shape} come back as {getattr(got, 'shape', None)}"
+            yield f"keys of shape {keys.shape} are restored as {getattr(got, 'shape', None)}"
 
 
 def prefix_cache() -> Any:
-    """The release's prefix cache in blocks.
+    """Make the release's block-based prefix cache.
 
     Raises:
-        NotApplicable: it has none.
+        NotApplicable: the release has none.
     """
     try:
         pages = importlib.import_module("vllm_mlx.paged_cache").PagedCacheManager
@@ -95,7 +95,7 @@ def prefix_cache() -> Any:
 
 
 def given_back(cache: Any, states: Sequence[Any], end: int = 2 * BLOCK + 1) -> Any:
-    """What a request for the first ``end`` tokens gets of caches with these states."""
+    """Store caches with these states; returns the caches of a request for ``end`` tokens."""
     cache.store_cache("first", list(PREFIX), [{"state": state} for state in states])
     table, _ = cache.fetch_cache("second", PREFIX[:end])
     return cache.reconstruct_cache(table) if table else None

@@ -1,4 +1,4 @@
-"""Loads a folder's processor as hosts do, and looks at what the tokenizer is asked for."""
+"""Loads a folder's processor as hosts do, and records the arguments of the tokenizer's load."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from . import Result
 
 
 class _Asked(Exception):
-    """Stands for the tokenizer."""
+    """Raised in place of loading the tokenizer."""
 
 
 def probe(target: Target) -> Result:
-    """Red where the tokenizer is told to run the folder's code."""
+    """Red where the tokenizer is loaded with permission to run the folder's code."""
     import transformers
 
     name, _, method = target.name.partition(".")
@@ -36,4 +36,4 @@ def probe(target: Target) -> Result:
     finally:
         transformers.AutoTokenizer.from_pretrained = kept
     trusted = bool(asked[-1].get("trust_remote_code"))
-    return Result(trusted, f"the tokenizer is {'' if trusted else 'not '}told to run code")
+    return Result(trusted, f"the tokenizer is {'' if trusted else 'not '}allowed to run code")

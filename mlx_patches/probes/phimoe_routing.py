@@ -1,4 +1,4 @@
-"""Feeds a tiny Phi-MoE block, and computes what its rule answers, number by number."""
+"""Compares a tiny Phi-MoE block with a plain computation of its routing rule."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where the answer is another one."""
+    """Red where the block's output differs from the rule's."""
     import mlx.core as mx
 
     block = make(importlib.import_module(target.module))
     x = mx.random.normal((1, _TOKENS, _WIDTH), key=mx.random.key(1))
     wanted = answered(block, x)
     worst = (mx.abs(block(x) - wanted).max() / mx.abs(wanted).max()).item()
-    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the answer's scale", worst)
+    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the output's scale", worst)
 
 
 def make(module: Any) -> Any:
-    """A block with two experts a token."""
+    """Make a block with two experts a token."""
     import mlx.core as mx
 
     kind = getattr(module, "PhiMoESparseMoeBlock", None)
@@ -45,7 +45,7 @@ def make(module: Any) -> Any:
 
 
 def answered(block: Any, x: Any) -> Any:
-    """Every expert's answer, summed by the rule's weights."""
+    """Sum the experts' outputs with the rule's weights."""
     import mlx.core as mx
 
     gates = x @ block.gate.weight.T
@@ -55,10 +55,10 @@ def answered(block: Any, x: Any) -> Any:
 
 
 def weighed(gates: list[float]) -> list[float]:
-    """What each expert counts for one token.
+    """The weight of each expert for one token.
 
-    The best expert, and the best of the others, each by its share among the experts that are
-    left and come within twice the jitter of it.
+    Two experts have a weight: the best, then the best of the rest. Its weight is its softmax
+    among the remaining experts whose gates are within twice the jitter of its own.
     """
     weights, left = [0.0] * len(gates), set(range(len(gates)))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Feeds a tiny model a text at once and token by token, far past its window."""
+"""Feeds a tiny model a text in one call and token by token, far past its window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TOLERANCE = 1e-3
 
 
 def probe(target: Target) -> Result:
-    """Red where a position says something else token by token than all at once."""
+    """Red where a position's logits differ between the two."""
     import mlx.core as mx
 
     from ..lab import Family, NotBuilt
@@ -28,4 +28,4 @@ def probe(target: Target) -> Result:
     wrong = [place for place, one in enumerate(apart.tolist()) if not one <= TOLERANCE]
     if wrong:
         return Result(True, f"positions from {wrong[0]} on differ", float(apart.max().item()))
-    return Result(False, "every position says the same", float(apart.max().item()))
+    return Result(False, "every position has the same logits", float(apart.max().item()))

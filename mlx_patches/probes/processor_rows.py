@@ -1,6 +1,6 @@
-"""Has rows with and without processors come and go in one batch.
+"""Adds and removes rows with and without logits processors in one batch.
 
-The model says the token after the last one; the processors of a row have it count in steps.
+The model's next token is the last one plus 1. A row's processor changes that to plus ``step``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 _VOCABULARY = 128
-# For each turn at which rows join: their first token, how many they say, and their step; the
-# step of a row without processors is 1. Longer rows stay while others come and go.
+# Turn to the rows that join then: first token, how many tokens they generate, and step. A row
+# without processors has step 1. The longer rows stay while others join and leave.
 _JOINING = {
     0: [(3, 2, 1), (7, 40, 1)],
     5: [(11, 12, 2)],
@@ -25,7 +25,7 @@ _JOINING = {
     26: [(23, 4, 1)],
     32: [(29, 5, 1), (31, 6, 4)],
 }
-_REMOVED = {9: 2}  # for a turn: the row that is taken out
+_REMOVED = {9: 2}  # turn to the row that is removed then
 
 
 @dataclass
@@ -37,7 +37,7 @@ class _Row:
     said: list[int] = field(default_factory=list)
 
     def processors(self) -> list[Any] | None:
-        """Its own, or None as hosts say it for none."""
+        """The row's processors; None for none, as hosts pass it."""
         return [self._process] if self.step > 1 else None
 
     def _process(self, tokens: Any, logits: Any) -> Any:
@@ -48,7 +48,7 @@ class _Row:
 
 
 class _Counting:
-    """A model without layers that says the next token."""
+    """A model without layers whose next token is the last one plus 1."""
 
     layers: tuple[Any, ...] = ()
 
@@ -62,7 +62,7 @@ class _Counting:
 
 
 def probe(target: Target) -> Result:
-    """Red where a row says other tokens than alone, or its processors are called less often."""
+    """Red where a row's tokens, or the number of calls of its processor, differ from alone."""
     module = importlib.import_module(target.module)
     batch = getattr(module, "GenerationBatch", None)
     if batch is None or batch.__module__ != target.module:
@@ -76,15 +76,15 @@ def probe(target: Target) -> Result:
             generate(module, [(turn, [row])])
     pairs = zip(_in_order(together), _in_order(alone), strict=True)
     for index, (row, same) in enumerate(pairs):
-        if index in _REMOVED.values():  # before its end: as far as it came
+        if index in _REMOVED.values():  # removed before its end: compare its tokens up to there
             said, calls = same.said[: len(row.said)], row.calls
         else:
             said, calls = same.said, same.calls
         if (row.said, row.calls) != (said, calls):
             return Result(
-                True, f"row {index} says {row.said} in {row.calls} calls, alone {said} in {calls}"
+                True, f"row {index}: {row.said} in {row.calls} calls, alone {said} in {calls}"
             )
-    return Result(False, "each row says what it does alone")
+    return Result(False, "each row generates the same tokens as alone")
 
 
 def _rows() -> dict[int, list[_Row]]:
@@ -96,7 +96,7 @@ def _in_order(rows: dict[int, list[_Row]]) -> list[_Row]:
 
 
 def _prompted(module: ModuleType, joining: Iterable[tuple[int, list[_Row]]]) -> None:
-    """As the release's generator has rows join."""
+    """Let rows join through the release's ``BatchGenerator``."""
     generator = module.BatchGenerator(_Counting(), prefill_batch_size=4, completion_batch_size=8)
     waiting = dict(joining)
     uids: dict[int, _Row] = {}
@@ -121,7 +121,7 @@ def _prompted(module: ModuleType, joining: Iterable[tuple[int, list[_Row]]]) -> 
 
 
 def _joined(module: ModuleType, joining: Iterable[tuple[int, list[_Row]]]) -> None:
-    """As the release's generator joins batches, each of rows that came together."""
+    """Let rows join as the release's generator does: a new batch each turn, then ``extend``."""
     import mlx.core as mx
 
     waiting = dict(joining)

@@ -1,4 +1,4 @@
-"""Generates with a tiny model and a processor that notes which tokens it is told."""
+"""Generates with a tiny model and a logits processor that records the tokens it is passed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOKENS = 4
 
 
 def probe(target: Target) -> Result:
-    """Red where some token of the prompt, or of the answer so far, is not told."""
+    """Red where the processor is not passed all of the prompt and the answer so far."""
     import mlx.core as mx
 
     from ..lab import Family
@@ -41,5 +41,5 @@ def probe(target: Target) -> Result:
     for tokens in told:
         seen = tokens[: len(text)]
         if len(seen) < len(_PROMPT) or seen != text[: len(seen)]:
-            return Result(True, f"told {tokens} of {text}")
-    return Result(False, f"told all of {len(_PROMPT)} tokens, and of the answer so far")
+            return Result(True, f"the processor is passed {tokens} of {text}")
+    return Result(False, f"the processor is passed {len(_PROMPT)} tokens and the answer so far")

@@ -1,4 +1,4 @@
-"""Streams a second turn that shares a prefix with the first, whose caches rotate."""
+"""Streams a second turn that shares a prefix with the first, over rotating caches."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 from .rotating_last_piece import fed
 
-# A window, how many tokens the first turn left, and how many of them the second shares.
+# The window, how many tokens the first turn cached, and how many of them the second shares.
 CASES = ((4, 8, 6), (16, 8, 5), (8, 8, 3))
 _NEW = (90, 91, 92)
 
 
 class Asked(Exception):
-    """The model would be asked now; holds what it would be given by name."""
+    """Raised in place of the model's call; its argument is the call's keyword arguments."""
 
 
 def probe(target: Target) -> Result:
-    """Red where the caches of the second turn are not those of its prefix."""
+    """Red where the second turn's caches hold other tokens than its prefix."""
     module = importlib.import_module(target.module)
     for name in ("PromptCacheState", "stream_generate"):
         owner = getattr(getattr(module, name, None), "__module__", None)
@@ -33,11 +33,11 @@ def probe(target: Target) -> Result:
         wrong = otherwise(module, window, held, shared)
         if wrong:
             return Result(True, f"window {window}, {held} tokens cut to {shared}: {wrong}")
-    return Result(False, "the second turn goes on from its prefix")
+    return Result(False, "the second turn's caches hold its prefix")
 
 
 def otherwise(module: Any, window: int, held: int, shared: int) -> str:
-    """What the second turn sees beside its past; empty where all is right."""
+    """Describe a token of the second turn that sees wrong tokens; empty where all are right."""
     import mlx.core as mx
 
     kinds = importlib.import_module("mlx_vlm.models.cache")
@@ -58,7 +58,7 @@ def otherwise(module: Any, window: int, held: int, shared: int) -> str:
 def caches_of_turn(
     module: Any, caches: list[Any], tokens: list[int], prompt: list[int]
 ) -> list[Any] | None:
-    """The caches that a turn is given; None where it starts with none of the last turn's."""
+    """The caches that a turn is given; None where it does not reuse those of the last turn."""
     import mlx.core as mx
 
     state = module.PromptCacheState()
@@ -68,7 +68,7 @@ def caches_of_turn(
 
 
 def asked(module: Any, **options: Any) -> dict[str, Any]:
-    """What ``stream_generate`` gives its model by name, and no token is generated."""
+    """Call ``stream_generate``; returns the keyword arguments that its model would get."""
     tokenizer = SimpleNamespace(all_special_ids=[], stopping_criteria=lambda token: False)
     processor = SimpleNamespace(
         tokenizer=tokenizer, detokenizer=SimpleNamespace(reset=lambda: None), chat_template=None
@@ -84,12 +84,12 @@ def asked(module: Any, **options: Any) -> dict[str, Any]:
         except Asked as stop:
             given: dict[str, Any] = stop.args[0]
             return given
-    raise AssertionError("a text without its model")
+    raise AssertionError("stream_generate did not call its model")
 
 
 @contextmanager
 def no_generation(module: Any) -> Iterator[None]:
-    """Stop a stream where it would ask the model."""
+    """Stop a stream where it would call the model."""
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Asked(kwargs)

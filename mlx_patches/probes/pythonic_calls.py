@@ -1,4 +1,4 @@
-"""Reads tool calls as LFM2 and LFM2.5 write them, with the parser that their tokenizer gets."""
+"""Parses LFM2's and LFM2.5's tool calls with the parser that the release picks for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import NotApplicable, Result
 
 
 def call(name: str = "look", **arguments: Any) -> dict[str, Any]:
-    """A tool call as the server wants it."""
+    """A tool call in the server's form."""
     return {"name": name, "arguments": arguments}
 
 
@@ -29,11 +29,11 @@ CASES: tuple[tuple[str, Any], ...] = (
 
 
 def probe(target: Target) -> Result:
-    """Red where a call is dropped, or is another one."""
+    """Red where a call is lost, or parsed wrongly."""
     module = importlib.import_module(target.module)
     if target.name != "parse_tool_call":
         if not source_file("mlx_lm.tool_parsers.pythonic"):
-            raise NotApplicable("this release has no parser of such calls")
+            raise NotApplicable("this release has no parser for such calls")
         found = loaded(module).tool_parser
         return Result(found is None, "no parser is found" if found is None else "a parser is found")
     for text, wanted in CASES:
@@ -42,12 +42,12 @@ def probe(target: Target) -> Result:
         except (ValueError, SyntaxError) as error:
             return Result(True, f"{text!r}: {type(error).__name__}: {error}")
         if given != wanted:
-            return Result(True, f"{text!r} is read as {given}")
-    return Result(False, "calls are read as they were made")
+            return Result(True, f"{text!r} is parsed as {given}")
+    return Result(False, "every call is parsed correctly")
 
 
 def loaded(module: Any, tokens: tuple[str, ...] = (), template: str = "{{ messages }}") -> Any:
-    """A tokenizer as the release loads it: a few words, and the tokens around tool calls."""
+    """Load a tokenizer of a few words, and the tokens around tool calls, with the release."""
     tokens = tokens or ("<|tool_call_start|>", "<|tool_call_end|>")
     words = ["<unk>", "<s>", "</s>", "hello", *tokens]
     content: dict[str, Any] = {

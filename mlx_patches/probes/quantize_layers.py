@@ -1,4 +1,4 @@
-"""Asks for quantized layers: of a cache that rotates, and of all the layers of a model."""
+"""Quantizes a rotating cache, and the caches of all layers of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .offset_alias import cache_of, keys_and_values
 
 
 def rotating(target: Target) -> Result:
-    """Red where a cache with a sliding window does not stay in use."""
+    """Red where a cache with a sliding window raises, or becomes another float cache."""
     kind = cache_of(target)
     if not hasattr(kind, "to_quantized"):
         raise NotApplicable(f"{kind.__name__} has no to_quantized in this release")
@@ -24,7 +24,7 @@ def rotating(target: Target) -> Result:
             return Result(True, f"NotImplementedError: {error}")
         if after is not cache and not hasattr(after, "bits"):
             return Result(True, f"becomes a {type(after).__name__}")
-    return Result(False, "the layer stays in use")
+    return Result(False, "the cache stays, or is quantized")
 
 
 def last_layer(target: Target) -> Result:
@@ -40,5 +40,5 @@ def last_layer(target: Target) -> Result:
         quantize(layers, quantized_kv_start=0, kv_group_size=64, kv_bits=8)
         kept = [index for index, layer in enumerate(layers) if type(layer) is kind]
         if kept != ([count - 1] if count > 2 else []):
-            return Result(True, f"of {count} layers, {kept} stay in floats")
+            return Result(True, f"of {count} layers, these stay in floats: {kept}")
     return Result(False, "the last of more than two layers stays in floats")

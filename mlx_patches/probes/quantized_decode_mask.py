@@ -1,4 +1,4 @@
-"""Asks for the mask of a decode step over a quantized batch with padding."""
+"""Makes the mask of a decode step over a quantized batch with padding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKENS = 6
 
 
 def probe(target: Target) -> Result:
-    """Red where the mask shows a row its padding, or is none that attention can use."""
+    """Red where the mask is no array, or lets a row attend to padding."""
     import mlx.core as mx
 
     create: Any = getattr(importlib.import_module(target.module), target.name, None)

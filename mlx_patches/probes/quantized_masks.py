@@ -1,4 +1,4 @@
-"""Attends over quantized rows with padding, and compares each with the row alone."""
+"""Runs attention over quantized rows with padding, and compares each with the row alone."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _SCALE = WIDTH**-0.5
 
 
 def probe(target: Target) -> Result:
-    """Red where a row sees its padding, or attention fails."""
+    """Red where a row attends to its padding, or attention raises."""
     if target.name.endswith("make_mask"):
         return _mask(Kind(cache_of(target)))
     return _shape(target) if target.name.endswith("update_and_fetch") else _attention(target)
 
 
 def _shape(target: Target) -> Result:
-    """Whether models that cut their masks can ask packed keys how many they are."""
+    """Red where packed keys have no shape: models slice their masks by it."""
     kind = Kind(cache_of(target))
     if hasattr(importlib.import_module("mlx_vlm.models.base"), "kv_sequence_length"):
-        return Result(False, "models do not ask for the shape of keys")
+        return Result(False, "models do not read the shape of keys")
     shape = (2, 1, 6, WIDTH)
     floats = _drawn(0, shape)
     held = kind.batch([1, 0]).update_and_fetch(floats, floats)
@@ -75,8 +75,8 @@ def _attention(target: Target) -> Result:
             )
             apart = mx.abs(seen[one] - alone).max().item()
             if not apart < 1e-4:
-                return Result(True, f"row {row} of {rows} is {apart:.2g} off alone", apart)
-    return Result(False, "every row attends as alone")
+                return Result(True, f"row {row} of {rows} differs by {apart:.2g} from alone", apart)
+    return Result(False, "every row has the output it has alone")
 
 
 def _attend(attend: Any, queries: Any, keys: Any, values: Any, mask: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Merges rows of which one is quantized, and compares what each then holds with the row alone."""
+"""Merges rows, some of them quantized, and compares each row in the batch with itself before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTHS = (5, 3, 1)
 
 
 def probe(target: Target) -> Result:
-    """Red where the rows do not merge, or one holds other tokens than alone."""
+    """Red where the rows do not merge, or one holds other tokens than before."""
     if target.name.endswith("__len__"):
         return _length(target)
     merge, caches = _merge(target)
@@ -43,9 +43,9 @@ def probe(target: Target) -> Result:
 def _length(target: Target) -> Result:
     kind = cache_of(target)
     if not hasattr(kind, "__len__"):
-        raise NotApplicable("caches have no length in this release")
+        raise NotApplicable("caches have no __len__ in this release")
     row = _row(importlib.import_module(target.module), "QuantizedKVCache", 0, 5)
-    return Result(len(row) != 5, f"{len(row)} of 5 tokens")
+    return Result(len(row) != 5, f"len() counts {len(row)} of 5 tokens")
 
 
 def _merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
@@ -75,13 +75,13 @@ def _row(caches: Any, kind: str, index: int, length: int) -> Any:
 def _near(here: Any, there: Any, quantized: bool) -> bool:
     import mlx.core as mx
 
-    # Floats that join a quantized batch are quantized: 4 bits of normal numbers.
+    # Float rows that join a quantized batch are quantized to 4 bits, so they lose precision.
     tolerance = 0.15 if quantized else 1e-6
     return bool((mx.linalg.norm(here - there) / mx.linalg.norm(there)).item() <= tolerance)
 
 
 def _held(cache: Any, index: int, start: int, end: int) -> Any:
-    """A row's tokens, dequantized."""
+    """A row's keys and values, dequantized."""
     import mlx.core as mx
 
     part = (slice(index, index + 1), slice(None), slice(start, end))

@@ -1,4 +1,4 @@
-"""Changes the last token of a text, and looks at what is said of those before it."""
+"""Changes the last token of a text, and compares the logits of the tokens before it."""
 
 from __future__ import annotations
 

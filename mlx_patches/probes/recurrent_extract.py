@@ -1,4 +1,4 @@
-"""Takes each row out of a batch of recurrent caches, alone and in a list."""
+"""Extracts each row of a batch of recurrent caches, plain and in a list of caches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SLOTS = 2
 
 
 def probe(target: Target) -> Result:
-    """Red where a row cannot be taken out, or is not the one that was asked for."""
+    """Red where extracting a row raises, or returns another row."""
     import mlx.core as mx
 
     batch_class: Any = getattr(importlib.import_module(target.module), "Batch", None)
     if not hasattr(batch_class, "extract_cache"):
-        raise NotApplicable("the engine takes no row out of its batch")
+        raise NotApplicable("the engine extracts no row from its batch")
     caches = importlib.import_module("mlx_lm.models.cache")
     states = caches.ArraysCache(_SLOTS)
     for slot in range(_SLOTS):

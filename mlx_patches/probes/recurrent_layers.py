@@ -1,4 +1,4 @@
-"""Tells a tiny model's recurrent layers of a row that ends early, and looks at its states."""
+"""Announces right padding to a tiny model's recurrent layers, and compares each row's states."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TOLERANCE = 1e-3
 
 
 def keeps_states(target: Target) -> Result:
-    """Red where the row's states are not those that it has alone.
+    """Red where a row's states differ from those alone.
 
     Raises:
-        NotApplicable: the release has no such layer, or no model with it that can be built.
+        NotApplicable: the release has no such layer, or the lab cannot build a model with it.
     """
     from .rope_deltas import out_of_the_way
 
@@ -30,18 +30,18 @@ def keeps_states(target: Target) -> Result:
     return Result(not worst <= TOLERANCE, f"states differ by {worst:.2g} of their scale", worst)
 
 
-# What moves the positions of some of the families.
+# Patches for position defects of some of the families.
 _OTHERS = ("offset-alias", "mask-by-offset")
 
 
 def compare_states(target: Target, model: Any) -> float:
-    """The largest difference of a row's states, in the batch and alone, relative to their scale."""
+    """The largest difference between states in the batch and alone, relative to their scale."""
     import mlx.core as mx
 
     from ..lab import engine
     from ..patches.caches.rows import recurrent
 
-    # No cache announces padding: the layers know of it by what the patch tells them.
+    # The caches announce no padding, so the layers can know of it only from ``announced``.
     cache = engine.batch_cache(model, [0] * len(PROMPTS))
     for layer in recurrent(cache):
         layer.left_padding = layer.lengths = None
@@ -63,16 +63,16 @@ def compare_states(target: Target, model: Any) -> float:
 
 
 def states_of(target: Target, held: Sequence[Any], alone: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """A layer's states in the batch and alone; of a scan's, not the window before it."""
+    """Pairs of a layer's states, batch and alone; for ssm targets without the convolution's."""
     pairs = list(zip(held, alone, strict=True))
     return pairs[1:] if target.module.endswith(".ssm") else pairs
 
 
 def require_layer(target: Target) -> None:
-    """What a module imports is a target where it is defined.
+    """Check that the target's module itself defines the layer.
 
     Raises:
-        NotApplicable: it is another one's.
+        NotApplicable: the module only imports it, or its class inherits the attribute.
     """
     name, _, attribute = target.name.partition(".")
     kind = getattr(importlib.import_module(target.module), name, None)
@@ -83,10 +83,10 @@ def require_layer(target: Target) -> None:
 
 
 def build_with(target: Target) -> Any:
-    """A tiny model that has the layer.
+    """Build a tiny model that has the layer.
 
     Raises:
-        NotApplicable: none can be built, or its rows have no batch in this release.
+        NotApplicable: none can be built.
     """
     from ..lab import Family, NotBuilt
     from ..lab.build import build

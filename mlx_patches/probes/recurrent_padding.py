@@ -1,4 +1,4 @@
-"""Feeds a tiny model of the target's family two prompts of unequal length, padded either way."""
+"""Feeds a tiny model of the target's family two unequal prompts, padded left and right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = 1e-3
 
 
 def probe(target: Target) -> Result:
-    """Red where a row says something else in the batch than alone."""
+    """Red where a row's logits in the batch differ from those alone."""
     if target.supports:
         return keeps_states(target)
     require_own(target)
@@ -37,7 +37,7 @@ def probe(target: Target) -> Result:
     try:
         alone(model, PROMPTS[0])
     except Exception as error:
-        raise NotApplicable(f"not even alone: {engine.where(error)}") from None
+        raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
     worst, place, fed = 0.0, "", 0
     masked = family.distribution == "mlx-lm" and family.name in MASKED
     with out_of_the_way((*_OTHERS, "arrays-mask") if masked else _OTHERS):
@@ -55,28 +55,28 @@ def probe(target: Target) -> Result:
                 if not apart <= worst:
                     worst, place = apart, f"{name}, row {row}"
         if family.name in KNOW_LEFT and worst <= TOLERANCE:
-            # What they know depends on whether their positions come with the tokens.
+            # Whether these families know the padding depends on whether they are passed positions.
             from ..lab.scenarios import SCENARIOS
 
             cell = SCENARIOS["history"](model)
             if cell.verdict == "red":
                 return Result(True, f"history: {cell.detail}", cell.figure)
     if not fed:
-        raise NotApplicable("this release batches no such caches")
+        raise NotApplicable("this release does not batch such caches")
     if not worst <= TOLERANCE:
         return Result(True, f"{place}: differs by {worst:.2g} of the logits' scale", worst)
     return Result(False, f"largest difference {worst:.2g} of the logits' scale", worst)
 
 
-# What some of the families trip over as well.
+# Patches for other defects of some of the families.
 _OTHERS = ("offset-alias", "mask-by-offset", "rope-deltas")
 
 
 def require_merge(target: Target) -> None:
-    """Rows that were fed by themselves have to become a batch again.
+    """Check that the release can merge rows that were prefilled alone.
 
     Raises:
-        NotApplicable: the release cannot do that.
+        NotApplicable: it cannot.
     """
     package = target.module.partition(".")[0]
     names = (f"{package}.models.cache", "mlx_lm.models.cache")
@@ -88,10 +88,10 @@ def require_merge(target: Target) -> None:
 
 
 def left(model: Any, size: int = _CHUNK) -> list[list[Any]]:
-    """What each row of a left-padded batch is told after its prompt and at each step.
+    """Each row's logits in a left-padded batch, after its prompt and after each step.
 
     Args:
-        size: of the pieces in which the prompts are fed.
+        size: the size of the prompt's chunks, in tokens.
     """
     from ..lab import engine
     from ..patches.caches.rows import recurrent
@@ -100,21 +100,21 @@ def left(model: Any, size: int = _CHUNK) -> list[list[Any]]:
     padding = [longest - len(prompt) for prompt in PROMPTS]
     cache = engine.batch_cache(model, padding)
     if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
-        raise NotApplicable("the release batches no recurrent caches")
+        raise NotApplicable("the release does not batch recurrent caches")
     table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
     out = in_pieces(model, cache, table, size)
     return decoded(model, cache, [[row[-1]] for row in out])
 
 
 def right(model: Any) -> list[list[Any]]:
-    """The same right-padded, as engines that merge new rows feed prompts."""
+    """The same with right padding, as engines that merge new rows feed prompts."""
     from ..lab import engine
 
     return right_after(model, engine.empty_batch(model, len(PROMPTS)), 0)
 
 
 def history(model: Any) -> list[list[Any]]:
-    """The same behind tokens that each row was fed alone."""
+    """The same after a history that each row was fed alone."""
     from ..lab import engine
 
     caches = [model.make_cache() for _ in PROMPTS]
@@ -125,7 +125,7 @@ def history(model: Any) -> list[list[Any]]:
 
 
 def right_after(model: Any, cache: Any, fed: int) -> list[list[Any]]:
-    """Feed what is left of the prompts right-padded, and then decode."""
+    """Feed the rest of the prompts with right padding, then decode."""
     from ..lab import engine
 
     rests = [prompt[fed:-1] for prompt in PROMPTS]
@@ -139,7 +139,7 @@ def right_after(model: Any, cache: Any, fed: int) -> list[list[Any]]:
 
 
 def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int = _CHUNK) -> Any:
-    """Feed a table of tokens in pieces; returns the last piece's logits."""
+    """Feed a table of tokens in chunks; returns the last chunk's logits."""
     out = None
     for start in range(0, len(table[0]), size):
         out = model.call([line[start : start + size] for line in table], cache)
@@ -147,7 +147,7 @@ def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int 
 
 
 def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
-    """Add what the rows are told over a few steps of fixed tokens."""
+    """Append each row's logits over ``_STEPS`` steps of fixed tokens to ``said``."""
     for step in range(_STEPS):
         out = model.call([[step + 1]] * len(said), cache)
         for row, logits in enumerate(out):
@@ -156,7 +156,7 @@ def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
 
 
 def alone(model: Any, prompt: list[int]) -> list[Any]:
-    """What one row is told by itself."""
+    """One row's logits when it runs alone."""
     from ..lab import engine
 
     engine.forget(model)

@@ -1,4 +1,4 @@
-"""Runs rows of Unlimited-OCR past their ring, in a batch and into one, beside themselves alone."""
+"""Runs rows of Unlimited-OCR past their ring, in a batch, and compares each with itself alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import NotApplicable, Result
 from .row_record import require_operation
 
 FAMILY = "unlimited_ocr"
-# What a batch goes through in the lab, by the last part of a target's name.
+# The lab's scenario for the last part of a target's name.
 _SCENARIOS = {
     "__call__": "left-padded",
     "extend": "extend",
@@ -23,7 +23,7 @@ _SCENARIOS = {
 
 
 def probe(target: Target) -> Result:
-    """Red where a row reads what it has dropped alone, or forgets how long its prompt was."""
+    """Red where a row in a batch attends to tokens that it would have dropped alone."""
     if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
         raise NotApplicable(f"this release has no {FAMILY}")
     operation = target.name.rpartition(".")[2]
@@ -45,7 +45,7 @@ def probe(target: Target) -> Result:
 
 
 def full_rings(model: Any) -> list[Any]:
-    """Rows that go round their rings alone, and on in a batch."""
+    """Decode rows alone until their rings have wrapped, then merge them and decode on."""
     from ..lab import engine
     from ..lab.scenarios import LENGTHS, decode, prefill_alone, rows_of
 

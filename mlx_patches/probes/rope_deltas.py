@@ -1,4 +1,4 @@
-"""Decodes rows whose positions differ: texts that were merged, and rows with images."""
+"""Decodes rows with different positions: merged texts, and rows with images."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 _STEPS = 4
-# What the same models trip over as well.
+# Patches for other defects of the same models.
 _OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
 
 
 def probe(target: Target) -> Result:
-    """Red where a row is told something else than alone."""
+    """Red where a row's logits in a batch differ from those alone."""
     if target.supports:
         from .row_record import follow_rows
 
@@ -25,7 +25,7 @@ def probe(target: Target) -> Result:
 
 
 def spoken(target: Target) -> Result:
-    """What rows of a tiny model are told in a batch, against alone."""
+    """Compare the logits of a tiny model's rows in batches with those alone."""
     require_own(target)
     from ..lab import EXACT, Family, NotBuilt, engine
     from ..lab.build import build
@@ -39,7 +39,7 @@ def spoken(target: Target) -> Result:
     try:
         solo(model, rows_of(model, LENGTHS)[0])
     except Exception as error:
-        raise NotApplicable(f"not even alone: {engine.where(error)}") from None
+        raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
     with out_of_the_way(_OTHERS):
         try:
             rows = [
@@ -59,10 +59,10 @@ def spoken(target: Target) -> Result:
 
 
 def require_own(target: Target) -> None:
-    """What a module imports, or a class inherits, is a target where it is defined.
+    """Check that the target's module and class themselves define the target.
 
     Raises:
-        NotApplicable: it is another one's.
+        NotApplicable: the module only imports it, or the class only inherits it.
     """
     name, _, attribute = target.name.partition(".")
     kind = getattr(importlib.import_module(target.module), name, None)
@@ -82,7 +82,7 @@ def merged_texts(model: Any) -> list[Any]:
 
 
 def padded_texts(model: Any) -> list[Any]:
-    """The same as a left-padded batch; not for hybrids, whose other layers have defects there."""
+    """The same as a left-padded batch; none for hybrids: recurrent layers have other defects."""
     from ..lab import engine
     from ..lab.scenarios import LENGTHS, decode, prefill_left, rows_of
     from ..patches.caches.rows import recurrent
@@ -125,7 +125,7 @@ def images_together(model: Any) -> list[Any]:
 
 
 def queued_prompts(model: Any) -> list[Any]:
-    """An image and a text, whose embeddings are made before either is fed, alone; both orders."""
+    """An image and a text, both embedded before either is fed alone; in both orders."""
     from ..lab import engine
     from ..lab.scenarios import decode, hear, text_and_image
 
@@ -150,7 +150,7 @@ def queued_prompts(model: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def out_of_the_way(patches: tuple[str, ...]) -> Iterator[None]:
-    """With other defects repaired."""
+    """Apply these patches inside the block, so that other defects do not show."""
     from ..core.manager import Manager
     from ..patches import catalogue
     from .child import anything_goes

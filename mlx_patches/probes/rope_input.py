@@ -1,4 +1,4 @@
-"""Rotates an array twice, as a layer that shares it would, and reads it again."""
+"""Rotates an array twice, as layers that share it do, and checks that it is unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where the array is another one afterwards."""
+    """Red where rotating changes the input array."""
     import mlx.core as mx
 
     rope = make(importlib.import_module(target.module), target.name.partition(".")[0])
@@ -29,11 +29,11 @@ def probe(target: Target) -> Result:
     rope(x)
     rope(x)
     largest = x.max().item()
-    return Result(largest != 1, f"ones that were rotated twice are {largest:g}", largest)
+    return Result(largest != 1, f"an input of ones is {largest:g} after two rotations", largest)
 
 
 def make(module: Any, name: str) -> Any:
-    """A rope that scales what it rotates."""
+    """Make a rope that scales its input."""
     if not hasattr(module, name):
         raise NotApplicable(f"this release has no {name}")
     return getattr(module, name)(**_OPTIONS[name])

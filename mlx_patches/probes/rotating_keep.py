@@ -1,4 +1,4 @@
-"""Batches rows that keep their first tokens, and lets each outgrow its window."""
+"""Merges rows that keep their first tokens, and decodes past each row's window."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def probe(target: Target) -> Result:
 
 
 def row_of(caches: Any, length: int, one_piece: bool) -> Any:
-    """A row after tokens 1, 2, ..., fed in one piece or one by one."""
+    """Make a row that was fed tokens 1, 2, ... in one piece or one by one."""
     import mlx.core as mx
 
     row = caches.RotatingKVCache(max_size=WINDOW, keep=KEEP)

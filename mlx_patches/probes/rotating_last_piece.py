@@ -1,4 +1,4 @@
-"""Feeds a rotating batch a right-padded prompt in pieces of which the last is one token."""
+"""Feeds a rotating batch a right-padded prompt in pieces, the last of one token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import NotApplicable, Result
 from .offset_alias import cache_of
 
 WINDOW = 4
-# Tokens in each row's history, tokens of its prompt, and the pieces in which those are fed.
+# Tokens in each row's history, tokens in its prompt, and the sizes of the prompt's pieces.
 CASES = (
     ((3, 6), (3, 1), (2, 1)),
     ((3, 6), (1, 0), (1,)),
@@ -20,10 +20,10 @@ CASES = (
 
 
 def probe(target: Target) -> Result:
-    """Red where a piece is refused, or a token attends to others than alone."""
+    """Red where a piece raises, or a token attends to other tokens than alone."""
     kind = cache_of(target)
     if not all(hasattr(kind, name) for name in ("finalize", "_update_concat")):
-        raise NotApplicable("this release has no right padding in rotating batches")
+        raise NotApplicable("rotating batches have no right padding in this release")
     for histories, lengths, pieces in CASES:
         try:
             wrong = seen_otherwise(kind, histories, lengths, pieces)
@@ -37,7 +37,7 @@ def probe(target: Target) -> Result:
 def seen_otherwise(
     kind: Any, histories: Sequence[int], lengths: Sequence[int], pieces: Sequence[int]
 ) -> str:
-    """What one token sees beside its window; empty where all see the same as alone.
+    """Describe a token that sees other tokens than its window; empty where there is none.
 
     Keys are numbers: a row's first token is 1.
     """
@@ -71,7 +71,7 @@ def seen_otherwise(
 
 
 def with_histories(kind: Any, histories: Sequence[int]) -> Any:
-    """A batch that was fed a prompt of each row in one piece, padded on the left."""
+    """Make a batch with these histories, fed in one left-padded piece."""
     import mlx.core as mx
 
     longest = max(histories)
@@ -83,7 +83,7 @@ def with_histories(kind: Any, histories: Sequence[int]) -> Any:
 
 
 def fed(cache: Any, length: int) -> Any:
-    """The cache after tokens 1, 2, ..., one at a time."""
+    """Feed the cache tokens 1, 2, ... one at a time; returns the cache."""
     import mlx.core as mx
 
     for token in range(1, length + 1):

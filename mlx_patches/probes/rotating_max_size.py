@@ -1,4 +1,4 @@
-"""Puts into ``max_size`` what hosts have put there, and uses the cache past its window."""
+"""Sets ``max_size`` to values that hosts have set, and uses the cache past its window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WINDOW = 8
 
 
 def probe(target: Target) -> Result:
-    """Red where ``max_size`` is not the int that was meant, or the cache fails over it."""
+    """Red where ``max_size`` is not read back as an int, or the window has another size."""
     import mlx.core as mx
 
     cache_class = cache_of(target)
@@ -26,7 +26,7 @@ def probe(target: Target) -> Result:
     }
     wrong = [name for name, value in written.items() if _fails(cache_class, value())]
     if wrong:
-        return Result(True, f"max_size is no int after {', '.join(wrong)}")
+        return Result(True, f"max_size is unusable after it is set to {', '.join(wrong)}")
     return Result(False, "max_size is an int")
 
 

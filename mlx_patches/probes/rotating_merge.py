@@ -1,4 +1,4 @@
-"""Merges a row that was fed more than a window at once with a short one."""
+"""Merges a row that was fed more than a window in one piece with a short row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def probe(target: Target) -> Result:
 
 
 def fed(cache: Any, length: int) -> Any:
-    """The cache after tokens 1, 2, ... in one piece."""
+    """Feed the cache tokens 1, 2, ... in one piece; returns the cache."""
     import mlx.core as mx
 
     tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)

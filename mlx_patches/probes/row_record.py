@@ -1,7 +1,7 @@
-"""Moves rows from cache to cache, and asks whether they go on as they do alone.
+"""Moves rows from cache to cache, and compares their next logits with those alone.
 
-Rows with images are prefilled one after another, then a text. Whoever decodes them hands over
-no positions, so what a row's cache knows of it is all that the model has.
+Two rows with images and a text are prefilled one after another. Decode steps pass no positions,
+so the model must take each row's rope delta from its cache.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from ..core.patch import Target
 from . import NotApplicable, Result
 
-# The first that the release has, and the lab can build with an image.
+# The probe uses the first family that the lab can build with an image in this release.
 _FAMILIES = ("glm4v", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
 _HYBRIDS = ("qwen3_5",)
-# What the same caches trip over as well.
+# Patches for other defects of the same caches.
 _OTHERS = (
     "offset-alias",
     "mask-list",
@@ -30,7 +30,7 @@ _OTHERS = (
     "arrays-restored",
 )
 _LENGTH = 11
-# Longer than any text here.
+# More tokens than any row has here.
 _WINDOW = 64
 _STEPS = 3
 _BATCHES = {
@@ -41,13 +41,13 @@ _BATCHES = {
 
 
 def follow_rows(target: Target) -> Result:
-    """Red where a row does not go on as alone after the operation that the target is.
+    """Red where a row's logits differ from those alone after the target's operation.
 
     Raises:
         NotApplicable: the release has no such operation, or no model that needs it.
     """
     if importlib.util.find_spec("mlx_vlm") is None:
-        raise NotApplicable("no mlx-vlm, whose models need it")
+        raise NotApplicable("mlx-vlm is not installed, and only its models need it")
     from ..lab import EXACT, engine
     from ..lab.compare import differences
     from ..lab.scenarios import solo
@@ -58,7 +58,7 @@ def follow_rows(target: Target) -> Result:
     require_operation(caches, target.name)
     model = build_model(_HYBRIDS if kind == "ArraysCache" else _FAMILIES)
     with out_of_the_way(_OTHERS):
-        # Alone first: what a row is told alone must not follow from the others.
+        # Alone first: a row's solo run must not read state that the batch left on the model.
         rows = rows_with_images(model)
         alone = [solo(model, row) for row in rows]
         engine.forget(model)
@@ -74,7 +74,7 @@ def follow_rows(target: Target) -> Result:
 
 
 def require_operation(caches: Any, name: str) -> None:
-    """Raise NotApplicable where the module itself does not define the attribute."""
+    """Raise NotApplicable if the module itself does not define the attribute."""
     owner, _, attribute = name.rpartition(".")
     holder = getattr(caches, owner, None) if owner else caches
     found = holder is not None and attribute in vars(holder)
@@ -84,7 +84,7 @@ def require_operation(caches: Any, name: str) -> None:
 
 @functools.cache
 def build_model(families: tuple[str, ...]) -> Any:
-    """A tiny model of the first of these families that takes images."""
+    """Build a tiny model of the first of these families that takes images."""
     from ..lab import Family, NotBuilt
     from ..lab.build import build
     from ..lab.scenarios import row_with_image
@@ -102,7 +102,7 @@ def build_model(families: tuple[str, ...]) -> Any:
 
 
 def rows_with_images(model: Any) -> list[Any]:
-    """Two rows with images of two shapes, and a text; of one length."""
+    """Two rows with images of different shapes and a text, all of one length."""
     from ..lab.scenarios import row_with_image, rows_of
 
     images = [row_with_image(model, _LENGTH, patches) for patches in ((2, 2), (3, 2))]
@@ -110,12 +110,12 @@ def rows_with_images(model: Any) -> list[Any]:
 
 
 class Rows:
-    """Rows in the caches of a module, in place of those that the model makes.
+    """Runs rows in the caches of a module instead of those that the model makes.
 
     Args:
-        model: of the lab.
-        caches: the module.
-        kind: the class that is asked about; rows are in rotating caches where it is one.
+        model: the lab's model.
+        caches: the module that defines the cache classes.
+        kind: the name of the target's class; rows use rotating caches if it is a rotating one.
     """
 
     def __init__(self, model: Any, caches: Any, kind: str):
@@ -124,7 +124,7 @@ class Rows:
         self.several = kind in _BATCHES.values()
 
     def make(self) -> list[Any]:
-        """Empty caches of one row."""
+        """Make empty caches of one row."""
         return [self._like(layer) for layer in self.model.make_cache()]
 
     def _like(self, layer: Any) -> Any:
@@ -136,7 +136,7 @@ class Rows:
         return self.caches.RotatingKVCache(_WINDOW) if self.rotating else self.caches.KVCache()
 
     def prefill(self, rows: Sequence[Any]) -> list[list[Any]]:
-        """Each row's caches after its prompt, fed one after another."""
+        """Prefill the rows one after another; returns each row's caches."""
         from ..lab.scenarios import feed
 
         filled = []
@@ -146,7 +146,7 @@ class Rows:
         return filled
 
     def merge(self, filled: Sequence[list[Any]]) -> list[Any]:
-        """One batch of these rows."""
+        """Merge rows into one batch."""
         return [self._batch(layers[0]).merge(list(layers)) for layers in zip(*filled, strict=True)]
 
     def _batch(self, layer: Any) -> Any:
@@ -156,7 +156,7 @@ class Rows:
         return batch
 
     def decode(self, rows: Sequence[Any], cache: list[Any], count: int = _STEPS) -> None:
-        """Feed each row a token a step, and nothing else."""
+        """Feed each row one token a step, without positions."""
         import mlx.core as mx
 
         from ..lab.scenarios import hear
@@ -221,7 +221,7 @@ def _restore(batch: Rows, rows: list[Any], restore: Callable[[list[Any]], list[A
 
 
 def _from_state(layer: Any) -> Any:
-    """A new cache from the very state of another; what its ``meta_state`` says comes as text."""
+    """Restore a new cache from another's own state; ``meta_state`` is passed as text or a tuple."""
     kind: Any = type(layer)
     if not hasattr(layer, "meta_state"):
         return kind.from_state(layer.state)

@@ -1,4 +1,4 @@
-"""Has the server generate for two requests that raise, one after the other."""
+"""Runs the server's generation loop on two requests that raise, one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import NotApplicable, Result
 
 
 class _Requests(Queue[Any]):
-    """Ends the server's loop where nothing is left."""
+    """A queue that stops the server's loop when it is empty."""
 
     server: Any = None
 
@@ -25,7 +25,7 @@ class _Requests(Queue[Any]):
 
 
 def probe(target: Target) -> Result:
-    """Red where the second is never taken."""
+    """Red where the error of either request is not reported to it."""
     kind: Any = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
     if not hasattr(kind, "_generate"):
         raise NotApplicable("this release's server has no such loop")
@@ -37,14 +37,14 @@ def probe(target: Target) -> Result:
     server._stop = server._is_distributed = False
     answers: list[Queue[Any]] = [Queue(), Queue()]
     for one in answers:
-        server.requests.put((one,))  # no request at all: the loop cannot take it apart
+        server.requests.put((one,))  # no valid request: the loop fails to unpack it
     died = ""
     try:
         server._generate()
     except ValueError as error:
         died = f"the loop ended: {error}; "
     told = sum(isinstance(_first(one), ValueError) for one in answers)
-    return Result(told < len(answers), f"{died}{told} of {len(answers)} requests were told")
+    return Result(told < len(answers), f"{died}{told} of {len(answers)} requests got their error")
 
 
 def _first(answers: Queue[Any]) -> Any:

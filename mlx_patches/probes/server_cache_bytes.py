@@ -16,11 +16,11 @@ LIMIT = 2500
 
 
 def probe(target: Target) -> Result:
-    """Red where more bytes are kept than the command line allows."""
+    """Red where the prompt cache keeps more bytes than the command line allows."""
     server = importlib.import_module(target.module)
     run: Any = getattr(server, "run", None)
     if "--prompt-cache-bytes" not in inspect.getsource(server):
-        raise NotApplicable("this release's server has no limit of bytes")
+        raise NotApplicable("this release's server has no --prompt-cache-bytes")
     arguments = argparse.Namespace(prompt_cache_size=10, prompt_cache_bytes=LIMIT)
     provider = SimpleNamespace(cli_args=arguments, load_default=lambda: None)
     caches: list[Any] = []
@@ -39,11 +39,11 @@ def probe(target: Target) -> Result:
     finally:
         vars(server)["_run_http_server"] = serve
     kept = caches[0].nbytes
-    return Result(kept > LIMIT, f"{kept} bytes of {PROMPTS} prompts are kept, {LIMIT} are allowed")
+    return Result(kept > LIMIT, f"{kept} bytes of {PROMPTS} prompts are kept; the limit is {LIMIT}")
 
 
 class _Layer:
-    """A layer's cache that counts for 1000 bytes."""
+    """A layer's cache that reports 1000 bytes."""
 
     nbytes = 1000
 

@@ -1,4 +1,4 @@
-"""Asks the server's prompt cache for every prefix of a prompt in chunks that it knows."""
+"""Looks up every prefix of a prompt whose chunked cache the server's prompt cache holds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .offset_alias import cache_of
 
 _MODEL = "tiny"
 _CHUNK = 8
-# What is left of the longer begins within a chunk, and with one.
+# One prompt ends within a chunk, the other at the end of one.
 _LENGTHS = (30, 32)
 
 
 def probe(target: Target) -> Result:
-    """Red where a hit holds other tokens, or lacks those of the chunk that comes next."""
+    """Red where a hit holds other tokens, or lacks tokens of the current chunk."""
     caches = importlib.import_module("mlx_lm.models.cache")
     prompts_class = cache_of(target)
     if not hasattr(caches.ChunkedKVCache(_CHUNK), "start_position"):
-        raise NotApplicable("this release's chunked cache drops nothing")
+        raise NotApplicable("this release's chunked cache drops no tokens")
     hits = 0
     for length in _LENGTHS:
         known = list(range(length))
@@ -33,12 +33,12 @@ def probe(target: Target) -> Result:
             hits += 1
             problem = lost(found[0], asked - len(rest))
             if problem:
-                return Result(True, f"{asked} of {length} tokens asked: {problem}")
-    return Result(False, f"{hits} hits have all that the next token sees")
+                return Result(True, f"lookup of {asked} of {length} tokens: {problem}")
+    return Result(False, f"{hits} hits hold all tokens that the next one sees")
 
 
 def read(cache: Any, length: int) -> Any:
-    """The cache after a prompt of tokens that are their own numbers, a chunk at a time."""
+    """Feed the cache tokens 0, 1, ... in chunks; returns the cache."""
     import mlx.core as mx
 
     cache.step = _CHUNK
@@ -51,9 +51,9 @@ def read(cache: Any, length: int) -> Any:
 
 
 def lost(cache: Any, held: int) -> str:
-    """What the next token would miss in a cache that is said to hold so many."""
+    """Describe what a hit of ``held`` tokens lacks for the next token; empty where nothing."""
     begin = held // _CHUNK * _CHUNK
     tokens = cache.keys.reshape(-1).tolist()[begin - cache.start_position :][: held - begin]
     if cache.start_position > begin or cache.offset != held:
-        return f"{held} tokens are said to be held, of {cache.start_position} to {cache.offset}"
+        return f"a hit of {held} tokens holds positions {cache.start_position} to {cache.offset}"
     return "" if tokens == list(range(begin, held)) else f"the chunk holds {tokens}"

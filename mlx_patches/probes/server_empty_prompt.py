@@ -1,4 +1,4 @@
-"""Has the server tokenize an empty prompt with a tokenizer that adds nothing."""
+"""Lets the server tokenize an empty prompt with a tokenizer that adds no tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _BEGIN, _END = 3, 4
 
 
 def probe(target: Target) -> Result:
-    """Red where nothing is left to feed."""
+    """Red where the tokenized prompt is empty."""
     kind = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
     tokenize: Any = getattr(kind, "_tokenize", None)
     if tokenize is None:
-        raise NotApplicable("this release's server has no such step")
+        raise NotApplicable("this release's server has no _tokenize")
     request = SimpleNamespace(request_type="text", prompt="")
     rest = [request, None][: len(inspect.signature(tokenize).parameters) - 2]
     for begin, wanted in ((_BEGIN, [_BEGIN]), (None, [_END])):
@@ -27,4 +27,4 @@ def probe(target: Target) -> Result:
         prompt, segments = out[:2] if isinstance(out, tuple) else (out, [out])
         if prompt != wanted or segments != [wanted]:
             return Result(True, f"the prompt is {prompt}, in pieces {segments}")
-    return Result(False, "an empty prompt begins as every text does")
+    return Result(False, "an empty prompt becomes one token")

@@ -1,4 +1,4 @@
-"""Asks the server's prompt cache for a prompt that it knows whole."""
+"""Looks up a prompt that the server's prompt cache holds in full."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PREFIX = 2
 
 
 def probe(target: Target) -> Result:
-    """Red where no token is left to feed, or the caches do not hold just the others."""
+    """Red where no token is left to feed, or the caches do not hold exactly those before it."""
     caches = importlib.import_module("mlx_lm.models.cache")
     problem = trimmable(cache_of(target), caches) or recurrent(cache_of(target), caches)
     return Result(bool(problem), problem or "the last token is left to feed")
 
 
 def trimmable(prompts_class: Any, caches: Any) -> str:
-    """What is wrong with caches that can give a token back."""
+    """Describe a wrong hit on caches that can be trimmed; empty where it is right."""
     prompts = prompts_class()
     prompts.insert_cache(_MODEL, _PROMPT, [fed(caches.KVCache(), len(_PROMPT))])
     found, rest = prompts.fetch_nearest_cache(_MODEL, list(_PROMPT))
@@ -34,7 +34,7 @@ def trimmable(prompts_class: Any, caches: Any) -> str:
 
 
 def recurrent(prompts_class: Any, caches: Any) -> str:
-    """What is wrong with caches that cannot; those of a prefix are known too."""
+    """The same for caches that cannot be trimmed; the cache also holds a prefix of the prompt."""
     import mlx.core as mx
 
     prompts = prompts_class()

@@ -1,4 +1,4 @@
-"""Looks for the beginning of a thought at the end of prompts of one to twelve tokens."""
+"""Searches for a thinking token at the end of prompts of one to twelve tokens."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 THOUGHT = 99
-# How many tokens from the end the server looks.
+# How many of the last tokens the server searches.
 TAIL = 11
 
 
 def probe(target: Target) -> Result:
-    """Red where a prompt is too short to be searched."""
+    """Red where the search raises on a short prompt, or misses the token."""
     kind: Any = getattr(importlib.import_module(target.module), "TokenizerWrapper", None)
     if not hasattr(kind, "_find"):
-        raise NotApplicable("this release's server does not look for thoughts in a prompt")
+        raise NotApplicable("this release's server does not search prompts for thinking tokens")
     tokenizer = kind.__new__(kind)
     vars(tokenizer)["_think_start_tokens"] = (THOUGHT,)
     failed = []
     for length in range(1, TAIL + 2):
-        for place in (-1, length - 1):  # no thought, and one that begins last
+        for place in (-1, length - 1):  # no thinking token, and one at the end
             prompt = list(range(length))
             if place >= 0:
                 prompt[place] = THOUGHT
@@ -31,5 +31,5 @@ def probe(target: Target) -> Result:
             except IndexError:
                 found = None
             if found != place:
-                failed.append(f"{found} for {place} of {length} tokens")
-    return Result(bool(failed), "; ".join(failed) or "every thought is found")
+                failed.append(f"{found}, not {place}, in {length} tokens")
+    return Result(bool(failed), "; ".join(failed) or "every thinking token is found")

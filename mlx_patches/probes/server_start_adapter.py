@@ -1,4 +1,4 @@
-"""Starts the server's model provider with an adapter, and sees what it loads."""
+"""Starts the server's model provider with an adapter, and records what it loads."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def probe(target: Target) -> Result:
     """Red where the default model is loaded without the adapter of the command line."""
     kind: Any = getattr(importlib.import_module(target.module), "ModelProvider", None)
     if not hasattr(kind, "_load"):
-        raise NotApplicable("this release's server loads in another way")
+        raise NotApplicable("this release's ModelProvider has no _load")
     provider = a_provider(kind)
     provider.load("default_model", None, "default_model")
     (seen,) = provider.asked
     wrong = seen[:2] != ("model", "adapter")
-    return Result(wrong, f"the default model was loaded with {seen[1]!r} for its adapter")
+    return Result(wrong, f"the default model was loaded with the adapter {seen[1]!r}")
 
 
 def a_provider(kind: Any, adapter: str | None = "adapter") -> Any:
-    """A provider as it is after ``--model model --adapter-path``, which notes what it loads."""
+    """A provider as after ``--model model --adapter-path``; ``asked`` records what it loads."""
 
     class Provider(kind):  # type: ignore[misc]
         def _load(self, *key: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sends the server a request with XTC and no threshold, and draws from what it would draw from."""
+"""Sends the server a request with XTC and no threshold, and draws from its sampler."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _ENDS, _NEWLINE, _DRAWS = (3, 4), [2], 30
 
 
 def probe(target: Target) -> Result:
-    """Red where the threshold is zero, the sampler raises, or an end may be left out."""
+    """Red where the threshold is zero, the sampler raises, or XTC drops an end token."""
     if target.name == "APIHandler.body":
         return _requested(importlib.import_module(target.module))
     module = importlib.import_module(target.module)
     if target.name == "_make_sampler":
         make = getattr(module, target.name, None)
         if make is None:
-            raise NotApplicable("this release's server makes its samplers elsewhere")
+            raise NotApplicable("this release's server has no _make_sampler")
         sampling = SimpleNamespace(
             temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, xtc_probability=1.0, xtc_threshold=0.01
         )
         drawn = _drawn(make(SimpleNamespace(sampling=sampling), _tokenizer()))
         left_out = set(_ENDS) - drawn
-        return Result(bool(left_out), f"draws {sorted(drawn)} where {_ENDS} end the text")
+        return Result(bool(left_out), f"draws {sorted(drawn)}; the end tokens are {_ENDS}")
     make = getattr(module, target.name, None)
     if make is None or "xtc_probability" not in inspect.signature(make).parameters:
         raise NotApplicable("this release has no XTC")
@@ -53,7 +53,7 @@ def _drawn(sampler: Any) -> set[int]:
 
 
 def _requested(module: Any) -> Result:
-    """What the server's handler makes of a request's body."""
+    """Red where the server's handler reads a threshold of zero from the request."""
 
     class Handler(module.APIHandler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -64,7 +64,7 @@ def _requested(module: Any) -> Result:
                 max_tokens=8, temp=1.0, top_p=1.0, top_k=0, min_p=0.0, num_draft_tokens=3
             )
             self.response_generator = SimpleNamespace(cli_args=options)
-            # What a release without a generation thread has in its place.
+            # Releases without a generation thread have this instead.
             self.model_provider = SimpleNamespace(
                 cli_args=options, load=lambda *names: (None, _tokenizer())
             )

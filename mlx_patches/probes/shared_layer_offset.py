@@ -1,4 +1,4 @@
-"""One row of a tiny Gemma 3n or Gemma 4, its text fed at once, in chunks, and token by token."""
+"""Feeds a tiny Gemma 3n or Gemma 4 one row in one call, in chunks, and token by token."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from . import Result
 from .batch_invariance import TOLERANCE, largest, random_rows
 from .tiny import TinyModel, gemma3n, gemma4
 
-# Within the window: past it, older releases of mlx-vlm have a mask's defect as well.
+# Shorter than the window: past it, older releases of mlx-vlm also have a mask defect.
 _LENGTH = 7
 _PIECES = ((_LENGTH,), (5, 2), (2, 1, 4), (1,) * _LENGTH)
 
 
 def probe(target: Target) -> Result:
-    """Red where the last token's logits depend on how the text was fed."""
+    """Red where the last token's logits depend on how the text is split."""
     importlib.import_module(target.module)
     worst = differs(model_of(target), _PIECES)
-    detail = f"largest logit difference, at once against in pieces: {worst:.3g}"
+    detail = f"largest logit difference, whole against in pieces: {worst:.3g}"
     return Result(not worst <= TOLERANCE, detail, worst)
 
 
@@ -31,7 +31,7 @@ def model_of(target: Target) -> TinyModel:
 
 
 def differs(model: TinyModel, ways: Sequence[Sequence[int]]) -> float:
-    """The largest difference of the last logits between the first way and the others."""
+    """The largest difference of the last logits between the first split and the others."""
     import mlx.core as mx
 
     ((text,), _) = random_rows([sum(ways[0])], 0)

@@ -1,4 +1,4 @@
-"""Has the release's batch generator take in a prompt while others decode."""
+"""Adds a prompt to the release's batch generator while another row decodes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 from ..core.patch import Target
 from . import NotApplicable, Result
 
-# A family that every release gets right in a batch.
+# A family that is right in a batch in every release.
 _FAMILY = "paligemma"
 _PROMPTS = ([5, 9, 2, 7], [8, 6, 10])
 _TOKENS = 12
 
 
 def probe(target: Target) -> Result:
-    """Red where the generator dies, or a row says something else than alone."""
+    """Red where the generator raises, or a row's logits differ from those alone."""
     return _layers(target) if target.name == "_extend_cache" else _prompts(target)
 
 
 def _layers(target: Target) -> Result:
-    """Two batches whose layers keep lists of caches, and one that a row in chunks joins."""
+    """Join two batches whose layers are lists of caches, and a batch with a chunked cache."""
     extend: Any = getattr(importlib.import_module(target.module), target.name)
     caches = importlib.import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "CacheList"):
@@ -38,13 +38,13 @@ def _layers(target: Target) -> Result:
     try:
         joined = extend([batch], [chunks])[0]
     except ValueError as refusal:
-        return Result(False, f"lists are joined; chunks are refused: {refusal}")
+        return Result(False, f"lists join; a chunked cache is refused: {refusal}")
     wrong = strange(joined, [(0, 2), (1, 2), (2, 3)])
-    return Result(bool(wrong), wrong or "every row holds what it held before")
+    return Result(bool(wrong), wrong or "every row holds its own tokens")
 
 
 def feed(cache: Any, rows: list[int], tokens: int) -> None:
-    """Give each row of a cache its own number as keys and values."""
+    """Feed each row of a cache its own number as keys and values."""
     import mlx.core as mx
 
     numbers = mx.array(rows, mx.float32)[:, None, None, None]
@@ -53,16 +53,16 @@ def feed(cache: Any, rows: list[int], tokens: int) -> None:
 
 
 def strange(cache: Any, rows: list[tuple[int, int]]) -> str:
-    """Which row does not hold its number as often as it should; empty where all do."""
+    """Name the first row that does not hold its number ``length`` times; empty where all do."""
     for row, (number, length) in enumerate(rows):
         held = cache.extract(row)
         if held.offset != length or held.keys[0, 0, :length, 0].tolist() != [number] * length:
-            return f"row {row} holds something else than before"
+            return f"row {row} holds other tokens"
     return ""
 
 
 def _prompts(target: Target) -> Result:
-    """A prompt that joins while a single other one decodes."""
+    """Join a prompt while one other row decodes."""
     from ..lab import EXACT, Family, NotBuilt, engine
     from ..lab.build import build
     from ..lab.compare import spoken

@@ -1,4 +1,4 @@
-"""Makes a batch generator with ``max_kv_size``, and listens for a word about it."""
+"""Makes a batch generator with ``max_kv_size``, and records warnings about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE = 8
 
 
 def probe(target: Target) -> Result:
-    """Red where a batch's window has no place for first tokens, and nobody says so."""
+    """Red where a batch's window drops the first tokens without a warning."""
     from ..lab import Family
     from ..lab.build import build
 
@@ -37,5 +37,5 @@ def probe(target: Target) -> Result:
     finally:
         logger.removeHandler(listener)
     if any("max_kv_size" in message for message in heard):
-        return Result(False, "a window without first tokens, and a warning")
-    return Result(True, "a window without first tokens, and no word about it")
+        return Result(False, "the window drops the first tokens, with a warning")
+    return Result(True, "the window drops the first tokens, without a warning")

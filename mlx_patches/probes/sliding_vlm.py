@@ -1,4 +1,4 @@
-"""Runs vllm-mlx's multimodal batch generator on text alone, and compares rows with solo runs."""
+"""Runs vllm-mlx's multimodal batch generator on text only, and compares rows with solo runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from . import NotApplicable, Result
 from .vllm_scheduler import WINDOW, sliding_llama
 
 _TOKENS = 6
-# One within a window, one past it.
+# One prompt within the window, one past it.
 _PROMPTS = ([5, 6, 7], [1 + (7 * i) % 90 for i in range(WINDOW + 5)])
 
 
 def probe(target: Target) -> Result:
-    """Red where two rows are refused, or answered in another way than alone."""
+    """Red where the batch raises, or a row's answer differs from alone."""
     generators = importlib.import_module(target.module)
     cuts = hasattr(generators.MLLMBatchGenerator, "_trim_rotating_caches")
     if cuts != target.name.endswith("_trim_rotating_caches"):
@@ -25,7 +25,7 @@ def probe(target: Target) -> Result:
     try:
         together = batch(generators, model, _PROMPTS)
     except ValueError as error:
-        if "does not yet support batching" in str(error):  # before any sliding layer is batched
+        if "does not yet support batching" in str(error):  # no sliding layers in batches yet
             raise NotApplicable(str(error)) from error
         raise
     alone = [solo(model, prompt) for prompt in _PROMPTS]
@@ -56,7 +56,7 @@ def batch(generators: Any, model: Any, prompts: Sequence[Sequence[int]]) -> list
 
 
 def solo(model: Any, prompt: Sequence[int]) -> list[int]:
-    """A prompt's greedy answer, alone."""
+    """A prompt's greedy answer without the generator."""
     import mlx.core as mx
 
     cache, tokens = model.make_cache(), mx.array([prompt])
@@ -68,7 +68,7 @@ def solo(model: Any, prompt: Sequence[int]) -> list[int]:
 
 
 class _Multimodal:
-    """A model that sees no images."""
+    """A multimodal model that gets no images."""
 
     config = None
 

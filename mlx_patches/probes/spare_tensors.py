@@ -1,4 +1,4 @@
-"""Loads a tiny model's own weights, with tensors beside them as they are published."""
+"""Loads a tiny model's weights together with extra tensors that published checkpoints have."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from . import NotApplicable, Result
 
 
 def probe(target: Target) -> Result:
-    """Red where they are not loaded."""
+    """Red where the extra tensors make the load fail."""
     model = make(target.module.rpartition(".")[2])
     try:
         load(model, {**weights_of(model), **spare(model)})
     except ValueError as error:
         return Result(True, " ".join(str(error).split())[:120])
-    return Result(False, "they are loaded")
+    return Result(False, "the weights are loaded")
 
 
 def make(family: str) -> Any:
-    """A tiny model of a family, as the lab builds it."""
+    """Build a tiny model of a family with the lab."""
     from ..lab import Family, NotBuilt
     from ..lab.build import build
 
@@ -37,7 +37,7 @@ def weights_of(model: Any) -> dict[str, Any]:
 
 
 def spare(model: Any) -> dict[str, Any]:
-    """Tensors that a checkpoint may have and this model has not."""
+    """Tensors that a published checkpoint may have and this model lacks."""
     import mlx.core as mx
 
     weights = weights_of(model)
@@ -56,7 +56,7 @@ def load(model: Any, weights: dict[str, Any]) -> None:
     """Load weights as the release does.
 
     Raises:
-        ValueError: some are not the model's.
+        ValueError: the model has no parameter for some tensor.
     """
     if hasattr(model, "sanitize"):
         weights = model.sanitize(weights)

@@ -1,4 +1,4 @@
-"""Decodes speculatively with toy models whose caches are more, or fewer, than their layers."""
+"""Decodes speculatively with toy models that have more, or fewer, caches than layers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PROMPT = [5, 9, 2]
 
 
 def probe(target: Target) -> Result:
-    """Red where the answer is not the one that the model gives by itself."""
+    """Red where the tokens differ from those of the model without a draft model."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
     for count in (_LAYERS - 1, _LAYERS, _LAYERS + 1):
-        # The draft model is right about every other token.
+        # The draft model is wrong at every second position.
         model, draft = Toy(count), Toy(1, wrong_every=2)
         steps = getattr(module, target.name)(
             mx.array(_PROMPT),
@@ -41,7 +41,7 @@ def probe(target: Target) -> Result:
 
 
 def answer(prompt: Sequence[int]) -> list[int]:
-    """What the toy says: each token is the sum of all before it."""
+    """The toy's tokens: each is the sum of all before it, modulo the vocabulary."""
     text = list(prompt)
     for _ in range(_TOKENS):
         text.append(sum(text) % _VOCABULARY)
@@ -52,8 +52,8 @@ class Toy:
     """A model that adds up the tokens in its caches.
 
     Args:
-        count: of its caches.
-        wrong_every: at which positions it says something else; nowhere by default.
+        count: how many caches it makes.
+        wrong_every: its token is wrong at the multiples of this position; 0 for never.
     """
 
     def __init__(self, count: int, wrong_every: int = 0):
@@ -61,7 +61,7 @@ class Toy:
         self.count, self.wrong_every = count, wrong_every
 
     def make_cache(self) -> list[Any]:
-        """Its caches, empty."""
+        """Make the model's empty caches."""
         caches: Any = importlib.import_module("mlx_lm.models.cache")
         return [caches.KVCache() for _ in range(self.count)]
 

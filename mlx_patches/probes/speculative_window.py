@@ -1,4 +1,4 @@
-"""Feeds caches draft tokens in one piece, takes some back, and goes on with others."""
+"""Feeds caches draft tokens in one piece, trims some, and feeds other tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DRAFTS = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where a rejected token is seen later, or one that was not is missing."""
+    """Red where a rejected token is seen later, or an accepted one is missing."""
     caches = importlib.import_module(target.module)
     for prompt in range(1, 3 * _WINDOW):
         for rejected in range(_DRAFTS + 1):
@@ -25,7 +25,7 @@ def probe(target: Target) -> Result:
             feed(layers, list(range(prompt, prompt + 1 + _DRAFTS)))
             feed(alone, accepted)
             caches.trim_prompt_cache(layers, rejected)
-            if prompt >= _WINDOW:  # a full window that is not in order, and nothing to take back
+            if prompt >= _WINDOW:  # the step wraps the full window; nothing is trimmed
                 feed(layers, [89])
                 feed(alone, [89])
                 caches.trim_prompt_cache(layers, 0)
@@ -33,12 +33,12 @@ def probe(target: Target) -> Result:
                 seen, wanted = feed(layers, piece), feed(alone, piece)
                 if seen != wanted:
                     place = f"{prompt} tokens, {rejected} drafts rejected"
-                    return Result(True, f"{place}: {seen} are seen, not {wanted}")
+                    return Result(True, f"{place}: the layers see {seen}, not {wanted}")
     return Result(False, "a rejected draft is never seen again")
 
 
 def feed(layers: Sequence[Any], tokens: Sequence[int]) -> list[list[int]]:
-    """The tokens that the last of these sees in each layer, and how many were fed."""
+    """Feed tokens; returns each layer's offset and the tokens that the last one sees."""
     import mlx.core as mx
 
     keys = mx.array(tokens, mx.float32).reshape(1, 1, -1, 1)
@@ -46,6 +46,6 @@ def feed(layers: Sequence[Any], tokens: Sequence[int]) -> list[list[int]]:
     for layer in layers:
         held = layer.update_and_fetch(keys, keys)[0].reshape(-1).tolist()
         window = getattr(layer, "max_size", layer.offset)
-        # A step overwrites the oldest where it is, so a window has no order.
+        # A step overwrites the oldest token in place, so a window is not in order.
         seen.append([layer.offset, *sorted(map(int, held[-window:]))])
     return seen

@@ -1,4 +1,4 @@
-"""Asks vllm-mlx's multimodal scheduler for the stop tokens of a model's folder."""
+"""Reads the stop tokens of a model's folder from vllm-mlx's multimodal scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores one request of a batch in vllm-mlx's prefix cache, and drops the batch."""
+"""Stores one row of a batch in vllm-mlx's prefix cache, drops the batch, and reads memory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 ROWS, TOKENS = 16, 500
-# What may be alive beside the entry itself.
+# Bytes that may stay alive beside the entry itself.
 _SLACK = 64 * 1024
 
 
 def probe(target: Target) -> Result:
-    """Red where more than the request's part stays alive, or counts for another size."""
+    """Red where more than the row stays alive, or the entry counts as too small."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
     if not hasattr(module, "MemoryAwarePrefixCache"):
         raise NotApplicable("this release has no such prefix cache")
     prefixes = module.MemoryAwarePrefixCache(model=object(), config=module.MemoryCacheConfig())
-    gc.collect()  # what ran before in this process may leave arrays to the cyclic collector
+    gc.collect()  # earlier code in this process may have left arrays in cycles
     before = mx.get_active_memory()
     layers, size = make()
     prefixes.store(list(range(TOKENS)), layers)
@@ -36,7 +36,7 @@ def probe(target: Target) -> Result:
 
 
 def make(dtype: Any = None) -> tuple[list[Any], int]:
-    """The caches of one row of a batch, one of each kind, and how many bytes are its own."""
+    """Make one row's caches, views of a batch's arrays; returns them and the row's own bytes."""
     import mlx.core as mx
     from mlx_lm.models.cache import ArraysCache, KVCache
 

@@ -1,4 +1,4 @@
-"""Streams a text with a tokenizer that keeps its spaces, as those of newer transformers do."""
+"""Streams a text with a tokenizer that keeps its spaces, as newer transformers' tokenizers do."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TEXT = "x != y, a . b"
 
 
 class Tokenizer:
-    """A token a byte. Its config asks for cleaning; whether it cleans is another matter.
+    """One token a character. Its config asks for clean-up in either case.
 
     Args:
-        cleaning: whether ``decode`` takes away spaces before punctuation.
+        cleaning: whether ``decode`` removes spaces before punctuation.
     """
 
     clean_up_tokenization_spaces = True
@@ -31,11 +31,11 @@ class Tokenizer:
         return len(self.letters)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """A token for each letter."""
+        """One token for each character."""
         return [self.vocab[letter] for letter in text.replace(" ", "Ġ")]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text."""
+        """Join the tokens' characters."""
         text = "".join(self.letters[token] for token in tokens).replace("Ġ", " ")
         if self.cleaning:
             for mark in ".?!,":
@@ -43,12 +43,12 @@ class Tokenizer:
         return text
 
     def convert_ids_to_tokens(self, tokens: Sequence[int]) -> list[str]:
-        """The letters."""
+        """The tokens' characters."""
         return [self.letters[token] for token in tokens]
 
 
 def stream(kind: Any, tokenizer: Any, text: str) -> str:
-    """A text as it is streamed, segment by segment."""
+    """Stream a text segment by segment; returns the segments joined."""
     detokenizer, said = kind(tokenizer), ""
     for token in tokenizer.encode(text):
         detokenizer.add_token(token)
@@ -58,10 +58,10 @@ def stream(kind: Any, tokenizer: Any, text: str) -> str:
 
 
 def probe(target: Target) -> Result:
-    """Red where the streamed text is another than the decoded one."""
+    """Red where the streamed text differs from the decoded one."""
     kind: Any = getattr(importlib.import_module(target.module), "BPEStreamingDetokenizer", None)
     if kind is None:
-        raise NotApplicable("this release streams no BPE")
+        raise NotApplicable("this release has no BPEStreamingDetokenizer")
     tokenizer = Tokenizer()
     said, meant = stream(kind, tokenizer, TEXT), tokenizer.decode(tokenizer.encode(TEXT))
-    return Result(said != meant, f"{said!r} is streamed for {meant!r}")
+    return Result(said != meant, f"{meant!r} is streamed as {said!r}")

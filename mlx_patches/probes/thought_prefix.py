@@ -1,4 +1,4 @@
-"""Splits answers whose thoughts begin with letters of the word "thought"."""
+"""Splits answers whose reasoning begins with letters of the word "thought"."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
 
 
 def probe(target: Target) -> Result:
-    """Red where a thought is not what was said."""
+    """Red where the split changes the reasoning or the content."""
     module = importlib.import_module(target.module)
     split = getattr(module, "_split_thinking", None)
     if split is None or not hasattr(module, target.name):
-        raise NotApplicable("this release splits no thoughts here")
+        raise NotApplicable("this release does not split reasoning here")
     for opening in _OPENINGS:
         for thought in _THOUGHTS:
             reasoning, content = split(f"{opening}{thought}<channel|>Yes.")
             if (reasoning, content) != (thought, "Yes."):
-                return Result(True, f"{thought!r} is given as {reasoning!r}")
-    return Result(False, "thoughts are given as they were said")
+                return Result(True, f"{thought!r} is returned as {reasoning!r}")
+    return Result(False, "reasoning is returned unchanged")

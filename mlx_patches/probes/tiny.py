@@ -1,4 +1,4 @@
-"""Tiny random-weight models, built from an installed release alone."""
+"""Tiny random-weight models, built with the classes of the installed release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VOCABULARY = 64
 
 @dataclass(frozen=True, slots=True)
 class TinyModel:
-    """A language model and what a batch of it needs.
+    """A language model, and the functions that make its caches.
 
     ``logits(tokens, cache)`` takes a list of rows of equal length and returns float32 logits
     of shape (rows, length, vocabulary). ``solo_cache()`` and ``batch_cache(left_padding)``
@@ -38,9 +38,9 @@ def gemma4(
 
     Args:
         window: the sliding window, in tokens.
-        layer_types: ``sliding_attention`` or ``full_attention``, a layer each.
+        layer_types: ``sliding_attention`` or ``full_attention`` for each layer.
         shared_layers: how many of the last layers share an earlier layer's keys and values.
-        seed: of the weights.
+        seed: the seed of the weights.
     """
     config = _imported("mlx_vlm.models.gemma4.config").TextConfig(
         hidden_size=32,
@@ -67,9 +67,9 @@ def mistral3(model_type: str = "ministral3", scale_after: int = 4, seed: int = 0
     """The language model of Mistral 3 in mlx-vlm.
 
     Args:
-        model_type: of the text model, ``ministral3`` or ``mistral4``.
-        scale_after: the attention scale grows after each so many positions.
-        seed: of the weights.
+        model_type: the text model's type, ``ministral3`` or ``mistral4``.
+        scale_after: how many positions share an attention scale before it grows.
+        seed: the seed of the weights.
     """
     sliding = model_type == "ministral3"
     config = _imported("mlx_vlm.models.mistral3.config").TextConfig(
@@ -106,9 +106,9 @@ def gemma3n(distribution: str = "mlx-vlm", shared_layers: int = 2, seed: int = 0
     """Gemma 3n's language model in mlx-lm or in mlx-vlm.
 
     Args:
-        distribution: whose.
+        distribution: ``mlx-lm`` or ``mlx-vlm``.
         shared_layers: how many of the last layers share an earlier layer's keys and values.
-        seed: of the weights.
+        seed: the seed of the weights.
     """
     layers = 6
     config = {
@@ -147,7 +147,7 @@ def gemma3n(distribution: str = "mlx-vlm", shared_layers: int = 2, seed: int = 0
 
 
 def aya_vision(seed: int = 0) -> TinyModel:
-    """Aya Vision's language model in mlx-vlm: every second layer is a full one."""
+    """Aya Vision's language model in mlx-vlm; every second layer has full attention."""
     config = _imported("mlx_vlm.models.aya_vision.config").TextConfig(
         model_type="cohere2",
         hidden_size=32,
@@ -166,7 +166,7 @@ def aya_vision(seed: int = 0) -> TinyModel:
 
 
 def llama(layers: int = 2, seed: int = 0) -> TinyModel:
-    """Llama in mlx-lm: a family that is right in a batch, for comparison."""
+    """Llama in mlx-lm, for comparison: it is right in a batch."""
     module = _imported("mlx_lm.models.llama")
     args = module.ModelArgs(
         model_type="llama",
@@ -192,7 +192,7 @@ def _tiny(name: str, model: Any, module: str, seed: int) -> TinyModel:
     keys = iter(mx.random.split(key, 4096))
 
     def draw(path: str, value: Any) -> Any:
-        # Norm weights near one, matrices wide enough that every token moves the logits.
+        # Norm weights near one; matrices large enough that every token changes the logits.
         if value.ndim < 2:
             return 1 + 0.1 * mx.random.normal(value.shape, key=next(keys))
         return mx.random.normal(value.shape, key=next(keys)) * (2.0 / value.shape[-1]) ** 0.5
@@ -217,7 +217,7 @@ def _make_cache(model: Any, module: str) -> list[Any]:
 
 
 def _batched(layer: Any, left_padding: list[int], module: str) -> Any:
-    """The batch cache that stands for a solo cache, as the release's own engine chooses it."""
+    """The batch cache that the release's own engine uses for a solo cache."""
     caches = importlib.import_module(type(layer).__module__)
     kind = type(layer).__name__
     if kind == "KVCache":

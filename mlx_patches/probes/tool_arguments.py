@@ -1,4 +1,4 @@
-"""Reads tool calls as models write them."""
+"""Parses tool calls as models write them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _look(**arguments: Any) -> dict[str, Any]:
     return {"name": "look", "arguments": arguments}
 
 
-# By module and target: what a model writes, and the call that it makes.
+# By module and target: a model's text, and the call that it means.
 CASES: dict[str, tuple[tuple[str, Any], ...]] = {
     "qwen3_coder:_convert_param_value": (
         (_qwen("days", "5"), _look(days=5)),
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[tuple[str, Any], ...]] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where a call is dropped, or is another one."""
+    """Red where a call is lost, or parsed wrongly."""
     module = importlib.import_module(target.module)
     for text, wanted in CASES[target.path.removeprefix("mlx_lm.tool_parsers.")]:
         try:
@@ -67,5 +67,5 @@ def probe(target: Target) -> Result:
         except (ValueError, SyntaxError) as error:
             return Result(True, f"{text!r}: {type(error).__name__}: {error}")
         if given != wanted:
-            return Result(True, f"{text!r} is read as {given}")
-    return Result(False, "calls are read as they were made")
+            return Result(True, f"{text!r} is parsed as {given}")
+    return Result(False, "every call is parsed correctly")

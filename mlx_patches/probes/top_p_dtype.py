@@ -1,4 +1,4 @@
-"""Applies top_p to many tokens that are each improbable, in bfloat16 and in float16."""
+"""Applies top_p to many improbable tokens, in bfloat16 and in float16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import NotApplicable, Result
 
 _TOKENS = 12_918
 _NUCLEI = (0.5, 0.95)
-# Of the probability, that is. A release may keep all tokens that are as likely as the last one.
+# Tolerances in probability. A release may keep all tokens that are as likely as the last one.
 _TOO_LITTLE, _TOO_MUCH = 0.01, 0.02
 _DRAWS = 100
 
@@ -41,7 +41,7 @@ def _kept(apply_top_p: Any) -> Result:
                     f"tokens, {share:.0%} of the probability",
                     figure=share,
                 )
-    return Result(False, "the nucleus has the probability that was asked for")
+    return Result(False, "the nucleus has the requested probability")
 
 
 def _drawn(top_p_sampling: Any) -> Result:
@@ -62,10 +62,10 @@ def _drawn(top_p_sampling: Any) -> Result:
         if not size / 2 < last < size * 1.2:
             return Result(
                 True,
-                f"top_p={_NUCLEI[0]} draws the {last}th of {_name(dtype)} tokens, of {size}",
+                f"top_p={_NUCLEI[0]} draws rank {last} in {_name(dtype)}; the nucleus has {size}",
                 figure=last,
             )
-    return Result(False, "draws are of the nucleus")
+    return Result(False, "all draws are from the nucleus")
 
 
 def _logits() -> Any:

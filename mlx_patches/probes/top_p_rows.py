@@ -1,4 +1,4 @@
-"""Samples two rows at once, each of which has one probable token, another one."""
+"""Samples two rows together, each with one probable token of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TOKENS, _PROBABLE = 8, (5, 2)
 
 
 def probe(target: Target) -> Result:
-    """Red where a row is not given its own token."""
+    """Red where a row does not draw its own token."""
     import mlx.core as mx
 
     sample = getattr(importlib.import_module(target.module), target.name, None)
@@ -19,4 +19,4 @@ def probe(target: Target) -> Result:
         raise NotApplicable(f"{target.module} has no {target.name}")
     logits = 20.0 * mx.eye(_TOKENS)[mx.array(_PROBABLE)]
     drawn = sample(logits, 0.5, 1.0).tolist()
-    return Result(drawn != list(_PROBABLE), f"draws {drawn} of rows that say {list(_PROBABLE)}")
+    return Result(drawn != list(_PROBABLE), f"draws {drawn}; probable are {list(_PROBABLE)}")

@@ -1,4 +1,4 @@
-"""Asks twice about an image of one name, which shows another picture the second time."""
+"""Embeds an image whose file or URL has other content the second time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .prompt_cache_cut import asked
 
 
 def probe(target: Target) -> Result:
-    """Red where the second answer has features of the first picture."""
+    """Red where the second picture gets the features of the first."""
     module = importlib.import_module(target.module)
     owner = target.name.partition(".")[0]
     if getattr(getattr(module, owner, None), "__module__", None) != target.module:
@@ -22,18 +22,18 @@ def probe(target: Target) -> Result:
     try:
         kept = importlib.import_module("mlx_vlm.vision_cache").VisionFeatureCache()
     except ImportError as error:
-        raise NotApplicable("this release keeps no features") from error
+        raise NotApplicable("this release has no vision feature cache") from error
     if owner == "stream_generate":
         return of_stream(module, kept)
     return of_server(getattr(module, owner), kept)
 
 
 def of_server(kind: Any, kept: Any) -> Result:
-    """What a server's batch embeds of two pictures, and of one that comes again."""
+    """Embed two pictures under one URL with the server, the second one twice."""
     import mlx.core as mx
 
     if not hasattr(kind, "_gpu_embed"):
-        raise NotApplicable("this release's server embeds nothing itself")
+        raise NotApplicable("this release's server has no _gpu_embed")
     encoded = []
 
     def embeddings(
@@ -53,11 +53,11 @@ def of_server(kind: Any, kept: Any) -> Result:
         _, given = server._gpu_embed(inputs, ["http://camera/now.jpg"])
         if given["features"].tolist() != [[shown] * 3]:
             return Result(True, f"picture {shown:g} has features {given['features'].tolist()}")
-    return Result(len(encoded) != 2, f"two pictures in three requests: {len(encoded)} were encoded")
+    return Result(len(encoded) != 2, f"two pictures were encoded {len(encoded)} times")
 
 
 def of_stream(module: Any, kept: Any) -> Result:
-    """What a model is given of a file, or an address, that shows another picture each time."""
+    """Stream with a file, then a URL, whose picture changes between two requests."""
     import mlx.core as mx
 
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +74,7 @@ def of_stream(module: Any, kept: Any) -> Result:
                     vision_cache=kept,
                 ).get("cached_image_features")
                 if given is None:
-                    return Result(True, "the model is given no features")
+                    return Result(True, "the model gets no cached features")
                 if given.tolist() != pixels.tolist():
                     return Result(True, f"picture {shown:g} has features {given.tolist()}")
     return Result(False, "a changed picture has its own features")

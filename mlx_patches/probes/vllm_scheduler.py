@@ -1,4 +1,4 @@
-"""vllm-mlx's own scheduler around a tiny model, asked for one answer after another."""
+"""vllm-mlx's own scheduler around a tiny model, for one request at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEPS = 200
 
 
 class Server:
-    """The release's scheduler, alone.
+    """The release's scheduler, without its server.
 
     Args:
         model: a language model whose vocabulary has 96 tokens.
@@ -43,7 +43,7 @@ class Server:
         """The tokens of a greedy answer.
 
         Raises:
-            RuntimeError: there is none.
+            RuntimeError: the answer does not end within ``_STEPS`` steps.
         """
         self._count += 1
         params = self._requests.SamplingParams(max_tokens=_TOKENS, temperature=0.0)
@@ -61,7 +61,7 @@ class Server:
 
 
 def llama(layer_types: Sequence[str] | None = None) -> Any:
-    """A tiny Llama; its sliding layers, where there are some, see ``WINDOW`` tokens."""
+    """Build a tiny Llama; any sliding layers have a window of ``WINDOW`` tokens."""
     config: dict[str, Any] = {
         "model_type": "llama",
         "hidden_size": 128,
@@ -79,12 +79,12 @@ def llama(layer_types: Sequence[str] | None = None) -> Any:
 
 
 def sliding_llama() -> Any:
-    """The same, every other layer a sliding one."""
+    """The same with every second layer a sliding one."""
     return llama(["sliding_attention", "full_attention"] * (_LAYERS // 2))
 
 
 def windowed_llama() -> Any:
-    """The same with full layers alone, which see ``WINDOW`` tokens for their caches' sake."""
+    """The same with full layers only, but rotating caches of ``WINDOW`` tokens."""
     from mlx_lm.models.cache import RotatingKVCache
 
     model = llama()
@@ -93,7 +93,7 @@ def windowed_llama() -> Any:
 
 
 def family(name: str, config: dict[str, Any] | None = None) -> Any:
-    """A tiny model of one of mlx-lm's families, as the lab builds it."""
+    """Build a tiny model of one of mlx-lm's families with the lab."""
     from ..lab import Family
     from ..lab.build import build
 
@@ -101,7 +101,7 @@ def family(name: str, config: dict[str, Any] | None = None) -> Any:
 
 
 class _Tokenizer:
-    """Tokens stand for themselves; no answer ends early."""
+    """A tokenizer whose words are token ids; token 0 ends an answer."""
 
     eos_token_id = 0
     eos_token_ids = frozenset({0})

@@ -1,4 +1,4 @@
-"""Asks a plain cache for the masks of a sliding layer, before and past the window."""
+"""Makes the masks of a sliding layer with a plain cache, before and past the window."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from . import Result
 from .rotating_merge import fed
 
 _WINDOW = 4
-# Tokens that were fed, and that come next.
+# How many tokens the cache holds, and how many come next.
 _CASES = ((0, 3), (0, 7), (2, 1), (3, 1), (4, 1), (6, 1), (6, 3))
 
 
 def probe(target: Target) -> Result:
-    """Red where a token sees others than the window's last, itself among them."""
+    """Red where a token sees more or fewer tokens than the window, itself included."""
     caches = importlib.import_module(target.module)
     width = seen(mask_of(caches, 0, 2 * _WINDOW, array=True), 0, 2 * _WINDOW)[-1]
     for before, count in _CASES:
@@ -26,11 +26,11 @@ def probe(target: Target) -> Result:
                 return Result(
                     True, f"{count} tokens after {before} see {list(map(len, shown))}, not {wanted}"
                 )
-    return Result(False, f"every token sees a window of {len(width)}")
+    return Result(False, f"every token sees a window of {len(width)} tokens")
 
 
 def mask_of(caches: Any, before: int, count: int, array: bool) -> Any:
-    """The mask of the next tokens after so many others."""
+    """The mask of the next ``count`` tokens after ``before`` others."""
     cache = caches.KVCache()
     if before:
         fed(cache, before)
@@ -38,7 +38,7 @@ def mask_of(caches: Any, before: int, count: int, array: bool) -> Any:
 
 
 def seen(mask: Any, before: int, count: int) -> list[list[int]]:
-    """The places that each of the next tokens attends to."""
+    """The positions that each of the next tokens attends to."""
     if mask is None:
         return [list(range(before + count))] * count
     if isinstance(mask, str):

@@ -1,4 +1,4 @@
-"""Applies XTC to two rows of other shapes, together and alone."""
+"""Applies XTC to two rows with different distributions, together and alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROBABILITIES = ([0.6, 0.3, 0.05, 0.05], [0.4, 0.25, 0.2, 0.15])
 
 
 def probe(target: Target) -> Result:
-    """Red where a row keeps other choices than it does alone."""
+    """Red where a row keeps other tokens than alone."""
     import mlx.core as mx
 
     apply_xtc = getattr(importlib.import_module(target.module), target.name, None)
@@ -25,4 +25,4 @@ def probe(target: Target) -> Result:
         if seen != alone:
             kept = [[i for i, one in enumerate(said) if one > -100] for said in (seen, alone)]
             return Result(True, f"row {row} keeps {kept[0]}, alone {kept[1]}")
-    return Result(False, "each row keeps what it does alone")
+    return Result(False, "each row keeps the same tokens as alone")

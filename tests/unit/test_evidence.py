@@ -284,7 +284,7 @@ def sent(tmp_path, monkeypatch):
 
 def test_what_was_sent_is_taken_beside_what_a_cpu_said(sent):
     said = measure_lab.take(sent())
-    assert said == "mlx-lm 0.32.2, metal, float32: took 1: `llama`"
+    assert said == "mlx-lm 0.32.2, metal, float32: added 1: `llama`"
     (one,) = measure_lab.load()
     pairs = measure_lab.cell_pairs(one)["llama"]
     assert (pairs["merge@metal"], pairs["trim@metal"]) == ("rg", "gg")

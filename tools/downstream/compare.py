@@ -1,11 +1,11 @@
-"""What two runs of the same tests differ in."""
+"""Compares two runs of the same tests."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-# From good to bad; "missing": the run does not have the test.
+# From good to bad. "missing": the test is not in the run.
 SEVERITY = ("passed", "xfailed", "xpassed", "skipped", "failed", "error", "crashed", "missing")
 BAD = SEVERITY[SEVERITY.index("failed") :]
 BROKEN, REPAIRED, OTHER = "broken by the patches", "repaired by the patches", "otherwise different"
@@ -25,7 +25,7 @@ def differences(without: Outcomes, with_: Outcomes) -> dict[str, Pair]:
 
 
 def kind(pair: Pair) -> str:
-    """Whose side a difference speaks for."""
+    """Whether the patches broke or repaired a test, or the outcomes differ otherwise."""
     without, with_ = (outcome in BAD for outcome in pair)
     if with_ and not without:
         return BROKEN
@@ -37,17 +37,17 @@ def settle(
     again: Callable[[Iterable[str]], tuple[Outcomes, Outcomes]],
     rounds: int = 5,
 ) -> tuple[dict[str, Pair], dict[str, Pair]]:
-    """Tell differences from chance.
+    """Separate real differences from flaky tests.
 
-    The tests are run again by themselves, some times both ways; of each side counts the second
-    worst outcome, so that one failure in a race counts for nothing. Those that do not differ
-    then are run twice more among the others of their files.
+    Runs the tests again by themselves, ``rounds`` times without and with the patches. The second
+    worst outcome of each side counts, so a single failure in a race does not. Tests that then do
+    not differ run twice more, with all tests of their files.
 
     Args:
-        again: runs tests, or files of tests, both ways.
+        again: runs tests, or files of tests, without and with the patches.
 
     Returns:
-        The differences that stand, and those that do not.
+        The differences that persist, and those that do not.
     """
     steady: dict[str, Pair] = {}
     if found:
@@ -62,7 +62,7 @@ def settle(
 
 
 def _judged(tests: Iterable[str], runs: list[tuple[Outcomes, Outcomes]]) -> dict[str, Pair]:
-    """The tests that differ over some runs, one of which may be an accident."""
+    """The tests that differ over several runs, when each side's worst outcome is ignored."""
 
     def counts(test: str, side: int) -> str:
         seen = (run[side].get(test, "missing") for run in runs)
@@ -73,7 +73,7 @@ def _judged(tests: Iterable[str], runs: list[tuple[Outcomes, Outcomes]]) -> dict
 
 
 def table(without: Outcomes, with_: Outcomes) -> str:
-    """The counts of both runs, a line an outcome."""
+    """Both runs' counts, one line for each outcome."""
     counts = Counter(without.values()), Counter(with_.values())
     lines = [f"{'':<10}{'without':>9}{'with':>9}"]
     lines += [

@@ -1,13 +1,13 @@
-"""Runs other projects' own tests, unchanged, without the patches and with them.
+"""Runs other projects' own tests, unchanged, without and with the patches.
 
     python tools/downstream/run.py                       every recipe of recipes.toml
     python tools/downstream/run.py 'mlx-lm 0.31.3'       one of them
     python tools/downstream/run.py 'mlx-lm 0.31.3' --test tests/test_models.py
 
-The patches are on as an operator has them on: by `mlx-patches run`. A test that passes without
-them and fails with them, when it is run again too, is an error, and so is a patch that raises.
-Environments, tests and what pytest said are kept in .nox/downstream. Needs uv, and the network
-for what is not there yet.
+`mlx-patches run` applies the patches, as an operator would. It is an error if a test passes
+without the patches and fails with them, in repeated runs too, or if a patch fails. Environments,
+tests and pytest's logs are kept in .nox/downstream. Needs uv, and the network for what is not
+there yet.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ import release_sets  # noqa: E402
 
 RECIPES = HERE / "recipes.toml"
 PLACE = release_sets.ROOT / ".nox" / "downstream"
-# A copy: an editable install would put our tests before theirs.
+# Not editable: that would put this repository's tests before the project's on the path.
 OURS = ("--reinstall-package", "mlx-patches", str(release_sets.ROOT))
-# The run is stopped where it says nothing for this many times a test's limit.
+# A run is stopped if it writes nothing for this many times a test's time limit.
 PATIENCE = 5
-# Exit codes of pytest: an error of its own, or of usage.
+# Exit codes of pytest: internal error, usage error.
 NOT_RUN = (3, 4)
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A release's own tests, and how they are run: a project of recipes.toml, of one release.
+    """How to run one release's own tests: a project of recipes.toml at one release.
 
-    ``differs`` has a reason for each test.
+    ``differs`` maps a test that may fail with the patches to the reason.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of each test, and of the patches."""
+    """Each test's outcome, and the patches' statuses."""
 
     outcomes: dict[str, str]
     statuses: list[dict[str, str]]
@@ -73,7 +73,7 @@ class Run:
 def main() -> None:
     recipes = load()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recipe", nargs="*", help="only this recipe")
+    parser.add_argument("recipe", nargs="*", help="only this recipe; default: all")
     parser.add_argument("--test", action="append", help="only this test, or file of tests")
     options = parser.parse_args()
     if unknown := [name for name in options.recipe if name not in recipes]:
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def load() -> dict[str, Recipe]:
-    """Every recipe by its release set's name, in the file's order."""
+    """Every recipe by the name of its release set, in the file's order."""
     found = {}
     for project, raw in tomllib.loads(RECIPES.read_text()).items():
         releases, known = raw.pop("releases"), raw.pop("differs", [])
@@ -96,7 +96,7 @@ def load() -> dict[str, Recipe]:
 
 
 def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
-    """Run a recipe both ways and print what differs; False where the patches break something."""
+    """Run a recipe without and with the patches; print differences; False if they broke a test."""
     one = release_sets.load()[recipe.name]
     folder = PLACE / one.slug
     python = release_sets.make(
@@ -112,7 +112,7 @@ def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
         runs = [suite(recipe, python, source, list(some), on) for on in (False, True)]
         return runs[0].outcomes, runs[1].outcomes
 
-    (folder / "pytest.ini").touch()  # or a release without one takes ours
+    (folder / "pytest.ini").touch()  # or a release without one would use this repository's
     for log in folder.glob("*.log"):
         log.unlink()
     print(f"== {recipe.name}", flush=True)
@@ -122,7 +122,7 @@ def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
     print(compare.table(without, with_))
     print("patches:", ", ".join(f"{n} {status}" for status, n in statuses.items()) or "none")
     if runs[0].statuses:
-        sys.exit(f"{recipe.name}: the run without the patches has them")
+        sys.exit(f"{recipe.name}: the run without the patches has patches")
     if not statuses["applied"]:
         sys.exit(f"{recipe.name}: no patch is applied in the run with the patches")
     for row in runs[1].statuses:
@@ -133,7 +133,7 @@ def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
 
 
 def report(recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, compare.Pair]) -> bool:
-    """Print the differences; False where there are some that the recipe does not know."""
+    """Print the differences; False if a test is broken that the recipe does not list."""
     broken = False
     for kind in (compare.BROKEN, compare.REPAIRED, compare.OTHER):
         for test, pair in found.items():
@@ -144,15 +144,15 @@ def report(recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, com
             said = f"{kind}: {test}: {pair[0]} without, {pair[1]} with"
             print(said + (f" (known: {known})" if known else ""))
     for test, pair in chance.items():
-        print(f"by chance: {test}: {pair[0]} without, {pair[1]} with, once")
+        print(f"flaky: {test}: {pair[0]} without, {pair[1]} with, once")
     return not broken
 
 
 def fetch(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> Path:
-    """The release's source distribution, or its tag's package, unpacked; returns the root.
+    """Fetch the release's source distribution, or its git tag; returns the unpacked folder.
 
     Raises:
-        SystemExit: it cannot be had, or has no tests.
+        SystemExit: the download failed, or the source has no tests.
     """
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -160,7 +160,7 @@ def fetch(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> Path:
             (from_git if recipe.git else from_index)(recipe, one, unpacked)
             shutil.move(unpacked, folder)
     if not (folder / recipe.tests).is_dir():
-        sys.exit(f"{recipe.name}: {recipe.tests} is not in what was fetched")
+        sys.exit(f"{recipe.name}: the fetched source has no folder {recipe.tests}")
     return folder
 
 
@@ -184,7 +184,7 @@ def from_git(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> None
 
 
 def make_stand_ins(recipe: Recipe, python: Path, hub: Path) -> None:
-    """Put tiny random models where the hub's client keeps what it has downloaded."""
+    """Put tiny random models into the folder where the hub client caches its downloads."""
     hub.mkdir(exist_ok=True)
     for name, family in recipe.stand_ins.items():
         folder = hub / f"models--{name.replace('/', '--')}"
@@ -203,10 +203,10 @@ def do(recipe: Recipe, command: list[str]) -> None:
 
 
 def suite(recipe: Recipe, python: Path, source: Path, tests: list[str], patched: bool) -> Run:
-    """Run tests; where the process dies, the rest in another one.
+    """Run tests; after a crash, run the remaining tests in a new process.
 
     Raises:
-        SystemExit: it dies before the first test, or cannot start.
+        SystemExit: the process ended before the first test, or pytest could not start.
     """
     word = "with" if patched else "without"
     with tempfile.TemporaryDirectory(prefix="downstream-") as scratch:
@@ -215,7 +215,7 @@ def suite(recipe: Recipe, python: Path, source: Path, tests: list[str], patched:
         environment = {
             **os.environ,
             **OFFLINE,
-            "HOME": scratch,  # nobody's caches, and none left to the next run
+            "HOME": scratch,  # no caches of the user, and none for the next run
             "HF_HUB_CACHE": str(source.parent / "hub"),
             "MLX_PATCHES": "1" if patched else "0",
             "DOWNSTREAM_OUTCOMES": str(file),
@@ -251,7 +251,7 @@ def suite(recipe: Recipe, python: Path, source: Path, tests: list[str], patched:
 
 
 def watch(process: subprocess.Popen[bytes], file: Path, seconds: float) -> None:
-    """Wait for a run, and end it where it writes nothing for so long, with what it started."""
+    """Wait for a run; kill its process group if the file does not grow for ``seconds``."""
     size = -1
     while process.poll() is None:
         try:
@@ -266,7 +266,7 @@ def watch(process: subprocess.Popen[bytes], file: Path, seconds: float) -> None:
 
 
 def read(file: Path) -> Run | None:
-    """What the plugin wrote; None where the run did not come to its end."""
+    """Read what the plugin wrote; None if the run did not finish."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     outcomes = {line["id"]: line["outcome"] for line in lines if "id" in line}
     ends = [line["statuses"] for line in lines if "statuses" in line]

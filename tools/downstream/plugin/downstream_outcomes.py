@@ -1,9 +1,9 @@
-"""A pytest plugin: writes what becomes of each test at once, for a run that may die.
+"""A pytest plugin: writes each test's outcome at once, because the process may crash.
 
-The file that ``DOWNSTREAM_OUTCOMES`` names gets a line a test: ``crashed`` as it starts, its
-outcome as it ends. Tests that the file has already are left out, so that a run that died goes
-on behind the test that it died of. The last line says what the patches came to.
-``DOWNSTREAM_LIFT`` lists the reasons of skip marks that are lifted.
+It appends to the file ``DOWNSTREAM_OUTCOMES``: ``crashed`` when a test starts, its outcome when it
+ends. Tests that are already in the file are deselected, so a run after a crash continues behind
+the test that crashed. The last line holds the patches' statuses.
+``DOWNSTREAM_LIFT`` lists the reasons of skip marks to remove.
 """
 
 import json
@@ -25,7 +25,7 @@ def _write(**line):
 def pytest_make_collect_report(collector):
     try:
         return (yield)
-    except SystemExit as exits:  # as the file is imported: it would end the run
+    except SystemExit as exits:  # raised while the test file is imported; it would end the run
         return pytest.CollectReport(collector.nodeid, "failed", f"exits: {exits}", [])
 
 
@@ -57,7 +57,7 @@ def pytest_runtest_logreport(report):
         outcome = "error"
     elif hasattr(report, "wasxfail"):
         outcome = "xfailed" if report.skipped else "xpassed"
-    # Setup, call, teardown and subtests report one by one.
+    # Setup, call, teardown and subtests each report; the worst outcome counts.
     _seen[report.nodeid] = max(outcome, _seen.get(report.nodeid, "passed"), key=_SEVERITY.index)
 
 
