@@ -1,4 +1,4 @@
-# Two commands need Python 3.11 or newer and make, no more: `make demo` and `make test`.
+# `make demo` and `make test` need only Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
@@ -17,17 +17,17 @@ test: $(VENV)/ready
 test-all: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick rest
 
-# What test-all runs and test does not.
+# The part of test-all that test leaves out.
 test-rest: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py rest
 
-# Every host server of tests/hosts, in an environment of its own, and the wheel in fresh ones
-# (long; large downloads).
+# Test every host server of tests/hosts in an environment of its own, and the wheel in fresh
+# environments (long; large downloads).
 hosts: $(VENV)/ready
 	@$(NOX) -s hosts installs -- -m "slow or not slow"
 
-# Other projects' own tests, as released, without the patches and with them (an hour); one of
-# them: make downstream RECIPE='mlx-lm 0.31.3'
+# Run other projects' own released tests, without the patches and with them (an hour). One recipe
+# only: make downstream RECIPE='mlx-lm 0.31.3'
 downstream: $(VENV)/ready
 	@$(NOX) -s "downstream$(if $(RECIPE),(name='$(RECIPE)'))"
 
@@ -36,7 +36,7 @@ downstream: $(VENV)/ready
 wheel: $(VENV)/ready
 	$(VENV)/bin/python tools/check_wheel.py $(OUT)
 
-# Bend what we read from files at random for a while; failures are kept in fuzz-failures/.
+# Fuzz the file parsers for a while; failures are kept in fuzz-failures/.
 SECONDS ?= 60
 fuzz: $(VENV)/ready
 	$(VENV)/bin/python -m tests.fuzz.loader --seconds $(SECONDS)
@@ -54,17 +54,18 @@ matrix: $(VENV)/ready
 lab: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_lab.py --shard $(SHARD)
 
-# Write the matrix and the generated parts of the documents from the evidence.
+# Write the matrix and the generated documents from the evidence.
 write-matrix: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_matrix.py --write
 	$(VENV)/bin/python tools/measure_lab.py --write
 	$(VENV)/bin/python tools/write_docs.py
 
-# Write the table by which a release's files are recognised unparsed: of every release set.
+# Write the table by which start-up recognises a release's files without parsing them, for every
+# release set.
 known-files: $(VENV)/ready
 	$(VENV)/bin/python tools/known_files.py
 
-# Add releases that release_sets.toml does not name yet.
+# Add the releases that release_sets.toml does not name yet.
 new-releases: $(VENV)/ready
 	$(VENV)/bin/python tools/new_releases.py
 

@@ -1,9 +1,9 @@
-"""What every patch must do, whatever it repairs.
+"""The tests that every patch must pass, whatever it repairs.
 
 ``Conformance`` is a set of tests over a fixture ``case``: a patch, a matrix under which it
-applies, and how to import what it targets. tests/unit runs it over fake patches, tests/releases
-over the real ones. As a program, ``python -m tests.conformance MODULE ID STEPS`` takes the steps in
-a process of its own and prints what came of them.
+applies, and the path to import its targets from. tests/unit runs it on fake patches,
+tests/releases on the real ones. ``python -m tests.conformance MODULE ID STEPS`` runs the steps in
+a new process and prints the results.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Case:
-    """A patch, under a matrix that always wants it.
+    """A patch, with a matrix in which every release is affected.
 
-    ``path`` is what a child process needs on ``sys.path`` beside the usual.
+    ``path`` is an entry of ``sys.path`` that a child process needs to import the patch.
     """
 
     patch: Patch
@@ -50,7 +50,7 @@ class Case:
         return Manager(anything_goes(self.patch))
 
     def child(self, *steps: str) -> list[dict[str, list[str]]]:
-        """Take steps in a new process; see ``main``."""
+        """Run steps in a new process; see ``main``."""
         path = os.pathsep.join(filter(None, (str(ROOT), self.path)))
         done = subprocess.run(
             [sys.executable, "-m", "tests.conformance", self.patch.module, self.patch.id, *steps],
@@ -75,7 +75,7 @@ class Conformance:
 
     @pytest.fixture
     def present(self, case: Case, before: dict[str, Any]) -> list[Target]:
-        """The targets that this environment has: those that get the patch."""
+        """The targets that exist in this environment and would be patched."""
         outcomes = case.manager().apply(case.patch, dry_run=True)
         ready = {outcome.target for outcome in outcomes if outcome.status is Status.PENDING}
         assert ready, "this environment has none of the patch's targets"
@@ -137,13 +137,13 @@ class Conformance:
         live = snapshot(case.patch)
         for target in present:
             assert live[target.path] is theirs[target.path]
-            # Of what a patch adds there is no original that could stay below.
+            # An attribute that a patch adds has no original that could stay below the wrapper.
             kept = Status.APPLIED if target.adds else Status.DISABLED
             assert restored[target.path].status is kept, restored[target.path]
             assert not target.adds or any(
                 link is function_of(ours[target.path]) for link in links(live[target.path])
             )
-        for target in present:  # they leave
+        for target in present:  # the other package takes its wrappers off
             write(*place(target), before[target.path])
 
     def test_a_wrapper_below_stays(self, case, before, present, paths, manager):
@@ -158,7 +158,7 @@ class Conformance:
 
     def test_a_target_that_is_gone_is_absent(self, case, before, present, manager):
         gone = present[0]
-        if gone.adds:  # what it would be added to is gone
+        if gone.adds:  # remove the class that the attribute would be added to
             owner, attribute = sys.modules[gone.module], gone.name.partition(".")[0]
         else:
             owner, attribute = place(gone)
@@ -274,10 +274,10 @@ def import_modules(patch: Patch) -> None:
 
 
 def place(target: Target) -> tuple[Any, str]:
-    """Where a target lives: the owner and the attribute.
+    """The owner and the attribute name of a target.
 
     Raises:
-        KeyError: nowhere, or the class or function is another module's and is a target there.
+        KeyError: the target does not exist, or its module only imports the class or function.
     """
     owner: Any = sys.modules[target.module]
     *parents, attribute = target.name.split(".")
@@ -300,7 +300,7 @@ def live_object(target: Target) -> Any:
 
 
 def snapshot(patch: Patch) -> dict[str, Any]:
-    """The live object of each target, and what its package has under the same name."""
+    """The live object of each target, and objects of the same name in its package's modules."""
     found = {target.path: live_object(target) for target in patch.targets}
     for target in patch.targets:
         package = target.module.partition(".")[0]
@@ -311,7 +311,7 @@ def snapshot(patch: Patch) -> dict[str, Any]:
 
 
 def assert_same(now: dict[str, Any], then: dict[str, Any]) -> None:
-    """Every object is the very one."""
+    """Every object is identical, not only equal."""
     assert now.keys() == then.keys()
     assert [path for path in then if now[path] is not then[path]] == []
 
@@ -331,11 +331,11 @@ def targets_of(case: Case) -> list[str]:
     return [target.path for target in case.patch.targets]
 
 
-# -- what others do to a target --------------------------------------------------------------
+# -- what other packages do to a target ------------------------------------------------------
 
 
 def put_on_top(kind: str, target: Target) -> Any:
-    """Wrap what is live as another package would; returns the new live object."""
+    """Wrap the live object as another package would; returns the new live object."""
     owner, attribute = place(target)
     theirs = wrapped(kind, vars(owner)[attribute])
     setattr(owner, attribute, theirs)
@@ -393,7 +393,7 @@ def raising(error: BaseException) -> Callable[[Any], Any]:
 
 
 def skipping(target: Target, write: Callable[..., None]) -> Callable[..., None]:
-    """``Site.write`` that loses the write to one target."""
+    """A ``Site.write`` that skips the write to one target."""
 
     def lossy(site: Site, composed: Composed) -> None:
         if site.path != target.path:
@@ -405,7 +405,7 @@ def skipping(target: Target, write: Callable[..., None]) -> Callable[..., None]:
 def raising_after(
     target: Target, error: type[BaseException], write: Callable[..., None]
 ) -> Callable[..., None]:
-    """``Site.write`` that raises once it has written one target's layer."""
+    """A ``Site.write`` that raises after it has written one target's layer."""
 
     def interrupted(site: Site, composed: Composed) -> None:
         write(site, composed)
@@ -419,7 +419,7 @@ def raising_after(
 
 
 def forked(check: Callable[[], None]) -> int:
-    """The exit status of a forked child that runs a check: 0 where it raised nothing."""
+    """The exit status of a forked child that runs a check: 0 if the check did not raise."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -434,7 +434,7 @@ def forked(check: Callable[[], None]) -> int:
 
 
 def main(module: str, patch_id: str, *steps: str) -> None:
-    """Take steps (``import``, ``apply``, ``restore``), print what each ``status`` step finds."""
+    """Run steps (``import``, ``apply``, ``restore``); print the findings of each ``status``."""
     declared = vars(importlib.import_module(module)).values()
     patch = next(one for one in declared if isinstance(one, Patch) and one.id == patch_id)
     registry = Registry()
@@ -455,7 +455,7 @@ def main(module: str, patch_id: str, *steps: str) -> None:
 
 
 def is_ours(live: Any, patch: Patch) -> bool:
-    """True where the code of a live object stands in this package or in the patch's module."""
+    """True if the code of a live object is in mlx_patches or in the patch's module."""
     function = function_of(live)
     function = getattr(function, "func", function)  # a partial
     code = getattr(function, "__code__", None)

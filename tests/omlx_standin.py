@@ -1,4 +1,4 @@
-"""A stand-in for omlx, which is installed from git alone: the interface that our patch meets."""
+"""A stand-in for omlx, which has no release: the interface that the patch uses."""
 
 from __future__ import annotations
 

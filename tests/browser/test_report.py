@@ -75,7 +75,7 @@ def file(tmp_path_factory, evidence):
 
 @pytest.fixture
 def page(chromium, file):
-    """The page, which must ask for nothing and complain of nothing."""
+    """The page, which must load nothing else and log nothing."""
     opened = chromium.new_page(viewport={"width": 1280, "height": 900})
     asked, complaints = [], []
     opened.on("request", lambda request: asked.append(request.url))
@@ -89,8 +89,8 @@ def page(chromium, file):
 
 
 def shown_families(page):
-    """(package, family) of the rows that can be seen."""
-    # In one call: the page has hundreds of rows.
+    """(package, family) of the visible rows."""
+    # One call for all rows: the page has hundreds.
     rows = page.evaluate(
         """() => [...document.querySelectorAll("tr[data-family]")]
             .filter(row => row.checkVisibility())
@@ -114,7 +114,7 @@ def test_every_measured_cell_is_there(page, evidence):
             sign["cannot-batch"] = "cannot batch"
             wanted = sign.get(fates[family], "red|partly|blunt")
             if (one["set"], fates[family]) == ("mlx-vlm 0.5.0", "repaired"):
-                wanted = "wrong in this environment"  # where the patches are not in effect
+                wanted = "wrong in this environment"  # its patches are not in effect
             assert re.search(wanted, name), (name, fates[family])
 
 
@@ -127,7 +127,7 @@ def test_a_cell_tells_its_evidence(page, evidence):
     measured = [name for name, pair in pairs.items() if pair[0] != "n"]
     rows = dialog.locator("table").first.locator("tbody tr")
     assert rows.count() == len(measured)
-    measured.sort(key=lambda name: "r" not in pairs[name])  # what is wrong comes first
+    measured.sort(key=lambda name: "r" not in pairs[name])  # wrong scenarios come first
     for row, name in zip(rows.all(), measured, strict=True):
         assert row.locator("th").inner_text().startswith(name)
         words = [cell.inner_text().split()[-1] for cell in row.locator("td").all()[:2]]
@@ -382,7 +382,7 @@ def test_it_can_be_read_on_a_telephone(chromium, tmp_path, evidence):
     page = opened_with(chromium, tmp_path, evidence, audit, **view)
     wide = "document.documentElement.scrollWidth"
     assert page.evaluate(wide) <= 400
-    # The own release is on the screen, without scrolling the map.
+    # The installed release's column is visible without scrolling the map.
     own = page.locator("section[data-package='mlx-vlm'] thead th.here").bounding_box()
     assert own["x"] + own["width"] <= 400
     page.locator("section[data-package='mlx-vlm'] tr[data-family] td.here button").first.click()

@@ -1,10 +1,10 @@
-"""A fuzz target for what we read from files: the matrix, and a model's folder.
+"""Fuzzes the file parsers: the matrix, and a model's folder.
 
     python -m tests.fuzz.loader --seconds 60
 
-Inputs are our own matrix and real configs, bent at random. Whatever they hold, loading them
-returns or raises MlxPatchesError, and soon. An input that does otherwise is written to
-``--keep`` and ends the run with exit code 1.
+Inputs are matrices and configs, changed at random. Loading any of them has to return, or to raise
+MlxPatchesError, in a short time. Inputs that do otherwise are written to ``--keep``, and the run
+ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ broken_sets:
   - {when: {fake-lm: "<1.0", mlx: ">=2"}, reason: they cannot, remedy: install fake-lm 1.0}
 """
 CONFIG = '{"model_type": "gemma4", "eos_token_id": [1, 106], "text_config": {"eos_token_id": 1}}'
-# What tends to upset parsers.
+# Tokens that often break parsers.
 TOKENS = (
     *("!", "!!", "!!python/object:os.system", "!!binary", "!!set", "&", "&a", "*", "*a", "<<"),
     *(":", "-", "?", "|", ">", "%", "@", "`", '"', "'", "{", "}", "[", "]", ",", "#", "---", "..."),
@@ -54,7 +54,7 @@ TOKENS = (
 
 
 def bent(seed: bytes, chance: random.Random) -> bytes:
-    """An input, changed in a few places."""
+    """An input with a few random changes."""
     data = bytearray(seed)
     for _ in range(chance.choice((1, 1, 2, 4, 16))):
         at = chance.randrange(len(data) + 1)
@@ -87,7 +87,7 @@ def cut(data: bytes, chance: random.Random) -> bytes:
 
 
 def matrix(folder: Path, data: bytes) -> None:
-    """Load a matrix and ask it everything."""
+    """Load a matrix and look up all of its entries."""
     path = folder / "matrix.yaml"
     path.write_bytes(data)
     loaded = CompatMatrix.load(path)
@@ -117,7 +117,7 @@ TARGETS: dict[str, tuple[Callable[[Path, bytes], None], tuple[bytes, ...]]] = {
 
 
 def fault(target: str, data: bytes) -> str:
-    """What is wrong with how an input is taken; empty where nothing is."""
+    """What goes wrong when an input is loaded; empty if nothing does."""
     run, _ = TARGETS[target]
     began = time.process_time()
     with tempfile.TemporaryDirectory() as place:
@@ -135,7 +135,11 @@ def fault(target: str, data: bytes) -> str:
 def search(
     seconds: float, seed: int, count: int | None = None
 ) -> tuple[int, list[tuple[str, bytes, str]]]:
-    """Try inputs until time is up, or so many of them; returns how many, and what failed."""
+    """Try inputs until time is up, or ``count`` of them.
+
+    Returns:
+        How many were tried, and (target, input, problem) of each that failed.
+    """
     chance, until = random.Random(seed), time.monotonic() + seconds
     tried, failed = 0, []
     while time.monotonic() < until and tried != count:

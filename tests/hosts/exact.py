@@ -1,9 +1,9 @@
-"""What a model says to one request after another: no server, no batch, no prompt that was cached.
+"""A model's answers to one request after another, without server, batch or prompt cache.
 
 python -m tests.hosts.exact MODEL < REQUESTS > ANSWERS
 
-A request is [prompt, fields], as a completion's; the fields are those that give it logits
-processors. This is the reference where a release gets a request wrong that comes alone.
+A request is [prompt, fields]; the fields are the completion request's fields for logits processors.
+The answers are the reference if a release gets even a request alone wrong.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from .server import TOKENS
 
-# Of mlx-lm's penalty, where a request does not say it.
+# The number of tokens that mlx-lm's penalty covers by default.
 CONTEXT = 20
 
 
 def processed(logits: list[float], tokens: list[int], fields: dict[str, Any]) -> list[float]:
-    """The next token's logits after a request's processors; tokens are all those before it."""
+    """The next token's logits after a request's processors; ``tokens`` are all tokens before it."""
     logits = list(logits)
     for token, bias in fields.get("logit_bias", {}).items():
         logits[int(token)] += bias

@@ -1,6 +1,7 @@
-"""Patches of another package that fail in every call: what test_faults.py puts into hosts.
+"""Contributed patches that fail in every call; test_faults.py installs them beside hosts.
 
-Copied to a folder of its own; the environment says how each one fails, and where.
+The module is copied to a folder of its own. An environment variable names each patch's way to fail,
+and its target.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from mlx_patches.plugin import Contribution, Patch, Target, around
 
 Call = Callable[..., Any]
-# [id, how it fails, distribution, module, attribute] of each patch.
+# The variable: a JSON list with [id, way to fail, distribution, module, attribute] of each patch.
 FAULTS = "TESTS_FAULTS"
 
 
@@ -50,7 +51,7 @@ def recurse(original: Call, *args: Any, **kwargs: Any) -> Any:
 
 
 def enter_again(name: str) -> Call:
-    """Calls what is installed under the method's name, which calls this."""
+    """A layer that calls the patched method again, and so itself, without end."""
 
     def layer(original: Call, instance: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(instance, name)(*args, **kwargs)

@@ -13,13 +13,13 @@ from typing import Any
 
 EOS = "<eos>"
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " "
-# As byte-level tokenizers write it.
+# The space of byte-level tokenizers.
 SPACE = "Ġ"
-# What templates and processors put between the text and an image.
+# The tokens that templates and processors put around and in place of an image.
 SPECIAL = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 VOCABULARY = 1 + len(CHARACTERS) + len(SPECIAL)
 START, IMAGE, END, VIDEO = range(1 + len(CHARACTERS), VOCABULARY)
-# The lab gives Llama sliding windows; servers meet it without.
+# The lab's Llama has sliding windows; this one has none, as most served models.
 CONFIGS = {
     "llama": {
         "model_type": "llama",
@@ -33,7 +33,7 @@ CONFIGS = {
         "tie_word_embeddings": False,
     }
 }
-# What transformers checks before it loads a tokenizer, and the lab's small models do not have.
+# Config keys that transformers checks before it loads a tokenizer; the lab's models lack them.
 CHECKED = {"granitemoehybrid": {"mamba_expand": 1}}
 QWEN_TEXT = {
     "hidden_size": 128,
@@ -47,7 +47,7 @@ QWEN_TEXT = {
     "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
     "tie_word_embeddings": False,
 }
-# Models with images, whole: their vision towers see 2 x 2 patches of 14 pixels at the least.
+# Models with their vision towers, which need images of at least 2 x 2 patches of 14 pixels.
 WHOLE = {
     "qwen2_5_vl": {
         "model_type": "qwen2_5_vl",
@@ -108,9 +108,9 @@ WHOLE = {
         },
     },
 }
-# The best token is far ahead: some hosts sample whatever temperature they are asked for.
+# Makes the best token far more likely than others: some hosts sample at every temperature.
 CERTAINTY = 1e4
-# How many tokens a model says that it takes.
+# The longest prompt, in tokens, that a model's config allows.
 CONTEXT = 8192
 TEMPLATE = """
 {%- for message in messages -%}
@@ -127,7 +127,7 @@ TEMPLATE = """
 
 
 def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
-    """Write a family's model: config, weights, tokenizer, and of mlx-vlm's what sees images."""
+    """Write a family's model: config, weights, tokenizer; for mlx-vlm with its vision tower."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
@@ -143,7 +143,7 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
         module, config = model.module, with_context(model.config)
     weights = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
-    # Ranks of a pipeline load the files that have their layers, and know no model without an index.
+    # A rank of a pipeline loads the files that have its layers, and finds them by this index.
     index = dict.fromkeys(weights, "model.safetensors")
     write(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": index})
     write(folder / "config.json", {**config, **CHECKED.get(family, {}), "eos_token_id": 0})
@@ -151,7 +151,7 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
 
 
 def with_context(config: dict[str, Any]) -> dict[str, Any]:
-    """A config that says how long prompts may be: some hosts refuse those that are longer."""
+    """A config with the longest allowed prompt; some hosts refuse longer ones."""
     said = {**config, "max_position_embeddings": CONTEXT}
     if "text_config" in config:
         said["text_config"] = {**config["text_config"], "max_position_embeddings": CONTEXT}
@@ -159,7 +159,7 @@ def with_context(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole_model(family: str) -> Any:
-    """A model with its vision tower, of the installed mlx-vlm."""
+    """A model of the installed mlx-vlm, with its vision tower."""
     import copy
     import importlib
 
@@ -178,9 +178,9 @@ def whole_model(family: str) -> Any:
 
 
 def save_tokenizer(folder: Path, whole: bool = False) -> None:
-    """One token a character; the end of a turn is token 0.
+    """Write a tokenizer with one token a character; token 0 ends a turn.
 
-    A whole model's is at the level of bytes: mlx-vlm's server fails on other tokenizers.
+    ``whole`` makes it a byte-level tokenizer: mlx-vlm's server fails with others.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

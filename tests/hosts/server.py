@@ -1,4 +1,4 @@
-"""A host server in a process of its own, and what it answers."""
+"""Runs a host server in its own process, and sends it requests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ import httpx
 
 START_SECONDS = 240
 ANSWER_SECONDS = 60
-# Nothing is asked of a host that has been running for so long.
+# A host gets no more requests after this time.
 LOAD_SECONDS = 900
 TOKENS = 24
 AT_A_TIME = 8
-# Starts what stands for an answer that did not come; no model says it.
+# The beginning of the text that stands for a missing answer; no model generates it.
 FAILED = "\N{CROSS MARK}"
-# Fields that give a request logits processors. A penalty of this size changes most answers; a ban
-# of every other token changes them all, and leaves the rest to the prompt.
+# Request fields that select logits processors. A penalty of this size changes most answers. A ban
+# of every second token changes all answers, which still depend on the prompt.
 PROCESSORS: dict[str, object] = {
     "repetition_penalty": 1.8,
     "logit_bias": {str(token): -100 for token in range(1, 96, 2)},
@@ -48,11 +48,14 @@ def serving(
     patched: bool | None,
     python: str = sys.executable,
 ) -> Iterator[Host]:
-    """Run a host's command of Python's environment until the block ends.
+    """Run a host's command until the block ends.
 
     Args:
         case: an entry of cases.toml.
-        patched: with the patches or without; None leaves that to what was enabled there.
+        model: the model's folder.
+        log: the file for the host's output.
+        patched: with the patches or without; None: as the environment is enabled.
+        python: the interpreter of the environment that has the host.
     """
     port = free_port()
     config = log.with_suffix(".yaml")
@@ -67,11 +70,11 @@ def serving(
         environment["MLX_PATCHES"] = "1" if patched else "0"
     if patched:
         words = [str(here / "mlx-patches"), "run", "--", *words]
-    # Some hosts list what is in the hub's cache, and fail where there is none.
+    # Some hosts list the models in the hub's cache, and fail if there is no cache.
     cache = log.with_suffix(".hub")
     cache.mkdir(exist_ok=True)
-    # vllm-mlx saves its prefix cache below the home folder and loads it at its next start: what a
-    # server without the patches got wrong would be the next one's answer.
+    # vllm-mlx saves its prefix cache below the home folder and loads it at its next start: wrong
+    # entries of a server without the patches would make the next server's answers wrong.
     home = log.with_suffix(".home")
     home.mkdir(exist_ok=True)
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache), "HOME": str(home)}
@@ -88,7 +91,7 @@ def serving(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a server and what it has started, which outlives it where it is a launcher's rank."""
+    """End a server and its child processes; ranks of a launcher would outlive it."""
     process.terminate()
     try:
         process.wait(20)
@@ -100,14 +103,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 def ready(process: subprocess.Popen[bytes], host: Host, log: Path) -> Host:
-    """The host, when it answers."""
+    """Wait until the host answers, and return it."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(httpx.HTTPError):
@@ -117,16 +120,16 @@ def ready(process: subprocess.Popen[bytes], host: Host, log: Path) -> Host:
     raise RuntimeError(f"the host does not start: {log.read_text()[-2000:]}")
 
 
-# Text, or the parts of a chat message: text and images.
+# A text, or the parts of a chat message with text and images.
 Prompt = str | list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Host:
-    """A running server, asked for completions, or, where it has none, for chat completions.
+    """A running server, asked for completions, or with ``chat`` for chat completions.
 
-    Every other answer is streamed: hosts differ in how they write the end of a turn there.
-    A request takes its logits processors in turn: none, then each of `processors` by itself.
+    Every second answer is streamed, because hosts write the end of a turn differently in streams.
+    The logits processors of requests alternate: none, then each of ``processors`` by itself.
     """
 
     url: str
@@ -137,7 +140,7 @@ class Host:
     until: float = field(default_factory=lambda: time.monotonic() + LOAD_SECONDS)
 
     def answer(self, prompt: Prompt, stream: bool = False, **more: object) -> str:
-        """The greedy completion of a prompt; what went wrong where there is none."""
+        """The greedy completion of a prompt; without one, a text with the error."""
         if time.monotonic() > self.until:
             return f"{FAILED} not asked: {LOAD_SECONDS} s are over"
         try:
@@ -168,28 +171,28 @@ class Host:
                     yield text_of(json.loads(data))
 
     def leave(self, prompt: Prompt) -> None:
-        """Ask, and hang up after the first piece."""
+        """Send a request, and hang up after the first piece of its answer."""
         with contextlib.suppress(httpx.HTTPError, StopIteration):
             next(self._pieces(prompt))
 
     def one_of(self, prompts: Sequence[Prompt], index: int) -> str:
-        """The answer to one of several prompts, streamed or not by its place among them."""
+        """The answer to one of several prompts; its index decides whether it is streamed."""
         stream = self.streams and bool(index % 2)
         return self.answer(prompts[index], stream=stream, **processors_of(self.processors, index))
 
     def one_by_one(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The answers to requests that come one at a time."""
+        """The answers to requests sent one at a time."""
         return [self.one_of(prompts, index) for index in range(len(prompts))]
 
     def repeated(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The same, asked for in the opposite order."""
+        """The answers to the same requests, sent one at a time in the opposite order."""
         return [self.one_of(prompts, index) for index in reversed(range(len(prompts)))][::-1]
 
     def alone(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The answers that the others have to be; there has to be one to each prompt.
+        """The answers to requests sent one at a time, as the reference for all others.
 
         Raises:
-            AssertionError: one failed, or they are all but the same.
+            AssertionError: a request failed, or most answers are the same.
         """
         answers = self.one_by_one(prompts)
         assert not [said for said in answers if said.startswith(FAILED)], answers
@@ -197,7 +200,7 @@ class Host:
         return answers
 
     def together(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The answers to requests that overlap, and a request whose client leaves."""
+        """The answers to concurrent requests, while one more request's client hangs up."""
 
         def ask(index: int) -> str:
             time.sleep(0.02 * (index % AT_A_TIME))
@@ -211,7 +214,7 @@ class Host:
 
 
 def text_of(said: dict[str, Any]) -> str:
-    """What an answer, or a piece of one, says; some hosts end a stream with no choice."""
+    """The text of an answer or of a piece; some hosts end a stream with an empty choice list."""
     text = ""
     for choice in said["choices"]:
         message = choice.get("message") or choice.get("delta") or choice
@@ -220,17 +223,17 @@ def text_of(said: dict[str, Any]) -> str:
 
 
 def processors_of(names: Sequence[str], index: int) -> dict[str, object]:
-    """The fields of one of several requests: none, then each of these by itself, in turn."""
+    """The fields of one of several requests, alternating: none, then each of these by itself."""
     turn = index % (len(names) + 1)
     return {names[turn - 1]: PROCESSORS[names[turn - 1]]} if turn else {}
 
 
-# In pixels, width and height: as many image tokens each, as 3 x 4 and 2 x 6 patches on end or not.
+# Width and height in pixels. All have the same number of image tokens: 3 x 4 or 2 x 6 patches.
 SHAPES = ((84, 112), (112, 84), (56, 168), (168, 56))
 
 
 def with_images(prompts: Sequence[str]) -> list[Prompt]:
-    """The prompts, two of three behind an image, of mixed sizes."""
+    """The prompts; two of three come after an image, of mixed sizes."""
     sizes = (0, 1, 2)
     return [
         behind(image(28 * size, 56), text) if (size := sizes[index % 3]) else behind(None, text)
@@ -239,7 +242,7 @@ def with_images(prompts: Sequence[str]) -> list[Prompt]:
 
 
 def with_shapes(prompts: Sequence[str]) -> list[Prompt]:
-    """The same, but four by four the first half are one text, behind images of other shapes."""
+    """Like ``with_images``; in the first half, each four share one text after different shapes."""
     count = len(SHAPES)
     alike = [
         behind(image(*SHAPES[index % count]), prompts[index - index % count])
@@ -249,7 +252,7 @@ def with_shapes(prompts: Sequence[str]) -> list[Prompt]:
 
 
 def behind(url: str | None, text: str) -> Prompt:
-    """A prompt's parts: an image, where there is one, and the text."""
+    """A prompt's parts: an image, if ``url`` is given, and the text."""
     seen = [{"type": "image_url", "image_url": {"url": url}}] if url else []
     return [*seen, {"type": "text", "text": text}]
 
@@ -272,7 +275,7 @@ def image(width: int, height: int) -> str:
 
 
 def prompts(count: int, seed: int = 0, prefix: int = 0) -> list[str]:
-    """Prompts of mixed lengths, behind a common prefix of so many words."""
+    """Prompts of mixed lengths, after a common prefix of ``prefix`` words."""
     draw = random.Random(seed)
     common = [draw.choice(_WORDS) for _ in range(prefix)]
     return [

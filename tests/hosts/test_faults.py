@@ -1,4 +1,4 @@
-"""A host answers on when a patch of another package fails in its calls.
+"""A host keeps answering when a contributed patch fails in its calls.
 
 Runs in the environment of a release set, whose name is in MLX_PATCHES_HOST_SET: `make hosts`.
 """
@@ -18,7 +18,7 @@ from . import server
 from .server import FAILED, prompts, serving
 from .test_hosts import CASES, ROOT, SET
 
-# What a host calls once a request, and once a layer a step: distribution, module, attribute.
+# A function that a host calls once a request, and one that it calls once a layer and step.
 PLACES = {
     "mlx-lm 0.32.2": (
         ("mlx-lm", "mlx_lm.models.cache", "LRUPromptCache.fetch_nearest_cache"),
@@ -33,7 +33,7 @@ PLACES = {
         ("mlx-vlm", "mlx_vlm.models.cache", "BatchKVCache.update_and_fetch"),
     ),
 }
-# How the patch of a request fails, and that of a step.
+# How the patch of the first function fails, and how the patch of the second fails.
 MODES = {
     "before": ("before", "before"),
     "after": ("after", "after"),
@@ -42,8 +42,9 @@ MODES = {
     "exit": ("leave", "leave"),
     "recursion": ("recurse", "enter_again"),
 }
-# How many requests may fail: a patch is out after the one call whose state it touched. A patch of
-# ours, below that of a step, feeds other keys, so the release's answer is not the call's.
+# How many requests may fail. A patch is withdrawn after the first call whose state it touched. With
+# "after", a built-in patch below the one of a step passes other keys to the original, so the
+# original's result cannot be used.
 LOST = {"middle": 2, "after": 1}
 IDS = ("fault-of-a-request", "fault-of-a-step")
 COUNT = 5
@@ -72,7 +73,7 @@ def short(monkeypatch):
 
 @pytest.fixture
 def answered(model, tmp_path, monkeypatch):
-    """What a host answers to requests one after another, and its log, with faults in it."""
+    """Runs a host with faults; returns its answers to single requests, and its log."""
 
     def ask(*faults, count=COUNT):
         log = tmp_path / "log"
@@ -90,7 +91,7 @@ def answered(model, tmp_path, monkeypatch):
 
 
 def install(folder: Path) -> None:
-    """A distribution that contributes the faulty patches."""
+    """Install a distribution that contributes the faulty patches."""
     info = folder / "their_package-1.0.dist-info"
     info.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("faulty.py"), folder / "their_faults.py")

@@ -1,4 +1,4 @@
-"""Every concurrent or repeated answer of a real host is the one that it gives alone.
+"""Every concurrent or repeated answer of a real host equals its answer to the request alone.
 
 Runs in the environment of a release set, whose name is in MLX_PATCHES_HOST_SET: `make hosts`.
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
 SET = os.environ.get("MLX_PATCHES_HOST_SET", "")
 COUNT = 16
-# Long enough for the prefix caches that leave short prompts alone.
+# Words in the common prefix: long enough for prefix caches that ignore short prompts.
 PREFIX = 120
 
 if not SET:
@@ -52,13 +52,13 @@ def models(tmp_path_factory):
 
 
 def parameter(case):
-    """A case as pytest takes it."""
+    """A case as a pytest parameter."""
     marks = [pytest.mark.slow] if case.get("slow") else []
     return pytest.param(case, id=name_of(case), marks=marks)
 
 
 def asked_of(case):
-    """The prompts that a case's host is asked; half of them begin alike."""
+    """The prompts for a case's host; half of them have a common beginning."""
     asked = prompts(COUNT // 2) + prompts(COUNT // 2, seed=1, prefix=PREFIX)
     if case.get("images"):
         return with_shapes(asked) if case["images"] == "shapes" else with_images(asked)
@@ -66,18 +66,18 @@ def asked_of(case):
 
 
 def differing(before, after):
-    """The answers that differ: the index of the prompt, the one answer, the other."""
+    """The answers that differ: (index of the prompt, answer before, answer after)."""
     pairs = enumerate(zip(before, after, strict=True))
     return [(index, *pair) for index, pair in pairs if pair[0] != pair[1]]
 
 
 def has_reference(case):
-    """Whether what is right is known from elsewhere than the host's own answers."""
+    """Whether the right answers are known without the host's answers to requests alone."""
     return "reference" in case or "processors" in case
 
 
 def exact_answers(case, model):
-    """What the model says to each request, computed without the host."""
+    """The model's answer to each request, computed without the host."""
     asked = [
         [prompt, processors_of(case["processors"], index)]
         for index, prompt in enumerate(asked_of(case))
@@ -97,7 +97,7 @@ def exact_answers(case, model):
 
 
 def reference(case, model, log):
-    """What is right, where the host's own answers do not tell."""
+    """The right answers of a case whose host alone cannot be the reference."""
     if "processors" in case:
         return exact_answers(case, model)
     plain = case | {"command": f"{case['command']} {case['reference']}"}
@@ -106,11 +106,11 @@ def reference(case, model, log):
 
 
 def answers(case, model, log, patched):
-    """What the host says alone, together, and asked again."""
+    """The host's answers to requests alone, together, and repeated."""
     asked = asked_of(case)
     with serving(case, model, log, patched) as host:
         early = host.together(asked) if case.get("first") == "together" else None
-        # Where the reference is another, this server may die of its defect.
+        # With another reference, this server may fail: its defect is what the case shows.
         right = patched or not ("alone" in case["wrong"] or has_reference(case))
         alone = host.alone(asked) if right else host.one_by_one(asked)
         again = host.repeated(asked)
@@ -143,7 +143,7 @@ def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
 def test_outlives_a_prompt_that_leaves_nothing_to_feed(
     case, patched, models, tmp_path, monkeypatch
 ):
-    """A text and its answer, which are cached, asked as one prompt; and no text at all."""
+    """A cached text with its answer, sent as one prompt; then an empty prompt."""
     monkeypatch.setattr(server, "ANSWER_SECONDS", 10)
     asked = prompts(1)[0]
     log = tmp_path / "log"

@@ -1,1 +1,1 @@
-"""This package as a wheel, in environments that users make: `make hosts`."""
+"""mlx_patches as a wheel, in environments like those of users: `make hosts`."""

@@ -1,4 +1,4 @@
-"""Downloads, and takes minutes: runs where MLX_PATCHES_INSTALLS is set, by `make hosts`."""
+"""These tests download and take minutes: they run only with MLX_PATCHES_INSTALLS (`make hosts`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def run(*command: str, **environment: str) -> str:
-    """What a command prints; its error where it fails."""
+    """Run a command; returns its output, and fails with its error."""
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT.root
     )
@@ -31,7 +31,7 @@ def run(*command: str, **environment: str) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def only_what_is_installed():
-    """Let nothing of this checkout be imported in the environments."""
+    """Keep the environments from importing this checkout."""
     os.environ.pop("PYTHONPATH", None)
 
 

@@ -1,4 +1,4 @@
-"""An unmodified host in a fresh environment: enabled it is right, disabled it is wrong again."""
+"""An unmodified host in a fresh environment is right when enabled, and wrong when disabled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def model(python, tmp_path_factory):
 
 
 def right_rounds(python, model, log):
-    """In how many of the rounds the answers to concurrent requests are those to one alone."""
+    """The number of rounds in which all concurrent answers equal the answers alone."""
     asked = prompts(AT_A_TIME)
     with serving(CASE, model, log, patched=None, python=python) as host:
         alone = host.alone(asked)

@@ -1,4 +1,4 @@
-"""The package beside a host that uv or pipx keeps in an environment of its own."""
+"""mlx_patches in the environment that uv or pipx keeps for a host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .conftest import UV, run
 HOST = "mlx-lm==0.32.2"
 MLX = "mlx[cpu]" if sys.platform == "linux" else "mlx"
 SERVER = "mlx_lm.server"
-# Says, as a process of the environment ends, which patches were in effect in it.
+# Prints, when a process of the environment ends, which patches were in effect.
 WITNESS = """
 def _say():
     import sys
@@ -27,7 +27,7 @@ PLACE = (
 
 
 def applied(*command, **environment):
-    """The patches that were in effect in the host's process; it shows its help and ends."""
+    """The patches that were in effect in a host's process that shows its help and ends."""
     said = run(*command, "--help", **environment)
     assert "--model" in said
     return said.rpartition("applied:")[2].split()
@@ -35,7 +35,7 @@ def applied(*command, **environment):
 
 @pytest.fixture
 def folders(tmp_path):
-    """Where uv and pipx keep tools, away from the user's own."""
+    """Folders for the tools of uv and pipx, apart from the user's own."""
     names = ("UV_TOOL_DIR", "UV_TOOL_BIN_DIR", "PIPX_HOME", "PIPX_BIN_DIR", "PIPX_MAN_DIR")
     return {name: str(tmp_path / name.lower()) for name in names} | {"MLX_PATCHES": ""}
 

@@ -1,4 +1,4 @@
-"""Tests that need a real release: each environment runs them against what it has installed."""
+"""Tests that need a real release: each environment runs them on its installed releases."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable, Result
 from mlx_patches.probes.child import anything_goes
 
-# Tests of conformance that start a process for each patch: a share of them in each set.
+# Conformance tests that start a process for each patch; each set runs only a share of them.
 PROCESSES = ("another_process", "before_the_import")
 SHARE = 16
 ONLY = "MLX_PATCHES_TEST_ONLY"
-# At so many of its targets `make test` tries a patch in one release.
+# The number of a patch's targets that `make test` tries in one release.
 SAMPLE = 3
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out all but a share of the slow tests, another share in each set.
+    """Keep only a share of the slow tests; each set keeps another share.
 
-    MLX_PATCHES_TEST_ALL=1 runs every one.
+    MLX_PATCHES_TEST_ALL=1 keeps all of them.
     """
     if os.environ.get("MLX_PATCHES_TEST_ALL"):
         return
@@ -57,13 +57,13 @@ def installed(distribution: str) -> bool:
 def is_tested(distribution: str) -> bool:
     """Whether targets of a distribution are tested here.
 
-    ``MLX_PATCHES_TEST_ONLY`` names one, where another environment tests the others it needs.
+    ``MLX_PATCHES_TEST_ONLY`` names the only distribution to test; others have their own sets.
     """
     return installed(distribution) and distribution == os.environ.get(ONLY, distribution)
 
 
 def sampled(patch: Patch) -> list[Target]:
-    """The targets at which `make test` tries a patch: some of those that this release has."""
+    """The targets at which `make test` tries a patch: the first few that this release has."""
     here = [t for t in patch.targets if is_tested(t.distribution) and source_file(t.module)]
     return here[:SAMPLE]
 
@@ -85,8 +85,11 @@ def every_target() -> list[ParameterSet]:
 
 
 def targets_of_patches() -> list[ParameterSet]:
-    """(patch, targets): the sampled targets of each patch, and the others of a tested
-    distribution, which only `make test-all` tries."""
+    """(patch, targets) as pytest parameters, up to two for each patch.
+
+    One has the sampled targets, the other the remaining targets of tested distributions, which
+    only `make test-all` tries.
+    """
     found = []
     for patch in catalogue.builtin():
         sample = sampled(patch)
@@ -109,7 +112,7 @@ def every_patch() -> list[ParameterSet]:
 
 
 def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
-    """A probe's answer in this process; a crash is red."""
+    """A probe's result in this process; an exception is red."""
     module, _, name = patch.probe.partition(":")
     try:
         return getattr(importlib.import_module(module), name)(target)
@@ -120,20 +123,20 @@ def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
 
 
 def verdict(patch: Patch, target: Target) -> Verdict:
-    """The gate's word on a target, by the committed matrix."""
+    """The gate's verdict on a target, by the committed matrix."""
     return judge_file(Session(catalogue.builtin(), CompatMatrix.builtin()), patch, target)
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """The same random numbers in every run, whatever ran before and however it failed."""
+    """The same random numbers in every test, whichever tests ran before."""
     if "mlx.core" in sys.modules:
         sys.modules["mlx.core"].random.seed(0)
 
 
 @pytest.fixture
 def ungated() -> Iterator[Callable[[Patch], Manager]]:
-    """Apply a patch whatever the matrix says; taken out again after the test."""
+    """Applies a patch without the gate, and takes it out after the test."""
     managers: list[Manager] = []
 
     def apply(patch: Patch) -> Manager:
@@ -152,7 +155,7 @@ def ungated() -> Iterator[Callable[[Patch], Manager]]:
 
 @pytest.fixture
 def device_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where ``tolist`` and ``item`` of an array are called from, as the test runs."""
+    """The places from which ``tolist`` and ``item`` of an array are called during the test."""
     import mlx.core as mx
 
     reads: list[str] = []

@@ -1,4 +1,4 @@
-"""What a forward pass costs beside its time: device reads, graph nodes and live bytes."""
+"""Counts the device reads, graph nodes and live bytes of a forward pass."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ import mlx_patches
 from mlx_patches.lab import LabModel, engine
 from mlx_patches.lab.held import arrays
 
-# What makes Python wait for an array's value.
+# The array methods that wait for an array's value.
 READS = ("tolist", "item", "__bool__", "__int__", "__float__", "__format__", "__repr__")
 READS += ("__dlpack__",)
 EVALUATIONS = ("eval", "synchronize")
-# Calls to numpy that read an array through the buffer protocol, which no method shows.
+# Calls to numpy that read an array through the buffer protocol, without a method of the array.
 NUMPY = ("array", "asarray", "ascontiguousarray", "copyto", "frombuffer")
 PACKAGE = Path(mlx_patches.__file__).parent
-# The parts of the package that run in a host's calls.
+# The parts of the package that run inside a host's calls.
 OURS = tuple(f"{PACKAGE / part}/" for part in ("core", "patches"))
 RELEASES = ("mlx_lm", "mlx_vlm")
 Rows = Sequence[Sequence[int]]
 
 
 class Reads(list[str]):
-    """The device reads that code of ours made: what was read, and the function and line."""
+    """The device reads by code of mlx_patches: the read, the function and the line."""
 
     def __init__(self, ours: Sequence[str] = OURS):
         super().__init__()
         self.ours = tuple(ours)
 
     def note(self, what: str, frame: FrameType | None) -> None:
-        """Add a read where the nearest code of a patch or a release on the stack is a patch's."""
+        """Add a read if a frame of mlx_patches is nearer on the stack than one of a release."""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.ours):
                 code = frame.f_code
@@ -49,11 +49,11 @@ class Reads(list[str]):
 
 @contextmanager
 def reads(ours: Sequence[str] = OURS) -> Iterator[Reads]:
-    """Count device reads.
+    """Record device reads while the block runs.
 
-    The array's own methods are replaced for the while: truth, numbers and text go through them
-    from C as well. ``memoryview`` reads through the buffer protocol; it is replaced as a name in
-    the modules of ours, and calls to numpy are seen by the profiler.
+    The array's methods are replaced meanwhile; conversions to bool, numbers and text call them
+    from C too. ``memoryview`` reads through the buffer protocol, so it is replaced by name in the
+    modules of mlx_patches; calls to numpy are seen by a profiler.
     """
     import mlx.core as mx
 
@@ -92,7 +92,7 @@ def reads(ours: Sequence[str] = OURS) -> Iterator[Reads]:
         for name in EVALUATIONS:
             replace(mx, name, f"mx.{name}")
         for module in list(sys.modules.values()):
-            # Not by getattr: a lazy module imports what it stands for.
+            # Not getattr: it would make a lazy module import.
             file = getattr(module, "__dict__", {}).get("__file__")
             if str(file).startswith(seen.ours):
                 view(module)
@@ -105,7 +105,7 @@ def reads(ours: Sequence[str] = OURS) -> Iterator[Reads]:
 
 
 def nodes(outputs: Any, folder: Path) -> Counter[str]:
-    """The primitives that are still to run for these arrays, by name."""
+    """The number of primitives that are not evaluated yet for these arrays, by name."""
     import mlx.core as mx
 
     file = folder / "graph.dot"
@@ -119,15 +119,15 @@ class Batch:
     """A left-padded batch of a model, as the release's engine feeds it.
 
     Args:
-        model: of the lab.
-        padding: of each row.
+        model: a model of the lab.
+        padding: the left padding of each row, in tokens.
     """
 
     def __init__(self, model: LabModel, padding: Sequence[int]):
         self.model = model
         self.padding = list(padding)
         self.cache = self._make_cache()
-        for name in engine.REMEMBERED:  # what an earlier batch left
+        for name in engine.REMEMBERED:  # left by an earlier batch
             if hasattr(model.module, name):
                 setattr(model.module, name, None)
 
@@ -135,7 +135,7 @@ class Batch:
         return engine.batch_cache(self.model, self.padding)
 
     def prefill(self, length: int) -> Any:
-        """Feed so many columns, the padding among them; returns the logits, not evaluated."""
+        """Feed ``length`` columns, padding included; returns the logits, not evaluated."""
         tokens = [[0] * pad + tokens_of(length - pad, row) for row, pad in enumerate(self.padding)]
         places = [[max(0, i - pad) for i in range(length)] for pad in self.padding]
         return self._call(tokens, places)
@@ -145,7 +145,7 @@ class Batch:
         return self._call([[1 + (step + row) % 20] for row in range(len(self.padding))], None)
 
     def evaluate(self, logits: Any = None) -> None:
-        """Have done all that was asked for."""
+        """Evaluate the logits and the caches."""
         import mlx.core as mx
 
         mx.eval(arrays([logits, self.cache]))
@@ -171,7 +171,7 @@ def tokens_of(length: int, row: int) -> list[int]:
 
 
 def live_bytes(make: Callable[[], Any]) -> int:
-    """How many bytes of arrays are alive for what is made, and what it left elsewhere."""
+    """How many bytes of arrays stay alive for an object, and elsewhere, after making it."""
     import mlx.core as mx
 
     gc.collect()

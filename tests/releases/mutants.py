@@ -1,4 +1,4 @@
-"""One broken version of each patch. With it in place, the patch's probe must be red."""
+"""One broken version of each patch. With it, the patch's probe must be red."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def take_first_padding(padding: dict[str, Any], kept: Any) -> dict[str, Any]:
 
 
 def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rolls all rows alike, pads on the other side, forgets offsets, and counts one half."""
+    """Breaks each part: rolls all rows alike, pads the wrong side, miscounts sizes, and more."""
     pad_left, copy_row, roll_rows = contract.pad_left, contract.copy_row, contract.roll_rows
 
     def add_left_padding(cache, padding):

@@ -1,4 +1,4 @@
-"""``adapter-tensors``: what is named, what is refused, and what is loaded as released."""
+"""``adapter-tensors``: errors name the tensors, and sound adapters load as released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model whose code is wrong for a request alone gets no all-clear from what batches show."""
+"""The audit reports a model that is wrong for a request alone, even if its batches agree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_audit_says_so_where_the_probe_does(patch, target, family):
         pytest.skip(str(seen))
     try:
         report = mlx_patches.audit(family)
-    except MlxPatchesError:  # mlx-vlm may have it in another model's module alone
+    except MlxPatchesError:  # mlx-vlm may have the code only in another model's module
         pytest.skip(f"no model type {family} here")
     own = [one for one in report.verdicts if one.distribution == target.distribution]
     assert own

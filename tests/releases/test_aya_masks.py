@@ -1,4 +1,4 @@
-"""Aya Vision beyond the probe: what is within the window, and masks that are given."""
+"""Aya Vision beyond the probe: rows within the window, and masks passed by the caller."""
 
 from __future__ import annotations
 

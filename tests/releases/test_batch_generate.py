@@ -67,7 +67,7 @@ def test_the_model_is_left_as_it_is(applied, model):
 
 
 class Generator:
-    """Takes what it is given."""
+    """Keeps the arguments of ``insert``."""
 
     tokenizer = SimpleNamespace(pad_token_id=0)
 
@@ -77,7 +77,7 @@ class Generator:
 
 
 def inserted(mask, generator, prompts, **kwargs):
-    """What a generator gets of prompts that were embedded with this mask."""
+    """The arguments that a generator gets for prompts that were embedded with this mask."""
 
     def generate(model):
         model.get_input_embeddings(mask=mask)
@@ -143,7 +143,7 @@ def test_what_belongs_to_the_padding_goes():
 
 
 def test_deltas_of_an_image_stay_what_they_are():
-    # Three patches at one position: what follows is two positions earlier than its number.
+    # Three image patches share a position: later positions are two less than the column number.
     row = {"position_ids": mx.array([[0, 1, 1, 1, 2]]), "rope_deltas": mx.array([[-9]])}
     assert batch_generate.rebased(row)["rope_deltas"].tolist() == [[-2]]
     assert "rope_deltas" not in batch_generate.rebased({"position_ids": mx.array([[0]])})
@@ -153,7 +153,7 @@ def test_padding_by_its_token():
     spans = batch_generate.spans_by_padding
     assert spans([[0, 0, 5], [7, 8, 9]], 0) == [(2, 3), (0, 3)]
     assert spans([[5, 0, 0], [7, 0, 9]], 0) == [(0, 1), (0, 3)]
-    # Every prompt begins with it.
+    # The padding token is also the first token of every prompt.
     assert spans([[0, 0, 5], [0, 8, 9]], 0) == [(1, 3), (0, 3)]
     assert spans([[1, 2], [3, 4]], 0) is None
     assert spans([[0, 0], [3, 4]], 0) is None

@@ -1,4 +1,4 @@
-"""Gemma 4 of mlx-vlm in a batch, and families that need nothing."""
+"""Gemma 4 of mlx-vlm in a batch, and families that need no patch."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ print(*sorted({outcome.patch for outcome in mlx_patches.status()}))
 
 @needs_lm
 def test_a_model_gets_its_row_and_nothing_else():
-    """In a process of its own: other models may have been imported in this."""
+    """In a new process: this one may have imported other models."""
     matrix = CompatMatrix.builtin()
     always = filter(session().has_code, matrix.always)
     row = set(filter(session().relevant, {*always, *matrix.patches_for("qwen2", "mlx-lm")}))

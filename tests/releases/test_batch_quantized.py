@@ -1,4 +1,4 @@
-"""Rows of quantized batches: packed values bit for bit, and what rows of other kinds do."""
+"""Rows of quantized batches: packed values bit for bit, and joining rows of other kinds."""
 
 from __future__ import annotations
 

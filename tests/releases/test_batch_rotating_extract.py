@@ -1,4 +1,4 @@
-"""A row that leaves a rotating batch goes on as if it had never been in one."""
+"""A row extracted from a rotating batch continues as if it had always been alone."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PADDINGS = ((0,), (3, 0), (0, 5, 1), (11, 0))
 
 
 def feed(cache, rows):
-    """Each token is its number as key, and negated as value; no number occurs twice."""
+    """Feed tokens: a token's key is its number, its value the negated number; all are unique."""
     keys = mx.array(rows, dtype=mx.float32)[:, None, :, None]
     return cache.update_and_fetch(keys, -keys)
 
 
 def attended(cache, tokens):
-    """What each of these tokens attends to in a solo cache, by the cache's own mask."""
+    """The tokens that each of these tokens attends to in a solo cache, by the cache's own mask."""
     count = len(tokens)
     mask = cache.make_mask(count, window_size=cache.max_size, return_array=count > 1)
     keys, values = feed(cache, [tokens])
@@ -100,7 +100,7 @@ class Rows:
         return cache
 
     def check(self):
-        """Every row goes on alone: over decode past another wrap, and over chunks."""
+        """Every extracted row continues rightly: in decode past another wrap, and in chunks."""
         window = self.window
         for row, history in enumerate(self.history):
             for counts in ([1] * (window + 2) + [3, 1], [3, 1, 1, 2], [2 * window, 1]):
@@ -184,7 +184,7 @@ def test_rows_that_were_filtered(window, steps, kept, patched):
 @pytest.mark.parametrize("chunks", ([20], [6, 14], [8, 8, 4], [5, 5, 5, 5]))
 @pytest.mark.parametrize("window", WINDOWS)
 def test_right_padded_prompts(window, chunks, patched):
-    """A row may end whole chunks before the longest does."""
+    """A row may end several chunks before the longest row."""
     rows = Rows(window, [3, 20, 7], chunks, right=True)
     for _ in range(window + 2):
         rows.check()
@@ -323,7 +323,7 @@ def padding_forgotten(cache, view_tokens=rotating.view_tokens):
     ],
 )
 def test_mutant_turns_the_probe_red(mutant, red, ungated, monkeypatch):
-    """Each part of the repair is red where the release lacks it, and nowhere else."""
+    """A mutant of one part is red only in releases that have the defect of that part."""
     ungated(PATCH)
     assert not run_probe(PATCH, TARGET).red
     monkeypatch.setattr(rotating, "view_tokens", mutant)

@@ -1,4 +1,4 @@
-"""TurboQuant batches: codecs that sort channels, files, and what is kept about padding."""
+"""TurboQuant batches: codecs that sort channels, saved files, and the record of padding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kind(ungated):
 
 
 def loud(channels, tokens=4):
-    """Keys and values of one row, some of whose channels stand out."""
+    """Keys and values of one row; these channels have larger values."""
     drawn = mx.random.normal((1, 2, tokens, WIDTH), key=mx.random.key(sum(channels)))
     gain = mx.ones((WIDTH,))
     gain[mx.array(channels)] = 9.0
@@ -37,7 +37,7 @@ def loud(channels, tokens=4):
 
 
 def split(module, channels):
-    """A solo cache whose codecs keep these channels at more bits."""
+    """A solo cache whose codecs store these channels with more bits."""
     try:
         cache = module.TurboQuantKVCache(bits=3.5, key_bits=3.5, value_bits=3.5)
     except TypeError:

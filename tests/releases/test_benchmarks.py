@@ -1,4 +1,4 @@
-"""The benchmark of the engines: what it runs and prints, and models that are not tiny."""
+"""The benchmark of the engines: its runs, its output, and models that are not tiny."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_interval_holds_the_median(engine):
 
 
 def test_models_of_a_billion_parameters(engine, monkeypatch):
-    """Built, and not drawn: nothing is allocated."""
+    """The models are built without drawing weights, so no memory is allocated."""
     from mlx.utils import tree_flatten
 
     monkeypatch.setattr(lab_build, "_draw_weights", lambda model, seed: None)

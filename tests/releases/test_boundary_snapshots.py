@@ -1,4 +1,4 @@
-"""The patch of omlx with real caches, in a stand-in for its scheduler."""
+"""The patch for omlx with real caches, in a stand-in for omlx's scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step may cost with every patch in effect: device reads, graph nodes and live bytes."""
+"""Budgets of a step with every patch in effect: device reads, graph nodes and live bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 Value = TypeVar("Value")
 
-# Each a sample of its kind; of the names in one tuple the first that the release has.
+# Each tuple stands for one kind of model; the first name that the release has is used.
 SAMPLE = {
     "mlx-lm": (
         ("llama",),
@@ -49,8 +49,8 @@ SAMPLE = {
     ),
 }
 PROMPT = 6
-LONG = 40  # more positions than the counts of a batch may wait for
-# More whose layers count what no layer reads: recurrent ones, and those without rotary positions.
+LONG = 40  # a prompt longer than any span after which a patch evaluates a batch's counts
+# More families with counts that no layer reads: recurrent layers, layers without rotary positions.
 COUNTING = (
     "qwen3_next",
     "kimi_linear",
@@ -61,17 +61,17 @@ COUNTING = (
     "cohere2",
     "exaone4",
 )
-# Two spans of decode steps; each is longer than it takes until a count is evaluated.
+# Two spans of decode steps. Within each, every count is evaluated at least once.
 EARLY, LATE = range(20, 60), range(120, 160)
-# Buffers grow by as much: one that holds just its tokens is then as large as any other.
+# Buffers grow by this many tokens. A prompt of this length makes a cut buffer as large as others.
 BLOCK = 256
 STEPS = 50
-# What live keys and values may add.
+# The share by which live keys and values may grow.
 SHARE = 0.01
 
 
 def sample(more: Sequence[str] = ()) -> list[Family]:
-    """The families of the sample, and of these, that the installed release has."""
+    """The families of the sample and of ``more`` that the installed release has."""
     distribution = "mlx-vlm" if installed("mlx-vlm") else "mlx-lm"
     folder = models_folder(distribution)
     if folder is None:
@@ -101,13 +101,13 @@ def runs_batched(family: Family) -> bool:
     return not needs(family, "row-by-row")
 
 
-# A debt: the deltas of rows that were fed no image are written down as a prompt begins. The most
-# nodes that this may add to a call; nothing computes them until a step counts on from them.
+# A known cost: at the start of a prompt the deltas of rows without an image are recorded. These are
+# the most nodes that this may add to a call; they are not computed until a step reads the deltas.
 NODE_DEBTS = {"rope-deltas": 3}
 
 
 def node_debt(family: Family) -> int:
-    """How many nodes a call of a family may have more, by the debts of the patches it needs."""
+    """How many nodes the patches that a family needs may add to a call of it."""
     return sum(most for patch_id, most in NODE_DEBTS.items() if needs(family, patch_id))
 
 
@@ -120,7 +120,7 @@ COUNTED = [
 
 @cache
 def model_of(family: Family) -> LabModel:
-    """A model that was called once: some keep arrays that their first call computes."""
+    """A model that was called once: some models keep arrays that their first call computes."""
     model = build(family)
     once = Solo(model)
     once.evaluate(once.prefill(PROMPT))
@@ -137,10 +137,9 @@ def every_patch_applied() -> Iterator[None]:
 
 
 def unpatched(measure: Callable[[], Value], alone: Callable[[], Value]) -> Value:
-    """A figure of the release without patches.
+    """A measurement of the release without patches.
 
-    Some models refuse a batch without a patch; then ``alone`` says what the rows cost, each by
-    itself.
+    Some models refuse a batch without a patch; then ``alone`` measures each row by itself.
     """
     try:
         return measure()
@@ -149,7 +148,7 @@ def unpatched(measure: Callable[[], Value], alone: Callable[[], Value]) -> Value
 
 
 def patched(measure: Callable[[], Value]) -> Value:
-    """A figure with every patch in effect."""
+    """A measurement with every patch in effect."""
     with every_patch_applied():
         assert mlx_patches.status().with_status("applied", "late")
         return measure()
@@ -177,7 +176,7 @@ def test_a_decode_step_reads_nothing_of_the_device(family: Family) -> None:
 def test_a_batch_without_padding_has_no_more_graph_nodes(
     family: Family, rows: int, tmp_path: Path
 ) -> None:
-    """But for the named debts; a family that runs row by row has a graph for each row."""
+    """Except for NODE_DEBTS. A family that runs row by row has a graph for each row."""
     model = model_of(family)
 
     def graphs() -> dict[str, Counter[str]]:
@@ -215,7 +214,7 @@ def expect_no_more_nodes(
 def test_masks_of_equal_prompts_are_of_the_kind_that_they_were(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel for "causal", or for no mask, is faster than the same mask as an array."""
+    """The kernels for "causal" and for no mask are faster than the same mask as an array."""
     model = model_of(family)
     fast = mx().fast
     attend, kinds = fast.scaled_dot_product_attention, []
@@ -246,7 +245,7 @@ def test_masks_of_equal_prompts_are_of_the_kind_that_they_were(
 def test_the_graph_does_not_grow_with_the_steps(
     family: Family, padding: list[int], tmp_path: Path
 ) -> None:
-    """What a step leaves unevaluated in the caches, where the engine asks for tokens alone."""
+    """The unevaluated nodes in the caches do not grow if the engine evaluates only the tokens."""
     model = model_of(family)
 
     def left_behind() -> tuple[int, int]:
@@ -320,7 +319,7 @@ def test_a_planted_cycle_is_counted() -> None:
 
 
 def graphs_of(batch: Batch, folder: Path) -> dict[str, Counter[str]]:
-    """The graph of a prompt and of a decode step, the caches evaluated before."""
+    """The graphs of a prompt and of a decode step; the caches are evaluated before each."""
     graphs = {}
     feeds = {"prefill": lambda: batch.prefill(LONG), "decode": batch.step}
     for name, feed in feeds.items():
@@ -342,7 +341,7 @@ def mx() -> Any:
 
 
 def decode(batch: Batch) -> Any:
-    """The caches of a batch that said something."""
+    """The caches of a batch after a prompt and some decode steps."""
     batch.evaluate(batch.prefill(BLOCK))
     for step in range(STEPS):
         batch.evaluate(batch.step(step))

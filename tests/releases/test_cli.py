@@ -76,7 +76,7 @@ def test_the_objects_of_the_json_are_documented():
 
 
 def screens():
-    """What the audit prints: of the environment, and of some models of it."""
+    """The audit's output for the environment and for some of its models."""
     for model in ([], ["--model", "gemma3"], ["--model", "qwen3"], ["--model", "llama4"]):
         done = run("audit", *model)
         if "no model type" not in done.stderr:
@@ -100,7 +100,7 @@ def test_the_screen_is_twenty_lines_and_the_verdict_comes_first(enabled):
 
 
 def test_a_model_is_what_the_evidence_says_before_and_after(enabled):
-    """Right, whatever is enabled; or, where the generator itself is wrong, repaired."""
+    """The model is right whatever is enabled; if the generator itself is wrong, it is repaired."""
     evidence = installed("mlx-lm") and store.load_set("mlx-lm", metadata.version("mlx-lm"))
     right = not evidence or store.fate(store.pairs_of(evidence, "qwen3")) == words.GREEN
     for code, said in ((0, " is repaired here "), (1, " gives wrong text ")):
@@ -119,7 +119,7 @@ def test_the_report_for_an_issue_is_short():
 
 
 def test_the_readme_shows_what_the_audit_prints():
-    """Its sample is of one release set; the path of the environment stands for any."""
+    """The README's sample is of one release set; its path stands for any environment."""
     versions = [metadata.version(name) for name in ("mlx-lm", "mlx-vlm") if installed(name)]
     if versions != ["0.31.3", "0.4.3"]:
         pytest.skip("the sample is of mlx-vlm 0.4.3")

@@ -1,4 +1,4 @@
-"""``nested-rope``, ``config-names``, ``spare-tensors``: what is read, and what stays released."""
+"""``nested-rope``, ``config-names``, ``spare-tensors``: what is read, what stays as released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite over our patches, against what is installed."""
+"""The conformance suite over the built-in patches, on the installed releases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def ready(patch) -> bool:
-    """True where this environment has something that the patch can be applied to."""
+    """True if the patch can be applied to some target in this environment."""
     import_modules(patch)
     outcomes = Case(patch).manager().apply(patch, dry_run=True)
     return any(o.status == "pending" and has_module(o) for o in outcomes)
@@ -34,7 +34,7 @@ class TestConformance(Conformance):
 
 
 def test_a_patch_without_targets_here_is_not_needed():
-    """The rest of the registry: those that the suite above leaves out."""
+    """The rest of the registry: the patches that the suite above leaves out."""
     for patch in catalogue.builtin():
         if not ready(patch):
             outcomes = Case(patch).manager().apply(patch)

@@ -1,4 +1,4 @@
-"""``arrays-advance`` and ``offset-chain``: the release's numbers, and graphs that do not grow."""
+"""``arrays-advance``, ``offset-chain``: the counts equal the release's, and graphs do not grow."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def padded(left=(3, 0), lengths=(9, 5)):
 
 
 def numbers(cache):
-    """What the cache says of its padding, lists or None."""
+    """The cache's padding and lengths, as lists or None."""
     read = cache.left_padding, cache.lengths
     return [None if values is None else values.tolist() for values in read]
 
 
 def live(seed):
-    """The padding of a batch after each of many operations, as a host may ask for them."""
+    """The padding of a batch after each of many operations, in an order that a host may use."""
     choose = random.Random(seed)
     cache = padded()
     seen = []
@@ -84,7 +84,7 @@ def test_it_is_taken_out_and_put_back_in_the_middle_of_a_count(ungated):
     first = ungated(ARRAYS)
     cache.advance(2)
     first.restore()
-    cache.advance(3)  # in place: the object stays
+    cache.advance(3)  # by the release, in place: the array object stays the same
     second = ungated(ARRAYS)
     cache.advance(1)
     assert numbers(cache) == [[-3, -6], [3, -1]]
@@ -147,7 +147,7 @@ def test_an_advance_that_raises_leaves_the_padding():
 
 @counts
 def test_rows_that_come_and_go_leave_no_chain(ungated):
-    """A batch that is never empty: one more request each few steps, for as long as it runs."""
+    """As in a batch that is never empty, because a new request joins every few steps."""
     ungated(ARRAYS)
     cache, sizes = padded(), []
     for _ in range(12 * advance.CHANGES):
@@ -166,7 +166,7 @@ def test_rows_that_come_and_go_leave_no_chain(ungated):
 
 
 def fed(steps, piece=1):
-    """A batch cache after so many updates, and what the updates answered."""
+    """A batch cache after some updates, and the results of the updates."""
     cache, answers = module.BatchKVCache([1, 0]), []
     for step in range(steps):
         token = mx.full((2, 1, piece, 8), step, mx.float32)
@@ -188,7 +188,7 @@ def test_keys_values_and_offset_are_the_releases(piece, ungated):
 
 @pytest.mark.parametrize("piece", [1, 2, 5])
 def test_pieces_of_any_length_are_evaluated(piece, ungated):
-    """A multi-token step need not stop at any given position."""
+    """A step of several tokens may skip the position at which the count is evaluated."""
     ungated(CHAIN)
     cache, _ = fed(200, piece)
     assert count_edges(cache.offset) <= count_edges(fed(1)[0].offset) * 33
@@ -200,7 +200,7 @@ def test_no_keys_are_copied(ungated):
     token = mx.zeros((2, 1, 1, 8))
     mx.eval(cache.keys, cache.values, token)
     held = cache.keys.nbytes
-    for _ in range(23):  # position 1024 has a new buffer, whatever the patch does
+    for _ in range(23):  # up to position 1024, where the release itself allocates a new buffer
         mx.reset_peak_memory()
         before = mx.get_active_memory()
         sums = [part.sum() for part in cache.update_and_fetch(token, token)]

@@ -19,7 +19,7 @@ nn = pytest.importorskip("mlx.nn")
 
 
 def modules(*names):
-    """Those of the modules, ``distribution module``, that are tested here."""
+    """The modules that are tested here; each name is ``"distribution module"``."""
     pairs = (name.split() for name in names)
     return [module for one, module in pairs if is_tested(one) and source_file(module)]
 
@@ -67,7 +67,7 @@ def test_drafts_are_verified_by_what_a_token_alone_gets(name, ungated):
     block = lfm2.make(language)
     alone = mx.concatenate([block(x[:, i : i + 1]) for i in range(x.shape[1])], axis=1)
     assert mx.array_equal(verifier._feed_forward(block, x), alone)
-    plain = nn.Linear(16, 16)  # what the verifier has no code of its own for
+    plain = nn.Linear(16, 16)  # a block that the verifier has no special code for
     assert mx.array_equal(verifier._feed_forward(plain, x), plain(x))
 
 

@@ -27,7 +27,7 @@ MODEL_TYPE = {"model_type": probe._TINY}
 
 
 def lm_stop_tokens(folder: Path) -> list[Any]:
-    """As ``mlx_lm.load`` goes about it, without a model."""
+    """The steps of ``mlx_lm.load``, without a model."""
     utils = importlib.import_module("mlx_lm.utils")
     config = utils.load_config(folder)
     return list(
@@ -41,7 +41,7 @@ def vlm_stop_tokens(folder: Path) -> list[Any]:
     from transformers import AutoConfig, PretrainedConfig
 
     kind = type("TinyConfig", (PretrainedConfig,), {"model_type": probe._TINY})
-    AutoConfig.register(probe._TINY, kind, exist_ok=True)  # transformers 4 asks for it
+    AutoConfig.register(probe._TINY, kind, exist_ok=True)  # transformers 4 needs it
     mx.save_safetensors(
         str(folder / "model.safetensors"), {"weight": mx.zeros((1,))}, {"format": "mlx"}
     )
@@ -110,7 +110,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def outcome(load: Loader, folder: Path) -> list[Any] | type[BaseException]:
-    """The stop tokens, or the kind of the error that the release itself raises."""
+    """The stop tokens, or the type of the error that the load raises."""
     try:
         return load(folder)
     except Exception as error:
@@ -165,7 +165,7 @@ def test_broken_json_is_one_warning_and_no_change(load, folder, ungated, caplog)
 
 @pytest.mark.parametrize("content", ["[]", *WRONG])
 def test_a_file_of_the_wrong_kind_takes_no_stop_token(load, folder, ungated, caplog, content):
-    """Some releases cannot load such a folder: the patch leaves them their own error."""
+    """Some releases cannot load such a folder: with the patch they raise the same error."""
     write(folder, {"eos_token_id": 2}, None)
     (folder / GENERATION).write_text(content)
     before = outcome(load, folder)
@@ -199,7 +199,7 @@ def test_a_callers_ids_are_part_of_the_union(distribution, folder, ungated):
 
 @pytest.mark.parametrize("distribution", ["mlx-lm"], indirect=True)
 def test_a_users_own_choice_afterwards_stays(distribution, folder, ungated):
-    """A tokenizer's stop tokens can still be set to anything: a benchmark sets none."""
+    """A tokenizer's stop tokens can still be set to anything; a benchmark removes them all."""
     ungated(PATCH)
     tokenizer = importlib.import_module("mlx_lm.utils").load_tokenizer(folder, {})
     tokenizer.eos_token_ids = None
@@ -229,7 +229,7 @@ def test_a_detokenizer_class_passes_through(distribution, folder, ungated):
 
 
 def held(distribution: str) -> dict[str, Any]:
-    """Every object that the patch replaces, and the names that its package has for it."""
+    """Every object that the patch replaces, under each of its names in its package."""
     utils = importlib.import_module(f"{distribution.replace('-', '_')}.utils")
     if distribution == "mlx-lm":
         aliases = [n for n in ("_load_tokenizer", "load_tokenizer") if n in vars(utils)]
@@ -259,7 +259,7 @@ SOURCES = {
 
 
 def test_a_source_left_out_turns_the_probe_red(distribution, load, folder, ungated, monkeypatch):
-    """Each source whose ids the release drops is one that the probe watches."""
+    """The probe notices if the patch drops any source of ids that the release drops."""
     dropped = set().union(*SOURCES.values()) - set(load(folder))
     watched = [source for source, ids in SOURCES.items() if ids & dropped]
     assert watched

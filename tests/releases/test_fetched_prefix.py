@@ -1,4 +1,4 @@
-"""``vllm-fetched-prefix``: a hit is evaluated on the thread that looks it up, and stays a view."""
+"""``vllm-fetched-prefix``: the looking-up thread evaluates a hit, which is not copied."""
 
 from __future__ import annotations
 

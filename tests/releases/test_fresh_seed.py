@@ -1,4 +1,4 @@
-"""``vlm-fresh-seed``: what a request was sent with is kept, and what it was not is drawn."""
+"""``vlm-fresh-seed``: a request's seed is kept, and a request without one gets a drawn seed."""
 
 from __future__ import annotations
 

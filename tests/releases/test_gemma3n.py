@@ -95,7 +95,7 @@ def test_rows_are_laid_end_to_end():
 
 
 def test_every_release_says_what_mlx_lm_0_32_says(distribution, repaired):
-    """The fixed release's logits, for the same weights."""
+    """The logits equal those of the fixed release for the same weights."""
     model = gemma3n(distribution)
     said = model.logits([list(range(1, 8))], model.solo_cache())[0, -1, :4]
     assert mx.allclose(said, mx.array([-0.93133, 0.21528, 0.96913, -0.24742]), atol=1e-3)

@@ -1,4 +1,4 @@
-"""``generator-stream``: the tokens of the release, and a reader whose defaults are its own."""
+"""``generator-stream``: the release's tokens; the code that reads them keeps its own stream."""
 
 from __future__ import annotations
 

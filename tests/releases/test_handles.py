@@ -1,4 +1,4 @@
-"""Reads through handles: what they cost, and what may not change."""
+"""Reads through handles: their cost, and values that a later update may not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``joined-dtype``: batches keep their type, and everything else is as released."""
+"""``joined-dtype``: batches keep their dtype, and everything else is as released."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_release_that_raises_leaves_both_as_they_were(caches, kind, new_first)
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prompts_that_join_keep_the_batch_in_bfloat16(family, ungated):
-    """In every step of the release's engine."""
+    """The batch stays bfloat16 in every step of the release's engine."""
     if not installed("mlx-lm"):
         pytest.skip("no mlx-lm, whose engine this is")
     generate = importlib.import_module("mlx_lm.generate")

@@ -1,4 +1,4 @@
-"""Prompts that come while others are still being fed in pieces get the answers they get alone."""
+"""Prompts that join while others are still fed in pieces get the answers that they get alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .conftest import installed
 
 TOKENS = 6
 PIECE = 4
-# Prompts at first, and those that come after a few pieces; more of one than of the other.
+# The lengths of the first prompts, and of those that join after two pieces.
 CASES = [([30, 25], [12]), ([30], [12, 9])]
-# Caches of keys alone, and recurrent ones beside them.
+# A family with key-value caches only, and one that also has recurrent caches.
 FAMILIES = ["qwen3", "lfm2"]
 
 if not installed("mlx-lm"):
@@ -49,7 +49,7 @@ def alone(model, tokens):
 
 
 def together(model, first, late):
-    """The answers of the release's engine, the late prompts inserted after two pieces."""
+    """The answers of the release's engine when the late prompts join after two pieces."""
     engine = generate.BatchGenerator(model, max_tokens=TOKENS, prefill_step_size=PIECE)
     order, said = list(engine.insert(first)), {}
     for turn in range(10 * TOKENS):

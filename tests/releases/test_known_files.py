@@ -1,4 +1,4 @@
-"""The table of known files says what the installed release's files say."""
+"""The table of known files agrees with the installed release's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .conftest import every_target
 
 
 def names_by_module() -> dict[str, set[str]]:
-    """What the patches ask of each module."""
+    """The names that the patches look up in each module."""
     names: dict[str, set[str]] = {}
     for parameter in every_target():
         _, target = parameter.values

@@ -1,4 +1,4 @@
-"""Whether a model reads quantized caches is asked once, and kept no longer than the model."""
+"""Whether a model can read quantized caches is tested once, and remembered while it lives."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .conftest import installed
 
 pytestmark = pytest.mark.slow
 
-# In every release set of their distribution.
+# Families that every tested release set of their distribution has.
 SAMPLE = {"mlx-lm": ("llama", "gemma3_text", "mamba", "olmo2"), "mlx-vlm": ("gemma3", "qwen2_vl")}
 CASES = [
     pytest.param(Family(distribution, name), id=f"{distribution}:{name}")
@@ -32,7 +32,7 @@ def test_a_family_builds_and_every_token_counts(family):
     assert sensitivity(model) > 1e-3
 
 
-# What a tiny model's kernels differ by where a batch has another shape: most in state-space steps.
+# Families whose kernels round differently in a batch than alone, most in state-space steps.
 NOISY = ("llama", "gemma3_text", "olmo2", "mamba2", "plamo2")
 
 
@@ -56,7 +56,7 @@ def test_an_engine_in_bfloat16_is_compared_in_bfloat16():
 
     model = build(Family("mlx-lm", "minicpm"), dtype="bfloat16")
     cell = scenarios.SCENARIOS["engine"](model)
-    # Its logits are small: the rounding of a log-probability alone is 0.2 of their scale.
+    # The model's logits are small: rounding a log-probability changes it by 0.2 of their scale.
     assert cell.verdict == "n/a" or (cell.verdict == "green" and cell.figure < 0.01), cell
 
 

@@ -1,4 +1,4 @@
-"""The lab's scenarios on a family that is right, one that is not, and with planted defects."""
+"""The lab's scenarios on a right family, on a wrong family, and with planted defects."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def applied():
     mlx_patches.restore()
 
 
-# What no release gives a plain attention model, or only some do.
+# Scenarios that are n/a for a plain attention model in some or all releases.
 MAY_LACK = {
     "right-padded",
     "rope-deltas",
@@ -91,7 +91,7 @@ def needs(patch_id: str, distribution: str) -> bool:
 def test_a_right_family_is_green(right):
     cells = {name: scenario(right) for name, scenario in SCENARIOS.items()}
     wrong = {name: cell for name, cell in cells.items() if cell.verdict not in ("green", "n/a")}
-    # The engine's own defect, whatever the family.
+    # A defect of the engine, for every family.
     engines = {"processors"} if needs("processor-rows", right.family.distribution) else set()
     assert wrong.keys() == engines, wrong
     assert {name for name, cell in cells.items() if cell.verdict == "n/a"} <= MAY_LACK
@@ -140,7 +140,7 @@ def test_rope_deltas_of_rows_that_begin_together():
 
 
 def after(change):
-    """A defect: the method does its work, then ``change`` undoes a part of it."""
+    """A planted defect: the method runs, then ``change`` undoes a part of its work."""
 
     def plant(monkeypatch, kind, method):
         original = getattr(kind, method)
@@ -272,7 +272,7 @@ def test_a_chain_that_grows_with_each_token_is_red(right, monkeypatch):
 def test_a_cache_that_turns_another_dtype_is_red(right, applied, monkeypatch):
     import mlx.core as mx
 
-    # What the weights are does not matter here: no cache may hold what the row alone does not.
+    # The dtype of the weights does not matter: a cache must have the dtype that it has alone.
     model = replace(right, dtype=BFLOAT16)
     if SCENARIOS["cache-dtype"](model).verdict == "n/a":
         pytest.skip("no batch joins here that has no keys yet")
@@ -307,7 +307,7 @@ def test_a_scenario_is_red_where_the_release_has_the_defect(scenario, name, patc
     right = ("green", "n/a")
     if needs(patch, "mlx-lm"):
         assert cell.verdict == "red", cell.detail
-    elif patch != "arrays-advance":  # nemotron_h has layers that offset-chain is about, too
+    elif patch != "arrays-advance":  # nemotron_h also has attention layers, with offset-chain
         assert cell.verdict in right, cell.detail
     mlx_patches.apply()
     try:
@@ -419,7 +419,7 @@ def test_the_engine_says_every_token(right):
 
 @pytest.fixture
 def child(right, monkeypatch, capsys):
-    """Run the child's main with this build and sensitivity; returns its lines."""
+    """Runs the child's ``main`` with a fake build and sensitivity; returns its lines."""
 
     def run(*arguments, build=lambda family, config=None, dtype=None: right, sensitivity=1.0):
         fake = SimpleNamespace(build=build, sensitivity=lambda model: sensitivity)

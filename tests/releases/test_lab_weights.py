@@ -1,4 +1,4 @@
-"""A user's own model: a folder with weights, here of a tiny model."""
+"""``lab --weights`` on a folder with weights, here of a tiny model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_right_model_is_green_in_its_own_type(tmp_path, name):
 
 @pytest.mark.parametrize("name", ("float32", "bfloat16"))
 def test_a_row_at_the_wrong_position_is_red(tmp_path, name, monkeypatch):
-    """One row's tokens one place further than they are."""
+    """The second row's tokens are rotated one position too far."""
     import mlx.core as mx
     from mlx_lm.models import cache
 

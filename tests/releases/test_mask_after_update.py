@@ -1,4 +1,4 @@
-"""Masks of every key: a row alone goes as before, and releases that cut rightly lose no bit."""
+"""Masks over every key: rows alone and releases that are right keep every bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks cut by offsets: nothing is read from the device, and where positions come from it."""
+"""Masks cut by offsets: no device reads, and calls without positions see the cache itself."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_models_that_imported_the_name_use_it(name, ungated):
 
 
 def recurrent(caches):
-    """A batch's recurrent state, where the release has one, that knows its left padding."""
+    """A batch's recurrent state with left padding; skips if the release has no such class."""
     if not hasattr(caches, "ArraysCache"):
         pytest.skip("this release has no recurrent states")
     state = caches.ArraysCache(2)
@@ -80,7 +80,7 @@ def recurrent(caches):
 
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
-    """It has a mask of another kind, and takes other arguments."""
+    """Its ``make_mask`` returns another kind of mask, and takes other arguments."""
     state = recurrent(caches)
     if not run_probe(PATCH, target).red:
         pytest.skip("the release takes the first of a list itself, of whatever kind")
@@ -94,7 +94,7 @@ def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
 
 @pytest.mark.parametrize("window_first", [True, False])
 def test_the_first_attention_cache_is_asked(window_first, target, caches, ungated):
-    """Gemma 3n of mlx-vlm 0.4 passes a slice that begins with a layer of the kind it means."""
+    """Gemma 3n of mlx-vlm 0.4 passes a slice that begins with a layer of the wanted kind."""
     if not hasattr(caches, "BatchRotatingKVCache"):
         pytest.skip("this release has no batches with windows")
     ungated(PATCH)
@@ -110,7 +110,7 @@ def test_the_first_attention_cache_is_asked(window_first, target, caches, ungate
 @pytest.mark.parametrize("held", [0, 9])
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_a_row_alone_gets_its_first_layers_mask(tokens, held, target, caches, ungated):
-    """As the release makes it of that cache; a list without a window gets what it got before."""
+    """The mask is the one that the release makes of that cache."""
     create = own_function(target)
     layers = [caches.KVCache(), caches.RotatingKVCache(4)]
     for layer in layers if held else ():

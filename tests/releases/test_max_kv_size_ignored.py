@@ -1,4 +1,4 @@
-"""``max-kv-size-ignored``: who is warned, and how often."""
+"""``max-kv-size-ignored``: which models log a warning, and how often."""
 
 from __future__ import annotations
 

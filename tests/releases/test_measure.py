@@ -1,4 +1,4 @@
-"""Users' own configs: what is published builds small, and the audit measures it."""
+"""Users' own configs: published configs build small, and the audit measures them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LLAMA = {
         "original_max_position_embeddings": 8192,
     },
 }
-# As their authors publish them, as far as a shape or a nesting matters.
+# Configs as published, reduced to the keys whose shape or nesting matters.
 CONFIGS = {
     "llama": LLAMA,
     "gemma3": {
@@ -110,7 +110,7 @@ def run(*arguments):
 def test_the_audit_measures_a_folder(tmp_path):
     start = time.monotonic()
     done = run("--model", str(saved(tmp_path, LLAMA)), "--measure", "--json")
-    assert time.monotonic() - start < 35  # of which MLX is given 26
+    assert time.monotonic() - start < 35  # the time limit of the measurement is 26
     report = json.loads(done.stdout)
     assert report["measured"]["dtype"] == "float32"
     assert report["exit_code"] == done.returncode

@@ -55,7 +55,7 @@ def lm():
 
 
 def png(width: int = 3, height: int = 2, pixels: bytes | None = None) -> bytes:
-    """An image; of other pixels than its size has, it is a bomb or cut off."""
+    """A PNG image; ``pixels`` of another size make it a bomb or a truncated image."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return (
@@ -73,7 +73,7 @@ BOMB = png(50_000, 50_000, b"")
 
 
 def needs_bytes(vlm: Any) -> None:
-    """Skip where the release takes no bytes and no arrays: mlx-vlm below 0.4.0."""
+    """Skip if the release accepts no bytes and no arrays: mlx-vlm below 0.4.0."""
     try:
         vlm.load_image(io.BytesIO(png()))
     except AttributeError:
@@ -96,7 +96,7 @@ def sound() -> bytes:
 
 @pytest.fixture
 def web() -> Iterator[SimpleNamespace]:
-    """A server of this machine with a few files."""
+    """A server on this machine with a few files."""
     files = {"/a.png": png(), "/a.wav": sound(), "/bomb.png": BOMB, "/text": b"no image"}
     seen = SimpleNamespace(asked=[], url="")
 
@@ -272,7 +272,7 @@ def test_the_server_refuses_what_is_too_large(lm, web, ungated, monkeypatch):
 
 @pytest.fixture
 def media(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that the operator named, with a way out of it."""
+    """A folder that the operator allowed, with a link that leads out of it."""
     folder = tmp_path / "media"
     folder.mkdir()
     (folder / "a.png").write_bytes(png())
@@ -318,7 +318,7 @@ def test_public_images_are_fetched(vlm, lm_free_web, ungated):
 
 @pytest.fixture
 def lm_free_web(web, monkeypatch):
-    """The same server, as if its address were public."""
+    """The server ``web``, whose address counts as public."""
     from mlx_patches.patches.server import fetch_policy
 
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
@@ -358,7 +358,7 @@ def test_videos_that_may_be_loaded(vlm, lm_free_web, media, ungated, monkeypatch
         with pytest.raises(ValueError, match="Cannot open video"):
             vlm.load_video(source)
     assert [content for _, content in opened] == [png()] * 3
-    assert not Path(opened[-1][0]).exists()  # what was fetched is gone
+    assert not Path(opened[-1][0]).exists()  # the fetched file was deleted
     for source in (
         *(f"{lm_free_web.url}/text", "http://127.0.0.2:1/a", "rtsp://127.0.0.1/a", "data:,x"),
         *("file:///etc/passwd", "/etc/passwd", str(media / "link.png"), f"concat:{media}/a.png"),
@@ -418,7 +418,7 @@ def test_the_server_inlines_public_images(lm, lm_free_web, ungated):
 
 
 def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
-    """The server's own handler of HTTP: a refused request is a bad one, the next is served."""
+    """The server's own handler answers a refused request with an error, and serves the next."""
     served = []
 
     class Handler(lm.APIHandler):  # type: ignore[misc,name-defined]
@@ -473,7 +473,7 @@ def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
 
 
 def test_no_failure_of_ours_lets_anything_through(vlm, web, ungated, monkeypatch):
-    """Ten errors of our own: each call fails, and the patch is not withdrawn."""
+    """After ten errors of the patch each call still fails, and the patch is not withdrawn."""
     manager = ungated(POLICY)
 
     def broken(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The branches that only Metal takes: what the package carries is what the release's files say."""
+"""The shipped list of branches that only Metal takes agrees with the installed release's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_marks_are_those_of_the_installed_files(package, distribution):
     here = distributions.find(distribution)
     marks = store.metal_branches(distribution, here.version) if here else None
     if marks is None:
-        return  # nobody marked this release: the audit reads its files
+        return  # this release is not in the list: the audit reads its files
     find = cache(distributions.source_file)
     for one in families(distribution):
         assert list(metal_branches(package, one.name, find)) == marks.get(one.name, []), one

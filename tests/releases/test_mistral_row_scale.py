@@ -1,4 +1,4 @@
-"""Ministral 3 and Mistral 4 beyond the probe: a row alone, a scalar offset, and after an error."""
+"""Ministral 3 and Mistral 4 beyond the probe: a row alone, scalar offsets, and after an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_batch_leaves_nothing_behind(model, ungated):
     before = said(model, model.solo_cache())
     cache = model.batch_cache([2, 0])
     with pytest.raises(ValueError, match=r"."):
-        model.logits([[1, 2, 3]] * 3, cache)  # three rows for two: no such batch
+        model.logits([[1, 2, 3]] * 3, cache)  # three rows for a cache of two
         mx.eval([layer.keys for layer in cache])
     assert mistral_row_scale._batch.get() is None
     assert all(map(mx.array_equal, before, said(model, model.solo_cache())))

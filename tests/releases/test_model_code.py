@@ -1,4 +1,4 @@
-"""``model-code-consent``: who gives consent, who does not, and what else is left as it is."""
+"""``model-code-consent``: which calls and settings give consent, and which do not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlx_patches.probes import model_code as probe
 from .conftest import installed
 
 CONSENT = model_code.CONSENT
-# Runs to its end, as a model's own code does, and is no model.
+# Code that leaves a mark and raises, in place of a model's own code.
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise LookupError('it ran')\n"
 
 
@@ -54,7 +54,7 @@ def vlm(ungated):
 
 
 def refused(load, folder: Path, *args, **kwargs) -> str:
-    """What a load that is refused says; the file was not run."""
+    """The message of a refused load, which does not run the file."""
     mark = probe.write_folder(folder, CODE)
     mark.unlink(missing_ok=True)
     with pytest.raises(ValueError, match="asks for its own Python file") as raised:
@@ -64,7 +64,7 @@ def refused(load, folder: Path, *args, **kwargs) -> str:
 
 
 def ran(load, folder: Path, *args, **kwargs) -> None:
-    """The file is run; what it raises is what the caller gets."""
+    """The load runs the file, and the file's error reaches the caller."""
     mark = probe.write_folder(folder, CODE)
     with pytest.raises(LookupError, match="it ran"):
         load(folder, *args, **kwargs)
@@ -121,7 +121,7 @@ def test_the_servers_flag_is_for_the_draft_model_too(lm, tmp_path):
     server = importlib.import_module("mlx_lm.server")
 
     def load_draft(provider, path):
-        return server.load(path)  # as it loads a draft model: without a tokenizer's config
+        return server.load(path)  # the server loads draft models without a tokenizer's config
 
     for flag, expect in ((True, ran), (False, refused), (None, refused)):
         provider = SimpleNamespace(cli_args=SimpleNamespace(trust_remote_code=flag))
@@ -150,7 +150,7 @@ def test_what_lora_says_for_its_users_is_no_consent(lm, tmp_path):
         seed=0, report_to=None, project_name=None, adapter_path="", model=str(tmp_path)
     )
     refused(lambda folder: lora.run(args), tmp_path)
-    ran(lm.load, tmp_path, {"trust_remote_code": True})  # and only while it runs
+    ran(lm.load, tmp_path, {"trust_remote_code": True})  # refused only while lora.run runs
 
 
 def test_a_folder_that_cannot_be_read_is_the_releases_own_error(lm, tmp_path):

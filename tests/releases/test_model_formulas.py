@@ -1,4 +1,4 @@
-"""``indexer-rope``, ``mimo-value-scale``, ``nemotron-time-steps``, ``rope-input``: what stays."""
+"""``indexer-rope``, ``mimo-value-scale``, ``nemotron-time-steps``, ``rope-input``: sound cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ngram-context``: LongCat Flash Ngram in a batch of short histories, and what a step costs."""
+"""``ngram-context``: LongCat Flash Ngram in a batch of short histories, and the cost of a step."""
 
 from __future__ import annotations
 

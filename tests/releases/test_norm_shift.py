@@ -1,4 +1,4 @@
-"""``norm-shift``: bit-identical where the release was right, one shift in all elsewhere."""
+"""``norm-shift``: bit-identical if the release is right, otherwise exactly one shift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What enters a cache with padding: zeros for padding, every real token as it came."""
+"""A cache with padding stores zeros for padding, and every real token unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batch_class(request):
 
 
 def filled(cache, *pieces: int, width: int = 64):
-    """Feed ones; returns what the cache then hands out, None where it is quantized."""
+    """Feed ones; returns the keys from the last update, None if the cache is quantized."""
     held = None
     for count in pieces:
         rows = cache.left_padding.shape[0]
@@ -50,7 +50,7 @@ def test_past_the_window_padding_is_still_told_apart(batch_class, ungated):
     ungated(PATCH)
     cache = make(batch_class, [7, 0], 4)
     assert filled(cache, 5) == [[0.0] * 5, [1.0] * 5]
-    assert filled(cache, 5) == [[0.0] * 5 + [1.0] * 3, [1.0] * 8]  # 3 kept, 2 of padding
+    assert filled(cache, 5) == [[0.0] * 5 + [1.0] * 3, [1.0] * 8]  # 3 kept + 2 new are padding
     assert filled(cache, 1, 1, 1, 1, 1, 3) == [[1.0] * 6, [1.0] * 6]
 
 
@@ -76,7 +76,7 @@ def test_rows_that_the_cache_was_not_made_for_are_left_alone(batch_class, ungate
 
 @pytest.mark.parametrize("name", ["gemma3n", "moondream3"])
 def test_models_whose_padding_is_nan(name, ungated):
-    """The model's caches, whichever package they are from, end the NaN."""
+    """No NaN leaves the model's caches, whichever package they are from."""
     if not installed("mlx-vlm"):
         pytest.skip("no mlx-vlm here")
     from mlx_patches.lab import Family, NotBuilt
@@ -108,7 +108,7 @@ def test_models_whose_padding_is_nan(name, ungated):
 
 
 def count_nodes(cache, tmp_path):
-    """Lines of the graph that the cache's keys and values come from."""
+    """The number of lines of the graph of the cache's keys and values."""
     file = tmp_path / "graph.dot"
     mx.export_to_dot(str(file), cache.state[:2])
     return file.read_text().count("\n")
@@ -135,7 +135,7 @@ def test_a_batch_without_padding_gets_no_operation(batch_class, pieces, ungated,
 @pytest.mark.parametrize("pieces", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
 @pytest.mark.parametrize("window", [6, 64])
 def test_pieces_after_the_padding_get_no_operation(batch_class, pieces, window, ungated, tmp_path):
-    """The nodes of a batch with padding are those of its first piece, however many follow."""
+    """Only the first piece of a batch with padding adds nodes, however many pieces follow."""
     added = []
     for count in (1, len(pieces)):
         alone = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
@@ -150,7 +150,7 @@ def test_pieces_after_the_padding_get_no_operation(batch_class, pieces, window, 
 
 @pytest.mark.parametrize("window", [6, 64])
 def test_the_padding_is_read_once_a_batch(batch_class, window, ungated, monkeypatch):
-    """And in no decode step, also where a window changes it in every step."""
+    """It is read in no decode step, even if a window changes it in every step."""
     reads = []
     read = padding.read_padding_end
     monkeypatch.setattr(padding, "read_padding_end", lambda c: reads.append(c) or read(c))
@@ -170,7 +170,7 @@ def test_a_copy_and_its_original_know_their_own_padding(batch_class, ungated):
 
 
 def test_rows_that_join_bring_their_padding(batch_class, ungated):
-    """A batch that had none is joined by one whose padding has not all been written."""
+    """A batch without padding is joined by one whose padding is not completely written yet."""
     if not hasattr(batch_class, "extend"):
         pytest.skip("rows cannot join in this release")
     ungated(PATCH)
@@ -190,12 +190,12 @@ def test_padding_that_is_taken_back_can_come_again(batch_class, ungated):
         pytest.skip("not trimmable")
     cache.trim(6)
     if "Rotating" in batch_class.__name__:
-        cache.keys = cache.values = None  # the release cannot append to a trimmed window
+        cache.keys = cache.values = None  # the release cannot append to a window after a trim
     assert filled(cache, 5) in (None, [[0.0] * 3 + [1.0] * 2, [1.0] * 5])
 
 
 def test_mutant_that_forgets_who_joined(batch_class, ungated, monkeypatch):
-    """The array is compared: a note of a batch says nothing of the rows that join it."""
+    """The mutant trusts the recorded padding, which does not cover rows that joined since."""
     if not hasattr(batch_class, "extend") or "Quantized" in batch_class.__name__:
         pytest.skip("rows cannot join in this release, or are not handed out")
     ungated(PATCH)

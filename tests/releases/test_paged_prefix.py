@@ -1,4 +1,4 @@
-"""vllm-mlx's paged prefix cache, repaired: what is found, and what is a miss."""
+"""vllm-mlx's paged prefix cache, repaired: hits and misses."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_the_next_turn_of_a_conversation_is_a_hit_for_every_kind_of_cache(name):
     prompt = [*PREFIX, 91]
     turn = [*prompt, *paged.answer(prompt), 94, 95]
     assert paged.answer(turn) == plain.answer(turn)
-    if name == "llama":  # whole blocks; else all of what was stored
+    if name == "llama":  # whole blocks only; other caches are stored and found whole
         expected = len(PREFIX)
     elif hasattr(paged.scheduler, "_prompt_output_entry_is_useless"):  # vllm-mlx from 0.5.0
-        expected = 0  # the host stores none that it could not cut back
+        expected = 0  # the host stores no entry that it could not cut back
     else:
         expected = len(turn) - 2
     assert paged.request.cached_tokens == expected

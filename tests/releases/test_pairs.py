@@ -1,4 +1,4 @@
-"""Two patches at one attribute: each is taken out alone, in either order, and put back."""
+"""Two patches at one attribute: each can be taken out alone, in either order, and put back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATCHES = [parameter.values[0] for parameter in every_patch()]
 
 
 def shared_attributes():
-    """(path, patch, other) for each two patches that this environment puts at one attribute."""
+    """(path, patch, other) for every two patches with layers at one attribute here."""
     for patch in PATCHES:
         import_modules(patch)
     manager = Manager(anything_goes(*PATCHES), catalogue.builtin().rank)
@@ -32,7 +32,7 @@ def shared_attributes():
     finally:
         manager.restore()
     by_id = {patch.id: patch for patch in PATCHES}
-    # The probes of a pair are the same at each of its attributes: once is enough.
+    # A pair has the same probes at each attribute that it shares: one attribute is enough.
     pairs: dict[tuple[str, str], str] = {}
     for path, ids in held.items():
         for pair in permutations(ids, 2):
@@ -44,7 +44,7 @@ def shared_attributes():
 
 
 def seen(path, *patches):
-    """What the patches' probes say of an attribute."""
+    """The results of the patches' probes at an attribute: red or not, or why not applicable."""
     found = []
     for patch in patches:
         for target in patch.targets:
@@ -97,5 +97,5 @@ def live_object(path):
 
 
 def is_added(patch, other, path):
-    """Whether one of them adds the attribute: it goes with that patch."""
+    """Whether one of them adds the attribute; taking that patch out then removes it."""
     return any(t.adds for one in (patch, other) for t in one.targets if t.path == path)

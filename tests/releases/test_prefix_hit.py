@@ -1,4 +1,4 @@
-"""vllm-mlx's prefix cache in memory, repaired: conversations that share beginnings."""
+"""vllm-mlx's prefix cache in memory, repaired: conversations that begin alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import installed, verdict
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
-# What a window's way into a batch and out of it needs below mlx-lm 0.31.2.
+# Patches that merging and extracting rotating caches needs below mlx-lm 0.31.2.
 BELOW = ("batch-rotating-extract", "rotating-merge")
 QUANTIZED = {"kv_cache_quantization": True, "kv_cache_min_quantize_tokens": 1}
 
@@ -29,7 +29,7 @@ def _applied(ungated):
 
 
 def prompts(count=25, seed=3):
-    """Prompts of 2 to 22 tokens, many of which begin as others do, within a window and past it."""
+    """Prompts of 2 to 22 tokens, shorter and longer than the window; many begin alike."""
     chosen = random.Random(seed)
     base = [1 + (7 * i) % 90 for i in range(20)]
     lengths = (2, 3, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 12, 20)
@@ -56,7 +56,7 @@ def test_nor_in_the_older_cache(model):
 
 
 def test_nor_with_a_cache_that_is_quantized_where_it_can_be():
-    """Sliding layers are not: their answers are exact."""
+    """Sliding layers are not quantized, so the answers are exact."""
     try:
         result = compare(windowed_llama(), prompts(), **QUANTIZED)
     except NotApplicable as reason:
@@ -74,7 +74,7 @@ def test_what_is_no_cache_is_the_host_s_own():
 
 def test_a_cache_that_is_cut_without_asking_is_one_that_can_be_cut():
     class Old:
-        """A cache of a host's own."""
+        """A host's own cache class, without ``is_trimmable``."""
 
         offset = 5
 

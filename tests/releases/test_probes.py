@@ -1,4 +1,4 @@
-"""What every patch must show on every release: the matrix is right, and so is the patch."""
+"""On every release the matrix agrees with each patch's probe, and the patch turns it green."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .mutants import MUTANTS
 
 @functools.cache
 def without(patch, target):
-    """What the probe sees of the release alone."""
+    """The probe's result on the release without patches."""
     return run_probe(patch, target)
 
 
 @pytest.mark.parametrize(("patch", "target"), every_target())
 def test_needed_where_it_is_red_then_green_then_red_again(patch, target, ungated):
-    """The gate says what the probe sees; the patch turns it, and leaves it as it was."""
+    """The gate agrees with the probe; the patch turns it green, and ``restore`` red again."""
     before, decided = without(patch, target), verdict(patch, target)
     if isinstance(before, NotApplicable):
         assert not decided.ok, decided.reason

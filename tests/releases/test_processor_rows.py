@@ -1,4 +1,4 @@
-"""``processor-rows``: rows keep their own processors, and rows without any are as they were."""
+"""``processor-rows``: rows keep their own processors, and rows without any do not change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlx_patches.patches.generation.processor_rows import filled, fitted, rows_j
 from .conftest import installed
 
 TOKENS = 12
-# Prompts, and the repetition penalty of each; 0 for none.
+# Prompts with the repetition penalty of each; 0 means none.
 ROWS = [([5, 9, 2], 0.0), ([7, 3], 1.8), ([4, 4, 8, 1], 0.0), ([6, 2, 6], 2.5), ([3], 1.3)]
 
 
@@ -85,7 +85,7 @@ def float_bits(answer):
 
 
 def answers(generate, model, rows, nothing, every=1, told=lambda answer: answer.token):
-    """What the release's engine says for rows that come in pairs and end one by one."""
+    """The answers of the release's engine for rows that join in pairs and end one by one."""
     from mlx_lm.sample_utils import make_logits_processors
 
     engine = generate.BatchGenerator(model)
@@ -119,7 +119,7 @@ def test_rows_of_the_vision_engine_are_as_alone(order, ungated):
 
 
 def vision_answers(rows, every=1):
-    """What mlx-vlm's engine says for rows that come one by one and end one by one."""
+    """The answers of mlx-vlm's engine for rows that join one by one and end one by one."""
     import mlx.core as mx
 
     from mlx_patches.lab import Family, engine

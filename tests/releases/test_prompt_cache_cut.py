@@ -1,4 +1,4 @@
-"""``vlm-prompt-cache-cut``: what is cut, what is read anew, and what stays of the last turn."""
+"""``vlm-prompt-cache-cut``: which caches are cut, kept whole, or dropped and read again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
 
 @pytest.mark.parametrize("prompt", [[0, 1, 2, 3, 4, 5, 6, 7, 9], [9, 9], [0, 1, 2]])
 def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
-    """All of the last turn, nothing of it, and a prompt that is part of it."""
+    """The prompt repeats all of the last turn, none of it, or is a beginning of it."""
     state = State(fed(kinds.RotatingKVCache(max_size=4), HELD))
     assert found(State.find, state, prompt) == State.find(state, prompt)
     assert state.cache[0].offset == HELD
@@ -51,7 +51,7 @@ def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
 
 def test_what_cannot_be_cut_is_read_anew(kinds):
     class Recurrent:
-        """A cache without an offset, as recurrent layers have."""
+        """A cache without an offset, like those of recurrent layers."""
 
     for other in (fed(kinds.RotatingKVCache(max_size=4), HELD), Recurrent()):
         plain = fed(kinds.KVCache(), HELD)

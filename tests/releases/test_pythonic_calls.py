@@ -1,4 +1,4 @@
-"""``pythonic-calls``: what is no Python, and tokenizers that have a parser or need none."""
+"""``pythonic-calls``: text that is no Python, and tokenizers that have a parser or need none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt caches quantized by the release's own function, with layers that stay in floats."""
+"""Prompt caches quantized by the release's own function; some layers are not quantized."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_layers_that_rotate_stay_and_others_do_not(ungated, package):
     quantize, caches = function_and_caches(package)
     layers = filled(caches, "full", "sliding", "full")
     before = list(layers)
-    for _ in range(2):  # as at each step
+    for _ in range(2):  # the release calls it at each step
         quantize(layers, kv_bits=8, **START)
         assert kinds(layers) == ["QuantizedKVCache", "RotatingKVCache", "QuantizedKVCache"]
         assert layers[1] is before[1]

@@ -1,4 +1,4 @@
-"""The contract of quantized batch caches, affine and TurboQuant, as ``contract`` states it."""
+"""The contract of quantized batch caches, affine and TurboQuant; see ``contract``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batch(kind):
 
 
 def assert_rows(cache, lengths):
-    """What every method leaves behind."""
+    """The state in which every method must leave the cache."""
     assert (cache._idx - cache.left_padding).tolist() == lengths
     assert cache.offset.tolist() == lengths
     assert cache.size() == cache._idx
@@ -64,7 +64,7 @@ def test_trim_takes_tokens_off_every_row_and_says_how_many(kind, batch):
     assert batch.trim(2) == 2
     assert_rows(batch, [2, 4, 1])
     assert not kind.wrong(batch, [2, 4, 1])
-    assert batch.trim(100) == TOKENS - 2 + 1  # ``wrong`` fed one more
+    assert batch.trim(100) == TOKENS - 2 + 1  # ``wrong`` fed one more token
     assert batch.size() == 0
 
 
@@ -124,7 +124,7 @@ def test_a_prompt_without_right_padding_moves_no_array(kind, batch):
 
 @contextlib.contextmanager
 def without_reads(monkeypatch):
-    """Any array whose values are asked for raises, within."""
+    """Reading the values of any array raises inside the block."""
 
     def read(*_):
         raise AssertionError("a value was read from the device")
@@ -157,7 +157,7 @@ def leaves(cache):
 
 
 def test_one_rows_mask_reaches_attention_as_it_is(ungated):
-    """No graph node for a row alone: its mask broadcasts over groups of heads."""
+    """A row alone gets no added graph node: its mask broadcasts over groups of heads."""
     from mlx_patches.patches.masks.quantized_masks import add_group_axis, attend
 
     mask = mx.ones((1, 1, 2, 6), mx.bool_)

@@ -1,4 +1,4 @@
-"""Masks over quantized keys: a mask a head, sums instead of booleans, and solo runs."""
+"""Masks over quantized keys: a mask for each head, additive and boolean masks, solo runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized prompts in the release's own batch generator, and rows that stay what they are."""
+"""Quantized prompts in the release's own batch generator, and rows that may not change."""
 
 from __future__ import annotations
 

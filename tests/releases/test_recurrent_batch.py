@@ -1,4 +1,4 @@
-"""Padded batches of recurrent families are fed once, and each row's state is its own."""
+"""Padded batches of recurrent families are fed in one call, and each row keeps its own state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 @pytest.fixture
 def repaired(ungated):
-    """Build a family's tiny model, with the patch applied, and others that its batches need."""
+    """Builds a family's tiny model with the patch, and other patches that its batches need."""
     managers = []
 
     def prepare(name: str) -> LabModel:
@@ -54,14 +54,14 @@ def repaired(ungated):
 
     yield prepare
     withdrawn = [manager.withdrawn for manager in managers]
-    # Two of them have a layer at one attribute: the last on top goes first.
+    # Two patches have a layer at one attribute: the one applied last is taken out first.
     for manager in reversed(managers):
         manager.restore()
     assert not any(withdrawn)
 
 
 def body_of(model: LabModel) -> object:
-    """What a model calls for all but its logits."""
+    """The part of a model that computes everything but the logits."""
     module = model.module
     names = ("language_model", "model", "backbone")
     return next(module[name] for name in names if name in module)
@@ -69,7 +69,7 @@ def body_of(model: LabModel) -> object:
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Have the calls of a model's own body counted: each as its rows."""
+    """Records the number of rows of each call of a model's body."""
     seen: list[int] = []
 
     def count(model: LabModel) -> list[int]:
@@ -89,7 +89,7 @@ def calls(monkeypatch):
 
 
 def feeds_rows_itself(name: str) -> bool:
-    """Whether the release's own model takes left-padded rows out of a batch, one by one."""
+    """Whether the release's own model feeds the left-padded rows of a batch one by one."""
     distribution, family = name.split(":")
     if distribution != "mlx-vlm" or family not in recurrent_padding.KNOW_LEFT:
         return False
@@ -100,7 +100,7 @@ def feeds_rows_itself(name: str) -> bool:
 
 
 def caches(model: LabModel, left: bool) -> list[object]:
-    """A padded batch's; skips where the release has none such."""
+    """The caches of a padded batch; skips if the release has none."""
     try:
         if left:
             cache = engine.batch_cache(model, PADDING)
@@ -140,14 +140,14 @@ def test_a_padded_prompt_is_one_call(name, left, repaired, calls):
 
 
 def same_state(held, state) -> bool:
-    """Whether a row's state is the one that it has alone, whose window may still be growing."""
+    """Whether a row's state equals the one that it has alone, which may still be shorter."""
     missing = [(size - own, 0) for size, own in zip(held.shape, state.shape, strict=True)]
     return bool(mx.abs(held - mx.pad(state, missing)).max().item() <= TOLERANCE)
 
 
 @pytest.mark.parametrize("name", names())
 def test_padding_on_both_sides(name, repaired):
-    """Rows that begin late and end early, in pieces, the last of them one position long."""
+    """Rows that begin late and end early, fed in pieces; the last pieces have one position."""
     model = repaired(name)
     if feeds_rows_itself(name):
         pytest.skip("the release's own model feeds rows one by one")
@@ -176,7 +176,7 @@ def test_padding_on_both_sides(name, repaired):
 
 @pytest.mark.parametrize("name", names())
 def test_equal_rows_keep_their_bits(name, repaired):
-    """With and without marks that say that no row has padding."""
+    """Also if the caches have padding arrays that mark no padding."""
     model = repaired(name)
     table = [PROMPTS[0], [1, *PROMPTS[0][1:]]]
     said = []
@@ -226,7 +226,7 @@ def scan_modules():
 @pytest.mark.parametrize("limits", [(0.001, 100.0), (0.0, math.inf)])
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_a_closed_step_keeps_the_state_exactly(left, limits):
-    """Behind its last token a row's state is bit for bit what it was."""
+    """After its last token a row's state does not change."""
     for module in scan_modules():
         mx.random.seed(3)
         heads, size, state_size, length = 4, 8, 16, 9

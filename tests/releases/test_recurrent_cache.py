@@ -1,4 +1,4 @@
-"""What recurrent caches keep of their rows and padding, and what a step pays for it."""
+"""The rows and padding of recurrent caches, and the cost of keeping them in a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTHS = [9, 5, 7]
 
 
 def padded_batch(width=2):
-    """Three rows with padding on both sides, the state of each is its number."""
+    """Three rows with padding on both sides; each row's state is its number."""
     cache = ArraysCache(1)
     cache[0] = mx.broadcast_to(mx.arange(3)[:, None], (3, width))
     cache.left_padding, cache.lengths = mx.array(PADDING), mx.array(LENGTHS)
@@ -119,7 +119,7 @@ def test_an_extend_that_raises_leaves_the_slots_of_both():
 
 
 def extend_as_mlx_lm_0_31_2(cache, other):
-    """The states of the side that has some, where the other has none."""
+    """If one side has no state, the result has only the rows of the other."""
     pairs = zip(cache.cache, other.cache, strict=True)
     cache.cache = [
         one if two is None else two if one is None else mx.concatenate([one, two])
@@ -154,7 +154,7 @@ def test_two_sides_without_a_state_are_counted():
 
 
 class MambaCache(ArraysCache):
-    """The one that mlx-lm had up to 0.30.5."""
+    """mlx-lm's class up to 0.30.5."""
 
     def __init__(self, left_padding=None):
         super().__init__(size=2, left_padding=left_padding)
@@ -211,7 +211,7 @@ def test_a_row_has_neither_the_padding_nor_the_rows_of_its_batch():
 
 @pytest.fixture
 def reads(monkeypatch):
-    """How often an array was read."""
+    """A list with one item for each read of an array."""
     count = []
     for name in ("tolist", "item"):
         read = getattr(mx.array, name)
@@ -222,7 +222,7 @@ def reads(monkeypatch):
 
 
 class Uncounted:
-    """A cache whose model does not count what it fed, as before mlx-lm 0.30.4."""
+    """A cache whose model does not count the tokens it fed, as before mlx-lm 0.30.4."""
 
     def __init__(self, padding):
         self.left_padding = mx.array(padding)
@@ -252,7 +252,7 @@ def test_rows_without_padding_are_not_masked(reads):
 
 
 def test_no_piece_waits_for_the_device(monkeypatch):
-    """What is read was made from a list: no operation comes before it."""
+    """The array that is read was made from a list, so no operation has to finish first."""
     cache = Uncounted([7, 0, 2])
     monkeypatch.setattr(mx.array, "__sub__", raise_error)
     for _ in range(3):

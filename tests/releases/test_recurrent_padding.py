@@ -57,7 +57,7 @@ def built(name: str) -> LabModel:
 
 @pytest.fixture
 def repaired(ungated):
-    """Build a family's tiny model, with the patch applied, and others that its batches need."""
+    """Builds a family's tiny model with the patch, and other patches that its batches need."""
     managers = []
 
     def prepare(name: str) -> LabModel:
@@ -82,7 +82,7 @@ def padded_batch(model: LabModel) -> list[object]:
 
 
 def compare(batch: object, model: LabModel) -> None:
-    """Each row of a left-padded batch's logits is what the row has alone."""
+    """Each row's logits in a left-padded batch equal its logits alone."""
     for row, prompt in enumerate(PROMPTS):
         engine.forget(model)
         alone = model.call([prompt], model.make_cache())[0]
@@ -119,7 +119,7 @@ def test_a_call_without_logits(name, repaired):
     out = model.module(mx.array(TABLE), cache=cache, **given)
     assert out.logits is None and out.shared_kv_states == {}
     assert out.hidden_states[-1].shape[:2] == (2, 5)
-    # The states are those of the prompts, so what comes next is right too.
+    # The states are those of the prompts, so the next step is right too.
     step = model.call([[1], [2]], cache)
     for row, prompt in enumerate(PROMPTS):
         engine.forget(model)
@@ -133,14 +133,14 @@ def test_a_decode_step_reads_nothing_and_a_prompt_little(name, repaired, device_
     cache = padded_batch(model)
 
     def reads() -> int:
-        """How often our own code reads, or a cache on its behalf."""
+        """How many reads the patches made, or a cache for them, since the last call."""
         found = [one for one in device_reads if "mlx_patches/patches" in one or "cache.py" in one]
         device_reads.clear()
         return len(found)
 
     reads()
     model.call(TABLE, cache)
-    assert reads() <= 2  # the marks; what the attention layers count
+    assert reads() <= 2  # the recurrent caches' padding, the attention caches' counts
     for layer in recurrent(cache):
         assert layer.left_padding is None
     for token in (1, 2):
@@ -198,7 +198,7 @@ def test_caches_that_a_host_subclasses(name, repaired):
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
 def test_a_piece_without_tokens_of_any_row(name, repaired):
-    """Two rows that are all padding in the first piece, as where a longer row left the batch."""
+    """Both rows are all padding in the first piece, as after a longer row left the batch."""
     model = repaired(name)
     padded_batch(model)
     cache = engine.batch_cache(model, [2, 5])
@@ -216,7 +216,7 @@ def test_a_last_piece_of_one_token_that_some_rows_lack(name):
 
 
 def test_mutant_that_feeds_the_last_piece_row_by_row(monkeypatch):
-    """What was fed right-padded in one call cannot be put together as a left-padded batch."""
+    """A batch that was fed right-padded in one call cannot be joined as a left-padded batch."""
 
     def by_row(call, bound, cache, fed):
         spans = [(0, int(has_token)) for has_token in fed]

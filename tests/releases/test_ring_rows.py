@@ -1,4 +1,4 @@
-"""Rings that join a batch, beyond the probe: what is where, and what cannot join."""
+"""Ring caches that join a batch, beyond the probe: the order of tokens, and refused rings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ring():
 
 
 def feed(ring, places):
-    """Give a ring tokens whose keys are their places."""
+    """Feed a ring tokens whose keys are their positions."""
     keys = mx.array([float(place) for place in places]).reshape(1, 1, -1, 1)
     ring.update_and_fetch(keys, -keys)
 

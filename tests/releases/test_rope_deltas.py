@@ -1,4 +1,4 @@
-"""Rope deltas beyond the probe: image prompts are told apart, and a row alone is left as it is."""
+"""Rope deltas beyond the probe: image prompts are told apart, and a row alone does not change."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
 
 
 def waiting(*prompts):
-    """Image prompts that wait: their token ids, position ids, and mask."""
+    """A queue of image prompts that are not fed yet: token ids, position ids, and a mask."""
     queue = image_prompts.Waiting()
     for ids, places, *mask in prompts:
         positions = mx.broadcast_to(mx.array([[places]]), (3, 1, len(places)))
@@ -88,7 +88,7 @@ def test_the_same_tokens_with_other_images_keep_their_order():
     held = claim(queue, text)
     held += claim(queue, text, [4], text)
     assert [places(prompt) for prompt in held] == [[7, 7, 7], [0, 1, 1], None, [0, 1, 2]]
-    # Of one prompt, that several rows are fed.
+    # Several rows with the tokens of one waiting prompt all get its positions.
     both = claim(waiting(prompts[-1]), text, text)
     assert [places(prompt) for prompt in both] == [[0, 1, 2]] * 2
 
@@ -164,7 +164,7 @@ def test_threads_may_note_and_claim_at_once():
 
 def test_waiting_prompts_go_with_their_model():
     class Model(dict):
-        """A module of MLX: a dictionary, which has no hash."""
+        """Like an MLX module, a dictionary without a hash."""
 
     model, other = Model(), Model()
     assert image_prompts.waiting_prompts(model) is not image_prompts.waiting_prompts(other)

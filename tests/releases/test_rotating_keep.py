@@ -1,4 +1,4 @@
-"""``rotating-keep``: batches of whole models that keep first tokens, in all that hosts do."""
+"""``rotating-keep``: whole models' batches that keep the first tokens, in every host operation."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def merged(release, rows):
 
 
 def step(model, batch, rows, tokens):
-    """One decode step together and alone; the logits must be the same."""
+    """One decode step together and alone, with the same logits."""
     import mlx.core as mx
 
     together = model(mx.array([[token] for token in tokens]), cache=batch)
@@ -115,7 +115,7 @@ def test_rows_leave_and_join(release, model):
 
 @pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)])
 def test_a_prompt_with_history_is_read_in_pieces(release, model, pieces):
-    """Rows of unequal prompts, padded on the right, whose windows are full or not."""
+    """Unequal right-padded prompts; some rows' windows are full, some are not."""
     import mlx.core as mx
 
     if not hasattr(release.BatchRotatingKVCache, "finalize"):

@@ -1,4 +1,4 @@
-"""``rotating-last-piece``: a batch's prompt that ends in a piece of one token, in whole models."""
+"""``rotating-last-piece``: whole models, with batched prompts whose last piece has one token."""
 
 from __future__ import annotations
 

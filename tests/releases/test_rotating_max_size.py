@@ -1,4 +1,4 @@
-"""``max_size`` is one ``int``, whoever wrote it; everything else is as it was."""
+"""``max_size`` is one ``int``, whichever way it was set; everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODULES = [
 
 
 def own(names):
-    """Those of the classes that a release's cache module defines itself, as parameters."""
+    """The classes of these names that a release's cache module defines itself, as parameters."""
     return [
         pytest.param(vars(module)[name], id=f"{module.__name__}-{name}")
         for module in MODULES
@@ -176,7 +176,7 @@ def test_a_correct_program_is_unchanged_bit_for_bit(cache_class, window, ungated
 
 @pytest.mark.parametrize("cache_class", CLASSES)
 def test_a_restored_cache(cache_class, ungated):
-    """As the release restores it, and as a host does that assigns the saved text."""
+    """Restored by the release, and by a host that assigns the saved text."""
     if not hasattr(cache_class, "meta_state"):
         pytest.skip("this release saves no text (mlx-lm from 0.32.0)")
     ungated(PATCH)

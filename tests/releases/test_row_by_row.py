@@ -21,7 +21,7 @@ from .conftest import installed
 
 mx = pytest.importorskip("mlx.core")
 
-# The last one's prompts go row by row.
+# The prompts of the last one are fed row by row.
 SOME = (
     "mlx-lm:afm7",
     "mlx-vlm:afm7",
@@ -29,7 +29,7 @@ SOME = (
     "mlx-vlm:moondream3",
     "mlx-vlm:ernie4_5_moe_vl",
 )
-# They ask the ids for their shape.
+# These models read the shape of the token ids.
 NEED_IDS = ("moondream3", "ernie4_5_moe_vl")
 PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
 PADDING = [0, 3]
@@ -53,7 +53,7 @@ def model(request, ungated: Callable[[Patch], object]) -> Iterator[LabModel]:
     """A tiny model, with the patch applied."""
     model = built(request.param)
     manager = ungated(catalogue.builtin().get("row-by-row"))
-    # Repairs of these models' batches that have nothing to do with rows.
+    # Other defects of these models' batches, repaired so that they do not interfere.
     with out_of_the_way(("offset-alias", "mllama-text")):
         yield model
     assert not manager.withdrawn
@@ -64,14 +64,14 @@ def logits_of(out: object) -> object:
 
 
 def compare(batch: object, model: LabModel) -> None:
-    """Each row of a left-padded batch's logits is what the row has alone."""
+    """Each row's logits in a left-padded batch equal its logits alone."""
     for row, prompt in enumerate(PROMPTS):
         alone = model.call([prompt], model.make_cache())[0]
         assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
 
 
 def compare_step(batch: object, model: LabModel) -> None:
-    """The same of a step behind the prompts, that feeds the tokens 1 and 2."""
+    """The same for a step after the prompts, with the tokens 1 and 2."""
     for row, (prompt, token) in enumerate(zip(PROMPTS, (1, 2), strict=True)):
         alone = model.call([[*prompt, token]], model.make_cache())[0, -1]
         assert mx.abs(batch[row, -1] - alone).max().item() <= TOLERANCE
@@ -113,12 +113,12 @@ def test_memory_stays_flat_without_the_cyclic_collector(model):
     gc.disable()
     try:
         for _ in range(50):
-            mx.eval(model.call([[1], [2]], cache))  # as engines do, not the caches
+            mx.eval(model.call([[1], [2]], cache))  # engines evaluate the logits, not the caches
             live.append(mx.get_active_memory())
     finally:
         gc.enable()
-    # The batch's own buffers grow by 256 tokens at a time, so not at all here. Small arrays come
-    # and go; one row's copies of a step are half a megabyte and more.
+    # The batch's own buffers grow by 256 tokens at a time, so not in these 50 steps. The margin is
+    # for small arrays; leaked copies of one row are at least half a megabyte a step.
     assert max(live) - live[0] <= 64 * 1024
 
 
@@ -189,12 +189,12 @@ def test_a_mask_of_the_batch(model):
         pytest.skip("it takes none")
     cache = engine.batch_cache(model, PADDING)
     compare(model.call(TABLE, cache, mask=cache[0].make_mask(len(TABLE[0]))), model)
-    # A row's own mask, behind a history: the batch's has a column for each key of the batch.
+    # With a history, the batch's mask has a column for each key of the batch.
     compare_step(model.call([[1], [2]], cache, mask=cache[0].make_mask(1)), model)
 
 
 def test_no_tokens(model):
-    """These releases refuse it, with a batch's caches and without; the caches stay as they were."""
+    """These releases refuse a call without tokens; the batch's caches do not change."""
     cache = engine.batch_cache(model, PADDING)
     model.call(TABLE, cache)
     with pytest.raises(ValueError, match="empty array"):
@@ -225,7 +225,7 @@ def test_every_output_is_joined(ungated):
 
 
 def with_image(model: LabModel, length: int, patches: int, seed: int) -> tuple[list[int], list]:
-    """A prompt and the grid of the image in it; no image where it has no patches."""
+    """A prompt and the grid of the image in it; without an image if ``patches`` is 0."""
     merge = int(engine._setting(model, "spatial_merge_size"))
     image, start = (int(engine._setting(model, *names)) for names in (MARKS[:2], MARKS[2:4]))
     tokens = [1 + (seed + 5 * place) % 40 for place in range(length)]
@@ -236,7 +236,7 @@ def with_image(model: LabModel, length: int, patches: int, seed: int) -> tuple[l
 
 
 def prefill_and_decode(model: LabModel, prompts: list) -> tuple[object, list[int]]:
-    """The logits of a token after each prompt, with the deltas that an engine reads."""
+    """The logits of one decode step after the prompts, and the rope deltas that an engine reads."""
     longest = max(len(tokens) for tokens, _ in prompts)
     padding = [longest - len(tokens) for tokens, _ in prompts]
     cache = model.make_batch_cache(padding) if len(prompts) > 1 else model.make_cache()

@@ -1,4 +1,4 @@
-"""One row's part of a batched call: what is cut of arguments, and how outputs are joined."""
+"""One row's part of a batched call: how arguments are cut, and how outputs are joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a cache's rows: it follows them, nothing else keeps it, and it costs no read."""
+"""The record of a cache's rows: it follows the rows, lives only as long, and costs no read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mlx_patches.probes import NotApplicable
 
 mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("rope-deltas")
-# Families that keep their positions on the model, in every release that has them.
+# Families whose models keep the positions, in every release that has the family.
 FAMILIES = ("glm4v", "paddleocr_vl")
 OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
 
@@ -55,13 +55,13 @@ def assert_as_alone(model, rows):
 
 
 def images(model):
-    """Two rows with images of two shapes, and a text, of one length."""
+    """Three rows of one length: two with images of different shapes, and a text."""
     rows = [row_with_image(model, 11, patches) for patches in ((2, 2), (3, 2))]
     return [*rows, *rows_of(model, [11])]
 
 
 def prefilled(model, rows):
-    """Their caches, after another one's prompt was fed last."""
+    """The rows' caches; another prompt was fed to the model after them."""
     caches = []
     for row in [*rows, *rows_of(model, [1, 11])[1:]]:
         caches.append(model.make_cache())
@@ -70,7 +70,7 @@ def prefilled(model, rows):
 
 
 def step(model, rows, cache, count=3):
-    """Feed a token a step, and hand over nothing else."""
+    """Feed each row one token a step, without passing rope deltas."""
     for _ in range(count):
         hear(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
 
@@ -117,7 +117,7 @@ def test_nothing_of_a_prompt_is_kept_after_its_last_token(model):
     row = row_with_image(model, 11, (2, 2))
     cache = model.make_cache()
     waiting = prompts.waiting_prompts(model.module)
-    waiting._queue = []  # of the lab, which asks for positions to know them
+    waiting._queue = []  # drops prompts from the lab's own calls for positions
     engine.embed(model, row.image)
     (held,) = map(weakref.ref, waiting._queue)
     model.call(mx.array([row.take(4)]), cache)
@@ -158,7 +158,7 @@ class Watched(mx.array):
 
 
 class Cache:
-    """A batch's cache of which only the offset matters."""
+    """A batch cache with only an offset."""
 
     keys = None
 
@@ -167,7 +167,7 @@ class Cache:
 
 
 class Model:
-    """A language model that keeps nothing."""
+    """A language model without stored positions or deltas."""
 
     _position_ids = _rope_deltas = None
 
@@ -207,7 +207,7 @@ def test_what_a_prompt_that_waits_left_on_the_model_stays_while_others_decode(ha
     model._rope_deltas = mx.array([[-5]])
     deltas = {"rope_deltas": mx.array([[0], [0]])} if handed else {}
     rope_deltas.by_row(call)(model, mx.array([[1]] * 2), cache=[cache], **deltas)
-    # An engine that hands nothing over reads its own batch's from the model.
+    # An engine that passes no deltas reads its batch's deltas from the model.
     assert model._rope_deltas.tolist() == ([[-5]] if handed else [[0], [0]])
 
 
@@ -250,7 +250,7 @@ KINDS = ("KVCache", "RotatingKVCache", "ArraysCache", "BatchKVCache", "BatchRota
 
 
 def cache_with_record(module, kind):
-    """A cache with something in it, and a record of its rows."""
+    """A filled cache with a record of its rows."""
     made = getattr(module, kind, None)
     if made is None:
         pytest.skip(f"{module.__name__} has no {kind}")
@@ -267,7 +267,7 @@ def cache_with_record(module, kind):
 
 @pytest.fixture
 def carriers(ungated):
-    """The carriers of the installed packages, whether or not mlx-vlm has models that need them."""
+    """Applies the patch to the installed packages' caches, even if no model needs it there."""
     needs = [target._replace(supports=False) for target in PATCH.targets if target.supports]
     return lambda: ungated(PATCH._replace(targets=tuple(needs)))
 

@@ -1,4 +1,4 @@
-"""Ropes that turn at a length: bit for bit as alone where they can be, and nothing is read."""
+"""Ropes that change at a length: rows get the bits that they get alone, without device reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows_alone(rope, length, offsets):
 
 @pytest.fixture(params=DYNAMIC.targets, ids=lambda target: target.path)
 def dynamic(request, ungated):
-    """A rope with dynamic scaling of each class that the release has."""
+    """A rope with dynamic scaling, of each class that the release has."""
     rope = made(kind(request.param), traditional=False)
     before = [rope(states(3), offset) for offset in (0, 5, 40)]
     ungated(DYNAMIC)
@@ -78,7 +78,7 @@ def test_dynamic_scaling_reads_nothing_from_the_device(dynamic):
 
 @pytest.fixture
 def long(ungated):
-    """A LongRoPE of two sets of frequencies and scales, that rotates a part of its states."""
+    """A LongRoPE with two sets of frequencies and scales, which rotates a part of its input."""
     found = kind(LONG.targets[0])
     if not run_probe(LONG, LONG.targets[0]).red:
         pytest.skip("this release has one set of frequencies")

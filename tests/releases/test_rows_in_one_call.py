@@ -1,4 +1,4 @@
-"""Families that ``row-by-row`` feeds a batch in one call: calls, device reads, rows, and bits."""
+"""Families whose batch ``row-by-row`` feeds in one call: calls, device reads, rows, and bits."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ PADDING = [LONGEST - len(prompt) for prompt in PROMPTS]
 TABLE = [[0] * pad + prompt for pad, prompt in zip(PADDING, PROMPTS, strict=True)]
 STEPS = [[5 + step] * ROWS for step in range(12)]
 TOLERANCE = 1e-3
-# Their release keeps one row's delta and tables for positions that all rows share, to 0.4.4.
+# An attribute of falcon_ocr up to mlx-vlm 0.4.4, which keeps one row's delta for all rows.
 OLD = "_rope_delta"
 
 # The models' own code.
 RELEASES = tuple(
     f"{Path(mx.__file__).parents[1]}/{package}/models/" for package in ("mlx_lm", "mlx_vlm")
 )
-# What else is wrong with some of them.
+# Patches of other defects that some of these families have.
 OTHERS = ("offset-alias", "rotating-max-size", "mask-list", "chunked-front", "mllama-text")
 
 
 def name_families() -> list[str]:
-    """The families that take a decode step in one call, by distribution."""
+    """The families whose decode step is one call, as ``mlx-lm:afm7``."""
     known = {**row_by_row.BATCHED, **row_by_row.STEPPED}
     return [
         f"{distribution}:{family}"
@@ -79,7 +79,7 @@ def model(request, manager: Manager) -> Iterator[LabModel]:
 
 @pytest.fixture
 def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each call of the decoder has, as the test runs."""
+    """The number of rows of each call of the decoder during the test."""
     decoder = type(model.module.model)
     installed_call = decoder.__call__
     rows: list[int] = []
@@ -119,7 +119,7 @@ def test_a_step_reads_nothing_of_the_device(model):
 
 
 def test_rows_are_as_alone(model):
-    """Through prompts of unequal length, and past where windows and chunks end."""
+    """With prompts of unequal length, and beyond the ends of windows and chunks."""
     cache = engine.batch_cache(model, PADDING)
     said = [model.call(TABLE, cache)[:, -1]]
     said += [step(model, cache, number)[:, -1] for number in range(len(STEPS))]
@@ -134,7 +134,7 @@ def test_rows_are_as_alone(model):
 
 
 def test_a_row_that_joins_later_is_as_alone(model):
-    """Its columns are not its positions."""
+    """The joining row's columns differ from its positions."""
     caches = []
     for prompt in PROMPTS[:2]:
         caches.append(model.make_cache())
@@ -174,7 +174,7 @@ def test_a_sequence_alone_has_the_same_bits(model, manager):
 
 
 def test_the_model_stays_as_it_was(model):
-    """Its parts are exchanged in copies."""
+    """The patch replaces parts only in copies of the model."""
     before = {name: id(part) for name, part in model.module.named_modules()}
     cache = engine.batch_cache(model, PADDING)
     mx.eval(model.call(TABLE, cache))
@@ -184,7 +184,8 @@ def test_the_model_stays_as_it_was(model):
 
 def test_caches_of_other_rows_are_left_to_the_release(model, manager):
     cache = engine.batch_cache(model, PADDING[:3])
-    with contextlib.suppress(ValueError, TypeError, IndexError, RuntimeError):  # one lets it pass
+    # Most releases raise here.
+    with contextlib.suppress(ValueError, TypeError, IndexError, RuntimeError):
         mx.eval(model.call(TABLE[:2], cache))
     assert not manager.failures
 

@@ -1,4 +1,4 @@
-"""``server-batch-error``: who waits is told, and what is not a request's fault ends the thread."""
+"""``server-batch-error``: waiting clients get the error; other errors still end the thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def a_server(**more):
 
 
 def take(server):
-    """Takes the next request as a server does; raises of one that is an error."""
+    """Take the next request as a server does; raises it if it is an exception."""
     request = server.requests.get_nowait()
     server.taken.append(request[1])
     if isinstance(request[1], Exception):
@@ -60,7 +60,7 @@ def test_an_answer_that_nobody_reads_is_not_kept():
 
 @pytest.mark.parametrize("requests", [0, 1])
 def test_what_is_no_requests_fault_ends_the_thread(requests):
-    """A model that cannot be loaded, and machines that would no longer be in step."""
+    """A model that cannot be loaded; and several machines, which would no longer be in step."""
     server = a_server(_is_distributed=bool(requests))
     for _ in range(requests):
         server.requests.put((Queue(), "request"))

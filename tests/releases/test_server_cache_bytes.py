@@ -1,4 +1,4 @@
-"""``server-cache-bytes``: the smaller limit holds, and nothing is limited that need not be."""
+"""``server-cache-bytes``: the smaller limit applies, and nothing else is limited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlx_patches.patches.server.server_cache_bytes import begin_limited
 
 
 def begun(own, most):
-    """A prompt cache's limit after a server began with it."""
+    """The limit of a prompt cache after a server started with it."""
     cache = SimpleNamespace() if own is None else SimpleNamespace(max_bytes=own)
     seen = []
     provider = SimpleNamespace(cli_args=SimpleNamespace(prompt_cache_bytes=most))

@@ -1,4 +1,4 @@
-"""``mlx_lm.server``'s prompt cache, repaired: what is not cut back."""
+"""``mlx_lm.server``'s prompt cache, repaired: entries that are not cut back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``server-short-prompt``: the server takes a chat of any length apart."""
+"""``server-short-prompt``: the server splits a chat of any length into segments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THOUGHT = (98, 99)
 
 
 class Tokenizer(utils.TokenizerWrapper):
-    """Its template gives the tokens that it was made with, whatever is said."""
+    """A tokenizer whose template always returns the same tokens."""
 
     has_chat_template = has_thinking = True
     has_tool_calling = False
@@ -38,7 +38,7 @@ class Tokenizer(utils.TokenizerWrapper):
 
 
 def take_apart(prompt):
-    """The segments of a chat whose template gives this prompt."""
+    """The segments of a chat whose template returns this prompt."""
     generator = server.ResponseGenerator.__new__(server.ResponseGenerator)
     generator.model_provider = SimpleNamespace(
         cli_args=SimpleNamespace(chat_template_args={}), default_model_map={}, processor=None

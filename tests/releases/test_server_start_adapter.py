@@ -1,4 +1,4 @@
-"""``server-start-adapter``: the command line's adapter, where no request names another."""
+"""``server-start-adapter``: the command line's adapter is used if no request names another."""
 
 from __future__ import annotations
 

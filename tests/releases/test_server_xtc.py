@@ -1,4 +1,4 @@
-"""``server-xtc``: what the server asks of its sampler, and what callers name themselves."""
+"""``server-xtc``: the arguments of the server's sampler, and values that callers pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def record(
     xtc_threshold=0.0,
     xtc_special_tokens=(),
 ):
-    """Has the parameters of the release's ``make_sampler``, and returns what it is given."""
+    """Has the parameters of the release's ``make_sampler``, and returns its arguments."""
     return dict(locals())
 
 
@@ -98,7 +98,7 @@ def test_a_batch_of_the_server_is_sampled(dtype, ungated):
     )
     tokenizer = SimpleNamespace(eos_token_id=5, eos_token_ids={5, 0}, encode=lambda text: [4])
     sampler = server._make_sampler(SimpleNamespace(sampling=sampling), tokenizer)
-    # Of the top choices 1, 2 and 3 the least stays, and so does 0, which ends a text.
+    # XTC removes the top choices 1 and 2. It keeps 3, the least likely one, and 0, a stop token.
     probabilities = mx.array([[0.2, 0.3, 0.25, 0.15, 0.05, 0.05]] * 40)
     drawn = sampler(mx.log(probabilities).astype(getattr(mx, dtype))).tolist()
     assert {0, 3} <= set(drawn) <= {0, 3, 4, 5}

@@ -1,4 +1,4 @@
-"""Batches of one beyond the probe: caches that keep a chunk only."""
+"""Batches of one row beyond the probe: caches that keep only a chunk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_row_joins_llama4(monkeypatch):
     if not hasattr(importlib.import_module(generate.__name__), "Batch"):
         pytest.skip("the generator merges caches in this release")
     model = build(Family("mlx-vlm", "llama4"))
-    # The generator makes the first row's caches: a chunk is longer than a step, as real ones are.
+    # Real chunks are longer than a buffer's step; the generator creates the first row's caches.
     chunked = next(type(c) for c in model.make_cache() if hasattr(c, "chunk_size"))
     monkeypatch.setattr(chunked, "step", 4)
     prompts = [5, 9, 2, 7], [8, 6, 10]

@@ -25,7 +25,7 @@ SHARE = 4
 
 
 def sample() -> list[Family]:
-    """A share of the installed families, another in each set; MLX_PATCHES_TEST_ALL=1: all."""
+    """A share of the installed families, different in each set; all if MLX_PATCHES_TEST_ALL=1."""
 
     def chosen(family: Family) -> bool:
         return crc32(f"{environment()} {family}".encode()) % SHARE == 0
@@ -36,8 +36,10 @@ def sample() -> list[Family]:
 
 @pytest.mark.parametrize("family", sample(), ids=str)
 def test_alone_only_what_was_wrong_changes(family):
-    """Wrong alone is what depends on how the prompt is cut into chunks, and what a patch of
-    ``CHANGE_ALONE`` is about."""
+    """Output alone may change only if it depended on how the prompt is cut into chunks.
+
+    The patches of ``CHANGE_ALONE``, which repair other defects of a request alone, are left out.
+    """
     try:
         model = build(family)
     except NotBuilt as reason:
@@ -58,5 +60,5 @@ def test_alone_only_what_was_wrong_changes(family):
 
 
 def in_chunks(model: LabModel) -> str:
-    """Whether the family says the same of a prompt in chunks as of the whole one."""
+    """The verdict of comparing a prompt in chunks with the whole prompt."""
     return SCENARIOS["chunked-solo"](model).verdict

@@ -1,4 +1,4 @@
-"""``vllm-stored-prefix``: what is copied, what it counts for, and what is left alone."""
+"""``vllm-stored-prefix``: which arrays are copied, their size, and which are left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stream-spaces``: what is streamed is what the tokenizer decodes, whichever way it does."""
+"""``stream-spaces``: streamed text equals decoded text, with and without space cleaning."""
 
 from __future__ import annotations
 

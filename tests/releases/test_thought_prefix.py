@@ -1,4 +1,4 @@
-"""``vlm-thought-prefix``: markers of other models, and thoughts of nothing."""
+"""``vlm-thought-prefix``: markers of other models, and empty thoughts."""
 
 from __future__ import annotations
 

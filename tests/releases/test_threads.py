@@ -1,7 +1,7 @@
 """Threads that apply, restore and import while others run models.
 
-The work is done in a process of its own, ``python -m tests.releases.test_threads SECONDS``: a
-module that was loaded again cannot be had back, and a deadlock must not hold up other tests.
+The work is done in a new process, ``python -m tests.releases.test_threads SECONDS``: a reloaded
+module cannot be put back, and a deadlock must not hold up other tests.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("MLX_PATCHES_THREAD_SECONDS", "3"))
-# How long everything else may take, on a busy machine.
+# Seconds for everything but the threads' work, on a busy machine.
 GRACE = 120
-# A model that needs no patch; and one whose prompts with padding need a patch of its call alone.
-# The patch is there when the call begins or it is not: there are two answers and no third.
+# A model that needs no patch, and one whose padded prompts need one patch, of its call. A call runs
+# either with the patch or without it, so there are exactly two possible answers.
 RIGHT_ALREADY = (Family("mlx-vlm", "llama"), Family("mlx-lm", "llama"))
 REPAIRED = (Family("mlx-vlm", "mamba"), Family("mlx-lm", "mamba"))
-# Small modules with a target, that those models do not use.
+# Small modules with a target, which those models do not use.
 RELOADED = (
     "mlx_lm.models.gpt_bigcode",
     "mlx_lm.models.internlm2",
@@ -68,15 +68,15 @@ def test_threads_apply_restore_import_and_call() -> None:
     assert all(rounds.values()), rounds
 
 
-# MLX before 0.31.2 has no streams of threads: two threads that evaluate at once end the process,
-# without any patch. What the other threads do goes on meanwhile.
+# MLX before 0.31.2 has no thread-local streams: two threads that evaluate at once end the process,
+# even without patches. There the models run in turn, while the other threads continue.
 MLX_IN_TURN: AbstractContextManager[Any] = (
     nullcontext() if hasattr(mx, "new_thread_local_stream") else threading.Lock()
 )
 
 
 class Caller:
-    """A model in a thread of its own, where its arrays live, and what it is known to answer."""
+    """A model in its own thread, where its arrays live, and the answers that it may return."""
 
     def __init__(self, choice: Iterable[Family]):
         self.family = next(f for f in choice if has_module(module_of(f)))
@@ -86,11 +86,11 @@ class Caller:
         self._model: LabModel | None = None
 
     def learn(self) -> None:
-        """Keep what the model answers now."""
+        """Add the model's answer in the present state."""
         self.known.append(self.thread.submit(self._answer).result(GRACE))
 
     def check(self) -> None:
-        """Run the batch; the answer must be one that is known."""
+        """Run the batch; the answer must be a known one."""
         answer = self._answer()
         assert answer in self.known, f"{self.family} gives an answer that no state of it gives"
         self.seen[self.known.index(answer)] += 1
@@ -103,7 +103,7 @@ class Caller:
 
 
 class Warnings(logging.Handler):
-    """What is said of patches that fail."""
+    """Collects the warnings about patches that fail."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -114,10 +114,10 @@ class Warnings(logging.Handler):
 
 
 def run_threads(seconds: float) -> dict[str, int]:
-    """Start the threads, wait for them and look at what they leave; their rounds by name.
+    """Run the threads, then check the state they leave; returns each thread's rounds, by name.
 
     Raises:
-        AssertionError: an answer was wrong, a patch failed, or something is not as it was.
+        AssertionError: an answer was wrong, a patch failed, or an object was not put back.
     """
     warnings = Warnings()
     logging.getLogger("mlx_patches").addHandler(warnings)
@@ -208,7 +208,7 @@ def has_module(name: str) -> bool:
 
 
 def live_attributes() -> dict[str, Any]:
-    """Every attribute with a target, as it is now, but for those that are loaded again."""
+    """The live object at every target, except in the modules that are reloaded."""
     found = {}
     for target in (target for patch in catalogue.builtin() for target in patch.targets):
         if target.module not in sys.modules or target.module in RELOADED:
@@ -234,6 +234,6 @@ if __name__ == "__main__":
     except BaseException:
         logging.exception("a thread failed")
         sys.stderr.flush()
-        os._exit(1)  # no thread holds it up
+        os._exit(1)  # does not wait for the other threads
     print(json.dumps(result), flush=True)
     os._exit(0)

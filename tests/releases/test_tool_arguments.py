@@ -1,4 +1,4 @@
-"""``tool-arguments``: what is still an error, and what is read as before."""
+"""``tool-arguments``: calls that are still errors, and calls that are read as before."""
 
 from __future__ import annotations
 

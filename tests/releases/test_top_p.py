@@ -1,4 +1,4 @@
-"""``top-p-dtype`` and ``top-p-rows``: the nucleus of every type, and what stays as released."""
+"""``top-p-dtype`` and ``top-p-rows``: the nucleus in every dtype, and results as released."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_types_that_the_release_takes_apart_are_not_converted():
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_models_sampler_draws_from_the_nucleus(samplers, dtype, ungated):
-    """``make_sampler`` looks its filters up when it draws."""
+    """``make_sampler`` looks up its filters when it draws, so it uses the patched one."""
     make_sampler = needed(samplers, "make_sampler")
     needed(samplers, "apply_top_p")
     ungated(catalogue.builtin().get("top-p-dtype"))

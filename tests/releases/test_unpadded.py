@@ -1,4 +1,4 @@
-"""Whether a batch has padding: known as it is fed, forgotten as rows or padding change."""
+"""Whether a batch has padding: recorded when it is fed, dropped when rows or padding change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import costs
 from .conftest import installed
 
 mx = pytest.importorskip("mlx.core")
-# With the patch an array that changes in place is another object, and without it the same.
+# With this patch an update in place creates a new array object; without it the object stays.
 ALIAS = catalogue.builtin().get("left-padding-alias")
 
 
@@ -41,7 +41,7 @@ def feed(cache, tokens):
 
 
 def known(cache, tokens=5):
-    """What is known as so many tokens are fed, and in the step after them."""
+    """Whether the batch counts as unpadded when tokens are fed, and in the step after them."""
     first = is_unpadded(cache, tokens)
     feed(cache, tokens)
     return [first, is_unpadded(cache, 1)]

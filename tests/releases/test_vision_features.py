@@ -1,4 +1,4 @@
-"""``vlm-vision-features``: what makes two images the same, and what does not."""
+"""``vlm-vision-features``: which images count as the same, and which do not."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
-# Puts a finder of its own into sys.meta_path in place of the standard library's: before any test
-# whose fixtures put back what was there.
+# Its import replaces a finder in sys.meta_path. It is imported here, before any test whose fixtures
+# restore sys.meta_path.
 import importlib_metadata  # noqa: F401
 import pytest
 from hypothesis import settings
@@ -123,7 +123,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """An empty ``Site``; whatever a test does to the import system is undone after it."""
+    """An empty ``Site``; a test's changes to the import system are undone after it."""
     meta_path, path_hooks = list(sys.meta_path), list(sys.path_hooks)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)
@@ -147,7 +147,7 @@ def fake(site: Site) -> Site:
 
 
 def load(name: str) -> ModuleType:
-    """Import a module by its name, by a type checker's leave."""
+    """Import a module by a name that a type checker does not resolve."""
     return importlib.import_module(name)
 
 
@@ -180,12 +180,12 @@ def registry_of(*patches: Patch) -> Registry:
 
 
 def manager_for(*patches: Patch, rule: dict[str, Any] | None = None) -> Manager:
-    """A manager of its own, that takes every release for affected unless told otherwise."""
+    """A new manager; without a ``rule`` it treats every release as affected."""
     return Manager(Gate(matrix_for(*patches, rule=rule)))
 
 
 def session_for(*patches: Patch, **changes: Any) -> Session:
-    """A session of its own around these patches."""
+    """A new session with these patches."""
     return Session(registry_of(*patches), matrix_for(*patches, **changes))
 
 
@@ -195,7 +195,7 @@ def marked(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def target(name: str, module: str = "fake_lm.cache", factory: Any = None, **more: Any) -> Target:
-    """A target of ``fake-lm`` that gets ``marked``, unless told otherwise."""
+    """A target of ``fake-lm``; its factory wraps with ``marked`` by default."""
     more.setdefault("distribution", "fake-lm")
     return Target(module=module, name=name, factory=factory or around(marked), **more)
 

@@ -33,7 +33,7 @@ def releases(site):
 
 
 def table(patch, rows, sound=(), measured=None):
-    """What is said of one patch; ``sound`` are the modules whose release does not need it."""
+    """The table of one patch; the modules in ``sound`` do not need it."""
     return affected.affected_models(
         matrix_for(patch, models={"default": {}, **rows}),
         registry_of(patch),

@@ -89,7 +89,7 @@ def test_public_names():
         assert hasattr(mlx_patches, name)
 
 
-# -- the fakes: mlx_vlm and mlx_lm as far as activation sees them ------------------------------
+# -- fakes of mlx_vlm and mlx_lm, with what activation reads -----------------------------------
 
 
 LANGUAGE = "from ..cache import Cache, attend\n\nclass LanguageModel:\n    pass\n"
@@ -239,7 +239,7 @@ def test_restore_one(session):
 
 
 def test_what_was_restored_is_not_asked_for_by_a_model_that_comes_later(session):
-    """Taken out by the user: only the user brings it back."""
+    """Only the user puts back a patch that the user took out."""
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
     mlx_patches.restore(["method"])
@@ -670,7 +670,7 @@ print(gc.isenabled())
     assert run(code)[0] == [str(on)]
 
 
-# -- the result, and what undoes itself ----------------------------------------------------------
+# -- the result, and patched() -------------------------------------------------------------------
 
 
 def test_the_annotations_can_be_read():

@@ -1,4 +1,4 @@
-"""Attribution of a repaired cell to patches, with patches and scenarios that are not real."""
+"""Attribution of a repaired cell to patches, with fake patches and scenarios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDS = ("first", "needed", "third", "fourth")
 
 @pytest.fixture
 def effect(monkeypatch):
-    """The patches in effect, and those that ``apply`` and ``restore`` do nothing about."""
+    """The patches in effect, those that cannot be applied again, and those that stay applied."""
     effect, dead, stuck = set(), set(), set()
 
     def restore(patches=None):

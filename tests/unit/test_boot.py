@@ -230,7 +230,7 @@ def test_python_3_15_gets_its_own_file(monkeypatch, tmp_path):
     start = tmp_path / enable.START_NAME
     assert start.read_text() == "mlx_patches.activation.boot:start\n"
     enable.enable(enable.Limit("host", ("host",), ()))
-    assert not start.exists()  # it cannot say whose processes are meant
+    assert not start.exists()  # a .start file cannot pass the host as an argument
     enable.enable()
     enable.disable()
     assert list(tmp_path.iterdir()) == []
@@ -255,7 +255,7 @@ def test_restore_stops_the_wait(package):
 
 
 def test_a_plugin_that_imports_a_release_at_its_top_does_not_hang(package):
-    """Entry points load outside of every lock: the import that they cause applies patches."""
+    """Entry points load outside of every lock, and the import that they trigger applies patches."""
     info = package / "their_plugin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-plugin\nVersion: 1.0\n")

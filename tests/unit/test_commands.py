@@ -1,4 +1,4 @@
-"""The command line where things go wrong, and the audit's other forms."""
+"""Errors on the command line, and the audit's other output formats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMAND = [sys.executable, "-m", "mlx_patches"]
 
 @pytest.fixture
 def said(monkeypatch, capsys):
-    """Runs a command in this process: its exit code, and what it printed."""
+    """Runs a command in this process; returns its exit code and what it printed."""
 
     def run(*arguments):
         monkeypatch.setattr(distributions, "_packages", {})
@@ -43,7 +43,7 @@ def said(monkeypatch, capsys):
 
 @pytest.fixture
 def affected(fake, monkeypatch):
-    """A fake release that has one patch's defect, in a session of its own."""
+    """A fake release with the defect of one patch, and a session with that patch."""
     monkeypatch.setattr(activation, "_session", session_for(patch_of("attend"), always=["fix"]))
 
 
@@ -175,7 +175,7 @@ def test_many_stop_tokens_are_few_lines(said, llama):
     (llama / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
     done = said("audit", "--model", str(llama))
     lines = done.out.splitlines()
-    # A command is not broken: a terminal may make two lines of it.
+    # A command is not wrapped: a terminal may show it as two lines.
     assert sum(-(-max(len(line), 1) // 80) for line in lines) <= 20
     assert "and 199992 more" in done.out
 
@@ -255,7 +255,7 @@ def test_an_interruption_is_no_finding(said, monkeypatch):
     "command", [["audit"], ["report"], ["recommend", "--model", "llama"], ["enable"]]
 )
 def test_no_name_of_a_host_is_not_every_host(said, monkeypatch, command, name):
-    monkeypatch.setattr(enable, "enable", None)  # nothing may be written
+    monkeypatch.setattr(enable, "enable", None)  # a call, which would write, raises
     done = said(*command, "--host", name)
     assert (done.code, done.out) == (2, "")
     assert "'--host': it needs the name of a distribution" in done.err

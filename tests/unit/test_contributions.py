@@ -48,7 +48,7 @@ BAD = Contribution(TWICE.patch, affected=None)
 
 @pytest.fixture
 def theirs(fake):
-    """Installs a package that contributes a patch; returns how."""
+    """A function that installs a package which contributes a patch."""
 
     def install(affected="<2", points="twice = their_patches:TWICE", fixed="{}"):
         code = PATCHES.replace("RANGE", affected).replace("FIXED", fixed)
@@ -104,7 +104,7 @@ def test_out_of_its_range_the_package_s_word_holds(
 
 @pytest.fixture
 def command(fake):
-    """Runs mlx-patches in a process of its own, which sees the fake distributions."""
+    """Runs mlx-patches in a new process, which finds the fake distributions."""
 
     def run(*arguments, **variables):
         paths = filter(None, [str(fake.root), os.environ.get("PYTHONPATH")])
@@ -168,7 +168,7 @@ def test_it_is_listed_with_its_distribution_and_so_is_what_is_blocked(theirs, mo
     assert "their-patch (their-package)" in said("audit", "--all")
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "Their.Package")
     assert "left out by MLX_PATCHES_DISABLE: the patches of their-package" in said("list")
-    # Nothing is left that knows what is installed.
+    # No patch is left for the installed releases: exit code 2.
     assert "their-patch" not in said("audit", "--all", codes=(2,))
 
 
@@ -249,9 +249,9 @@ def test_of_two_with_one_name_the_first_on_the_path_counts(fake, monkeypatch, tm
     (later.install("their-other-package", "2.0") / "entry_points.txt").write_text(points)
     both = [("Their.Package", "2.0"), ("their-other-package", "2.0")]
     assert named_there() == both
-    fake.install("their_package", "0.9", metadata="")  # what an uninstalled one left behind
+    fake.install("their_package", "0.9", metadata="")  # left behind by an uninstall
     assert named_there() == both
-    fake.install("their_package", "1.0")  # declares nothing, and is what an import would find
+    fake.install("their_package", "1.0")  # no entry points, and first on sys.path
     assert named_there() == both[1:]
 
 

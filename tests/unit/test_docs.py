@@ -1,4 +1,4 @@
-"""The pages in docs/ say what the code has."""
+"""The pages in docs/ agree with the code."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_key_of_the_matrix_is_described():
     page = (DOCS / "matrix.md").read_text()
     described = {name.partition("` in")[0] for name, *_ in rows(page)}
     assert described == keys(schema)
-    assert "`affected` in `bodies`" in page  # the one that has two meanings
+    assert "`affected` in `bodies`" in page  # `affected` also has a meaning of its own in a rule
 
 
 # -- activation ------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ APPLY = "import mlx_patches; mlx_patches.apply()"
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """A virtual environment that has what this one has, mlx_patches, and a stand-in for mlx_lm."""
+    """A virtual environment with this one's packages, mlx_patches, and a stand-in for mlx_lm."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -162,7 +162,7 @@ UPGRADE = (DOCS / "upgrade.md").read_text()
 
 
 def new_release_rows() -> list[list[str]]:
-    """The table, a row for each kind of code that it means."""
+    """The rows of the table, with "anything else" expanded to one row for each kind of code."""
     table = UPGRADE.partition("| the newest measured release |")[2].partition("\n\n")[0]
     cells = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     said = {(rule, code) for rule, code, _ in cells}
@@ -191,7 +191,7 @@ PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.glob("*.md"))]
 
 
 def code(page: str) -> list[str]:
-    """The lines of code blocks that name no language, and the code between the words."""
+    """The lines of code blocks without a language, and the inline code."""
     blocks = re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     words = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
     return [*"".join(blocks).splitlines(), *re.findall(r"`([^`]+)`", words)]
@@ -218,7 +218,7 @@ def test_a_link_leads_somewhere(path):
 # -- the issue forms -------------------------------------------------------------------------
 
 FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
-# What GitHub's issue forms take, and whether an element of this type is an answer.
+# The element types of GitHub's issue forms, and whether an element of the type asks for an answer.
 ELEMENTS = {"markdown": False, "input": True, "textarea": True, "dropdown": True}
 
 

@@ -41,7 +41,7 @@ class TestTearDown(unittest.TestCase):
 
 
 def runs(*pairs):
-    """An ``again`` that gives one pair of runs after the other, and notes what it was asked for."""
+    """An ``again`` that returns one pair of runs after the other, and a list of its arguments."""
     asked, left = [], list(pairs)
 
     def again(tests):

@@ -1,4 +1,4 @@
-"""``MLX_PATCHES_DISABLE`` and ``MLX_PATCHES_STRICT``, in each way in which we are activated."""
+"""``MLX_PATCHES_DISABLE`` and ``MLX_PATCHES_STRICT``, for each way of activation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ print(cache.attend(1))
 """
 ENTRY = "from importlib.metadata import entry_points; "
 OUR_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-# Each way in which a process gets the patches: what it runs before the host's own code.
+# Each way to activate the patches, and the code that it runs before the host's own code.
 MODES = {
     "apply": "import mlx_patches; mlx_patches.apply()",
     "apply, late": "import mlx_lm; import mlx_patches; mlx_patches.apply()",
@@ -65,7 +65,7 @@ MODES = {
 
 @pytest.fixture
 def host(site):
-    """Runs a host's code in a process of its own, in each of the modes."""
+    """Runs a host's code in a new process, activated in one of the modes."""
     site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": "def attend(x): return x + 1\n"})
     site.write("their_patches.py", PATCHES)
     points = {**OUR_POINTS, "mlx_patches.patches": {"one": "their_patches:ONE"}}
@@ -149,7 +149,7 @@ def test_strict_a_second_import_does_not_succeed_unpatched(host, mode):
 
 @pytest.mark.parametrize("mode", ["enabled", "run"])
 def test_a_broken_installation_of_ours(host, mode, tmp_path):
-    """Strict, the host does not start; else it goes on, with one warning for all imports."""
+    """With STRICT the host does not start; without, it runs, with one warning for all imports."""
     broken = f"""
 import pathlib, mlx_patches.matrix.matrix as matrix
 matrix.builtin_path = lambda: pathlib.Path({str(tmp_path / "none.yaml")!r})
@@ -162,7 +162,7 @@ matrix.builtin_path = lambda: pathlib.Path({str(tmp_path / "none.yaml")!r})
     assert "none.yaml: cannot be read" in strict.stderr
 
 
-# -- reading them ------------------------------------------------------------------------------
+# -- reading the variables ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_strict_values(monkeypatch, value, strict):
 
 @pytest.fixture
 def made(fake, monkeypatch):
-    """Makes the process's session under an environment."""
+    """Creates the process's session with these environment variables."""
 
     def make(*patches, disable="", strict=""):
         monkeypatch.setenv("MLX_PATCHES_DISABLE", disable)
@@ -216,7 +216,7 @@ def test_the_audit_says_that_all_is_switched_off(made, fake, monkeypatch):
     audit = mlx_patches.audit()
     assert (audit.active, audit.exit_code()) == (False, 1)
     for limit in ("", "their-server"):
-        monkeypatch.setattr(boot, "_host", limit)  # as where the environment is enabled for it
+        monkeypatch.setattr(boot, "_host", limit)  # as in an environment enabled for this host
         monkeypatch.setenv("MLX_PATCHES", "0")
         audit = mlx_patches.audit()
         assert (audit.active, audit.exit_code(), audit.exit_code(strict=True)) == (False, 0, 1)

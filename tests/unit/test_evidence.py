@@ -1,4 +1,4 @@
-"""The committed matrix is what the evidence yields, and claims no more than was measured."""
+"""The committed matrix equals what the evidence yields, and covers only what was measured."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_row_names_what_some_cell_needed():
     found = model_rows.rows([one], always=["frozen-state"])
     assert found["a"] == {"mlx-lm": ["offset-alias", "batch-rotating-extract"]}
     assert found["b"] == {"mlx-lm": []}
-    assert "c" not in found  # never built: the row default holds
+    assert "c" not in found  # never built: the entry `default` applies
     assert "frozen-state" not in found["default"]["mlx-lm"]
 
 
@@ -84,7 +84,7 @@ def test_a_row_is_wide_where_one_release_was_not_measured_with_the_patches():
 
 @pytest.mark.parametrize("one", [one for one in LAB if "needs" in one], ids=lambda one: one["set"])
 def test_no_cell_names_a_patch_for_each_that_was_tried(one):
-    """A patch that did not come back while it was measured was put down to all after it."""
+    """A patch that cannot be applied again is not counted for every patch tried after it."""
     for family, scenarios in one["needs"].items():
         for scenario, ids in scenarios.items():
             assert len(ids) <= 4, (family, scenario, ids)
@@ -159,7 +159,7 @@ def test_a_patch_turns_red_green_and_nothing_red():
 
 
 def test_a_range_that_claims_more_is_noticed(tmp_path):
-    """The check itself can fail: evidence without its last red release yields another range."""
+    """Without the evidence of the last red release the measured block differs."""
     fewer = [one for one in EVIDENCE if one["set"] != "mlx-lm 0.31.3"]
     assert measure_matrix.measured_block(fewer) != measure_matrix.measured_block(EVIDENCE)
     changed = json.loads(json.dumps(EVIDENCE))
@@ -249,7 +249,7 @@ def test_a_cell_that_older_evidence_lacks_is_neither_right_nor_wrong():
     assert one.inapplicable == 0
 
 
-# -- evidence that somebody sent ---------------------------------------------------------------
+# -- evidence that was sent in -----------------------------------------------------------------
 
 SENT = {
     "set": "mlx-lm 0.32.2",
@@ -266,7 +266,7 @@ SENT = {
 
 @pytest.fixture
 def sent(tmp_path, monkeypatch):
-    """Writes a file as somebody may send it; what is taken goes to a folder of the test."""
+    """Writes a file as a user may send it; accepted evidence goes to a folder of the test."""
     folder = tmp_path / "lab"
     folder.mkdir()
     plain = measure_lab.EVIDENCE / "mlx-lm-0.32.2.json"
@@ -288,7 +288,7 @@ def test_what_was_sent_is_taken_beside_what_a_cpu_said(sent):
     (one,) = measure_lab.load()
     pairs = measure_lab.cell_pairs(one)["llama"]
     assert (pairs["merge@metal"], pairs["trim@metal"]) == ("rg", "gg")
-    assert pairs["merge"] in ("gg", "rg")  # of a CPU, as it was
+    assert pairs["merge"] in ("gg", "rg")  # the CPU's result is unchanged
     assert one["details_without"]["llama"]["merge@metal"] == "differs"
 
 

@@ -1,7 +1,7 @@
-"""Faults of every kind: each is survived, with nothing half-applied.
+"""Interrupts, threads, odd imports, forks, full disks and hostile files: no patch is half-applied.
 
-What raises in a call is in test_guard.py, what raises while a patch is applied in
-test_manager.py and tests/conformance.py, broken matrices are in test_matrix.py.
+Layers that raise in a call are tested in test_guard.py, patches that raise while they are applied
+in test_manager.py and tests/conformance.py, broken matrices in test_matrix.py.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ EVERYWHERE = (
 
 
 class Tracer:
-    """Follows our own lines; raises KeyboardInterrupt before one of them, where given.
+    """Traces the lines of mlx_patches; raises KeyboardInterrupt at the moment ``at``, if given.
 
-    A moment is (line of code, how often it has run before); of loops the first two rounds count.
+    A moment is a line of code and how often it has run before; loops are traced for two rounds.
     """
 
     def __init__(self, at=None):
@@ -80,7 +80,7 @@ class Tracer:
         return self
 
     def follow(self, call, *args):
-        """Whether the call was interrupted."""
+        """Make a call under the trace; returns whether it was interrupted."""
         before = sys.gettrace()
         sys.settrace(self)
         try:
@@ -93,7 +93,7 @@ class Tracer:
 
 
 def objects(cache, model):
-    """What stands where the patch writes."""
+    """The objects at the places where the patch writes."""
     found = {name: vars(cache.Cache).get(name) for name in ("update", "state", "make", "extra")}
     found["Other"] = vars(cache.Other)["update"]
     return found | {"attend": cache.attend, "alias": model.attend}
@@ -210,12 +210,12 @@ def test_sixteen_threads_import_fifty_models_while_patches_come_and_go(site):
     assert len({model.attend for model in models}) == 1
 
 
-# -- imports that do not go straight -----------------------------------------------------------
+# -- reloads, cycles and other unusual imports -------------------------------------------------
 
 
 @pytest.fixture
 def session(fake, monkeypatch):
-    """The process's session around a patch of a method and a function, and asked for it."""
+    """The process's session, in which a patch of a method and a function is applied."""
     made = session_for(patch_of("Cache.update", "attend"), always=["fix"])
     monkeypatch.setattr(activation, "_session", made)
     mlx_patches.apply(["fix"])
@@ -266,7 +266,7 @@ def test_a_target_whose_import_fails_half_way_and_is_tried_again(session, fake):
 
 
 def test_a_module_that_is_no_module(session, monkeypatch):
-    """Lazy loaders and test doubles put other things into ``sys.modules``."""
+    """Lazy loaders and test doubles put objects that are no modules into ``sys.modules``."""
     for odd in (None, object(), type("Lazy", (), {"__getattr__": lambda *_: 1 / 0})()):
         monkeypatch.setitem(sys.modules, "fake_lm.odd", odd)
         mlx_patches.apply()
@@ -399,7 +399,7 @@ def test_nothing_is_written_anywhere(site, tmp_path):
 
 # -- hostile files -----------------------------------------------------------------------------
 
-# Refusing a file takes less than this, on a loaded machine; a bomb takes hours, or the memory.
+# The limit for refusing a file on a loaded machine. An expanded bomb takes hours, or all memory.
 SECONDS = 60
 MEGABYTES = 400
 BOMB = "a: &a [x, x]\n" + "".join(
@@ -443,7 +443,7 @@ except MlxPatchesError as error:
 
 
 def place(path: Path, content: bytes | str | int) -> None:
-    """Content, that many zeros, or what a word stands for; else a link to a path."""
+    """Put bytes, a number of zeros, a fifo, a folder, or a link to another path at ``path``."""
     if isinstance(content, int):
         with open(path, "wb") as file:
             file.truncate(content)
@@ -458,7 +458,7 @@ def place(path: Path, content: bytes | str | int) -> None:
 
 
 def refused(kind: str, path: Path) -> str:
-    """The message of the refusal, by a process of little memory and time."""
+    """The message with which a process of limited memory and time refuses a file."""
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", LIMITED.replace("MEGABYTES", str(MEGABYTES)), kind, str(path)],
@@ -509,7 +509,7 @@ def test_a_hostile_config_is_refused_soon_and_in_little_memory(tmp_path, kind):
     ["../../etc/passwd", "os", "a.b", "__init__", "x" * 100_000, "\x1b[2J", "\ud800", "gemma4\x00"],
 )
 def test_a_model_type_is_a_name_and_nothing_else(fake, tmp_path, model_type, capsys):
-    """It is looked up, never imported or opened, and does not reach a terminal as it is."""
+    """It is looked up, never imported or opened, and reaches a terminal only escaped."""
     from mlx_patches import cli
 
     fake.install("mlx-lm", "0.31.3", {"mlx_lm/models/llama.py": "raise SystemExit(9)\n"})

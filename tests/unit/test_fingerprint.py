@@ -1,4 +1,4 @@
-"""What a fingerprint counts, and that it is the same whichever way and Python it is taken."""
+"""What a fingerprint covers; it is the same on every Python, from a file or a live object."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import mlx_patches
 ROOT = Path(mlx_patches.__file__).parent
 PUBLIC = {"mlx_patches", "mlx_patches.auto", "mlx_patches.plugin"}
 
-# What each part may import besides itself. ``public`` is the package's own surface, which imports
-# nothing until it is called.
+# The parts that each part may import. ``public`` is the package's own interface, which imports the
+# other parts only when it is called.
 BELOW = {
     "core": set(),
     "matrix": {"core"},
@@ -31,7 +31,7 @@ BELOW = {
 }
 TOP = {"cli", "tables", "__main__"}
 
-# What the public modules may import as they are imported.
+# The modules that the public modules may import at import time.
 AT_ONCE = {
     "mlx_patches": {"mlx_patches", "mlx_patches.core.errors"},
     "mlx_patches.auto": {
@@ -46,8 +46,8 @@ AT_ONCE = {
     },
 }
 
-# Who sets or deletes attributes by name, and of what: never of a class or module of a release,
-# which core alone changes. A name that ends in a slash is a folder.
+# The files that may set or delete attributes by name, and the objects that they may change. Only
+# core changes a class or a module of a release. A name that ends in a slash is a folder.
 MAY_SET = {
     "core/": "a release's own attributes: this is where patches are put in and taken out",
     "lab/engine.py": "a model that the lab built, and the state of a prompt that it keeps",
@@ -63,7 +63,7 @@ MAY_SET = {
 
 
 class Import(NamedTuple):
-    """One module of the package that another one names; ``when`` is at once, later or typing."""
+    """One module's import of another; ``when`` is "at once", "later" or "typing"."""
 
     importer: str
     imported: str
@@ -124,7 +124,7 @@ def test_every_module_is_in_a_part():
 
 
 def test_the_parts_are_floors():
-    """Core below matrix below activation below auditing; patches know core alone."""
+    """Core is below matrix, activation and auditing, in this order; patches import only core."""
     upward = {
         (below(one.importer), below(one.imported))
         for one in IMPORTS
@@ -132,7 +132,7 @@ def test_the_parts_are_floors():
         and part(one.imported) not in {part(one.importer), *BELOW[part(one.importer)]}
     }
     assert upward == set()
-    # Probes and lab use each other; no other two parts do.
+    # Probes and lab import each other; no other two parts do.
     both = {"probes", "lab"}
     floors = {name: under - both - {"public"} for name, under in BELOW.items() if name not in both}
     assert list(graphlib.TopologicalSorter(floors).static_order())

@@ -1,4 +1,4 @@
-"""A folder's own config measured for the audit, by children that only print, crash or hang."""
+"""Measuring a folder's own config for the audit, with children that only print, crash or hang."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rest():
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """The evidence of a folder whose children run a script."""
+    """Measures a folder with children that run a script; returns the evidence."""
     installed = {"mlx-lm": Installed("mlx-lm", "0.31.3")}
     monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 0.31.3")
     monkeypatch.setattr(measuring.distributions, "find", installed.get)
@@ -82,7 +82,7 @@ def test_a_process_that_dies_is_a_crash(measured, when, pair):
 def test_what_takes_too_long_is_left_out_and_named(measured):
     script = "say('left-padded')\nif patched: time.sleep(60)\nsay('extend', 'red')\ntime.sleep(60)"
     found = measured(script, seconds=2)
-    # Red without the patches, and nobody knows how it is with them.
+    # `extend` is red without the patches and has no result with them: it is left out.
     assert store.pairs_of(found, "llama") == {"left-padded": "gg"}
     assert found["note"] == "mlx-lm: 2 scenarios did not end within 2 s"
     assert verdict(found).word == RIGHT

@@ -1,4 +1,4 @@
-"""Who else replaced functions of the releases."""
+"""Other packages that replaced functions of the releases."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def applied(*targets, **more):
 
 
 def kinds(cache):
-    """Each kind of attribute: its name, a call of it, and what the release gives."""
+    """Each kind of attribute: its name, a call of it, and the release's own result."""
     made = cache.Cache()
     return {
         "Cache.update": (lambda: made.update(0), 0),
@@ -343,7 +343,7 @@ def test_an_error_that_is_raised_from_one_of_the_release_is_no_failure(cache):
 
 
 def test_another_threads_call_does_not_count_as_this_ones(cache):
-    """A layer that fails before it calls the original falls back, whatever others enter."""
+    """A layer fails before it calls the original: it falls back, whatever other threads call."""
     inside, entered = threading.Event(), threading.Event()
 
     def waits(original, x):
@@ -368,7 +368,7 @@ def test_another_threads_call_does_not_count_as_this_ones(cache):
 def test_an_inner_call_of_the_same_site_does_not_count_as_the_outer_ones(cache):
     def inner_first(original, made, n):
         if n == 5:
-            cache.Cache().update(1)  # another object's
+            cache.Cache().update(1)  # the same site, on another object
             raise ValueError("on purpose")
         return original(made, n)
 
@@ -389,7 +389,7 @@ def test_an_error_of_the_release_is_no_fault_of_the_patch(cache):
 
 
 def test_where_the_original_raises_too_its_error_is_the_hosts(cache):
-    """As without the patch: a wrong call is the caller's fault."""
+    """A wrong call raises the same error as without the patch."""
 
     def narrow(original, cache, n):
         return original(cache, n)
@@ -496,7 +496,7 @@ def test_what_is_imported_later_does_not_bring_it_back(fake):
 
 
 def test_whoever_holds_the_replacement_has_the_original_then(cache):
-    """A closure on top, or a name in a list: nothing can be put back there."""
+    """A closure or a list keeps the replacement, which calls the original after a withdrawal."""
     manager, _ = applied(target("attend", factory=EARLY), target("Cache.update"))
     held, method = cache.attend, cache.Cache.update
 
@@ -579,7 +579,7 @@ def test_a_factory_sees_the_module_and_the_signature_of_the_original(cache):
 
 
 def test_a_wrapper_below_that_wants_its_instance_gets_it(cache):
-    """wrapt tells a wrapper its instance only where it was bound."""
+    """wrapt passes the instance to a wrapper only if the wrapper was bound."""
     seen = []
 
     @wrapt.decorator
@@ -619,7 +619,8 @@ def test_where_nothing_can_be_put_back_the_patch_is_off_all_the_same(cache, monk
 
 
 def test_errors_keep_no_cache_alive(cache, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("mlx_patches"), "disabled", True)  # pytest keeps records
+    # pytest keeps log records, which hold tracebacks.
+    monkeypatch.setattr(logging.getLogger("mlx_patches"), "disabled", True)
     applied(target("Cache.update", factory=EARLY))
     made = cache.Cache()
     gone = weakref.ref(made)
@@ -632,7 +633,7 @@ def test_errors_keep_no_cache_alive(cache, monkeypatch):
         gc.enable()
 
 
-# -- what is measured is never what the release did instead ------------------------------------
+# -- a probe never measures the fallback of a patch that failed --------------------------------
 
 
 def seems_fine(target):

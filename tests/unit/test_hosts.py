@@ -1,4 +1,4 @@
-"""What the audit says of a host server."""
+"""The audit's report on a host server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the watcher calls back, and what it leaves as it was."""
+"""When the watcher calls back, and which parts of the import system it leaves unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .conftest import load
 
 
 class Seen:
-    """A callback that keeps (module name, complete?, names defined) of each call."""
+    """A callback that records (module name, complete?, names defined) of each call."""
 
     def __init__(self):
         self.calls = []
@@ -145,7 +145,7 @@ def test_loader_spec_and_source_are_as_without_us(site, seen):
 
 
 def look(module):
-    """What tools read off a module."""
+    """The attributes of a module that tools read."""
     return {
         "source": inspect.getsource(module.f),
         "loader": type(module.__loader__),
@@ -167,12 +167,12 @@ def test_a_module_that_is_only_looked_up_is_not_loaded(site, seen, watcher):
     assert seen.names == []
 
 
-# -- modules that are half-imported when the watcher comes -----------------------------------
+# -- modules that are half-imported when the watcher is installed ----------------------------
 
 
 @pytest.fixture
 def install_from_module(site, seen, monkeypatch):
-    """``watched_state.install()`` for a module body; what was seen by then is in ``during``."""
+    """``watched_state.install()`` for a module body; ``during`` has the names seen by then."""
     state = type(sys)("watched_state")
     state.watcher = Watcher(["pk"], seen)
     state.during = []
@@ -263,7 +263,7 @@ def test_two_threads_one_import_one_call(site, seen, watcher):
 
 
 def test_no_thread_sees_the_module_before_the_callback_is_done(site):
-    """Another thread's import waits for the callback as it does for the module's own code."""
+    """Another thread's import waits for the callback as well as for the module's own code."""
     site.write("pk.py", "patched = False\n")
     in_callback, too_early = threading.Event(), []
 
@@ -283,7 +283,7 @@ def test_no_thread_sees_the_module_before_the_callback_is_done(site):
 
 
 def test_uninstalled_while_another_thread_searches(site, seen, watcher):
-    """The import system may still ask a finder that has just been taken out."""
+    """The import system may still call a finder that has just been taken out."""
     site.write("pk.py")
     watcher.uninstall()
     assert watcher.find_spec("pk", None) is None
@@ -347,12 +347,12 @@ def test_loader_that_cannot_be_copied_still_loads(site, seen, watcher, caplog):
     assert "cannot follow the import of pk" in caplog.text
 
 
-# -- beside others ---------------------------------------------------------------------------
+# -- beside other import hooks ---------------------------------------------------------------
 
 
 @pytest.fixture
 def wrapt_hooks():
-    """wrapt's import hooks as in a fresh process, and put back."""
+    """Resets wrapt's import hooks to those of a fresh process, and restores them after the test."""
     before = dict(wrapt.importer._post_import_hooks), wrapt.importer._post_import_hooks_init
     wrapt.importer._post_import_hooks_init = False
     yield
@@ -389,7 +389,7 @@ def test_a_finder_in_front_wins_and_one_behind_is_asked(site, seen, watcher):
     sys.meta_path.append(Spy())
     site.write("pk.py")
     load("pk")
-    assert asked == ["pk"]  # the one in front; behind us the path finder found it
+    assert asked == ["pk"]  # by the spy in front; the path finder found it before the spy behind
     assert sys.meta_path[0] is front
     with pytest.raises(ModuleNotFoundError):
         load("pk_missing")

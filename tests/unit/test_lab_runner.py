@@ -32,7 +32,7 @@ def installed(monkeypatch):
 
 @pytest.fixture
 def child(monkeypatch):
-    """Let the children run this script instead, after SAY."""
+    """Lets the children run SAY and then this script instead of the lab."""
 
     def set_script(script):
         command = [sys.executable, "-c", SAY + script]
@@ -115,7 +115,7 @@ print(json.dumps({**line, "device": "metal", "dtype": "float16"}), flush=True)
 os.kill(os.getpid(), signal.SIGSEGV)
 """)
     rows = runner.measure(replace(task(), dtype="bfloat16"))
-    # A process that died was on the device of what it said before; its dtype is the one asked for.
+    # A process that died gets the device of the rows it had reported, and the requested dtype.
     assert [(r.scenario, r.device, r.dtype) for r in rows] == [
         ("left-padded", "metal", "float16"),
         ("process", "metal", "bfloat16"),
@@ -337,7 +337,7 @@ for name in ('left-padded', 'extend', 'filter'):
 
 @pytest.fixture
 def released(monkeypatch):
-    """mlx-lm 1.0 with its MLX, from an index."""
+    """mlx-lm 1.0 and its MLX, as if installed from an index."""
     found = {"mlx": Installed("mlx", "9.0"), "mlx-lm": Installed("mlx-lm", "1.0")}
     monkeypatch.setattr(record.distributions, "find", found.get)
     monkeypatch.setattr("mlx_patches.lab.scenarios.SCENARIOS", dict.fromkeys(NAMES))

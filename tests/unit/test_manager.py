@@ -1,4 +1,4 @@
-"""Fake patches through the conformance suite, and every status there is."""
+"""Fake patches in the conformance suite, and every status."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .conftest import (
     target,
 )
 
-# A patch a kind of target, as a module that another process can import too.
+# A patch for each kind of target, as a module that another process can import too.
 FAKE_PATCHES = """
 from mlx_patches.core.patch import Attribute, Patch, Target, around
 from mlx_patches.core.patch import stored
@@ -268,7 +268,7 @@ def test_failed(cache):
 
 
 def test_failed_takes_out_what_was_applied_before(fake, cache):
-    """All or nothing, over a process's life: a target that comes later fails the earlier one."""
+    """All or nothing, even for later imports: a target that fails takes out the applied one."""
 
     def broken(original):
         raise ValueError("on purpose")
@@ -568,7 +568,7 @@ def test_order_is_that_of_the_registry(cache):
     assert cache.attend is original
 
 
-# -- wrappers of others ----------------------------------------------------------------------
+# -- third-party wrappers --------------------------------------------------------------------
 
 
 def test_a_wrapt_wrapper_on_top_is_left_around_the_original(cache):
@@ -610,7 +610,7 @@ def test_under_a_closure_ours_stays_and_runs_the_original_alone(cache, name):
 
 
 def called(cache, name):
-    """What comes of a target; the wrapped one's result is a pair."""
+    """The result of calling a target; a patched target returns a pair."""
     made = cache.Cache()
     calls = {
         "Cache.update": lambda: made.update(1),
@@ -663,7 +663,7 @@ def their_wrapper(wrapped, instance, args, kwargs):
 
 
 def test_a_wrapper_that_hides_what_it_wraps_is_a_loss(cache):
-    """Without ``__wrapped__`` nobody can tell that ours is still called."""
+    """Without ``__wrapped__`` it is unknown whether the patched function is still called."""
     manager = manager_for(patch := patch_of("attend"))
     manager.apply(patch)
     ours = cache.attend
@@ -782,7 +782,7 @@ def test_threads_that_apply_at_once_apply_once(cache):
     assert cache.Cache().update(1) == ("patched", 1)
 
 
-# -- the two ways of standing in ---------------------------------------------------------------
+# -- the two kinds of layers: around and Attribute ---------------------------------------------
 
 
 def test_around_keeps_what_a_function_says_of_itself(cache):

@@ -1,4 +1,4 @@
-"""The matrix: what it says, and that a mistake in it is found and named."""
+"""The matrix: its look-ups, and the errors for mistakes in the file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def said(load):
-    """The message of the error that loading a text raises, without the file's name."""
+    """The error message of loading a text, without the file's name."""
 
     def message(text):
         with pytest.raises(MlxPatchesError) as raised:
@@ -277,7 +277,7 @@ def test_not_there(tmp_path):
 
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):
-    """A package's pair of files: the YAML, and what it compiles to."""
+    """A package's pair of files: the YAML and its compiled form."""
     source, compiled = tmp_path / "compat_matrix.yaml", tmp_path / "compiled.json"
     source.write_text(GOOD)
     monkeypatch.setattr(matrix_module, "builtin_path", lambda: source)

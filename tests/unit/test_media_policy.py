@@ -1,6 +1,6 @@
-"""A red team for what requests name: URLs, hosts, addresses, redirects, answers and paths.
+"""Attacks through the sources of a request: URLs, hosts, addresses, redirects, answers and paths.
 
-Servers of this machine stand for the internet; nothing here leaves it.
+Servers on this machine stand for the internet; no test connects to another machine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ URLS = [
     "http://[fe80::1%25lo]/",
     "http://[fe80::1%eth0]/",
     "http://[v1.a]/",
-    # One number, or short ones: what they mean depends on who reads them.
+    # A single number, or few parts: parsers disagree on their meaning.
     "http://2130706433/",
     "http://017700000001/",
     "http://0x7f000001/",
@@ -116,7 +116,7 @@ def test_a_url_that_is_refused_as_it_stands(url):
         ("1e100.net", "1e100.net"),
         ("3com.com", "3com.com"),
         ("a_b.example", "a_b.example"),
-        # Other scripts' dots and digits are those that are looked up: what follows judges them.
+        # Dots and digits of other scripts become ASCII before the address is checked.
         ("\uff11\uff12\uff17.0.0.1", HERE),
         ("127\u30020\u30020\u30021", HERE),
         ("\u2460\u2461\u2466.0.0.1", HERE),
@@ -188,14 +188,14 @@ def test_a_url_of_this_machine_or_its_network_is_not_connected_to(url, monkeypat
     with pytest.raises(Refused, match="not on the public internet") as refused:
         fetch(url, SMALL, media_limits.Expiry())
     assert " is " in refused.value.private
-    assert "127" not in str(refused.value)  # a client learns no address
+    assert "127" not in str(refused.value)  # the message reveals no address to the client
 
 
-# -- a server that answers in every way ----------------------------------------------------------
+# -- a server with any answer --------------------------------------------------------------------
 
 
 class Server:
-    """Answers each path with what ``answers`` has: bytes, or a function of the connection."""
+    """Answers each path from ``answers``: with bytes, or by a function of the connection."""
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes | Callable[[socket.socket], None]] = {}
@@ -250,7 +250,7 @@ def to(location: str, status: int = 302) -> bytes:
 
 
 def resolve(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
-    """Names of the test are this machine; numbers are themselves."""
+    """Resolves every name to this machine, and a numeric address to itself."""
     here = host if host.replace(".", "").isdigit() or ":" in host else HERE
     family = socket.AF_INET6 if ":" in here else socket.AF_INET
     return [(family, socket.SOCK_STREAM, 6, "", (here, port))]
@@ -302,7 +302,7 @@ def test_redirects_come_to_an_end(server):
 
 
 def test_the_address_that_was_judged_is_the_one_that_is_connected_to(server):
-    """A name that resolves to another address at the next look-up: it is not asked again."""
+    """The name would resolve to another address at a second look-up: it is looked up only once."""
     looked_up: list[str] = []
 
     def rebinding(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
@@ -313,7 +313,7 @@ def test_the_address_that_was_judged_is_the_one_that_is_connected_to(server):
     policy = Policy(rebinding, lambda address: address == HERE)
     assert get(server.url("/a", "rebind.example"), policy=policy).content == b"image"
     assert looked_up == ["rebind.example"]
-    # The second time it resolves to another address: that is judged too.
+    # The second request resolves the name to another address, which is checked too.
     with pytest.raises(Refused, match="not on the public internet"):
         get(server.url("/a", "rebind.example"), policy=policy)
 
@@ -451,7 +451,7 @@ def test_an_answer_that_comes_too_slowly(server, head, drips):
 
     server.answers["/a"] = answer
     began = time.monotonic()
-    # Where nothing comes at all, the connection may notice it first.
+    # If the server sends nothing at all, the connection may time out first.
     with pytest.raises(Refused, match=r"longer than 0\.3 s" if drips else "longer|not answer"):
         get(server.url("/a"), Limits(2**20, 0.3))
     assert time.monotonic() - began < 5
@@ -578,7 +578,7 @@ def test_the_folders_that_an_operator_names(folders, monkeypatch):
     assert media_roots() == [folders / "media"]
 
 
-# -- what stands in front of the releases --------------------------------------------------------
+# -- the wrappers of the releases' functions -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -618,7 +618,7 @@ def test_lists_of_images_pass():
 
 
 def test_no_error_lets_a_source_through(caplog):
-    """Whatever fails in a look is an error of the call, marked as meant: nothing falls back."""
+    """Any error of a check is raised as a refusal, so the release's own code does not run."""
 
     def look() -> None:
         raise KeyError("a bug")
@@ -651,7 +651,7 @@ def test_an_image_is_not_written_to_the_log():
 
 @contextmanager
 def messages(url: object) -> Iterator[dict[str, object]]:
-    """mlx-lm's names for the parts of a request, for one part."""
+    """The arguments of ``put_images`` for one part, with stand-ins for mlx-lm's functions."""
     part = {"type": "image_url", "image_url": {"url": url}}
     release = {"_image_parts": lambda parts: parts, "_image_url": lambda p: p["image_url"]["url"]}
     yield {"release": release, "parts": [part]}
@@ -679,5 +679,5 @@ def test_data_urls_are_measured_by_their_text():
     media_limits.check_data_url("data:image/png;base64," + "A" * 400, small)
     with pytest.raises(Refused, match="larger"):
         media_limits.check_data_url("data:image/png;base64," + "A" * 500, small)
-    media_limits.check_data_url("data:image/png;base64,!!", small)  # the release's own error
+    media_limits.check_data_url("data:image/png;base64,!!", small)  # left to the release to refuse
     media_limits.check_data_url("data:", small)

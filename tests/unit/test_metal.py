@@ -124,7 +124,7 @@ def test_a_file_that_is_not_python_or_not_there_says_nothing(write):
 
 
 def test_every_measured_release_was_read():
-    """Renew with tools/mark_metal.py, run by the Python of the release's environment."""
+    """Update with tools/mark_metal.py, run by the Python of the release's environment."""
     for one in store.load():
         name, version = one["set"].split()
         marks = store.metal_branches(name, version)

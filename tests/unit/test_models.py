@@ -1,4 +1,4 @@
-"""What a model's folder says."""
+"""Reading a model's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is new on the package index becomes work for the tools."""
+"""New releases on the package index become new release sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlx-patches ps``: which processes have patches in effect, and whose files are believed."""
+"""``mlx-patches ps``: which processes have patches in effect, and which files are trusted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ sys.stdin.readline()
 
 
 def start(end=""):
-    """Another process that has told, and waits."""
+    """Start another process that writes its presence file, and waits."""
     code = textwrap.dedent(PROGRAM).format(content=CONTENT, end=end)
     child = subprocess.Popen(
         [sys.executable, "-c", code, "--api-key", "secret"],
@@ -82,7 +82,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_its_parent_listed(folder):
 
 
 def test_threads_do_not_close_each_other_s_files(folder):
-    """Nor write into what somebody else opened under a number that was ours."""
+    """Nor write into a file that reuses a closed file's descriptor."""
     mine, stop, failed = presence.Presence(), threading.Event(), []
 
     def tell():
@@ -144,7 +144,7 @@ def test_a_full_or_missing_disk_does_not_reach_the_host(folder, monkeypatch):
 
 @pytest.fixture
 def told(folder, fake, monkeypatch):
-    """A session whose words to ``mlx-patches ps`` are kept."""
+    """What a session tells ``mlx-patches ps``, as a list."""
     said = []
     monkeypatch.setattr(presence.Presence, "tell", lambda self, content: said.append(content))
     monkeypatch.setattr(presence.Presence, "forget", lambda self: said.append(None))

@@ -1,4 +1,4 @@
-"""Profiles: which patches each asks for, and who has the last word."""
+"""Profiles: which patches each one activates, and which setting outranks the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlx_patches.patches import catalogue
 def session(monkeypatch):
     made = Session(catalogue.builtin(), CompatMatrix.builtin())
     monkeypatch.setattr(activation, "_session", made)
-    # Of hosts that are not installed here, too.
+    # Also patches of hosts that are not installed here.
     monkeypatch.setattr(made, "has_code", lambda patch_id: True)
     monkeypatch.setattr(made, "relevant", lambda patch_id: True)
     yield made
@@ -125,7 +125,7 @@ def test_the_environments_word_outranks_what_enable_wrote(monkeypatch):
 
 
 def test_what_starts_without_a_word_on_profiles_gets_safe(monkeypatch):
-    """From Python 3.15 on the file that ``enable`` writes names the function alone."""
+    """From Python 3.15 on ``enable`` writes a file that names only the function, no arguments."""
     monkeypatch.setattr(boot, "_watcher", None)
     monkeypatch.setattr(boot, "_profile", None)
     monkeypatch.delenv("MLX_PATCHES", raising=False)

@@ -1,4 +1,4 @@
-"""Properties of the gate, the matrix and of what it says of versions, over generated cases."""
+"""Properties of the gate, the matrix and its decisions on versions, over generated cases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ bodies = st.fixed_dictionaries({"f": st.frozensets(BODIES, max_size=2)})
 
 @st.composite
 def rules(draw):
-    """A rule as the loader admits it: no body is both, no release is both."""
+    """A rule that the loader accepts: no body is red and sound, no release affected and fixed."""
     affected, sound = draw(bodies), draw(bodies)
     affected["f"] -= sound["f"]
     return Rule(draw(ranges), draw(st.one_of(st.just(""), ranges)), affected, sound, draw(releases))
@@ -82,7 +82,7 @@ def test_a_measured_release_is_never_unmeasured(rule):
 
 @given(rules(), st.one_of(versions, garbage))
 def test_newer_than_all_evidence_is_clear_only_by_a_range(rule, version):
-    """What nobody measured is never taken for sound."""
+    """A release that was not measured is never treated as sound."""
     newest = Version(rule.releases[-1])
     try:
         beyond = Version(Version(version).public) > newest
@@ -140,7 +140,7 @@ def test_a_known_body_decides_whatever_the_version(rule, installed, body):
 
 @given(*verdicts)
 def test_an_unknown_body_is_applied_to_only_where_none_is_known(rule, installed, body):
-    """The defect was seen in that very code, or code was never compared."""
+    """A patch is applied only to known red code, or if the rule has no fingerprints."""
     if rule is None or installed is None or body is None:
         return
     known = rule.affected_bodies["f"] | rule.sound_bodies["f"]
@@ -201,7 +201,7 @@ OURS = builtin_path().read_bytes()
 @given(st.integers(0, len(OURS) - 2))
 @example(len(OURS) - 20)
 def test_our_own_matrix_cut_off_anywhere_is_refused_or_has_every_patch_and_row(length):
-    """A download that ended early. The last sets that cannot work may be missing."""
+    """As after an interrupted download. Only the last broken sets may be missing."""
     try:
         cut = loaded(OURS[:length])
     except MlxPatchesError:

@@ -1,4 +1,4 @@
-"""Patches by id."""
+"""The registry of patches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ PATCH = Patch("lazy", "it is half", TARGETS, "probes:lazy", __name__)
 
 @pytest.fixture
 def declaring(site, tmp_path):
-    """A function that writes a patch's module, and gives a registry with its declaration."""
+    """A function that writes a patch's module, and returns a registry with its declaration."""
 
     def write(name="size", declared="size"):
         site.write("lazy_patches.py", LAZY.format(name=name))
@@ -102,7 +102,7 @@ def test_a_patch_without_a_declaration_is_imported(declaring, tmp_path, content)
 
 
 def test_a_patch_that_nothing_needs_is_not_imported():
-    """Deciding every patch of ours imports none of them."""
+    """Deciding on every built-in patch imports none of them."""
     code = (
         "import sys, mlx_patches; assert mlx_patches.apply()\n"
         "print([name for name in sys.modules if name.startswith('mlx_patches.patches.')])"

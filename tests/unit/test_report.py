@@ -1,4 +1,4 @@
-"""The report page without a browser: what it holds, and how it is written."""
+"""The report page without a browser: its content, and how the file is written."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_model_that_is_wrong_alone_says_without_which_patches():
 
     own = {"deepseek_v32": ["indexer-rope"], "llama": [], "phimoe": ["phimoe-routing"]}
     assert shown("mlx-lm 0.31.3") == shown("mlx-vlm 0.7.0") == own
-    # Once it is repaired, and in a release before its range.
+    # In a release with the fix, and in one before the affected range.
     assert shown("mlx-lm 0.32.2") == {**own, "deepseek_v32": [], "phimoe": []}
     assert shown("mlx-lm 0.28.4") == {**own, "deepseek_v32": []}
 

@@ -1,4 +1,4 @@
-"""``mlx-patches run``: the command line that it becomes, and what runs then."""
+"""``mlx-patches run``: the command line that it builds, and the processes that this starts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_python_itself():
 
 
 def test_an_interpreter_named_from_where_one_stands(tmp_path, monkeypatch):
-    """As .venv/bin/python is: a link, and its own folder is the environment."""
+    """``.venv/bin/python`` is a link: the environment is the folder of the link, not its target."""
     environment = tmp_path / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (site,) = environment.glob("lib/python*/site-packages")
@@ -118,7 +118,7 @@ def test_another_program_hands_the_patches_on(tmp_path):
     tool = script(tmp_path / "tool", "#!/bin/sh", f'"{sys.executable}" -c "{ACTIVE}"')
     assert "tool is not a Python program" in run.launch([str(tool)]).warning
     assert output([tool]) == ["True"]
-    # A quote that does not end makes no Python program of a script.
+    # An interpreter line with an unclosed quote does not count as Python.
     quote = script(tmp_path / "quote", "#!/usr/bin/env 'python")
     assert "is not a Python program" in run.launch([str(quote)]).warning
 
@@ -131,14 +131,14 @@ def test_a_program_that_may_not_be_read_is_started(tmp_path, monkeypatch):
 
 
 def test_what_the_system_refuses_is_an_error(tmp_path):
-    # Its zero makes it look like a binary.
+    # The zero byte makes it look like a binary.
     tool = script(tmp_path / "tool", "\0")
     with pytest.raises(MlxPatchesError, match=r"tool: cannot be started \("):
         run.execute(run.Launch((str(tool),), {}))
 
 
 def test_what_cannot_be_started_is_one_clear_line(tmp_path, monkeypatch):
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # other environments would find us there
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # it may have mlx_patches for other Pythons
     with pytest.raises(MlxPatchesError, match="no such command"):
         run.launch(["no-such-command-here"])
     with pytest.raises(MlxPatchesError, match="cannot be started: not a program"):

@@ -1,4 +1,4 @@
-"""The evidence as files: what was measured on several devices and in several dtypes is one set."""
+"""The evidence's files: results of several devices and dtypes are joined to one set."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_the_cells_of_another_place_are_cells_of_the_set(place):
 
 
 def test_a_cell_needs_the_same_on_another_device(place):
-    """Where nobody traced it there."""
+    """If its patches were not traced there."""
     other = {"set": "mlx-lm 0.1", "versions": {}, "device": "cuda", "dtype": "float32"}
     cells = {"merge": "r", "trim": "r"}
     other |= {"without": {"b": cells}, "with": {"b": dict.fromkeys(cells, "g")}}
     (place / store.file_name("mlx-lm-0.1", "cuda", "float32")).write_text(json.dumps(other))
     (found,) = store.load()
     assert found["needs"]["b"] == {"merge": ["x"], "merge@cuda": ["x"]}
-    assert "b" not in store.needed_patches(found)  # of trim nobody knows
+    assert "b" not in store.needed_patches(found)  # the patches of `trim` were not traced
 
 
 def test_what_a_place_could_not_tell_takes_nothing_away(place):

@@ -1,4 +1,4 @@
-"""Our patches of hosts that have no release: omlx."""
+"""Patches for hosts that have no release: omlx."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ID = "boundary-snapshots"
 
 
 class Array:
-    """Two names for one object move together, as with mx.array."""
+    """As with mx.array, ``+=`` changes the object in place, for every name that refers to it."""
 
     dtype = "float32"
 
@@ -74,7 +74,7 @@ def omlx(site):
 
 
 def capture(steps=3):
-    """What three boundaries captured, and what the caches held there."""
+    """The snapshots of some boundaries, and what the caches held at each."""
     scheduler = load("omlx.scheduler").Scheduler()
     caches = [Cache(), KVCache(), CacheList(Cache(), Cache())]
     held = {}

@@ -1,4 +1,4 @@
-"""One truth a model: what the audit, the recommendation, ``needs`` and the page say of it."""
+"""The audit, the recommendation, ``needs`` and the page agree on each model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlx_patches.evidence import store, words
 from mlx_patches.patches import catalogue
 
 EVIDENCE = store.load()
-# What most hosts use, and the newest of mlx-vlm; the others take a minute together.
+# The mlx-lm of most hosts, and the newest mlx-vlm; the other sets take a minute together.
 OFTEN = {"mlx-lm 0.31.3", "mlx-vlm 0.7.10"}
 SETS = [
     pytest.param(one, id=one["set"], marks=() if one["set"] in OFTEN else pytest.mark.slow)
@@ -29,11 +29,11 @@ EVERY = words.SEVERITIES
 
 @pytest.fixture
 def release(site, monkeypatch):
-    """Installs a release set of the evidence as it was, with families that hold no code."""
-    # What a release needs is decided by its version: there is no code to compare.
+    """Installs a release set of the evidence, with model files that hold no code."""
+    # There is no code to compare: the version decides which patches a release needs.
     for module in (audit, sound):
         monkeypatch.setattr(module, "in_file", lambda target, names=(): Found())
-    # The table of affected models has tests of its own, and takes most of an audit's time.
+    # The table of affected models has its own tests, and takes most of an audit's time.
     monkeypatch.setattr(audit, "affected_models", lambda *arguments: {})
     monkeypatch.setattr(audit, "measured_here", lambda installed: {})
     monkeypatch.setattr(distributions, "_packages", {})
@@ -55,7 +55,7 @@ def release(site, monkeypatch):
 
 
 def expected_code(fate, pairs, active, evidence, family):
-    """What the exit code has to be, from the letters alone."""
+    """The exit codes that the letters of the evidence allow."""
     word = words.word_of(fate)
     if word in (words.RIGHT, "cannot batch"):
         return {0}
@@ -89,7 +89,7 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert on_page == fate or (on_page, fate) == (page.PARTLY, words.RED)
         assert words.word_of(summary[family]) == word
         code = report.exit_code()
-        # A request alone that is wrong shows in no scenario.
+        # No scenario shows that a request alone is wrong.
         wanted = {1} if own.alone else expected_code(fate, cells, False, evidence, family)
         assert code in wanted, (family, word)
         assert report.as_dict()["exit_code"] == code
@@ -99,7 +99,7 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert needed <= set(own.patches)
         assert needed >= set(own.alone)
         assert not needed - set(own.alone) or word not in (words.RIGHT, "cannot batch")
-    # Enabled: all of them by what is in effect, some of them from the start.
+    # Enabled: every family's verdict is judged again, and every seventh family is audited again.
     monkeypatch.setattr(boot, "active", lambda: True)
     enabled = mlx_patches.audit()
     assert enabled.exit_code() == 0
@@ -111,7 +111,7 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
 
 
 def word_in(said, one, here):
-    """Whether a sentence says what the verdict is."""
+    """Whether a sentence states the verdict."""
     if one.wrong_alone(here):
         return " gives wrong text here " in said and "also to a request alone" in said
     if one.word == words.RIGHT:
@@ -254,7 +254,7 @@ def test_the_severity_of_a_cell_and_what_fails():
     assert text.exit_code(IDLE, {"wrong-text"}) == 1
     assert "gives wrong text" in verdict.headline(text, IDLE)
     assert "crashes" in verdict.headline(dies, IDLE)
-    assert judged("alone").exit_code(IDLE, EVERY) == 1  # it is a feature that is refused
+    assert judged("alone").exit_code(IDLE, EVERY) == 1  # of severity `feature`
 
 
 def test_every_scenario_has_words_and_a_severity():
@@ -289,7 +289,7 @@ def test_twenty_lines_of_eighty_columns(release, evidence, active):
         assert screen.measured(report) in text and "Environment: " in text
         assert screen.rows(lines) <= 20
         fixes = [line for line in lines if line.startswith("Fix: ")]
-        # A leak is no finding by default; it has its command too.
+        # A leak is no finding by default, but the screen shows the command for it too.
         open_ = [cell for one in report.verdicts for cell in one.open(report.here())]
         leaks = model is not None and any(cell.severity == words.MEMORY for cell in open_)
         assert len(fixes) == (report.exit_code() == 1 or leaks), model
@@ -356,7 +356,7 @@ def test_what_is_broken_is_not_audited(mlx_lm, monkeypatch, broken, said):
 
 
 def test_another_distribution_may_bring_a_package_of_the_same_name(mlx_lm, monkeypatch):
-    """Rapid-MLX brings a ``vllm_mlx`` of its own."""
+    """Rapid-MLX installs its own package named ``vllm_mlx``."""
     monkeypatch.setattr(distributions, "_packages", {})
     info = mlx_lm.install("rapid-mlx", "0.16.10", files={"vllm_mlx/__init__.py": ""})
     assert any("vllm_mlx exists" in reason for reason in mlx_patches.audit().unaudited)

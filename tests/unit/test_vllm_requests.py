@@ -1,4 +1,4 @@
-"""The pure parts of the optional patches for vllm-mlx's requests and answers."""
+"""The parts without MLX of the optional patches for vllm-mlx's requests and answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_they_are_off_unless_asked_for(id_):
 
 
 class Request:
-    """What is used of a web framework's request."""
+    """The used part of a web framework's request."""
 
     def __init__(self, body, path="/v1/messages"):
         self._body = body
@@ -115,7 +115,7 @@ def test_thought_and_answer_are_told_apart(answer, meant):
 
 @pytest.mark.parametrize("answer", [a for a in ANSWERS if not a.startswith("thought A")])
 def test_a_longer_text_adds_to_both_and_takes_nothing_back(answer):
-    # Markers are tokens of their own: they come whole.
+    # A marker is one token, so it always arrives whole.
     pieces = [p for part in split_markers(answer) for p in ([part] if part[:1] == "<" else part)]
     text, before = "", ("", "")
     for piece in pieces:
@@ -128,7 +128,7 @@ def test_a_longer_text_adds_to_both_and_takes_nothing_back(answer):
 
 
 def split_markers(text):
-    """The text in pieces, its markers apart."""
+    """The text split before and after each marker."""
     for marker in (gemma4_reasoning.START, gemma4_reasoning.END):
         text = text.replace(marker, f"\0{marker}\0")
     return [piece for piece in text.split("\0") if piece]

@@ -1,4 +1,4 @@
-"""What the workflows do where a step fails: their own scripts, with git and a stand-in for gh."""
+"""The workflows when a step fails: their own scripts, with git and a stand-in for gh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RED = "offset-alias did not repair mlx_lm.models.cache:BatchKVCache.offset on 9.
 
 
 def one(steps, part):
-    """The one step that has a text somewhere."""
+    """The only step that contains a text."""
     (found,) = (step for step in steps if part in str(step))
     return found
 
@@ -44,7 +44,7 @@ def test_everything_that_a_new_release_changes_is_written():
 
 @pytest.fixture
 def propose(tmp_path):
-    """Runs the proposing job's own steps in a checkout; returns what gh was told, and the body."""
+    """Runs the steps of ``propose`` in a checkout; returns the pull request's title and body."""
 
     def run(shards="success", failure="", changed=True):
         origin, checkout, temp = (tmp_path / name for name in ("origin", "checkout", "temp"))
@@ -143,7 +143,7 @@ RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_t
 def test_a_release_is_tested_then_built_then_published():
     assert RELEASE["test"]["uses"] == "./.github/workflows/ci.yml"
     assert (RELEASE["build"]["needs"], RELEASE["publish"]["needs"]) == ("test", "build")
-    # Trusted publishing and attestation each need a token of the workflow, and nothing else does.
+    # Only trusted publishing and attestation need a token of the workflow.
     asked = {name: job.get("permissions", {}).get("id-token") for name, job in RELEASE.items()}
     assert asked == {"test": None, "build": "write", "publish": "write"}
 

@@ -1,4 +1,4 @@
-"""docs/write-a-patch.md: the code on the page is what runs here."""
+"""docs/write-a-patch.md: runs the code on the page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import measure_matrix  # noqa: E402
 
 PAGE = (ROOT / "docs" / "write-a-patch.md").read_text()
-# A block of code begins with the file that it is, or is a part of.
+# The first line of a code block names the file that it belongs to.
 BLOCKS = {
     (language, file): code
     for language, file, code in re.findall(r"```(\w+)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
@@ -63,7 +63,7 @@ def upgrade(toy):
 
 @pytest.fixture
 def ours(toy, monkeypatch):
-    """The patch of the page, where it would be in this repository."""
+    """The patch of the page, imported as if it were in this repository."""
     for package, file in ((caches, PATCH), (probes, PROBE)):
         path = toy.root / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def ours(toy, monkeypatch):
 
 
 def seen(patch, *applied):
-    """What the probe says of each target; with a manager, of the patch applied by it."""
+    """The probe's verdict on each target; with a manager, after it applied the patch."""
     return [probe_target(patch, target, *applied)["verdict"] for target in patch.targets]
 
 
@@ -198,7 +198,7 @@ def test_it_is_switched_off_by_id_and_by_distribution(theirs, monkeypatch, name)
 
 
 class TestConformance(Conformance):
-    """What every patch must do, the page's does too."""
+    """The page's patch passes the tests that every patch must pass."""
 
     @pytest.fixture
     def case(self, theirs):

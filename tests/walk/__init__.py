@@ -1,1 +1,1 @@
-"""What a new user tries, as a script: `python -m pytest tests/walk` in one of five environments."""
+"""What a new user tries: `python -m pytest tests/walk`, in one of five environments."""

@@ -1,4 +1,4 @@
-"""A condition of the walk: what a newcomer types, where, and what has to come of it."""
+"""A condition of the walk: a newcomer's commands, their environment, and the expected results."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _INSTALLED = {
     OLDER: {"mlx-lm": "0.31.3", "mlx-vlm": "0.4.3"},
     VLLM_MLX: {"mlx-lm": "0.31.3", "mlx-vlm": "0.7.10", "vllm-mlx": "0.6.0"},
 }
-# A screen; what is meant for programs, or is asked for in full, has no end.
+# The rows of a screen; output for programs, and full listings, have no limit.
 SCREEN, NO_END = 20, 10**9
 
-# Text, bytes, or what makes something else at the path.
+# A file's text or bytes, or a function that creates something else at a path.
 Content = str | bytes | Callable[[Path], object]
 
 
@@ -41,18 +41,18 @@ class Step:
 
     Args:
         argv: the command line; ``mlx-patches`` and ``python`` are those of the environment.
-        code: the exit codes that are right.
-        first: what the first line of standard output begins with, a pattern.
-        also: patterns that standard output has, in any place.
-        never: patterns that it does not have.
-        error: what the one line on standard error says: the name of what is wrong, and what to do.
-        note: what a warning on standard error says, beside a good outcome.
-        rows: how many rows of a terminal of 80 columns it may take.
-        seconds: how long it may take.
+        code: the expected exit codes.
+        first: a pattern for the beginning of the first line of standard output.
+        also: patterns that standard output must contain.
+        never: patterns that standard output must not contain.
+        error: a pattern for the one line on standard error: what is wrong, and what to do.
+        note: a pattern for a warning on standard error of a successful command.
+        rows: the most rows of output, on a terminal of 80 columns.
+        seconds: the time limit.
         env: environment variables of this command.
         terminal: standard output is a terminal of 80 columns.
-        interrupted: Ctrl-C comes as soon as it has printed something.
-        imports_mlx: MLX may be imported.
+        interrupted: Ctrl-C is sent as soon as the command has printed something.
+        imports_mlx: the command may import MLX.
     """
 
     argv: tuple[str, ...]
@@ -71,21 +71,21 @@ class Step:
 
     @property
     def checked(self) -> bool:
-        """Whether what it says is looked at, and not its exit code alone."""
+        """Whether the output is checked, and not only the exit code."""
         return bool(self.first or self.also or self.error or self.note)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A sentence that has to hold.
+    """A sentence that has to be true.
 
     Args:
         says: the sentence.
-        steps: the commands, one after the other in one folder.
-        where: the kinds of environment in which it is tried.
-        files: what is in the folder before, by path. What is below ``site`` is importable.
-        writes: the paths that the commands may write or change.
-        own: the environment is a throw-away one of its own.
+        steps: the commands, run one after the other in one folder.
+        where: the kinds of environment in which it is tested.
+        files: the folder's files before the commands, by path; files below ``site`` are importable.
+        writes: the paths that the commands must write or change; they may change no others.
+        own: run in a new throw-away environment.
         slow: `make test` leaves it out.
     """
 
@@ -99,7 +99,7 @@ class Condition:
 
     def __post_init__(self) -> None:
         for one in self.steps:
-            # What a defect of the tool would enable is then a throw-away environment as well.
+            # A defect of the tool must not enable the environment of the tests.
             if {"enable", "disable"} & {*one.argv} and "--help" not in one.argv:
                 assert self.own, self.says
 
@@ -117,17 +117,17 @@ def command(says: str, *arguments: str, **more: object) -> Condition:
 
 
 def python(says: str, lines: str, **more: object) -> Condition:
-    """A few lines of Python; what they say goes to standard output."""
+    """A few lines of Python, which print to standard output."""
     return _one(says, ("python", "-c", lines), more)
 
 
 def shell(says: str, line: str, **more: object) -> Condition:
-    """A line of sh, in which mlx-patches and python are those of the environment."""
+    """A line of sh; ``mlx-patches`` and ``python`` are those of the environment."""
     return _one(says, ("sh", "-c", line), more)
 
 
 def refused(says: str, *arguments: str, error: str, **more: object) -> Condition:
-    """A command line that is refused: exit code 2, one line that says what and what to do."""
+    """A command line that is refused: exit code 2, and one line with the error and the remedy."""
     return command(says, *arguments, code=2, error=error, **more)
 
 
@@ -137,7 +137,7 @@ def journey(says: str, *steps: Step, **more: object) -> Condition:
 
 
 def sampled(quick: int, conditions: Iterable[Condition]) -> list[Condition]:
-    """Conditions of one kind: `make test` tries the first ones, the rest are slow together."""
+    """Conditions of one kind: `make test` runs the first ``quick`` ones, the rest are slow."""
     found = list(conditions)
     return [*found[:quick], *(replace(one, slow=True) for one in found[quick:])]
 
@@ -156,7 +156,7 @@ def kind_here() -> str:
     """Which of the five environments this is.
 
     Raises:
-        LookupError: none of them.
+        LookupError: it is none of them.
     """
     here = {}
     for name in ("mlx-lm", "mlx-vlm", "vllm-mlx"):
@@ -171,5 +171,5 @@ def kind_here() -> str:
 
 
 def sentence_is_plain(text: str) -> bool:
-    """Whether an id reads as a sentence: words, from a small letter, and no full stop."""
+    """Whether an id reads as a sentence: four words or more, one line, no full stop."""
     return bool(re.fullmatch(r"[^\n]*[^.\s]", text)) and len(text.split()) >= 4

@@ -1,4 +1,4 @@
-"""Runs a condition, and says what is wrong with what came of it."""
+"""Runs a condition, and lists the problems of its results."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .condition import NO_END, Condition, Step
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = 80
-# What an error may take of a terminal: a path may be long, a text that somebody typed is cut.
+# The most rows of an error: a path may be long, but typed text is cut.
 ERROR_ROWS = 8
-# Only what a command is started with, and of the environment what Python itself needs.
+# The environment variables that Python itself needs; a command gets no other inherited ones.
 KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-# Says at the end which MLX packages the process has imported.
+# Writes at exit which MLX packages the process has imported.
 WATCH = """
 import atexit, os, signal, sys
 # A job in the background of a shell inherits that interruptions are ignored.
@@ -50,7 +50,7 @@ ONE_LINE = re.compile(r"\n?mlx-patches: .*\n")
 
 @dataclass(frozen=True)
 class Came:
-    """What came of a command."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -58,7 +58,7 @@ class Came:
 
 
 class Walk:
-    """The folder and the environment in which a condition is tried."""
+    """The folder and the environment in which a condition runs."""
 
     def __init__(self, folder: Path, condition: Condition):
         self.condition = condition
@@ -71,7 +71,7 @@ class Walk:
         things.make(self.work, dict(condition.files))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong, a sentence a thing."""
+        """The problems, a sentence each."""
         before = _seen(self.work)
         for number, step in enumerate(self.condition.steps, 1):
             try:
@@ -108,8 +108,8 @@ class Walk:
         return Came(process.returncode, _text(began + out), _text(err))
 
     def _command(self, step: Step) -> list[str]:
-        """The command line: what is Python says at its end what it has imported."""
-        # -P: the folder is not importable, as it is not for the installed command.
+        """The command line; Python code reports at exit what it has imported."""
+        # -P: the folder is not importable, as for the installed command.
         start = [self.python, "-P", "-c"]
         match step.argv:
             case ("mlx-patches", *arguments):
@@ -149,7 +149,7 @@ class Walk:
         if missing := sorted(set(self.condition.writes) - changed):
             yield f"did not write {', '.join(missing)}"
         left = [*_seen(self.home), *_seen(self.runtime)]
-        # What `ps` reads, and the kernels that MLX compiles for a CPU.
+        # Allowed: the files that `ps` reads, and the kernels that MLX compiles for a CPU.
         left = [name for name in left if not re.match(r"mlx_patches-|mlx(/|$)", name)]
         if left:
             yield f"left {', '.join(left)} behind"
@@ -158,7 +158,7 @@ class Walk:
 
 
 def _wrong(step: Step, came: Came) -> Iterator[str]:
-    """What is wrong with an outcome."""
+    """The problems of a command's exit code and output."""
     if "Traceback" in came.out + came.err:
         yield "a traceback"
     if came.code not in step.code:
@@ -174,7 +174,7 @@ def _wrong(step: Step, came: Came) -> Iterator[str]:
 
 
 def _wrong_error(step: Step, came: Came) -> Iterator[str]:
-    """What is wrong with what is on standard error: nothing, a warning, or one line on an error."""
+    """The problems of standard error, which has to be empty, a warning, or one line of error."""
     if step.note:
         if not _has(step.note, came.err):
             yield f"no {step.note!r} in what it warns of"
@@ -192,12 +192,12 @@ def _wrong_error(step: Step, came: Came) -> Iterator[str]:
 
 
 def _has(pattern: str, text: str) -> bool:
-    """Whether a text has a pattern, however it is broken into lines."""
+    """Whether a text contains a pattern, across line breaks too."""
     return re.search(pattern, " ".join(text.split())) is not None
 
 
 def _rows(text: str) -> int:
-    """How many rows a terminal makes of a text."""
+    """How many rows a text takes on a terminal."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return sum(-(-max(len(line), 1) // COLUMNS) for line in plain.splitlines())
 
@@ -218,7 +218,7 @@ def _in_terminal(argv: list[str], seconds: float, **options: object) -> Came:
         while True:
             try:
                 got = os.read(ours, 65536)
-            except OSError:  # EIO: nobody holds the other end any longer
+            except OSError:  # EIO: the process has closed the other end
                 break
             if not got:
                 break
@@ -229,7 +229,7 @@ def _in_terminal(argv: list[str], seconds: float, **options: object) -> Came:
 
 
 def _seen(folder: Path) -> dict[str, str]:
-    """Every path below a folder, and what is there."""
+    """Every path below a folder, with its content, kind or mode."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
@@ -239,10 +239,9 @@ def _seen(folder: Path) -> dict[str, str]:
                 kind = hashlib.sha256(path.read_bytes()).hexdigest()
             except OSError:
                 kind = "unreadable"
-        else:
+        else:  # of a folder only the mode counts, so that writing into it does not change it
             kind = str(path.stat().st_mode)
         found[str(path.relative_to(folder))] = kind
-    # A folder that a command was told to write in is not changed by that.
     return found
 
 
@@ -251,16 +250,17 @@ def _is_enabled(site: str) -> bool:
 
 
 def _own_environment(folder: Path) -> Path:
-    """A throw-away environment beside the one of the tests; returns its folder of commands."""
+    """Make a throw-away environment on top of the tests' own; returns its folder of commands."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     site = folder / "lib" / f"python{version}" / "site-packages"
     site.mkdir(parents=True)
     (folder / "bin").mkdir()
-    # As venv makes it, which takes a hundred times as long.
+    # The same files as venv makes, a hundred times as fast.
     base = Path(sys._base_executable)
     (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
     (folder / "bin" / "python").symlink_to(base)
-    # A path in a .pth file is not searched for more of them: what is enabled there stays out.
+    # Python does not run the .pth files of a path that a .pth file adds, so activation files of the
+    # tests' environment have no effect here.
     (site / "beside.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
     command = folder / "bin" / "mlx-patches"
     command.write_text(f"#!{folder}/bin/python\nfrom mlx_patches.cli import main\nmain()\n")

@@ -1,4 +1,4 @@
-"""Files that a newcomer may meet: broken, hostile, or a stand-in of a release."""
+"""Files that a newcomer may have: broken, hostile, or a stand-in for a release."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ LLAMA = '{"model_type": "llama", "eos_token_id": 1}'
 
 
 def folder(path: Path) -> None:
-    """A folder where a file belongs."""
+    """A folder in place of a file."""
     path.mkdir()
 
 
 def pipe(path: Path) -> None:
-    """A named pipe: whoever reads it waits for ever."""
+    """A named pipe; reading it never ends."""
     os.mkfifo(path)
 
 
 def unreadable(path: Path) -> None:
-    """A file that cannot be read, by root neither."""
+    """A file that cannot be read, not even by root."""
     if os.geteuid():
         path.touch(mode=0)
     else:
@@ -30,7 +30,7 @@ def unreadable(path: Path) -> None:
 
 
 def link(target: str) -> Callable[[Path], None]:
-    """A symbolic link; to itself, a loop."""
+    """A symbolic link; a link to itself is a loop."""
 
     def make(path: Path) -> None:
         path.symlink_to(target)
@@ -49,13 +49,13 @@ def script(text: str) -> Callable[[Path], None]:
 
 
 def release(name: str, version: str, **broken: Content) -> dict[str, Content]:
-    """An installed stand-in of a release, below ``site``.
+    """An installed stand-in for a release, below ``site``.
 
     Args:
         name: the distribution.
-        version: its release.
-        broken: a module's name, or METADATA, to what it holds in place of what is right; None
-            leaves it out.
+        version: its version.
+        broken: a module's name, or METADATA, to the content that replaces the right one; None
+            leaves the file out.
     """
     package, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     files: dict[str, Content] = {

@@ -1,4 +1,4 @@
-"""The conditions, in the order in which a newcomer meets them."""
+"""The conditions, in the order in which a newcomer tries the commands."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ BASH = "#!/bin/bash\nexec python -c 'import mlx_patches.activation.boot as b; pr
 
 
 def runs(says: str, *argv: str, **more: object) -> Condition:
-    """A command that run starts, which says whether it has the patches."""
+    """A command that ``run`` starts, and that prints whether it has the patches."""
     more = {"first": "True$", "rows": 2, **more}
     return command(says, "run", "--", *argv, **more)
 

@@ -1,4 +1,4 @@
-"""Am I affected? The audit of an environment, a model, a host, and its other forms."""
+"""Am I affected? The audit of an environment, a model and a host, and its other formats."""
 
 from __future__ import annotations
 
@@ -475,7 +475,7 @@ CONDITIONS = [
         LONG,
         error=r"x{100,}\.\.\. is not installed",
     ),
-    # -- other forms
+    # -- other formats
     command(
         "an audit as JSON is documented",
         "audit",

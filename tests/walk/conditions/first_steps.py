@@ -1,4 +1,4 @@
-"""Help, the version, what was mistyped, completion, and the patches one by one."""
+"""Help, the version, typing errors, completion, and the patches one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model folders that nobody should meet: each is one line, whatever is in it."""
+"""Broken and hostile model folders: each is one line, whatever is in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bad(says: str, content: Content, error: str) -> Condition:
 
 
 def odd(says: str, eos: str, **more: object) -> Condition:
-    """A llama whose stop tokens are odd."""
+    """A llama with unusual stop tokens."""
     return command(
         f"stop tokens that are {says} are told",
         "audit",

@@ -1,4 +1,4 @@
-"""A compat matrix that is broken: a line with its file, its line and its key."""
+"""Broken compat matrices: the error is one line that names file, line and key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..condition import EMPTY, Condition, Content, python, sampled
 from ..things import folder
 
 MATRIX = (Path(__file__).parents[3] / "compat_matrix.yaml").read_text()
-# The command line, with the folder's matrix in place of the one that we ship.
+# The command line, with the folder's matrix in place of the shipped one.
 LOAD = """
 import pathlib
 from mlx_patches.matrix import matrix
@@ -19,7 +19,7 @@ main(["list"])
 
 
 def broken(says: str, content: Content | None, error: str) -> Condition:
-    """The command line over a matrix that cannot be used."""
+    """The command line with a matrix that cannot be used."""
     return python(
         f"a matrix {says} is refused in a line",
         LOAD,

@@ -1,4 +1,4 @@
-"""The lab, probes and recommendations: what they refuse, and short runs of the real thing."""
+"""The lab, probes and recommendations: refused arguments, and short real runs."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ CONDITIONS = [
         error="no/rows: cannot be written",
         where=[MLX_LM],
     ),
-    # -- lab: the real thing
+    # -- lab: real runs
     command(
         "the lab measures a family",
         "lab",

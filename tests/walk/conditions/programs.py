@@ -1,4 +1,4 @@
-"""A program of one's own: apply, patched, needs, status, audit, and what they say of mistakes."""
+"""A user's own program: apply, patched, needs, status, audit, and their errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ else:
 
 
 def wrong(says: str, code: str, message: str, **more: object) -> Condition:
-    """A call that raises an error of ours, with what to do."""
+    """A call that raises ``MlxPatchesError`` with a remedy."""
     return python(
         says, USE + TRY.format(code=code), first=f"MlxPatchesError: .*{message}", rows=6, **more
     )

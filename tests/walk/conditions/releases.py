@@ -1,4 +1,4 @@
-"""Releases that are half there: never an all-clear, always what to install again."""
+"""Incomplete releases: the audit never reports them as right, and names what to reinstall."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AGAIN = "install mlx-lm again"
 
 
 def half(says: str, files: dict[str, object], *patterns: str) -> Condition:
-    """An audit of a release that is half there."""
+    """An audit of an incomplete release."""
     return command(
         f"a release {says} is no all-clear",
         "audit",

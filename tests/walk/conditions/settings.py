@@ -1,4 +1,4 @@
-"""Environment variables, mistyped as people mistype them."""
+"""Environment variables, with right, unusual and mistyped values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..things import release
 
 ON, OFF = ("1", "true", "Yes", " on "), ("0", "false", "No", "OFF", "off ")
 JUNK = ("n", "none", "banana", "2")
-# What an enabled environment does at the start of a process, and at the first import of MLX.
+# What an enabled environment runs at the start of a process.
 BOOT = "import mlx_patches.activation.boot as boot; boot.start(); "
 ACTIVE = f"{BOOT}print(boot.active())"
 NAMED = "MLX_PATCHES is {!r}, which is neither on .* nor off"
 
 
 def starts(says: str, value: str, active: bool) -> Condition:
-    """Whether an enabled environment waits for MLX."""
+    """Whether an enabled environment waits for the import of MLX."""
     return python(
         f"{says} {value!r} in an enabled environment",
         ACTIVE,

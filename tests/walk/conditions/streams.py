@@ -1,4 +1,4 @@
-"""Standard output that is full, closed or left; Ctrl-C."""
+"""Standard output that is full, closed, or not read to its end; Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DONE = "echo exit $?"
 
 
 def full(line: str) -> Condition:
-    """A command whose standard output has no room."""
+    """A command whose standard output is a full device."""
     return shell(
         f"a full standard output is told by mlx-patches {line}",
         f"mlx-patches {line} > /dev/full; {DONE}",
