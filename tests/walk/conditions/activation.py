@@ -284,7 +284,13 @@ CONDITIONS = [
         note="start.sh is not a Python program",
     ),
     runs(
-        "run starts what env starts", "env", "A=1", "python", "-c", WAITS, note="no Python program"
+        "run starts what env starts",
+        "env",
+        "A=1",
+        "python",
+        "-c",
+        WAITS,
+        note="is not a Python program",
     ),
     runs("run outranks a MLX_PATCHES of 0", "python", "-c", WAITS, env={"MLX_PATCHES": "0"}),
     runs("run outranks junk in MLX_PATCHES", "python", "-c", WAITS, env={"MLX_PATCHES": "banana"}),
