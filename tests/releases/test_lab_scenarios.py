@@ -78,6 +78,7 @@ MAY_LACK = {
     "quantized-4",
     "processors",
     "cache-dtype",
+    "max-kv-size",
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from ..row_calls import find_argument
@@ -31,7 +33,12 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         if not is_text(bound):
             return REFUSED
         deltas = start_deltas(bound, offset, rows)
-        bound.args[0]._rope_deltas = deltas[:, 0]
+        model = bound.args[0]
+        # Up to mlx-vlm 0.4.4 a row that leaves the batch decodes with the deltas on the model: one
+        # zero fits any number of rows.
+        is_zero = offset == 0 or not getattr(given_deltas(bound, rows), "ndim", 0)
+        only_zero = is_zero and not accepts_deltas(type(model).__call__)
+        model._rope_deltas = mx.array(0) if only_zero else deltas[:, 0]
     else:
         deltas = given_deltas(bound, rows)
     if find_argument(bound, "position_ids") is None:
@@ -40,3 +47,9 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     put_mask(bound, length)
     put_views(bound, offset)
     return None
+
+
+@functools.cache
+def accepts_deltas(call: Callable[..., Any]) -> bool:
+    """Whether a model's call takes ``rope_deltas`` from its keyword arguments."""
+    return "rope_deltas" in inspect.unwrap(call).__code__.co_consts
