@@ -72,9 +72,13 @@ class Presence:
             if mine:
                 self._remove()
 
+    def after_fork_in_child(self) -> None:
+        """Make a new lock: a thread that does not exist in the child may hold the old one."""
+        self._turn = threading.Lock()
+
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[bool]:
-        """Yield False if the lock stays taken: a forked child may inherit it locked."""
+        """Yield False if another thread keeps the lock: a host does not wait for its file."""
         mine = self._turn.acquire(timeout=SECONDS)
         try:
             yield mine

@@ -219,6 +219,8 @@ class Session:
         self.manager.after_fork(in_child)
         if in_child:
             self._lock = threading.RLock()
+            if self._presence is not None:
+                self._presence.after_fork_in_child()
         else:
             with contextlib.suppress(RuntimeError):  # it was not acquired in time
                 self._lock.release()
