@@ -114,7 +114,8 @@ class Session:
                 self.registry.add(one.patch, origin)
                 self.matrix.contribute(one.patch.id, rules, one.patch.optional)
             except Exception as error:
-                logger.warning("mlx_patches: a patch of %s is left out: %s", origin, error)
+                source = origin or "mlx_patches"
+                logger.warning("mlx_patches: a patch of %s is left out: %s", source, error)
         self.unknown = self._unknown()
         for problem in self.unknown:
             logger.warning("mlx_patches: %s", problem)
@@ -253,22 +254,19 @@ class Session:
         """The patch ids that a caller named.
 
         Raises:
-            MlxPatchesError: one is unknown, or ``patches`` is a string.
+            MlxPatchesError: one is unknown, or ``patches`` is not a list of strings.
         """
-        if isinstance(patches, str):
-            raise MlxPatchesError(f"patches takes a list of ids: write [{patches!r}]")
-        return None if patches is None else [self.registry.declared(name).id for name in patches]
+        names = _listed("patches", "ids", patches)
+        return None if names is None else [self.registry.declared(name).id for name in names]
 
     def _models(self, models: Iterable[str] | None) -> list[str] | None:
         """The model types that a caller named.
 
         Raises:
             MlxPatchesError: one is unknown to the matrix and to the installed packages, or
-                ``models`` is a string.
+                ``models`` is not a list of strings.
         """
-        if isinstance(models, str):
-            raise MlxPatchesError(f"models takes a list of model types: write [{models!r}]")
-        names = None if models is None else list(models)
+        names = _listed("models", "model types", models)
         for name in names or ():
             if name == "default" or name in self.matrix.models:
                 continue
@@ -287,13 +285,15 @@ class Session:
         """The requested profile; None if patches or models are named instead.
 
         Raises:
-            MlxPatchesError: both are named, or the profile is unknown.
+            MlxPatchesError: both are named, or the profile is unknown or not a string.
         """
         if named:
             if name is not None:
                 raise MlxPatchesError("name a profile, or patches and models: not both")
             return None
         if name is not None:
+            if not isinstance(name, str):
+                raise MlxPatchesError(f"profile takes the name of a profile: {name!r}")
             return profiles.choose(name)
         return self._choose(settings.profile() or profiles.DEFAULT)
 
@@ -439,6 +439,23 @@ class Session:
                 patch = self.registry.declared(patch_id)
                 outcomes += self._ask(patch, strict, dry_run, by_model=True)
         return outcomes
+
+
+def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] | None:
+    """The names that a caller passed; None if the caller passed none.
+
+    Raises:
+        MlxPatchesError: ``names`` is a string, or has anything but strings.
+    """
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise MlxPatchesError(f"{argument} takes a list of {what}: write [{names!r}]")
+    listed: list[str] = list(names) if isinstance(names, Iterable) else [names]
+    for name in listed:
+        if not isinstance(name, str):
+            raise MlxPatchesError(f"{argument} takes a list of {what}, which are strings: {name!r}")
+    return listed
 
 
 def _models_imported() -> list[tuple[str, str]]:

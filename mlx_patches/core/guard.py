@@ -305,6 +305,7 @@ def _fit_for_the_host(error: BaseException | None, patch: str, site: str) -> Bas
     """The error that the host gets if the call cannot return a result: never a SystemExit."""
     if isinstance(error, Exception):
         return error
-    made = MlxPatchesError(f"the patch {patch} of mlx_patches failed in {site}: {error!r}")
+    what = f"returned None in {site}" if error is None else f"failed in {site}: {error!r}"
+    made = MlxPatchesError(f"the patch {patch} of mlx_patches {what}")
     made.__cause__ = error
     return made

@@ -232,6 +232,11 @@ CONDITIONS = [
         r"takes a list of model types: write \['gemma4'\]",
     ),
     wrong(
+        "apply of a number takes a list", "m.apply(patches=3)", "takes a list of ids, which .* 3"
+    ),
+    wrong("apply of a list of numbers is refused", "m.apply(models=[3])", "which are strings: 3"),
+    wrong("apply of a profile by number is refused", "m.apply(profile=3)", "name of a profile: 3"),
+    wrong(
         "apply of an unknown profile names those that there are",
         "m.apply(profile='junk')",
         "'junk'; there are batch, server, security, safe",
