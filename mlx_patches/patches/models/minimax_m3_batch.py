@@ -28,7 +28,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...core.patch import Patch, Target, around
+from ...core.patch import Factory, Patch, Target, around
+from ..caches.plain.reads import make_handle
 
 MODULE = "mlx_vlm.models.minimax_m3_vl.language"
 _CACHE = "MiniMaxM3BatchKVCache"
@@ -209,7 +210,7 @@ def columns_of(picked: RowBlocks, size: int) -> Any:
 
 def read_offset(get: Callable[[Any], Any], cache: Any) -> Any:
     """The offsets (rows,) as a new object, which an update does not change."""
-    return get(cache).__copy__()
+    return make_handle(get(cache))
 
 
 def make_state(original: property) -> property:
@@ -221,26 +222,36 @@ def make_state(original: property) -> property:
         return get(cache)
 
     def restore(cache: Any, saved: Any) -> None:
-        if "kv_cache" not in vars(cache):
-            type(cache).__init__(cache, [0])
+        initialize(cache)
         put(cache, saved)
 
     return property(save, restore, original.fdel, original.__doc__)
 
 
+def initialize(cache: Any) -> None:
+    """Give a cache that was made without ``__init__`` the attributes of an empty one."""
+    if "kv_cache" not in vars(cache):
+        type(cache).__init__(cache, [0])
+
+
 def extended(extend: Callable[..., None], cache: Any, other: Any) -> None:
     """Append the rows of another batch."""
-    if cache.index_keys is None and getattr(other, "index_keys", None) is not None:
-        import mlx.core as mx
-
-        _, heads, _, width = other.index_keys.shape
-        shape = (cache.offset.shape[0], heads, 0, width)
-        cache.index_keys = mx.zeros(shape, other.index_keys.dtype)
+    begin_index(cache, other)
     extend(cache, other)
 
 
-def _target(name: str, factory: Callable[[Any], Any], *body: str) -> Target:
-    return Target("mlx-vlm", MODULE, name, factory, body)
+def begin_index(cache: Any, other: Any) -> None:
+    """Give a batch that was not fed index keys of no tokens, if ``other`` has some."""
+    keys = getattr(other, "index_keys", None)
+    if cache.index_keys is None and keys is not None:
+        import mlx.core as mx
+
+        _, heads, _, width = keys.shape
+        cache.index_keys = mx.zeros((cache.offset.shape[0], heads, 0, width), keys.dtype)
+
+
+def _target(name: str, factory: Factory, *body: str, supports: bool = False) -> Target:
+    return Target("mlx-vlm", MODULE, name, factory, body, supports=supports)
 
 
 PATCH = Patch(
@@ -249,8 +260,8 @@ PATCH = Patch(
     targets=(
         _target("LanguageModel.__call__", around(modelled)),
         _target("MiniMaxM3Indexer.__call__", around(indexed)),
-        _target("MiniMaxM3Indexer.build_block_mask", around(block_mask)),
-        _target("MiniMaxAttention._sparse_decode_attention", around(decoded)),
+        _target("MiniMaxM3Indexer.build_block_mask", around(block_mask), supports=True),
+        _target("MiniMaxAttention._sparse_decode_attention", around(decoded), supports=True),
         _target(f"{_CACHE}.offset", around(read_offset)),
         _target(f"{_CACHE}.state", make_state),
         _target(f"{_CACHE}.extend", around(extended), f"{_CACHE}._extend_index_keys"),
