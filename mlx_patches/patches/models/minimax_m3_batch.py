@@ -49,7 +49,7 @@ def modelled(
     """Run the language model with the positions of its rows."""
     given = (mask, kwargs.get("attention_mask"), kwargs.get("position_ids"))
     if inputs.shape[0] > 1 and cache and all(value is None for value in given):
-        first = next((layer for layer in cache if layer is not None), None)
+        first: Any = next((layer for layer in cache if layer is not None), None)
         if hasattr(first, "offset") and not decodes_evenly(cache, inputs.shape[1]):
             kwargs["position_ids"] = row_positions(first.offset, *inputs.shape)
     return call(model, inputs, inputs_embeds, mask, cache, **kwargs)
