@@ -81,6 +81,7 @@ _CATALOGUE = (
     ("deepstack-rows", "positions.deepstack_rows", "mlx-vlm"),
     ("aya-masks", "masks.aya_masks", "mlx-vlm"),
     ("ring-rows", "models.ring_rows", "mlx-vlm"),
+    ("minimax-m3-batch", "models.minimax_m3_batch", "mlx-vlm"),
     ("aya-blur", "models.aya_blur", "mlx-vlm"),
     ("phi4-siglip-code", "loading.phi4_siglip_code", "mlx-vlm"),
     ("model-code-consent", "loading.model_code:MODEL_CODE", "mlx-lm"),

@@ -66,6 +66,7 @@ from mlx_patches.patches.models import (
     falcon_text,
     lfm2_routing,
     mimo_values,
+    minimax_m3_batch,
     mllama_text,
     nemotron_steps,
     ngram_context,
@@ -321,6 +322,15 @@ def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         "update_record",
         lambda cache, lengths: update(cache, lengths=lengths + 1),
     )
+
+
+def rows_that_begin_at_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = minimax_m3_batch.row_positions
+    monkeypatch.setattr(minimax_m3_batch, "row_positions", lambda *given: abs(positions(*given)))
+    monkeypatch.setattr(minimax_m3_batch, "shift", lambda array, columns, axis: array)
+    monkeypatch.setattr(minimax_m3_batch, "make_handle", lambda offset: offset)
+    monkeypatch.setattr(minimax_m3_batch, "initialize", lambda cache: None)
+    monkeypatch.setattr(minimax_m3_batch, "begin_index", lambda cache, other: None)
 
 
 def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -747,6 +757,7 @@ MUTANTS: dict[str, Mutant] = {
     "quantized-merge": values_for_keys,
     "deepstack-rows": features_in_lists,
     "ring-rows": rings_without_an_end,
+    "minimax-m3-batch": rows_that_begin_at_the_padding,
     "aya-blur": a_kernel_of_one,
     "phi4-siglip-code": code_that_is_trusted,
     "model-code-consent": code_that_everybody_trusts,
