@@ -1,4 +1,4 @@
-"""Llama 4's chunks in mlx-vlm, whose caches are its own from 0.6 on."""
+"""Llama 4's chunks in mlx-vlm: up to 0.6.2 it imports the caches of mlx-lm."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ CHUNKED_FRONT = Patch(
     summary="Llama 4 forgets the beginning of a chunk that it is still reading",
     targets=(
         Target("mlx-lm", "mlx_lm.models.cache", _TRIM_FRONT, around(trim_front)),
-        # mlx-vlm has the class itself from 0.6 on.
+        # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
         Target("mlx-vlm", "mlx_vlm.models.cache", _TRIM_FRONT, around(trim_front)),
     ),
     probe="mlx_patches.probes.chunked_front:probe",
