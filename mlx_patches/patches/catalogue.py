@@ -49,7 +49,7 @@ _CATALOGUE = (
     ("batch-turbo-quant", "caches.quantized.turbo:BATCH_TURBO_QUANT", "mlx-vlm"),
     ("quantized-merge", "caches.quantized.affine:QUANTIZED_MERGE", ""),
     ("window-mask", "masks.window_mask", "mlx-lm"),
-    ("chunked-front", "caches.lists:CHUNKED_FRONT", "mlx-lm"),
+    ("chunked-front", "caches.lists:CHUNKED_FRONT", ""),
     ("plamo3-window", "masks.plamo3_window", "mlx-lm"),
     ("ngram-context", "models.ngram_context", ""),
     ("speculative-window", "generation.speculative_window", "mlx-lm"),

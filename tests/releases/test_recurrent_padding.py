@@ -90,7 +90,8 @@ def compare(batch: object, model: LabModel) -> None:
 
 
 LM = ("mlx-lm:nemotron_h", "mlx-lm:falcon_h1", "mlx-lm:plamo2", "mlx-lm:mamba")
-VLM = ("mlx-vlm:nemotron_h", "mlx-vlm:falcon_h1", "mlx-vlm:plamo2vl")
+OMNI = "mlx-vlm:nemotron_h_nano_omni"
+VLM = ("mlx-vlm:nemotron_h", "mlx-vlm:falcon_h1", "mlx-vlm:plamo2vl", OMNI)
 
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
@@ -125,6 +126,21 @@ def test_a_call_without_logits(name, repaired):
         engine.forget(model)
         alone = model.call([[*prompt, row + 1]], model.make_cache())[0, -1]
         assert mx.abs(step[row, -1] - alone).max().item() <= TOLERANCE
+
+
+def test_omni_states_of_a_history_and_every_layer(repaired):
+    """It runs Nemotron-H's layers itself, or, from mlx-vlm 0.7.10 on, calls the patched model."""
+    model = repaired(OMNI)
+    with out_of_the_way(LAST_PIECES):
+        cell = SCENARIOS["history"](model)
+    assert cell.verdict == "green", cell.detail
+    cache = padded_batch(model)
+    out = model.module(mx.array(TABLE), cache=cache, output_hidden_states=True)
+    compare(out.logits, model)
+    alone = model.module(mx.array([PROMPTS[1]]), output_hidden_states=True).hidden_states
+    assert len(out.hidden_states) == len(alone)
+    for batched, row in zip(out.hidden_states, alone, strict=True):
+        assert mx.abs(batched[1:, PADDING[1] :] - row).max().item() <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
@@ -162,8 +178,9 @@ def test_arguments(name, repaired):
     model = repaired(name)
     parameters = inspect.signature(type(model.module).__call__).parameters
     tokens = mx.array(TABLE)
-    before = [None] * (list(parameters).index("cache") - 2)
-    compare(logits_of(model.module(tokens, *before, padded_batch(model))), model)
+    if parameters["cache"].kind is not inspect.Parameter.KEYWORD_ONLY:
+        before = [None] * (list(parameters).index("cache") - 2)
+        compare(logits_of(model.module(tokens, *before, padded_batch(model))), model)
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         out = model.module(tokens, cache=padded_batch(model), unknown=object(), n=3)
         compare(logits_of(out), model)

@@ -213,13 +213,14 @@ def cuts_chunk(cache: Any) -> bool:
     return bool(left_from > cache.offset // cache.chunk_size * cache.chunk_size)
 
 
+_TRIM_FRONT = "ChunkedKVCache.maybe_trim_front"
 CHUNKED_FRONT = Patch(
     id="chunked-front",
     summary="Llama 4 forgets the beginning of a chunk that it is still reading",
     targets=(
-        Target(
-            "mlx-lm", "mlx_lm.models.cache", "ChunkedKVCache.maybe_trim_front", around(trim_front)
-        ),
+        Target("mlx-lm", "mlx_lm.models.cache", _TRIM_FRONT, around(trim_front)),
+        # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
+        Target("mlx-vlm", "mlx_vlm.models.cache", _TRIM_FRONT, around(trim_front)),
     ),
     probe="mlx_patches.probes.chunked_front:probe",
     module=__name__,
@@ -234,8 +235,8 @@ CHUNKED_FRONT = Patch(
         If a token of that chunk would be dropped, the unwritten columns are cut off first. The
         release's trim then drops only tokens older than the last ``chunk_size``, if any.
     Upstream
-        mlx-lm 0.32.0 counts tokens, not columns.
+        mlx-lm 0.32.0 and mlx-vlm 0.7.0 count tokens, not columns.
     Retire when
-        No supported release is older than mlx-lm 0.32.
+        No supported release is older than these.
     """,
 )

@@ -62,6 +62,11 @@ def announced(spans: Sequence[Span], length: int, unfed: Sequence[bool]) -> Iter
         _ANNOUNCED.reset(token)
 
 
+def is_announced() -> bool:
+    """Whether a model's call has announced padding, and is still running."""
+    return _ANNOUNCED.get() is not None
+
+
 # -- Mamba-2 -------------------------------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ from .recurrent_batch import (
     call_in_stretches,
     close_step,
     hold_rows,
+    is_announced,
     scan_in_stretches,
 )
 from .recurrent_by_row import forward_per_row
@@ -67,6 +68,8 @@ LAYERS: dict[str, tuple[str, Factory]] = {
     "rwkv7": ("Rwkv7Layer.__call__", call_in_stretches),
 }
 FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
+# Families of mlx-vlm alone that run the Mamba-2 layers of another family in a call of their own.
+WHOLE = ("nemotron_h_nano_omni",)
 # Families that mask padding by ``ArraysCache.make_mask``, but not in their convolution's window.
 MASKED = {"qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches)}
 # Families that mask left padding if the call has position ids, but not right padding that follows
@@ -134,6 +137,8 @@ def feed_marked(
     call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any, how: str
 ) -> Any:
     """Feed a batch whose caches announce padding, and update what they announce."""
+    if is_announced():  # the call of a family whose model calls this one
+        return call(*bound.args, **bound.kwargs)
     marked = [layer for layer in cache_rows.recurrent(cache) if has_marks(layer)]
     shape = find_shape(bound)
     # Engines and hosts announce the same padding to all caches, so it is read from one cache.
@@ -262,7 +267,7 @@ def _of_lm(family: str) -> Iterator[Target]:
 def _of_vlm(family: str) -> Iterator[Target]:
     # The class that mlx-vlm's plamo2 uses is in plamo2vl.
     module = f"mlx_vlm.models.{'plamo2vl' if family == 'plamo2' else family}.language"
-    how = MASKED_STEPS if family in MAMBA2 else STRETCHES
+    how = MASKED_STEPS if family in (*MAMBA2, *WHOLE) else STRETCHES
     factory = functools.partial(call_with_padding, how=how, knows_left=family in KNOW_LEFT)
     yield Target("mlx-vlm", module, "LanguageModel.__call__", factory)
     layer = {**LAYERS, **KNOW_LEFT}.get(family)
@@ -281,7 +286,7 @@ PATCH = Patch(
     summary="recurrent layers read a batch's padding as if it were text",
     targets=(
         *(target for family in (*FAMILIES, *MASKED) for target in _of_lm(family)),
-        *(target for family in (*FAMILIES, *KNOW_LEFT) for target in _of_vlm(family)),
+        *(target for family in (*FAMILIES, *KNOW_LEFT, *WHOLE) for target in _of_vlm(family)),
         *map(_scan, ("mlx-lm", "mlx-vlm")),
     ),
     probe="mlx_patches.probes.recurrent_padding:probe",

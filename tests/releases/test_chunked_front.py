@@ -1,0 +1,65 @@
+"""Llama 4's chunks in mlx-vlm: up to 0.6.2 it imports the caches of mlx-lm."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab import Family, engine
+from mlx_patches.lab.build import build
+from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS, rows_of
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches import lists
+from mlx_patches.probes.rope_deltas import out_of_the_way
+
+mx = pytest.importorskip("mlx.core")
+pytest.importorskip("mlx_vlm")
+
+# Patches of other defects that a batch of Llama 4 meets in batch_generate.
+OTHERS = (
+    "offset-alias",
+    "mask-list",
+    "row-by-row",
+    "padded-prompts",
+    "single-joins",
+    "padding-nan",
+)
+
+
+def test_a_prompt_alone_and_in_a_batch_generate_the_same_tokens():
+    model = build(Family("mlx-vlm", "llama4"))
+    with out_of_the_way((*OTHERS, "unknown-kwargs", "chunked-front")):
+        cell = SCENARIOS["batch-generate"](model)
+    if cell.verdict == "n/a":
+        pytest.skip(cell.detail)
+    assert cell.verdict == "green", cell.detail
+
+
+def test_decode_steps_alone_see_the_whole_chunk(ungated):
+    """Each step's logits equal those of the whole text, which no cache holds."""
+    ungated(catalogue.builtin().get("chunked-front"))
+    model = build(Family("mlx-vlm", "llama4"))
+    assert same_as_uncached(model)
+
+
+def test_mutant_that_forgets_the_chunk(ungated, monkeypatch):
+    ungated(catalogue.builtin().get("chunked-front"))
+    monkeypatch.setattr(lists, "cuts_chunk", lambda cache: False)
+    model = build(Family("mlx-vlm", "llama4"))
+    cache = model.module.make_cache()[0]
+    cache.update_and_fetch(*[mx.zeros((1, 1, 5, 1))] * 2)
+    cache.maybe_trim_front()
+    if cache.start_position <= 0:
+        pytest.skip("the release drops no token of the current chunk")
+    assert not same_as_uncached(model)
+
+
+def same_as_uncached(model: object) -> bool:
+    """Whether one row's decode steps, on the model's own caches, give the text's own logits."""
+    row = rows_of(model, LENGTHS)[0]
+    text = list(row.text)
+    cache = model.module.make_cache()
+    engine.forget(model)
+    out = [model.call([text[:3]], cache)[0, -1]]
+    out += [model.call([[token]], cache)[0, -1] for token in text[3:]]
+    whole = model.call([text], model.module.make_cache())[0, 2:]
+    return mx.abs(mx.stack(out) - whole).max().item() <= 1e-3
