@@ -63,7 +63,12 @@ NEWEST = "3.14"
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 CASES = tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())
 # Hosts whose sets the sessions above use anyway, and the tag of their session.
-HOST_SAMPLE = {"mlx-lm 0.31.3": "quick", "vllm-mlx 0.4.1": "rest"}
+HOST_SAMPLE = {
+    "mlx-lm 0.31.3": "quick",
+    "vllm-mlx 0.4.1": "rest",
+    "vllm-mlx 0.6.0": "rest",
+    "mlx-vlm 0.7.10": "rest",
+}
 
 
 def tagged(names: Iterable[str], tags: Mapping[str, str], *more: str) -> list[Any]:
