@@ -319,8 +319,9 @@ def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ring_rows,
         "update_record",
-        lambda cache, lengths: update(cache, lengths=lengths + 1),
+        lambda cache, lengths: update(cache, lengths=None if lengths is None else lengths + 1),
     )
+    monkeypatch.setattr(ring_rows, "end_prompts", lambda caches: None)
 
 
 def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
