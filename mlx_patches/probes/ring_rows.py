@@ -14,6 +14,7 @@ FAMILY = "unlimited_ocr"
 # The lab's scenario for the last part of a target's name.
 _SCENARIOS = {
     "__call__": "left-padded",
+    "generate": "engine",
     "extend": "extend",
     "filter": "filter",
     "extract": "extract-late",

@@ -320,8 +320,9 @@ def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ring_rows,
         "update_record",
-        lambda cache, lengths: update(cache, lengths=lengths + 1),
+        lambda cache, lengths: update(cache, lengths=None if lengths is None else lengths + 1),
     )
+    monkeypatch.setattr(ring_rows, "end_prompts", lambda caches: None)
 
 
 def rows_that_begin_at_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:

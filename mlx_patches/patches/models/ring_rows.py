@@ -3,14 +3,18 @@
 Why
     The model attends to the whole prompt and to its newest tokens, which its own cache class
     keeps in a ring buffer. A batch has a plain cache, and so has a row extracted from a batch:
-    there, the model attends to every token that was ever generated.
+    there, the model attends to every token that was ever generated. Alone, a ring also starts too
+    early if the prompt's last token is fed separately, as mlx-vlm does since 0.7.0: the ring then
+    counts this token as generated and drops it.
 How
     A decode step over a plain cache gets a mask through the model's own argument: the row's
     prompt, and as many of its newest tokens as the ring holds. The first cache carries the
-    lengths of its rows' prompts; a prompt's last token counts as prompt even if the engine feeds
-    it separately. A ring that joins a batch is laid out in order.
+    lengths of its rows' prompts. A ring that joins a batch is laid out in order. Where a prompt
+    ends, a ring or a row that counted the prompt's last token as generated starts anew: after a
+    call with embeddings, which only prompts have, and before the engine generates.
 Upstream
-    Not fixed in mlx-vlm 0.7.10.
+    Not fixed in mlx-vlm 0.7.10. omlx also sets the end of a prompt itself, but before the
+    last token (pull request 3448).
 Retire when
     mlx-vlm batches ``RingSlidingKVCache``.
 """
@@ -21,8 +25,14 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...core.patch import Patch, Target
-from ..caches.row_record import cache_targets, count_rows, fill_column, update_record
+from ...core.patch import Patch, Target, around
+from ..caches.row_record import (
+    RECORD,
+    cache_targets,
+    count_rows,
+    fill_column,
+    update_record,
+)
 
 MODULE = "mlx_vlm.models.unlimited_ocr.language"
 # In place of a prompt's length: its last token has not been fed yet.
@@ -41,15 +51,46 @@ def language_model(original: Any) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         window = window_of(model.config)
-        if cache and window is not None and not hasattr(cache[0], "prefill_length"):
+        prompt = inputs_embeds is not None
+        if cache and window is not None and not prompt and not is_ring(cache[0]):
             if inputs.shape[1] > 1:
-                note_end(cache[0], kwargs)
+                note_end(cache[0])
             elif mask is None:
                 mask = ring_mask(cache[0], window)
         inherited = importlib.import_module(MODULE).DeepseekLanguageModel
-        return inherited.__call__(model, inputs, inputs_embeds, mask, cache, **kwargs)
+        answer = inherited.__call__(model, inputs, inputs_embeds, mask, cache, **kwargs)
+        if cache and prompt:
+            end_prompts(cache)
+        return answer
 
     return __call__
+
+
+def generate(original: Callable[..., Any], prompts: Any, *args: Any, **kwargs: Any) -> Any:
+    """``PromptProcessingBatch.generate``, after which all tokens so far count as prompt."""
+    caches = getattr(prompts, "prompt_cache", ())  # the original leaves an empty list
+    answer = original(prompts, *args, **kwargs)
+    end_prompts(caches)
+    return answer
+
+
+def end_prompts(caches: Sequence[Any]) -> None:
+    """Count the last token that was fed as the last of its row's prompt, in every layer.
+
+    A ring that has taken more than one token since its prompt stays as it is.
+    """
+    for cache in caches:
+        if is_ring(cache):
+            if cache.prefill_length is not None and cache.offset == cache.prefill_length + 1:
+                cache.prefill_length = None
+        # Other models' caches may be tuples or None.
+        elif (record := getattr(cache, "__dict__", {}).get(RECORD)) and record.lengths is not None:
+            update_record(cache, lengths=None)
+
+
+def is_ring(cache: Any) -> bool:
+    """Whether a cache is a ``RingSlidingKVCache``."""
+    return hasattr(cache, "prefill_length") and hasattr(cache, "_ring_pos")
 
 
 def window_of(config: Any) -> int | None:
@@ -58,14 +99,12 @@ def window_of(config: Any) -> int | None:
     return window
 
 
-def note_end(cache: Any, arguments: dict[str, Any]) -> None:
+def note_end(cache: Any) -> None:
     """Record on a cache that the last tokens of its rows' prompts are still to come.
 
-    This holds if the engine passes ``n_to_process``, and if the prompts are right-padded: their
-    last tokens are then fed together.
+    This holds if the prompts are right-padded: their last tokens are then fed together.
     """
-    padded = getattr(cache, "_right_padding", None) is not None
-    if padded or arguments.get("n_to_process") is not None:
+    if getattr(cache, "_right_padding", None) is not None:
         import mlx.core as mx
 
         lengths = fill_column(cache, "lengths", count_rows(cache))
@@ -144,6 +183,13 @@ PATCH = Patch(
             "mlx-vlm", MODULE, "LanguageModel.__call__", language_model, ("LanguageModel",), True
         ),
         Target("mlx-vlm", MODULE, "RingSlidingKVCache.merge", merge, ("RingSlidingKVCache",), True),
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.generate.ar",
+            "PromptProcessingBatch.generate",
+            around(generate),
+            supports=True,
+        ),
         *cache_targets("mlx-vlm", "BatchKVCache"),
     ),
     probe="mlx_patches.probes.ring_rows:probe",
