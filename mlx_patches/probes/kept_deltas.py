@@ -45,7 +45,7 @@ def in_turn(model: Any) -> list[float]:
     alone = []
     for prompt, deltas in texts.items():
         engine.forget(model)
-        alone.append(read(model, [prompt], [deltas])[0])
+        alone.append(read(model, [prompt], [deltas], told=True)[0])
     engine.forget(model)
     said = read(model, list(texts), list(texts.values()))
     return [
@@ -54,10 +54,19 @@ def in_turn(model: Any) -> list[float]:
     ]
 
 
-def read(model: Any, prompts: list[tuple[int, ...]], arguments: list[dict[str, Any]]) -> list[Any]:
+def read(
+    model: Any,
+    prompts: list[tuple[int, ...]],
+    arguments: list[dict[str, Any]],
+    told: bool = False,
+) -> list[Any]:
     """Each row's logits; the rows have caches of their own and are fed a token each in turn.
 
-    Only the prompts come with arguments: a host that decodes one row passes none.
+    Args:
+        model: the model to run.
+        prompts: token ids, a row each.
+        arguments: further arguments of each row's prompt.
+        told: pass them in the decode steps too; a host that decodes one row passes none.
     """
     import mlx.core as mx
 
@@ -66,8 +75,9 @@ def read(model: Any, prompts: list[tuple[int, ...]], arguments: list[dict[str, A
     for row, (prompt, own) in enumerate(zip(prompts, arguments, strict=True)):
         said[row].append(model.call([list(prompt)], caches[row], **own)[:, -1])
     for token in STEPS:
-        for row, cache in enumerate(caches):
-            said[row].append(model.call([[token]], cache)[:, -1])
+        for row, (cache, own) in enumerate(zip(caches, arguments, strict=True)):
+            step = own if told else {}
+            said[row].append(model.call([[token]], cache, **step)[:, -1])
     return [mx.concatenate(row) for row in said]
 
 
