@@ -36,7 +36,7 @@ def with_own(call: Callable[..., Any]) -> Callable[..., Any]:
             if own is not None:
                 kwargs["rope_deltas"] = own
             elif getattr(model, KEPT) is not None:
-                setattr(model, KEPT, None)
+                model._rope_deltas = None
             return call(model, inputs, *args, **kwargs)
         out = call(model, inputs, *args, **kwargs)
         keep_deltas(carrier, given, rows)
