@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.patch import Target
+from ..patches.positions import kept_deltas
 from . import NotApplicable, Result
 
 _STEPS = 4
@@ -21,6 +22,10 @@ def probe(target: Target) -> Result:
         from .row_record import follow_rows
 
         return follow_rows(target)
+    if target.module.split(".")[2] in kept_deltas.FAMILIES:
+        from .kept_deltas import probe as take_turns
+
+        return take_turns(target)
     return spoken(target)
 
 

@@ -83,6 +83,7 @@ from mlx_patches.patches.positions import (
     deepstack_rows,
     dynamic_rope,
     indexer_rope,
+    kept_deltas,
     learned_positions,
     long_rope,
     mistral_row_scale,
@@ -515,6 +516,7 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_record, "write_record", write_others)
     monkeypatch.setattr(rope_deltas, "parked", lambda *_: True)
     monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
+    monkeypatch.setattr(kept_deltas, "own_deltas", lambda *_: None)
 
 
 def masks_cut_to_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,17 @@
-"""In a prompt without an image, Falcon Perception's tokens attend to later tokens.
+"""In a prompt without an image, tokens of the Falcon models attend to later tokens.
 
 Why
-    The model builds its mask from the prompt's images: tokens of one image attend to each other,
-    all other tokens only to earlier ones. Without an image it builds no mask, so each text token
-    attends to the later tokens that are fed in the same piece.
+    Falcon Perception, and Falcon OCR before mlx-vlm 0.5.0, build their mask from the prompt's
+    images: tokens of one image attend to each other, all other tokens only to earlier ones.
+    Without an image they build no mask, so each text token attends to the later tokens that are
+    fed in the same piece: a prompt fed in pieces has other logits than the whole prompt.
 How
     A call with several tokens and without a mask gets the causal mask, which is the model's own
     rule for a prompt without an image.
 Upstream
-    The model's twin, Falcon OCR, uses a causal mask there. Not fixed in mlx-vlm 0.7.10.
+    mlx-vlm 0.5.0 gives Falcon OCR the causal mask. Falcon Perception is not fixed in 0.7.10.
 Retire when
-    The release masks a prompt without an image.
+    No supported release has a Falcon model that does not mask a prompt without an image.
 """
 
 from __future__ import annotations
@@ -45,17 +46,23 @@ def needs_mask(shape: tuple[int, ...]) -> bool:
     return shape[1] > 1
 
 
+_MODELS = {
+    "falcon_perception": "FalconPerceptionTransformerModel.__call__",
+    "falcon_ocr": "FalconOCRTransformerModel.__call__",
+}
+
 PATCH = Patch(
     id="falcon-text",
-    summary="Falcon Perception attends to later tokens in a prompt without an image",
-    targets=(
+    summary="a Falcon model attends to later tokens in a prompt without an image",
+    targets=tuple(
         Target(
             "mlx-vlm",
-            "mlx_vlm.models.falcon_perception.language",
-            "FalconPerceptionTransformerModel.__call__",
+            f"mlx_vlm.models.{family}.language",
+            name,
             causal,
-            ("FalconPerceptionTransformerModel.__call__", "LanguageModel.__call__"),
-        ),
+            (name, "LanguageModel.__call__"),
+        )
+        for family, name in _MODELS.items()
     ),
     probe="mlx_patches.probes.reads_ahead:probe",
     module=__name__,

@@ -10,10 +10,13 @@ How
     ``position_ids``. A row alone that has a delta gets them too. Positions that the model
     computes for a prompt with images are queued outside the model, go to the row that is fed the
     prompt's tokens, whichever prompts came in between, and are dropped after its last token.
-    Positions that a host passes are not changed.
+    Positions that a host passes are not changed. Falcon OCR computes right positions from the
+    deltas that it is given, and without any from those that the last request left on the model: a
+    call without deltas gets those of the record, and a text gets none.
 Upstream
     mlx-vlm 0.5.0 accepts ``rope_deltas``, and 0.6.5 passes each row's positions to the Qwen
-    models; the glm4v and PaddleOCR models still store them in 0.7.10.
+    models; the glm4v, PaddleOCR and Falcon OCR models still store them in 0.7.10. In 0.5.0 the
+    engine raises where Falcon OCR has stored the deltas of more rows than it is fed.
 Retire when
     No supported release stores positions on the model.
 """
@@ -34,7 +37,7 @@ from ..caches.row_record import (
     read_record,
     update_record,
 )
-from . import prompts
+from . import kept_deltas, prompts
 
 FAMILIES = (
     "glm4v",
@@ -271,6 +274,15 @@ PATCH = Patch(
                 ("LanguageModel.get_rope_index", "LanguageModel.__call__"),
             )
             for family in FAMILIES
+        ),
+        *(
+            Target(
+                "mlx-vlm",
+                f"mlx_vlm.models.{family}.language",
+                "LanguageModel.__call__",
+                kept_deltas.with_own,
+            )
+            for family in kept_deltas.FAMILIES
         ),
         *(
             target
