@@ -393,12 +393,22 @@ def _capture(model: LabModel) -> Callable[..., Any] | None:
     return found
 
 
+_marked: list[tuple[Any, str, Any]] = []
+
+
 def _mark(model: LabModel) -> None:
     """Give special tokens ids inside the small vocabulary, which lacks the real ones."""
     for config in _configs(model):
         for index, name in enumerate(MARKS, 1):
             if hasattr(config, name):
+                _marked.append((config, name, getattr(config, name)))
                 setattr(config, name, model.vocabulary - index)
+
+
+def unmark() -> None:
+    """Give special tokens their own ids again: a text may contain the others."""
+    while _marked:
+        setattr(*_marked.pop())
 
 
 def _configs(model: LabModel) -> list[Any]:
@@ -634,7 +644,9 @@ class _VlmSpeaker:
         own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
         if own_positions(self.model):
             index = self.model.module.get_rope_index(mx.array([prompt]))
-            own["position_ids"], own["rope_deltas"], *_ = index
+            # Falcon OCR returns more, and its host passes none of it for a text.
+            if len(index) == 2:
+                own["position_ids"], own["rope_deltas"] = index
         return own
 
 

@@ -91,6 +91,8 @@ def scenario(name: str) -> Callable[[Run], Scenario]:
                 return Cell("n/a", str(reason))
             except Exception as error:
                 return Cell("red", engine.where(error))
+            finally:
+                engine.unmark()
 
         SCENARIOS[name] = measure
         return measure
