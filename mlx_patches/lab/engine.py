@@ -456,12 +456,19 @@ def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
         raise NotApplicable("the release's batch generator takes no max_kv_size")
     if hasattr(model.module, "make_cache"):
         raise NotApplicable("the model makes its own caches, whatever max_kv_size is")
-    if model.window is not None:
+    if _slides(model.config):
         # mistral3 and pixtral, around a Llama whose make_cache nobody calls: the mask of a sliding
         # layer counts back from the newest column, and takes kept tokens for new ones.
         raise NotApplicable("its sliding layers mask no cache that keeps first tokens")
     make = importlib.import_module(f"{_package(model.family)}.models.cache").make_prompt_cache
     return lambda: list(make(model.module, max_kv_size=size))
+
+
+def _slides(config: Any) -> bool:
+    """Whether a config, or one inside of it, has a sliding window."""
+    if not isinstance(config, dict):
+        return False
+    return bool(config.get("sliding_window")) or any(map(_slides, config.values()))
 
 
 def speaker(model: LabModel, count: int, **options: Any) -> Any:
