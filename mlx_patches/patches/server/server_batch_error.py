@@ -7,7 +7,8 @@ Why
 How
     The requests that were taken get the error as their answer, and generation starts over with
     an empty batch; the model and the prompt cache stay. An error before any request was taken
-    ends the thread as before, and so does any where several machines generate together.
+    ends the thread as before, and so does any where several machines generate together. A
+    request with a `stop` that is no text is told so before it can end a batch of others.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -39,8 +40,11 @@ class Taken:
         self.any = False
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """The next request: (queue of its answer, request, arguments)."""
+        """The next request that can join others: (queue of its answer, request, arguments)."""
         request = self.take(*args, **kwargs)
+        while (error := refusal(request)) is not None:
+            request[0].put(error)
+            request = self.take(*args, **kwargs)
         self.answers.add(request[0])
         self.any = True
         return request
@@ -51,6 +55,17 @@ class Taken:
         self.answers.clear()
         self.any = False
         return answers
+
+
+def refusal(request: tuple[Any, ...]) -> ValueError | None:
+    """Why a request would end the batch that it joins.
+
+    The server checks the types of the other arguments; stop words it encodes beside the batch.
+    """
+    words = getattr(request[-1], "stop_words", ())
+    if isinstance(words, Iterable) and all(isinstance(word, str) for word in words):
+        return None
+    return ValueError("stop must be a text or a list of texts")
 
 
 def generating(generate: Callable[[Any], None], server: Any) -> None:
