@@ -12,8 +12,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,53 +32,50 @@ def processed(logits: list[float], tokens: list[int], fields: dict[str, Any]) ->
     return logits
 
 
-def said(model: Any, tokenizer: Any, prompt: str, fields: dict[str, Any]) -> str:
+def said(model: Alone, prompt: str, fields: dict[str, Any]) -> str:
     """The greedy completion of a prompt; one without tokens begins after another text's end."""
-    import mlx.core as mx
-
-    tokens = new = tokenizer.encode(prompt) or [tokenizer.eos_token_id]
+    end = model.tokenizer.eos_token_id
+    tokens = new = model.tokenizer.encode(prompt) or [end]
     length, cache = len(tokens), model.make_cache()
     while len(tokens) < length + fields.get("max_tokens", TOKENS):
-        logits = processed(model(mx.array([new]), cache)[0, -1].tolist(), tokens, fields)
+        logits = processed(model.logits(new, cache), tokens, fields)
         new = [max(range(len(logits)), key=logits.__getitem__)]
-        if new[0] == tokenizer.eos_token_id:
+        if new[0] == end:
             break
         tokens = tokens + new
-    return str(tokenizer.decode(tokens[length:])).strip()
+    return str(model.tokenizer.decode(tokens[length:])).strip()
 
 
-@dataclass(frozen=True)
 class Alone:
-    """A model as this module asks it: tokens and a cache, and the logits of each token."""
+    """A model as this module asks it, of mlx-lm or of mlx-vlm."""
 
-    make_cache: Callable[[], list[Any]]
-    logits: Callable[[Any, list[Any]], Any]
+    def __init__(self, folder: Path, package: str):
+        name = package.replace("-", "_")
+        self.caches = importlib.import_module(f"{name}.models.cache")
+        self.model, self.tokenizer = importlib.import_module(name).load(str(folder))[:2]
+        self.whole = package == "mlx-vlm"
+        if self.whole:
+            self.model, self.tokenizer = self.model.language_model, self.tokenizer.tokenizer
 
-    def __call__(self, tokens: Any, cache: list[Any]) -> Any:
-        return self.logits(tokens, cache)
+    def make_cache(self) -> list[Any]:
+        """A new prompt's cache."""
+        if self.whole:
+            # The positions of the last prompt, which is fed through the model around this one.
+            self.model._position_ids = self.model._rope_deltas = None
+        return list(self.caches.make_prompt_cache(self.model))
 
+    def logits(self, tokens: list[int], cache: list[Any]) -> list[float]:
+        """Those of the token after these."""
+        import mlx.core as mx
 
-def loaded(folder: Path, package: str) -> tuple[Alone, Any]:
-    """A saved model and its tokenizer."""
-    name = package.replace("-", "_")
-    cache = importlib.import_module(f"{name}.models.cache")
-    model, tokenizer = importlib.import_module(name).load(str(folder))[:2]
-    if package == "mlx-lm":
-        return Alone(lambda: cache.make_prompt_cache(model), model), tokenizer
-    text = model.language_model
-    return (
-        Alone(
-            lambda: cache.make_prompt_cache(text),
-            lambda tokens, caches: text(tokens, cache=caches).logits,
-        ),
-        tokenizer.tokenizer,
-    )
+        out = self.model(mx.array([tokens]), cache=cache)
+        return list((out.logits if self.whole else out)[0, -1].tolist())
 
 
 def main(folder: Path, package: str = "mlx-lm") -> None:
-    model, tokenizer = loaded(folder, package)
+    model = Alone(folder, package)
     requests = json.load(sys.stdin)
-    json.dump([said(model, tokenizer, *request) for request in requests], sys.stdout)
+    json.dump([said(model, *request) for request in requests], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ class Host:
 
     def leave(self, prompt: Prompt, **more: object) -> None:
         """Ask, and hang up after the first piece."""
-        with contextlib.suppress(httpx.HTTPError, StopIteration):
+        with contextlib.suppress(httpx.HTTPError, StopIteration, LookupError, ValueError):
             next(self._pieces(prompt, **more))
 
     def status(self, body: bytes) -> str:

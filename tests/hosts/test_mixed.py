@@ -39,7 +39,8 @@ from .test_hosts import CASES, ROOT, SET
 
 pytestmark = pytest.mark.slow
 
-# How many requests of each kind are in a round. A host without images has plain ones instead.
+# How many requests of each kind are in a round. A host without images has plain ones instead,
+# and so has one of NO_EMPTY.
 SHARES = {
     "plain": 36,
     "stream": 36,
@@ -93,8 +94,11 @@ IGNORED = {
     "vllm-mlx 0.6.0": {"logit_bias: words", "logit_bias: null"},
     "mlx-vlm 0.7.10": {"stop: numbers"},
 }
-# What becomes of an empty prompt with the patches: the answer to no text, or a refusal.
+# An empty prompt gets the answer to no text here; mlx-vlm refuses it.
 EMPTY_ANSWERED = {"mlx-lm 0.31.3", "mlx-lm 0.32.2"}
+# vllm-mlx inserts it into the batch (scheduler.py, line 2481), whose next step raises for want of a
+# segment (mlx_lm/generate.py, line 1828): every running request gets a 500. No patch repairs that.
+NO_EMPTY = {"vllm-mlx 0.6.0"}
 # The fields of PROCESSORS that a host knows, and its families, by their place in cases.toml.
 HOSTS = {
     "vllm-mlx 0.6.0": ["repetition_penalty"],
@@ -181,7 +185,7 @@ class Round:
         return Request("leaving", self._text(), {"max_tokens": 200}, stream=True)
 
     def _empty(self) -> Request:
-        return Request("empty", "", self._length())
+        return self._plain() if SET in NO_EMPTY else Request("empty", "", self._length())
 
     def _malformed(self) -> Request:
         return Request("malformed", name=self.malformed[len(self.requests) % len(MALFORMED)])
