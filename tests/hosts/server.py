@@ -175,7 +175,11 @@ class Host:
         body = self.body(prompt, stream=True, **more)
         with httpx.stream("POST", self._endpoint(), json=body, timeout=ANSWER_SECONDS) as said:
             said.raise_for_status()
+            until = time.monotonic() + ANSWER_SECONDS
             for line in said.iter_lines():
+                # Heartbeats alone are no answer.
+                if time.monotonic() > until:
+                    raise httpx.ReadTimeout("the stream does not end")
                 data = line.removeprefix("data: ")
                 if line.startswith("data: ") and data != "[DONE]":
                     yield text_of(json.loads(data))
