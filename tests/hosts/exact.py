@@ -1,13 +1,15 @@
 """A model's answers to one request after another, without server, batch or prompt cache.
 
-python -m tests.hosts.exact MODEL < REQUESTS > ANSWERS
+python -m tests.hosts.exact MODEL [PACKAGE] < REQUESTS > ANSWERS
 
-A request is [prompt, fields]; the fields are the completion request's fields for logits processors.
-The answers are the reference if a release gets even a request alone wrong.
+A request is [prompt, fields]; of the completion request's fields, `max_tokens` and those for logits
+processors count. The answers are the reference if a release gets even a request alone wrong. For an
+mlx-vlm model the language model alone is asked: text only.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -30,29 +32,51 @@ def processed(logits: list[float], tokens: list[int], fields: dict[str, Any]) ->
     return logits
 
 
-def said(model: Any, tokenizer: Any, prompt: str, fields: dict[str, Any]) -> str:
-    """The greedy completion of a prompt."""
-    import mlx.core as mx
-    from mlx_lm.models.cache import make_prompt_cache
-
-    tokens = new = tokenizer.encode(prompt)
-    length, cache = len(tokens), make_prompt_cache(model)
-    while len(tokens) < length + TOKENS:
-        logits = processed(model(mx.array([new]), cache)[0, -1].tolist(), tokens, fields)
+def said(model: Alone, prompt: str, fields: dict[str, Any]) -> str:
+    """The greedy completion of a prompt; one without tokens begins after another text's end."""
+    end = model.tokenizer.eos_token_id
+    tokens = new = model.tokenizer.encode(prompt) or [end]
+    length, cache = len(tokens), model.make_cache()
+    while len(tokens) < length + fields.get("max_tokens", TOKENS):
+        logits = processed(model.logits(new, cache), tokens, fields)
         new = [max(range(len(logits)), key=logits.__getitem__)]
-        if new[0] in tokenizer.eos_token_ids:
+        if new[0] == end:
             break
         tokens = tokens + new
-    return str(tokenizer.decode(tokens[length:])).strip()
+    return str(model.tokenizer.decode(tokens[length:])).strip()
 
 
-def main(folder: Path) -> None:
-    from mlx_lm import load
+class Alone:
+    """A model as this module asks it, of mlx-lm or of mlx-vlm."""
 
-    model, tokenizer = load(str(folder))[:2]
+    def __init__(self, folder: Path, package: str):
+        name = package.replace("-", "_")
+        self.caches = importlib.import_module(f"{name}.models.cache")
+        self.model, self.tokenizer = importlib.import_module(name).load(str(folder))[:2]
+        self.whole = package == "mlx-vlm"
+        if self.whole:
+            self.model, self.tokenizer = self.model.language_model, self.tokenizer.tokenizer
+
+    def make_cache(self) -> list[Any]:
+        """A new prompt's cache."""
+        if self.whole:
+            # The positions of the last prompt, which is fed through the model around this one.
+            self.model._position_ids = self.model._rope_deltas = None
+        return list(self.caches.make_prompt_cache(self.model))
+
+    def logits(self, tokens: list[int], cache: list[Any]) -> list[float]:
+        """Those of the token after these."""
+        import mlx.core as mx
+
+        out = self.model(mx.array([tokens]), cache=cache)
+        return list((out.logits if self.whole else out)[0, -1].tolist())
+
+
+def main(folder: Path, package: str = "mlx-lm") -> None:
+    model = Alone(folder, package)
     requests = json.load(sys.stdin)
-    json.dump([said(model, tokenizer, *request) for request in requests], sys.stdout)
+    json.dump([said(model, *request) for request in requests], sys.stdout)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

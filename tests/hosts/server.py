@@ -79,13 +79,13 @@ def serving(
     home.mkdir(exist_ok=True)
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache), "HOME": str(home)}
     asked = {name: case[name] for name in ("chat", "streams", "processors") if name in case}
-    host = Host(f"http://127.0.0.1:{port}", str(model), **asked)
     with log.open("w") as out:
         process = subprocess.Popen(
             words, stdout=out, stderr=out, env=environment, start_new_session=True
         )
+        host = Host(f"http://127.0.0.1:{port}", str(model), process, **asked)
         try:
-            yield ready(process, host, log)
+            yield ready(host, log)
         finally:
             end(process)
 
@@ -109,10 +109,22 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def ready(process: subprocess.Popen[bytes], host: Host, log: Path) -> Host:
+def resident(group: int) -> int | None:
+    """The resident memory of a process group, in bytes; None on a system without /proc."""
+    pages = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            # The command's name, in parentheses, may have spaces.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                pages.append(int(fields[21]))
+    return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
+
+
+def ready(host: Host, log: Path) -> Host:
     """Wait until the host answers, and return it."""
     end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
+    while time.monotonic() < end and host.process.poll() is None:
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"{host.url}/v1/models", timeout=5).status_code == 200:
                 return host
@@ -134,6 +146,7 @@ class Host:
 
     url: str
     model: str
+    process: subprocess.Popen[bytes]
     chat: bool = False
     streams: bool = True
     processors: Sequence[str] = ()
@@ -146,7 +159,7 @@ class Host:
         try:
             if stream:
                 return "".join(self._pieces(prompt, **more)).strip()
-            body = self._body(prompt, **more)
+            body = self.body(prompt, **more)
             said = httpx.post(self._endpoint(), json=body, timeout=ANSWER_SECONDS)
             said.raise_for_status()
             return text_of(said.json()).strip()
@@ -156,24 +169,41 @@ class Host:
     def _endpoint(self) -> str:
         return f"{self.url}/v1/chat/completions" if self.chat else f"{self.url}/v1/completions"
 
-    def _body(self, prompt: Prompt, **more: object) -> dict[str, object]:
+    def body(self, prompt: Prompt, **more: object) -> dict[str, object]:
         messages = [{"role": "user", "content": prompt}]
         asked = {"messages": messages} if self.chat else {"prompt": prompt}
         return {"model": self.model, "max_tokens": TOKENS, "temperature": 0, **asked, **more}
 
     def _pieces(self, prompt: Prompt, **more: object) -> Iterator[str]:
-        body = self._body(prompt, stream=True, **more)
+        body = self.body(prompt, stream=True, **more)
         with httpx.stream("POST", self._endpoint(), json=body, timeout=ANSWER_SECONDS) as said:
             said.raise_for_status()
+            until = time.monotonic() + ANSWER_SECONDS
             for line in said.iter_lines():
+                # Heartbeats alone are no answer.
+                if time.monotonic() > until:
+                    raise httpx.ReadTimeout("the stream does not end")
                 data = line.removeprefix("data: ")
                 if line.startswith("data: ") and data != "[DONE]":
                     yield text_of(json.loads(data))
 
-    def leave(self, prompt: Prompt) -> None:
+    def leave(self, prompt: Prompt, **more: object) -> None:
         """Send a request, and hang up after the first piece of its answer."""
-        with contextlib.suppress(httpx.HTTPError, StopIteration):
-            next(self._pieces(prompt))
+        with contextlib.suppress(httpx.HTTPError, StopIteration, LookupError, ValueError):
+            next(self._pieces(prompt, **more))
+
+    def status(self, body: bytes) -> str:
+        """Send a malformed request; returns the status of the answer, or "closed"."""
+        headers = {"content-type": "application/json"}
+        try:
+            said = httpx.post(
+                self._endpoint(), content=body, headers=headers, timeout=ANSWER_SECONDS
+            )
+            return str(said.status_code)
+        except httpx.RemoteProtocolError:
+            return "closed"
+        except httpx.HTTPError as error:
+            return f"{FAILED} {type(error).__name__}: {error}"
 
     def one_of(self, prompts: Sequence[Prompt], index: int) -> str:
         """The answer to one of several prompts; its index decides whether it is streamed."""

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.server.server_batch_error import generating
+from mlx_patches.patches.server.server_batch_error import Taken, generating
 
 
 def a_server(**more):
@@ -56,6 +56,17 @@ def test_an_answer_that_nobody_reads_is_not_kept():
         assert seen() is None
 
     generating(loop, server)
+
+
+@pytest.mark.parametrize("stop", [[5], 5, [["a"]], [None]])
+def test_a_stop_that_is_no_text_fails_its_own_request_alone(stop):
+    requests, answers = Queue(), [Queue() for _ in range(3)]
+    for answer, words in zip(answers, [["a"], stop, []], strict=True):
+        requests.put((answer, "request", SimpleNamespace(stop_words=words)))
+    taken = Taken(requests)
+    assert [taken.get(block=False)[0] for _ in range(2)] == [answers[0], answers[2]]
+    assert [answer.qsize() for answer in answers] == [0, 1, 0]
+    assert "stop must be" in str(answers[1].get_nowait())
 
 
 @pytest.mark.parametrize("requests", [0, 1])

@@ -7,7 +7,8 @@ Why
 How
     The requests taken from the queue get the error as their answer, and generation restarts with
     an empty batch; the model and the prompt cache stay. An error before any request was taken
-    still ends the thread, and so does every error in distributed generation.
+    still ends the thread, and so does every error in distributed generation. A request whose
+    ``stop`` is not text is refused before it can end a batch of others.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -39,8 +40,11 @@ class Taken:
         self.any = False
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """The next request: (queue of its answer, request, arguments)."""
+        """The next request that can join others: (queue of its answer, request, arguments)."""
         request = self.take(*args, **kwargs)
+        while (error := refusal(request)) is not None:
+            request[0].put(error)
+            request = self.take(*args, **kwargs)
         self.answers.add(request[0])
         self.any = True
         return request
@@ -51,6 +55,17 @@ class Taken:
         self.answers.clear()
         self.any = False
         return answers
+
+
+def refusal(request: tuple[Any, ...]) -> ValueError | None:
+    """Return the error for a request that would end the batch that it joins; None if it would not.
+
+    The server checks the types of the other arguments, and encodes stop words beside the batch.
+    """
+    words = getattr(request[-1], "stop_words", ())
+    if isinstance(words, Iterable) and all(isinstance(word, str) for word in words):
+        return None
+    return ValueError("stop must be a text or a list of texts")
 
 
 def generating(generate: Callable[[Any], None], server: Any) -> None:
