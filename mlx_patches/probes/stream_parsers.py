@@ -13,21 +13,21 @@ from unittest import mock
 from ..core.patch import Target
 from . import NotApplicable, Result
 
-# A parser, and what two streams receive: the first has ended its reasoning before the second.
+HEAD = ["<|channel|>analysis", "<|message|>"]
+FINAL = ["<|end|>", "<|channel|>final", "<|message|>"]
+ONE = ["One."]
+TWO = ["Two.", " Or", " three.", " No:", " two."]
+# A parser, and what two streams receive: the first ends its reasoning before the second.
 REASONING = {
     "qwen3": (
-        ["<think>", "One.", "</think>", "It is 1.", " Yes."],
-        ["<think>", "Two.", " Or three.", " No: two.", "</think>", "It is 2."],
+        ["<think>", *ONE, "</think>", "It is 1.", " Yes."],
+        ["<think>", *TWO, "</think>", "It is 2."],
     ),
     "harmony": (
-        ["<|channel|>analysis", "<|message|>", "One.", "<|end|>"]
-        + ["<|channel|>final", "<|message|>", "It is 1.", "<|return|>"],
-        ["<|channel|>analysis", "<|message|>", "Two.", " Or", " three.", " No:", " two.", "<|end|>"]
-        + ["<|channel|>final", "<|message|>", "It is 2.", "<|return|>"],
+        [*HEAD, *ONE, *FINAL, "It is 1.", "<|return|>"],
+        [*HEAD, *TWO, *FINAL, "It is 2.", "<|return|>"],
     ),
-}  # fmt: skip
-# (reasoning, content)
-Delta = tuple[str, str]
+}
 
 
 def probe(target: Target) -> Result:
@@ -40,8 +40,8 @@ def probe(target: Target) -> Result:
     for name, answers in REASONING.items():
         parser = reasoning.get_parser(name)()
         with mock.patch.multiple(server, _reasoning_parser=parser, _model_name="tiny"):
-            alone = [asyncio.run(beside(server, [answer]))[0] for answer in answers]
-            both = asyncio.run(beside(server, answers))
+            alone = [parted(*asyncio.run(beside(server, [answer]))) for answer in answers]
+            both = [parted(events) for events in asyncio.run(beside(server, answers))]
         if both != alone:
             wrong = next(i for i in range(len(alone)) if both[i] != alone[i])
             return Result(
@@ -50,24 +50,21 @@ def probe(target: Target) -> Result:
     return Result(False, f"streams side by side are as alone with {', '.join(REASONING)}")
 
 
-async def beside(server: ModuleType, answers: Sequence[Sequence[str]]) -> list[Delta]:
-    """(reasoning, content) of each answer, streamed in turns: a piece of each, then the next."""
+async def beside(server: ModuleType, answers: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The events of each answer, streamed in turns: one of each, then the next of each."""
     streams = [stream(server, answer) for answer in answers]
-    texts = [("", "")] * len(answers)
-    running = set(range(len(answers)))
+    events: list[list[str]] = [[] for _ in answers]
+    running = list(range(len(answers)))
     while running:
-        for i in sorted(running):
+        for i in running[:]:
             try:
-                chunk = await anext(streams[i])
+                events[i].append(await anext(streams[i]))
             except StopAsyncIteration:
                 running.remove(i)
-                continue
-            reasoning, content = delta(chunk)
-            texts[i] = texts[i][0] + reasoning, texts[i][1] + content
-    return texts
+    return events
 
 
-def stream(server: ModuleType, answer: Sequence[str], **request: Any) -> AsyncIterator[str]:
+def stream(server: ModuleType, answer: Sequence[str]) -> AsyncIterator[str]:
     """The server's own stream of an answer that an engine generates piece by piece."""
 
     async def stream_chat(**_: Any) -> AsyncIterator[Any]:
@@ -88,18 +85,22 @@ def stream(server: ModuleType, answer: Sequence[str], **request: Any) -> AsyncIt
         server.stream_chat_completion(
             SimpleNamespace(model_name="tiny", tokenizer=None, stream_chat=stream_chat),
             messages,
-            server.ChatCompletionRequest(model="tiny", messages=messages, stream=True, **request),
+            server.ChatCompletionRequest(model="tiny", messages=messages, stream=True),
         ),
         mock.Mock(_is_disconnected=False, is_disconnected=mock.AsyncMock(return_value=False)),
     )
 
 
-def delta(chunk: str) -> Delta:
-    """(reasoning, content) of a server-sent event."""
-    data = chunk.removeprefix("data: ").strip()
-    if not data.startswith("{"):
-        return "", ""
-    (choice,) = json.loads(data)["choices"]
-    part = choice["delta"]
-    reasoning = part.get("reasoning_content") or part.get("reasoning") or ""
-    return reasoning, part.get("content") or ""
+def deltas(events: Sequence[str]) -> list[dict[str, Any]]:
+    """What each server-sent event adds to a message."""
+    data = [event.removeprefix("data: ").strip() for event in events]
+    return [json.loads(text)["choices"][0]["delta"] for text in data if text.startswith("{")]
+
+
+def parted(events: Sequence[str]) -> tuple[str, str]:
+    """(reasoning, content) of a stream."""
+    reasoning = content = ""
+    for delta in deltas(events):
+        reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
+        content += delta.get("content") or ""
+    return reasoning, content

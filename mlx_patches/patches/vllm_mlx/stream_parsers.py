@@ -92,13 +92,14 @@ def new(parser: Any) -> dict[str, Any]:
     It keeps what a constructor does not set, such as a vocabulary that is already read. A parser
     whose constructor asks for more stays shared.
     """
-    other = copy(parser)
+    built = copy(parser)
     tokenizer = (parser.model_tokenizer,) if hasattr(parser, "model_tokenizer") else ()
     try:
-        type(other).__init__(other, *tokenizer)
+        type(built).__init__(built, *tokenizer)
     except TypeError:
-        return vars(parser)
-    return vars(other)
+        built = parser
+    attributes: dict[str, Any] = vars(built)
+    return attributes
 
 
 PATCH = Patch(
