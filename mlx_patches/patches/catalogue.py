@@ -126,6 +126,7 @@ _CATALOGUE = (
     ("vllm-sliding-offset", "vllm_mlx.sliding_offset", "vllm-mlx"),
     ("vllm-stop-tokens", "vllm_mlx.stop_tokens", "vllm-mlx"),
     ("vllm-loaded-model", "vllm_mlx.loaded_model", "vllm-mlx"),
+    ("vllm-stream-parsers", "vllm_mlx.stream_parsers", "vllm-mlx"),
     ("vllm-json-escapes", "vllm_mlx.json_escapes", "vllm-mlx"),
     ("vllm-billing-header", "vllm_mlx.billing_header", "vllm-mlx"),
     ("vllm-gemma4-reasoning", "vllm_mlx.gemma4_reasoning", "vllm-mlx"),

@@ -125,6 +125,7 @@ from mlx_patches.patches.vllm_mlx import (
     sliding_vlm,
     stop_tokens,
     stored_prefix,
+    stream_parsers,
 )
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -557,6 +558,10 @@ def models_that_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaded_model, "again", lambda name, config: None)
 
 
+def parsers_that_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_parsers, "new", vars)
+
+
 def bodies_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_escapes, "escaped", lambda body: body)
 
@@ -816,6 +821,7 @@ MUTANTS: dict[str, Mutant] = {
     "vllm-sliding-vlm": caches_that_are_refused,
     "vllm-sliding-offset": windows_that_are_never_full,
     "vllm-stop-tokens": folders_that_are_nowhere,
+    "vllm-stream-parsers": parsers_that_are_shared,
     "vllm-json-escapes": bodies_as_they_come,
     "vllm-billing-header": lines_that_stay,
     "vllm-gemma4-reasoning": thoughts_that_are_content,
