@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from . import server
-from .server import processors_of, prompts, serving, with_images, with_shapes
+from .server import FAILED, processors_of, prompts, serving, with_images, with_shapes
 
 ROOT = Path(__file__).parents[2]
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
@@ -154,4 +154,4 @@ def test_outlives_a_prompt_that_leaves_nothing_to_feed(
         assert (host.answer(asked) == said) == patched, "the server is dead, or was never hit"
     if patched:
         assert once_more == (said[-1] + on)[: len(once_more)]
-        assert not empty.startswith("<"), empty
+        assert not empty.startswith(FAILED), empty

@@ -1,6 +1,6 @@
 """A server that many clients use at once, of which some are rude, answers each as if it were alone.
 
-Two rounds of 200 mixed requests, eight at a time: completions, streams, logits processors, images,
+Four rounds of 200 mixed requests, eight at a time: completions, streams, logits processors, images,
 clients that leave, empty, repeated and continued prompts, and requests that nobody should send.
 Runs in the environment of a release set, whose name is in MLX_PATCHES_HOST_SET: `make hosts`.
 """
@@ -53,11 +53,12 @@ SHARES = {
     "empty": 6,
     "malformed": 16,
 }
-ROUNDS = 2
+ROUNDS = 4
 # The longest answer.
 TOKENS = 12
-# By how much of itself a server's memory may change from the end of the first round to that of the
-# last.
+# By how much of itself a server's memory may grow from the first half of the rounds to the second.
+# The lowest reading of each half counts: single ones are up to 18 % above those around them, since
+# the allocator gives pages back when it likes.
 GROWTH = 0.05
 # Requests that nobody should send: a whole body, or what is wrong in one that were right otherwise.
 # PROMPT stands for the field that holds the prompt; what is GONE is left out.
@@ -415,5 +416,5 @@ def test_with_the_patches(model, rounds, tmp_path, capsys):
     assert not unlike
     assert all("40" in said for said in tally.empty)
     if None not in tally.memory:
-        before, after = tally.memory
-        assert abs(after - before) < GROWTH * before
+        early, late = min(tally.memory[: ROUNDS // 2]), min(tally.memory[ROUNDS // 2 :])
+        assert late < (1 + GROWTH) * early, tally.memory
