@@ -99,6 +99,13 @@ def scenario(name: str) -> Scenario:
     return found._replace(words=f"{found.words} ({place})") if place else found
 
 
+def scenario_order(name: str) -> tuple[int, str]:
+    """A sort key for cells: in the order of ``SCENARIOS``, a CPU's in float32 first."""
+    base, _, place = name.partition("@")
+    known = list(SCENARIOS)
+    return known.index(base) if base in SCENARIOS else len(known), place
+
+
 def cell_name(scenario: str, device: str, dtype: str) -> str:
     """The name of a cell: its scenario, and the device and dtype if not a CPU in float32.
 

@@ -20,7 +20,7 @@ from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
 from ..evidence.alone import WRONG_ALONE
 from ..evidence.store import cell_pairs, fate, metal_branches
-from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario
+from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario, scenario_order
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
@@ -48,7 +48,7 @@ def content(
         evidence: the lab's evidence, one mapping for each release set.
         audit: the JSON form of an environment's audit.
     """
-    names = list(dict.fromkeys(name for one in evidence for name in _scenarios(one)))
+    names = sorted({name for one in evidence for name in _scenarios(one)}, key=scenario_order)
     said = list(dict.fromkeys(text for one in evidence for text in _said(one)))
     number = {text: index for index, text in enumerate(said)}
     here = {one["name"]: one["version"] for one in audit["distributions"]} if audit else {}
@@ -243,7 +243,7 @@ def _words(name: str) -> str:
 
 
 def _scenarios(one: Mapping[str, Any]) -> Iterable[str]:
-    """The scenarios of a set's cells, in the order in which the lab runs them."""
+    """The scenarios of a set's cells."""
     return (name for cells in one["without"].values() for name in cells)
 
 
