@@ -60,8 +60,11 @@ def probe_generator(target: Target) -> Result:
     generator = getattr(generate, "BatchGenerator", None)
     if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
         raise NotApplicable("the release's batch generator takes no max_kv_size")
-    if target.name == "_make_cache" and hasattr(generator, "_make_new_cache"):
+    has_own = hasattr(generator, "_make_new_cache")
+    if target.name == "_make_cache" and (has_own or not hasattr(generate, "_make_cache")):
         raise NotApplicable("the release's batch generator does not call it")
+    if target.name != "_make_cache" and not has_own:
+        raise NotApplicable("the release's batch generator has no such method")
     model = _Attending()
     prompts = [list(range(1, length + 1)) for length in _LENGTHS]
     make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
