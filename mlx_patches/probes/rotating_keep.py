@@ -61,13 +61,17 @@ def probe_generator(target: Target) -> Result:
     if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
         raise NotApplicable("the release's batch generator takes no max_kv_size")
     has_own = hasattr(generator, "_make_new_cache")
-    if target.name == "_make_cache" and (has_own or not hasattr(generate, "_make_cache")):
-        raise NotApplicable("the release's batch generator does not call it")
     if target.name != "_make_cache" and not has_own:
         raise NotApplicable("the release's batch generator has no such method")
+    if target.name == "_make_cache" and not hasattr(generate, "_make_cache"):
+        raise NotApplicable("the release has no such function")
+    make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
+    if target.name == "_make_cache" and has_own:  # the generator does not call it; hosts may
+        keep = getattr(generate._make_cache(_Attending(), [0], WINDOW)[0], "keep", 0)
+        wanted = make(_Attending(), WINDOW)[0].keep
+        return Result(keep != wanted, f"{keep} first tokens are kept, {wanted} alone")
     model = _Attending()
     prompts = [list(range(1, length + 1)) for length in _LENGTHS]
-    make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
     alone = [model.attended_alone(prompt, make(model, WINDOW)) for prompt in prompts]
     model.steps.clear()
     batch = generator(model, max_tokens=_STEPS, max_kv_size=WINDOW)

@@ -712,6 +712,7 @@ def pieces_that_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def columns_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_keep, "move_oldest", lambda cache: None)
     monkeypatch.setattr(rotating_keep, "move_kept", lambda cache, lost: None)
+    monkeypatch.setattr(rotating_keep, "with_keep", lambda caches, model, size: caches)
 
 
 def contexts_as_short_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
