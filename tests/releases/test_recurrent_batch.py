@@ -114,9 +114,16 @@ def caches(model: LabModel, left: bool) -> list[object]:
     return cache
 
 
+def skip_without_body(name):
+    """Skip a family whose model calls its layers itself; test_recurrent_padding has it."""
+    if name.partition(":")[2] in recurrent_padding.WHOLE:
+        pytest.skip("its model calls its layers itself: there is no one call of them to watch")
+
+
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 @pytest.mark.parametrize("name", names())
 def test_a_padded_prompt_is_one_call(name, left, repaired, calls):
+    skip_without_body(name)
     model = repaired(name)
     if feeds_rows_itself(name):
         pytest.skip("the release's own model feeds rows one by one")
@@ -195,6 +202,7 @@ def test_equal_rows_keep_their_bits(name, repaired):
 
 @pytest.mark.parametrize("name", names())
 def test_a_model_that_raises_keeps_its_marks(name, repaired, monkeypatch):
+    skip_without_body(name)
     model = repaired(name)
     if feeds_rows_itself(name):
         pytest.skip("the release's own model feeds rows one by one")
