@@ -103,10 +103,16 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A free port."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A free port.
+
+    A host binds its port minutes after this call. The system gives ports of its own range to
+    connections meanwhile, so the port is one below that range (32768 on Linux, 49152 on macOS).
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 def resident(group: int) -> int | None:
