@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import json
 import sys
 from dataclasses import replace
@@ -304,6 +305,10 @@ def test_a_cache_that_turns_another_dtype_is_red(right, applied, monkeypatch):
 @needs_lm
 def test_a_scenario_is_red_where_the_release_has_the_defect(scenario, name, patch, dtype):
     model = build(Family("mlx-lm", name), dtype=dtype)
+    if scenario == "max-kv-size":
+        generator = importlib.import_module("mlx_lm.generate").BatchGenerator
+        if "max_kv_size" not in inspect.signature(generator).parameters:
+            pytest.skip("the batch generator of this release takes no max_kv_size")
     cell = SCENARIOS[scenario](model)
     right = ("green", "n/a")
     if needs(patch, "mlx-lm"):
