@@ -96,25 +96,32 @@ def types(session: nox.Session) -> None:
 )
 def unit(session: nox.Session, python: str) -> None:
     """Tests without MLX. On this Python also the first steps of a new user without MLX."""
-    interpreter = find_python(python)
+    interpreter = pure_environment(session, python)
     if interpreter is None:
         message = f"Python {python} is not on this machine: its tests without MLX cannot run"
         session.error(message) if os.environ.get("CI") else session.skip(message)
-    environment = ROOT / ".nox" / f"pure-{python}"
-    uv(session, "venv", "--quiet", "--allow-existing", "--python", interpreter, str(environment))
-    uv(session, *into(environment), "-e", ".", "--group", "test")
     # unit_slow runs the slow ones.
     selected = ["-m", "not slow"] if python == HERE else []
     tests = ["tests/unit", WALK] if python == HERE else ["tests/unit"]
-    python = str(environment / "bin" / "python")
-    session.run(python, "-m", "pytest", "-q", "-n", "2", *selected, *tests)
+    session.run(interpreter, "-m", "pytest", "-q", "-n", "2", *selected, *tests)
 
 
-@nox.session(python=False, tags=["rest"])
+@nox.session(venv_backend="none", tags=["rest"])
 def unit_slow(session: nox.Session) -> None:
     """The tests that `unit` leaves out on this Python."""
-    python = str(ROOT / ".nox" / f"pure-{HERE}" / "bin" / "python")
+    python = str(pure_environment(session, HERE))
     session.run(python, "-m", "pytest", "-q", "-n", "2", "-m", "slow", "tests/unit", WALK)
+
+
+def pure_environment(session: nox.Session, python: str) -> str | None:
+    """The interpreter of an environment without MLX; None if this machine lacks the Python."""
+    interpreter = find_python(python)
+    if interpreter is None:
+        return None
+    environment = ROOT / ".nox" / f"pure-{python}"
+    uv(session, "venv", "--quiet", "--allow-existing", "--python", interpreter, str(environment))
+    uv(session, *into(environment), "-e", ".", "--group", "test")
+    return str(environment / "bin" / "python")
 
 
 @nox.session(venv_backend="none", tags=["quick", "single"])

@@ -210,8 +210,9 @@ class Site:
                 delattr(self.owner, self.attribute)
         elif self._current() is not value:
             setattr(self.owner, self.attribute, value)
-        self._rebind(value)
-        self.live = value
+        if value is not self.live:  # else the modules that imported it hold it already
+            self._rebind(value)
+            self.live = value
 
     def _rebind(self, value: Any) -> None:
         if isinstance(self.owner, ModuleType) and value is not MISSING:
