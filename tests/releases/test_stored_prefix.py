@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -51,6 +52,16 @@ def test_what_the_batch_goes_on_with_leaves_the_entry(prefixes):
     before = mx.array(recurrent[0])
     layers[1][0] = layers[1][0] * 0
     assert mx.array_equal(recurrent[0], before)
+
+
+def test_an_entry_without_arrays_stays_the_object_that_was_stored(prefixes):
+    sized = SimpleNamespace(nbytes=500)
+    layers = [SimpleNamespace(keys=sized, values=sized)]
+    tokens = list(range(TOKENS))
+    assert prefixes.store(tokens, layers)
+    entry = prefixes._entries[tuple(tokens)]
+    assert entry.cache is layers
+    assert entry.memory_bytes == prefixes._current_memory == 1000
 
 
 def test_an_entry_that_is_known_is_not_copied_again(prefixes):

@@ -35,6 +35,8 @@ def stored(
         entry = prefixes._entries.get(key)
         if not kept or entry is None or entry is before:
             return kept
+        if not any(True for layer in entry.cache for _ in arrays_of(layer)):
+            return kept  # it shares no arrays, and the release's own count stands
         entry.cache = detached(entry.cache)
         count(prefixes, entry)
         return key in prefixes._entries
