@@ -37,7 +37,11 @@ import release_sets  # noqa: E402
 RECIPES = HERE / "recipes.toml"
 PLACE = release_sets.ROOT / ".nox" / "downstream"
 # Not editable: that would put this repository's tests before the project's on the path.
-OURS = ("--reinstall-package", "mlx-patches", str(release_sets.ROOT))
+# Without --refresh-package, uv installs the wheel that it built before the last change.
+OURS = (
+    *("--refresh-package", "mlx-patches", "--reinstall-package", "mlx-patches"),
+    str(release_sets.ROOT),
+)
 # A run is stopped if it writes nothing for this many times a test's time limit.
 PATIENCE = 5
 # Exit codes of pytest: internal error, usage error.
