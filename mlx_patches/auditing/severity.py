@@ -33,6 +33,7 @@ _PATCHES = {
         "server-prefix-hit",
         "server-empty-prompt",
         "server-batch-error",
+        "vlm-preprocess-turns",
         "server-short-prompt",
         "server-xtc",
         "generator-stream",

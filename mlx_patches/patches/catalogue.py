@@ -111,6 +111,7 @@ _CATALOGUE = (
     ("server-xtc", "server.server_xtc", ""),
     ("vlm-fresh-seed", "server.fresh_seed", "mlx-vlm"),
     ("vlm-thought-prefix", "server.thought_prefix", "mlx-vlm"),
+    ("vlm-preprocess-turns", "server.preprocess_turns", "mlx-vlm"),
     ("vlm-vision-features", "server.vision_features", "mlx-vlm"),
     ("tool-arguments", "server.tool_arguments", "mlx-lm"),
     ("pythonic-calls", "server.pythonic_calls", "mlx-lm"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable
@@ -97,6 +98,7 @@ from mlx_patches.patches.server import (
     fresh_seed,
     limited_media,
     media_limits,
+    preprocess_turns,
     public_media,
     pythonic_calls,
     server_batch_error,
@@ -735,6 +737,10 @@ def thoughts_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thought_prefix, "without_word", lambda reasoning, start_marker: reasoning)
 
 
+def requests_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preprocess_turns, "_turn", contextlib.nullcontext())
+
+
 def calls_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_arguments, "is_integer", lambda text: False)
     monkeypatch.setattr(tool_arguments, "read_json", lambda text, default: None)
@@ -849,6 +855,7 @@ MUTANTS: dict[str, Mutant] = {
     "vlm-prompt-cache-cut": windows_that_are_whole,
     "vlm-fresh-seed": seeds_that_are_all_one,
     "vlm-thought-prefix": thoughts_as_they_come,
+    "vlm-preprocess-turns": requests_all_at_once,
     "tool-arguments": calls_as_they_come,
     "vlm-vision-features": images_that_never_change,
     "lfm2-moe-routing": experts_by_their_bias,
