@@ -32,6 +32,7 @@ _PATCHES = {
         "aya-blur",
         "server-prefix-hit",
         "server-empty-prompt",
+        "vllm-empty-prompt",
         "server-batch-error",
         "server-short-prompt",
         "server-xtc",
