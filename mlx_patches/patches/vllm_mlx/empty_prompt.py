@@ -14,6 +14,7 @@ Retire when
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -31,9 +32,8 @@ def added(add: Callable[..., Any], scheduler: Any, request: Any) -> Any:
         HTTPException: it has none.
     """
     if is_empty(scheduler, request):
-        from fastapi import HTTPException
-
-        raise refusal(HTTPException(status_code=400, detail="the prompt has no tokens"))
+        error = importlib.import_module("fastapi").HTTPException
+        raise refusal(error(status_code=400, detail="the prompt has no tokens"))
     return add(scheduler, request)
 
 
