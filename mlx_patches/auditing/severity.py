@@ -32,6 +32,7 @@ _PATCHES = {
         "aya-blur",
         "server-prefix-hit",
         "server-empty-prompt",
+        "vllm-empty-prompt",
         "server-batch-error",
         "vlm-preprocess-turns",
         "server-short-prompt",

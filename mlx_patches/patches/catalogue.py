@@ -128,6 +128,8 @@ _CATALOGUE = (
     ("vllm-stop-tokens", "vllm_mlx.stop_tokens", "vllm-mlx"),
     ("vllm-loaded-model", "vllm_mlx.loaded_model", "vllm-mlx"),
     ("vllm-stream-parsers", "vllm_mlx.stream_parsers", "vllm-mlx"),
+    ("vllm-empty-prompt", "vllm_mlx.empty_prompt", "vllm-mlx"),
+    ("vllm-prefix-penalty", "vllm_mlx.prefix_penalty", "vllm-mlx"),
     ("vllm-json-escapes", "vllm_mlx.json_escapes", "vllm-mlx"),
     ("vllm-billing-header", "vllm_mlx.billing_header", "vllm-mlx"),
     ("vllm-gemma4-reasoning", "vllm_mlx.gemma4_reasoning", "vllm-mlx"),

@@ -39,18 +39,13 @@ class Server:
         self.scheduler = scheduler.Scheduler(model, _Tokenizer(), settings)
         self._count = 0
 
-    def answer(self, prompt: Sequence[int]) -> list[int]:
-        """The tokens of a greedy answer.
+    def answer(self, prompt: Sequence[int], **settings: Any) -> list[int]:
+        """The tokens of a greedy answer; ``settings`` are of the release's ``SamplingParams``.
 
         Raises:
             RuntimeError: the answer does not end within ``_STEPS`` steps.
         """
-        self._count += 1
-        params = self._requests.SamplingParams(max_tokens=_TOKENS, temperature=0.0)
-        self.request = self._requests.Request(
-            request_id=f"probe-{self._count}", prompt=list(prompt), sampling_params=params
-        )
-        self.scheduler.add_request(self.request)
+        self.add(list(prompt), **settings)
         tokens: list[int] = []
         for _ in range(_STEPS):
             for output in self.scheduler.step().outputs:
@@ -58,6 +53,18 @@ class Server:
                 if output.finished:
                     return tokens
         raise RuntimeError(f"no answer in {_STEPS} steps")
+
+    def add(self, prompt: list[int] | str, **settings: Any) -> str:
+        """Add a request; returns its id."""
+        self._count += 1
+        settings = {"max_tokens": _TOKENS, "temperature": 0.0} | settings
+        self.request = self._requests.Request(
+            request_id=f"probe-{self._count}",
+            prompt=prompt,
+            sampling_params=self._requests.SamplingParams(**settings),
+        )
+        self.scheduler.add_request(self.request)
+        return str(self.request.request_id)
 
 
 def llama(layer_types: Sequence[str] | None = None) -> Any:

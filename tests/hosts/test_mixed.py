@@ -40,8 +40,7 @@ from .test_hosts import CASES, ROOT, SET
 
 pytestmark = pytest.mark.slow
 
-# How many requests of each kind are in a round. A host without images has plain ones instead,
-# and so has one of NO_EMPTY.
+# How many requests of each kind are in a round. A host without images has plain ones instead.
 SHARES = {
     "plain": 36,
     "stream": 36,
@@ -96,15 +95,8 @@ IGNORED = {
     "vllm-mlx 0.6.0": {"logit_bias: words", "logit_bias: null"},
     "mlx-vlm 0.7.10": {"stop: numbers"},
 }
-# An empty prompt gets the answer to no text here; mlx-vlm refuses it.
+# An empty prompt gets the answer to no text here; the other hosts refuse it.
 EMPTY_ANSWERED = {"mlx-lm 0.31.3", "mlx-lm 0.32.2"}
-# vllm-mlx inserts it into the batch (scheduler.py, line 2481), whose next step raises for want of a
-# segment (mlx_lm/generate.py, line 1828): every running request gets a 500. No patch repairs that.
-NO_EMPTY = {"vllm-mlx 0.6.0"}
-# vllm-mlx feeds what follows a cached prefix without a word of the prefix (scheduler.py, line 2481:
-# no `all_tokens`): a penalty does not see the prompt's last tokens. No patch repairs that, so a
-# prompt that continues another has no processors there.
-NO_PENALTY_AFTER_A_PREFIX = {"vllm-mlx 0.6.0"}
 # How a whole answer is written there whose first token ends it; alone and without the patches too.
 # Its stream is empty.
 WRITTEN_END = {"vllm-mlx 0.6.0": "<eos>"}
@@ -192,15 +184,14 @@ class Round:
         return Request("repeated", one.prompt, {**one.fields, **other}, self._half())
 
     def _continued(self) -> Request:
-        bare = SET in NO_PENALTY_AFTER_A_PREFIX
-        one = self._earlier("plain", "stream", *([] if bare else ["processors"]))
+        one = self._earlier("plain", "stream", "processors")
         return dataclasses.replace(one, kind="continued", then=self._text())
 
     def _leaving(self) -> Request:
         return Request("leaving", self._text(), {"max_tokens": 200}, stream=True)
 
     def _empty(self) -> Request:
-        return self._plain() if SET in NO_EMPTY else Request("empty", "", self._length())
+        return Request("empty", "", self._length())
 
     def _malformed(self) -> Request:
         return Request("malformed", name=self.malformed[len(self.requests) % len(MALFORMED)])

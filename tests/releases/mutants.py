@@ -115,6 +115,7 @@ from mlx_patches.patches.server import (
 )
 from mlx_patches.patches.vllm_mlx import (
     billing_header,
+    empty_prompt,
     fetched_prefix,
     gemma4_attention,
     gemma4_reasoning,
@@ -123,6 +124,7 @@ from mlx_patches.patches.vllm_mlx import (
     loaded_model,
     paged_prefix,
     prefix_hit,
+    prefix_penalty,
     sliding_offset,
     sliding_vlm,
     stop_tokens,
@@ -564,6 +566,14 @@ def parsers_that_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_parsers, "new", vars)
 
 
+def prompts_that_have_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(empty_prompt, "is_empty", lambda scheduler, request: False)
+
+
+def prefixes_that_stay_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_penalty, "unseen", lambda prompt, segments: [])
+
+
 def bodies_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_escapes, "escaped", lambda body: body)
 
@@ -829,6 +839,8 @@ MUTANTS: dict[str, Mutant] = {
     "vllm-sliding-offset": windows_that_are_never_full,
     "vllm-stop-tokens": folders_that_are_nowhere,
     "vllm-stream-parsers": parsers_that_are_shared,
+    "vllm-empty-prompt": prompts_that_have_tokens,
+    "vllm-prefix-penalty": prefixes_that_stay_unseen,
     "vllm-json-escapes": bodies_as_they_come,
     "vllm-billing-header": lines_that_stay,
     "vllm-gemma4-reasoning": thoughts_that_are_content,
