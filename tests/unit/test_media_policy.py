@@ -451,9 +451,11 @@ def test_an_answer_that_comes_too_slowly(server, head, drips):
 
     server.answers["/a"] = answer
     began = time.monotonic()
-    # If the server sends nothing at all, the connection may time out first.
-    with pytest.raises(Refused, match=r"longer than 0\.3 s" if drips else "longer|not answer"):
-        get(server.url("/a"), Limits(2**20, 0.3))
+    # If the server sends nothing for as long as the limit, the connection may time out first. A busy
+    # machine may keep it from sending for a while.
+    limit = 1 if drips else 0.3
+    with pytest.raises(Refused, match="longer than 1 s" if drips else "longer|not answer"):
+        get(server.url("/a"), Limits(2**20, limit))
     assert time.monotonic() - began < 5
     assert ended.wait(5), "the connection is still open"
 

@@ -121,7 +121,8 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
         return content
 
     # The release's own message for any other error.
-    return guarded(url, get, lambda error: ValueError(f"Failed to load {url}: {error}"))
+    what = "image from" if limits is IMAGE else "audio from URL:"
+    return guarded(url, get, lambda error: ValueError(f"Failed to load {what} {url}: {error}"))
 
 
 def check_image(source: Any) -> None:

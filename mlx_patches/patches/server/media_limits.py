@@ -136,9 +136,12 @@ def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -
 
     Raises:
         Refused: the content is too large, or the time is over.
+        TypeError: a piece is not bytes: the stand-in of a test, which may never end.
     """
     pieces, size = [], 0
     while piece := read(_PIECE):
+        if not isinstance(piece, bytes):
+            raise TypeError(f"a response's stream gave a {type(piece).__name__}")
         expiry.check()
         size += len(piece)
         if size > limits.size:
