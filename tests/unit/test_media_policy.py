@@ -451,8 +451,8 @@ def test_an_answer_that_comes_too_slowly(server, head, drips):
 
     server.answers["/a"] = answer
     began = time.monotonic()
-    # If the server sends nothing for as long as the limit, the connection may time out first. A busy
-    # machine may keep it from sending for a while.
+    # If the server sends nothing for as long as the limit, the connection may time out first. A
+    # busy machine may keep it from sending for a while.
     limit = 1 if drips else 0.3
     with pytest.raises(Refused, match="longer than 1 s" if drips else "longer|not answer"):
         get(server.url("/a"), Limits(2**20, limit))
