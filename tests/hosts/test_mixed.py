@@ -107,6 +107,9 @@ HOSTS = {
     "mlx-lm 0.32.2": ["repetition_penalty", "logit_bias"],
     "mlx-vlm 0.7.10": ["repetition_penalty", "logit_bias"],
 }
+# A prefix cache grows up to its limit, by default a fifth of the machine's memory. With this limit,
+# in MB, it is full within the first round.
+MORE = {"vllm-mlx 0.6.0": " --cache-memory-mb 4"}
 # Until what clients have left is no longer computed, in seconds.
 SETTLED = 2
 # What is stably seen without the patches: generation ends for good, or nothing is wrong.
@@ -118,6 +121,7 @@ HANGS = 2 * AT_A_TIME
 if SET not in HOSTS:
     pytest.skip("this host is tried without mixed requests", allow_module_level=True)
 CASE = CASES[SET][0] | {"processors": HOSTS[SET]}
+CASE["command"] += MORE.get(SET, "")
 PACKAGE = CASE.get("package", "mlx-lm")
 
 
