@@ -38,9 +38,9 @@ RECIPES = HERE / "recipes.toml"
 PLACE = release_sets.ROOT / ".nox" / "downstream"
 # Not editable: that would put this repository's tests before the project's on the path.
 # Without --refresh-package, uv installs the wheel that it built before the last change.
-OURS = (
+INSTALL_OURS = (
+    *("-m", "uv", "pip", "install", "--quiet", str(release_sets.ROOT)),
     *("--refresh-package", "mlx-patches", "--reinstall-package", "mlx-patches"),
-    str(release_sets.ROOT),
 )
 # A run is stopped if it writes nothing for this many times a test's time limit.
 PATIENCE = 5
@@ -103,12 +103,10 @@ def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
     """Run a recipe without and with the patches; print differences; False if they broke a test."""
     one = release_sets.load()[recipe.name]
     folder = PLACE / one.slug
-    python = release_sets.make(
-        one,
-        folder / "environment",
-        *("pytest", "pytest-timeout", *recipe.requires),
-        package=OURS,
-    )
+    needed = ("pytest", "pytest-timeout", *recipe.requires)
+    python = release_sets.make(one, folder / "environment", *needed, package=())
+    # Each time: an environment that is made stays as it is.
+    do(recipe, [sys.executable, *INSTALL_OURS, "--python", str(python)])
     source = fetch(recipe, one, folder / "source")
     make_stand_ins(recipe, python, folder / "hub")
 
