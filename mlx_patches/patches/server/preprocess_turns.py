@@ -3,7 +3,7 @@
 Why
     Each request's thread tokenizes its own prompt, all with one tokenizer. A fast tokenizer sets
     its padding before it encodes, and must not be in use meanwhile: it raises "Already borrowed",
-    and the request fails. Of sixteen requests with images at once, one or two fail so now and then.
+    and the request fails.
 How
     The threads prepare their prompts in turn. Generation is another thread, and goes on.
 Upstream
