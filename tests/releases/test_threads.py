@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -31,6 +32,7 @@ import mlx_patches
 from mlx_patches.lab import Family, LabModel
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
+from mlx_patches.patches.models import recurrent_batch
 
 from .costs import Batch
 
@@ -41,8 +43,9 @@ ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("MLX_PATCHES_THREAD_SECONDS", "3"))
 # Seconds for everything but the threads' work, on a busy machine.
 GRACE = 120
-# A model that needs no patch, and one whose padded prompts need one patch, of its call. A call runs
-# either with the patch or without it, so there are exactly two possible answers.
+# A model that needs no patch, and one whose padded prompts need one patch, of its call and of its
+# layers'. The model's call announces the padding, so each layer may heed it or not: a call that
+# spans a change runs some layers with the patch and some without.
 RIGHT_ALREADY = (Family("mlx-vlm", "llama"), Family("mlx-lm", "llama"))
 REPAIRED = (Family("mlx-vlm", "mamba"), Family("mlx-lm", "mamba"))
 # Small modules with a target, which those models do not use.
@@ -89,6 +92,36 @@ class Caller:
         """Add the model's answer in the present state."""
         self.known.append(self.thread.submit(self._answer).result(GRACE))
 
+    def learn_mixes(self) -> None:
+        """Add the answers of a patched call some of whose layers run without the patch."""
+        (place,) = (
+            (target.module, target.name.partition(".")[0])
+            for target in catalogue.builtin().get("recurrent-padding").targets
+            if target.module.startswith(module_of(self.family)) and target.supports
+        )
+        assert self._model is not None
+        layer = getattr(sys.modules[place[0]], place[1])
+        layers = sum(isinstance(one, layer) for one in self._model.module.modules())
+        installed = layer.__call__
+
+        def learn(heeds: Iterator[bool]) -> None:
+            def call(block: Any, *args: Any, **kwargs: Any) -> Any:
+                padding = recurrent_batch._ANNOUNCED.get()
+                token = recurrent_batch._ANNOUNCED.set(padding if next(heeds) else None)
+                try:
+                    return installed(block, *args, **kwargs)
+                finally:
+                    recurrent_batch._ANNOUNCED.reset(token)
+
+            layer.__call__ = call
+            self.learn()
+
+        try:
+            for heeds in itertools.product([True, False], repeat=layers):
+                learn(iter(heeds))
+        finally:
+            layer.__call__ = installed
+
     def check(self) -> None:
         """Run the batch; the answer must be a known one."""
         answer = self._answer()
@@ -131,6 +164,7 @@ def run_threads(seconds: float) -> dict[str, int]:
     applied = applied_targets(before)
     for caller in callers:
         caller.learn()
+    callers[1].learn_mixes()
     seen = [str(one) for one in mlx_patches.status() if module_of(callers[1].family) in one.target]
     mlx_patches.restore()
     assert callers[0].known[0] == callers[0].known[1], "the patches change what is right"
