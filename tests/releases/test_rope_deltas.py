@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -172,3 +173,8 @@ def test_waiting_prompts_go_with_their_model():
     key = id(model)
     del model
     assert key not in image_prompts._models
+
+
+def test_nothing_is_kept_for_an_object_without_weak_references():
+    stand_in = SimpleNamespace()
+    assert not image_prompts.waiting_prompts(stand_in)

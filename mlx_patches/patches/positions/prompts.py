@@ -181,7 +181,10 @@ def waiting_prompts(model: Any) -> Waiting:
         key = id(model)
         found = _models.get(key)
         if found is None or found[0]() is not model:
-            found = (weakref.ref(model, lambda gone: _forget(key, gone)), Waiting())
+            try:
+                found = (weakref.ref(model, lambda gone: _forget(key, gone)), Waiting())
+            except TypeError:  # a stand-in for a model, for which nothing can be kept
+                return Waiting()
             _models[key] = found
         return found[1]
 
