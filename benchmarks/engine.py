@@ -1,6 +1,6 @@
 """The patches' cost in the releases' own engines: prefill, decode, a joining row, memory.
 
-    python benchmarks/engine.py [--shape tiny|1b] [--family llama --family qwen3_vl]
+    python benchmarks/engine.py [--shape tiny|1b|8b] [--family llama --family qwen3_vl]
         [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 15] [--steps 64]
         [--clock wall|cpu|thread]
 
@@ -87,6 +87,16 @@ BILLION = {
     "ssm_state_size": 128,
 }
 
+EIGHT_BILLION = {
+    **BILLION,
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "head_dim": 128,
+    "global_head_dim": 128,
+}
+
 
 # The lab builds llama with sliding layers. gpt_oss would have 3.5 billion parameters.
 FULL = {"layer_types": None, "sliding_window": None}
@@ -113,6 +123,12 @@ class Shape(NamedTuple):
 SHAPES = {
     "tiny": Shape({}, OWN["tiny"], 64, 48),
     "1b": Shape(BILLION, OWN["1b"], 512, 64),
+    "8b": Shape(EIGHT_BILLION, OWN["1b"], 512, 64),
+}
+SAID = {
+    "tiny": "tiny random weights",
+    "1b": "random bf16 weights of about 1.2B",
+    "8b": "random bf16 weights of about 8B (Llama's shape)",
 }
 
 
@@ -243,6 +259,8 @@ def timed(
 
     The first run does not count: Python's inline caches adapt to the patched classes in it.
     """
+    gc.collect()
+    mx.clear_cache()  # not before each run: its allocations would be part of the prefill
     _, *runs = [run(model, prompts, steps, clock) for _ in range(1 + RUNS)]
     return Run(*map(statistics.median, zip(*runs, strict=True)))
 
@@ -251,9 +269,7 @@ def run(
     model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
 ) -> Run:
     """Run one batch: its prompts, its steps, and one more row that joins it."""
-    gc.collect()
     engine.forget(model)
-    mx.clear_cache()
     mx.reset_peak_memory()
     rows = len(prompts)
     # mlx-vlm admits prompts only if a whole prefill batch fits into the completion batch.
@@ -306,10 +322,9 @@ def interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
 
 def heading(name: str, shape: Shape, count: int, clock: str) -> str:
     """A description of the measurement, and the table's header."""
-    kind = "random bf16 weights of about 1.2B" if shape.sizes else "tiny random weights"
     said = (
         f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
-        f"commit {commit()}. Shape {name}: {kind}, prompts of {shape.prompt} tokens, unequal "
+        f"commit {commit()}. Shape {name}: {SAID[name]}, prompts of {shape.prompt} tokens, unequal "
         f"ones from half of that on, {shape.steps} steps; medians of {count} paired rounds of "
         f"{RUNS} runs, 95 % intervals, {clock} time."
     )

@@ -89,6 +89,9 @@ def apply(
     Raises:
         MlxPatchesError: an unknown patch id, model type or profile, a broken matrix, or
             (``strict``) a patch that is not in effect.
+
+    Warns:
+        MlxPatchesWarning: a needed patch could not be put in effect, so the defect stays.
     """
     import gc
 
@@ -98,10 +101,18 @@ def apply(
     try:
         from .activation.session import session
 
-        return session().apply(patches, models, strict, dry_run, profile)
+        report = session().apply(patches, models, strict, dry_run, profile)
     finally:
         if collects:
             gc.enable()
+    if not dry_run and not report.ok:
+        import warnings
+
+        left = {one.patch: f"{one.patch} ({one.status}: {one.reason})" for one in report.findings}
+        more = f"; {len(left) - 3} more" if len(left) > 3 else ""
+        said = "; ".join(list(left.values())[:3])
+        warnings.warn(f"patches not in effect: {said}{more}", MlxPatchesWarning, stacklevel=2)
+    return report
 
 
 def patched(

@@ -511,7 +511,7 @@ def run(command: tuple[str, ...], profile: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps(as_json: bool) -> None:
     """List your processes with patches in effect; MLX_PATCHES_PS=0 hides a process."""
-    from .activation.presence import processes
+    from .activation.processes import processes
 
     found = processes()
     if as_json:

@@ -39,7 +39,8 @@ class Watcher:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
         for name, module in list(sys.modules.items()):
-            if self.watches(name) and isinstance(module, Module) and not complete(module):
+            watched = name.partition(".")[0] in self.packages  # start-up pays for each module
+            if watched and isinstance(module, Module) and not complete(module):
                 _when_complete(module, self._notify)
 
     def uninstall(self) -> None:

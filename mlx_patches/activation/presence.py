@@ -1,4 +1,4 @@
-"""Writes a small file for each process with patches in effect; ``mlx-patches ps`` reads them.
+"""Writes a small file for each process with patches in effect; ``processes`` reads them.
 
 The files are in a folder that only their user can read. They omit a command's arguments, which may
 hold secrets. A process holds a lock on its file; if a file is not locked, its process has ended and
@@ -15,34 +15,12 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-# In bytes. Our files are small: a larger one is not ours.
-LIMIT = 100_000
 # How long a thread waits for its turn to write.
 SECONDS = 1.0
-
-
-class Process(NamedTuple):
-    """A process with patches in effect.
-
-    Args:
-        pid: its process id.
-        host: what it was started as: a script's name, or ``-m MODULE``.
-        releases: the patched releases, as ``mlx-lm 0.31.3``.
-        patches: the ids of the patches in effect.
-        withdrawn: the id of each patch that failed in calls, and why it was taken out.
-        version: the version of mlx_patches.
-    """
-
-    pid: int
-    host: str
-    releases: tuple[str, ...]
-    patches: tuple[str, ...]
-    withdrawn: Mapping[str, str]
-    version: str
 
 
 class Presence:
@@ -113,23 +91,8 @@ class Presence:
         path = place / f"{os.getpid()}.json"
         path.unlink(missing_ok=True)  # left by an ended process with the same id
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+")
-        _lock(file.fileno())
+        lock(file.fileno())
         return file
-
-
-def processes(place: Path | None = None) -> list[Process]:
-    """The processes of this user that have patches in effect; removes files of ended ones."""
-    place = place or folder()
-    found = []
-    try:
-        files = sorted(place.glob("*.json")) if is_ours_alone(place) else []
-    except OSError:
-        files = []
-    for path in files:
-        process = _read(path)
-        if process is not None:
-            found.append(process)
-    return found
 
 
 def folder() -> Path:
@@ -166,46 +129,7 @@ def started_as() -> str:
     return "python"
 
 
-def _read(path: Path) -> Process | None:
-    try:
-        file = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    except OSError:
-        return None
-    try:
-        # A forked child may hold the lock of a parent that has ended.
-        if _lock(file) or not _is_running(int(path.stem)):
-            path.unlink(missing_ok=True)
-            return None
-        raw = json.loads(os.pread(file, LIMIT, 0))
-        return Process(
-            int(raw["pid"]),
-            str(raw["host"]),
-            _texts(raw["releases"]),
-            _texts(raw["patches"]),
-            {str(key): str(value) for key, value in dict(raw["withdrawn"]).items()},
-            str(raw["version"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):  # being written, or not ours
-        return None
-    finally:
-        os.close(file)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # not permitted: it runs, as another user
-    return True
-
-
-def _texts(values: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(map(str, values))
-
-
-def _lock(file: int) -> bool:
+def lock(file: int) -> bool:
     """Lock a file; False if its process, which holds the lock until it ends, has it."""
     try:
         import fcntl

@@ -6,13 +6,11 @@ which the release accepts are listed here by id.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..core.errors import MlxPatchesError
 from .boot import SAFE
 
 
-class Profile(NamedTuple):
+class Profile:
     """A set of patches.
 
     Args:
@@ -21,9 +19,15 @@ class Profile(NamedTuple):
         also: optional patches that belong to it.
     """
 
-    areas: frozenset[str] = frozenset()
-    models: bool = False
-    also: frozenset[str] = frozenset()
+    def __init__(
+        self,
+        areas: frozenset[str] = frozenset(),
+        models: bool = False,
+        also: frozenset[str] = frozenset(),
+    ):
+        self.areas = areas
+        self.models = models
+        self.also = also
 
     def has_area(self, area: str) -> bool:
         """Whether a folder's patches belong to it; empty stands for other packages' patches."""

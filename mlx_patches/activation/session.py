@@ -14,12 +14,10 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import NamedTuple
 
 from .. import __version__
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
-from ..core.files import quoted
 from ..core.imports import complete
 from ..core.manager import FORK_SECONDS, Manager
 from ..core.outcome import Outcome, Report, Status
@@ -35,14 +33,15 @@ from .import_hook import Watcher
 logger = logging.getLogger("mlx_patches")
 
 
-class _State(NamedTuple):
+class _State:
     """A snapshot of a session's requests."""
 
-    asked: frozenset[str]
-    entries: frozenset[tuple[str, str]]
-    taken_out: frozenset[str]
-    by_model: bool
-    active: bool
+    def __init__(self, session: Session):
+        self.asked = frozenset(session._asked)
+        self.entries = frozenset(session._entries)
+        self.taken_out = frozenset(session._taken_out)
+        self.by_model = session.by_model
+        self.active = session.active
 
 
 class Session:
@@ -121,12 +120,17 @@ class Session:
             logger.warning("mlx_patches: %s", problem)
         if self.by_model:  # apply() was called meanwhile
             late = [id_ for id_ in self.matrix.always if id_ not in known]
-            for patch in map(self.registry.declared, filter(self.relevant, late)):
-                self._ask(patch, self.strict, dry_run=False)
+            try:
+                for patch in map(self.registry.declared, filter(self.relevant, late)):
+                    self._ask(patch, self.strict, dry_run=False)
+            finally:
+                self.manager.rebind()
 
     def _unknown(self) -> tuple[str, ...]:
         """A sentence for each unknown value in ``MLX_PATCHES`` and ``MLX_PATCHES_DISABLE``."""
         strange = self.disabled - {*self.registry.ids(), settings.ALL}
+        if strange:
+            from ..core.files import quoted  # not at start-up
         names = (
             f"{settings.DISABLE} names {quoted(name)!r}, which is neither a patch nor a"
             f" distribution that contributes one{self.registry.hint(name)}"
@@ -168,6 +172,8 @@ class Session:
             if not dry_run:
                 self._undo(before)
             raise
+        finally:
+            self.manager.rebind()
         report = Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
         self._tell()
         return report
@@ -228,13 +234,7 @@ class Session:
 
     def _state(self) -> _State:
         with self._lock:
-            return _State(
-                frozenset(self._asked),
-                frozenset(self._entries),
-                frozenset(self._taken_out),
-                self.by_model,
-                self.active,
-            )
+            return _State(self)
 
     def _undo(self, before: _State) -> None:
         """Take out the patches that were requested since, also those that imports activated."""
@@ -400,7 +400,10 @@ class Session:
     def _ask(
         self, patch: Patch, strict: bool, dry_run: bool, by_model: bool = False
     ) -> list[Outcome]:
-        """Request a patch; with ``by_model`` only while models' entries are in use."""
+        """Request a patch; with ``by_model`` only while models' entries are in use.
+
+        The caller rebinds.
+        """
         if self.switched_off(patch.id):
             reason = f"switched off by {settings.DISABLE}"
             return [
@@ -416,20 +419,26 @@ class Session:
         return self._apply(patch, strict)
 
     def _apply(self, patch: Patch, strict: bool) -> list[Outcome]:
-        return self.manager.apply(patch, strict=strict, wanted=lambda: self.asked(patch.id))
+        """Apply a patch; the caller rebinds."""
+        return self.manager.apply(
+            patch, strict=strict, wanted=lambda: self.asked(patch.id), rebind=False
+        )
 
     def _imported(self, module: ModuleType) -> None:
         name = module.__name__
-        for patch in list(self._asked.values()):
-            if any(target.module == name for target in patch.targets):
-                self._apply(patch, self.strict)
-        entry = model_of(name) if self.by_model else None
-        if entry is not None and entry not in self._entries:
-            self._activate(entry, self.strict, dry_run=False)
+        try:
+            for patch in list(self._asked.values()):
+                if any(target.module == name for target in patch.targets):
+                    self._apply(patch, self.strict)
+            entry = model_of(name) if self.by_model else None
+            if entry is not None and entry not in self._entries:
+                self._activate(entry, self.strict, dry_run=False)
+        finally:
+            self.manager.rebind()
         self._tell()
 
     def _activate(self, entry: tuple[str, str], strict: bool, dry_run: bool) -> list[Outcome]:
-        """Request the patches that a model's entry names."""
+        """Request the patches that a model's entry names; the caller rebinds."""
         if not dry_run:
             self._entries.add(entry)
         distribution, model = entry

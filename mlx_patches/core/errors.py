@@ -12,7 +12,7 @@ class MlxPatchesError(Exception):
 
 
 class MlxPatchesWarning(UserWarning):
-    """A warning that the user may ignore."""
+    """``apply`` could not put a needed patch in effect, so the defect stays."""
 
 
 def refusal(error: Exception) -> Exception:

@@ -15,7 +15,8 @@ the outermost call, where the stack has room to recover. A function that a patch
 original to fall back to. Errors that a generator raises while it is iterated are not caught.
 
 A call costs two frames, the installed function and the recorder of the original's entries, and
-one more for each layer made by ``around``.
+one more for each layer made by ``around``. Where every layer has a check (``Target.when``) and all
+checks say that nothing is to be done, a call costs one frame and those of the checks.
 """
 
 from __future__ import annotations
@@ -77,12 +78,14 @@ class Composition(NamedTuple):
         steps: the layers' functions, the outermost first.
         without: builds the body without the layers of the given patches.
         answers_none: a layer may return None where the original returns a value.
+        checks: the layers' ``Target.when``; empty if a layer has none.
     """
 
     body: Function | None
     steps: tuple[Step, ...] = ()
     without: Callable[[frozenset[str]], Function | None] = lambda left_out: None
     answers_none: bool = False
+    checks: tuple[Callable[..., bool], ...] = ()
 
 
 class _Calls(threading.local):
@@ -121,6 +124,15 @@ class Chain:
         def installed(*args: Any, **kwargs: Any) -> Any:
             composition = self.composition
             body: Any = composition.body
+            if composition.checks:
+                try:
+                    for is_needed in composition.checks:
+                        if is_needed(*args, **kwargs):
+                            break
+                    else:
+                        body = original
+                except Exception:  # the layers run, and are guarded
+                    pass
             if original is not None and body is original:
                 return original(*args, **kwargs)
             outer = calls.entries

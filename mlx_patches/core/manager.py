@@ -14,9 +14,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from . import files
 from .errors import MlxPatchesError
 from .foreign import other_holders
 from .guard import Failure, Policy
@@ -24,7 +23,7 @@ from .imports import loaded
 from .outcome import Outcome, Status, Verdict
 from .patch import Patch, Target
 from .resolve import Found, in_process
-from .site import Composed, Layer, Site, current_owner
+from .site import Aliases, Composed, Layer, Site, current_owner
 
 logger = logging.getLogger("mlx_patches")
 
@@ -43,29 +42,26 @@ class Gate(Protocol):
         """The verdict on a target; ``found`` is None where its module is not imported."""
 
 
-class _Ready(NamedTuple):
-    """A target that needs its patch and may get it."""
-
-    target: Target
-    found: Found
-    reason: str
+# A target that needs its patch and may get it, as it was found, and why it needs the patch.
+_Ready = tuple[Target, Found, str]
 
 
 class _StaleError(Exception):
     """Another thread reloaded a module during a write: plan again."""
 
 
-class _Change(NamedTuple):
+class _Change:
     """A site and the composition to write to it.
 
     ``before`` is the site's composition, and ``known`` the path's site, at the time of composing:
     another thread may have changed either since.
     """
 
-    site: Site
-    composed: Composed
-    before: Composed
-    known: Site | None
+    def __init__(self, site: Site, composed: Composed, before: Composed, known: Site | None):
+        self.site = site
+        self.composed = composed
+        self.before = before
+        self.known = known
 
 
 class Manager:
@@ -96,6 +92,7 @@ class Manager:
         self._rank = rank or self._by_arrival
         self._arrivals: dict[str, int] = {}
         self._sites: dict[str, Site] = {}
+        self._aliases = Aliases()
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
         # The module object for which a settled outcome was decided.
@@ -111,6 +108,7 @@ class Manager:
         strict: bool = False,
         dry_run: bool = False,
         wanted: Callable[[], bool] = lambda: True,
+        rebind: bool = True,
     ) -> list[Outcome]:
         """Put a patch in effect wherever its modules are imported.
 
@@ -120,20 +118,22 @@ class Manager:
             dry_run: decide everything, change nothing.
             wanted: called just before the write; False cancels it. Another thread may have
                 restored the patch meanwhile.
+            rebind: also in the modules that imported a target by name; False leaves them to
+                ``rebind``, which serves several patches at once.
 
         Raises:
             MlxPatchesError: with ``strict`` only.
         """
         order = {target.path: index for index, target in enumerate(patch.targets)}
         outcomes, ready = self._plan(patch)
-        ready.sort(key=lambda one: order[one.target.path])
+        ready.sort(key=lambda one: order[one[0].path])
         if dry_run:
             outcomes += [
-                _outcome(patch, one.target, Status.PENDING, f"would be applied: {one.reason}")
-                for one in ready
+                _outcome(patch, target, Status.PENDING, f"would be applied: {reason}")
+                for target, _, reason in ready
             ]
         else:
-            outcomes = self._commit(patch, outcomes, ready, wanted)
+            outcomes = self._commit(patch, outcomes, ready, wanted, rebind)
         outcomes.sort(key=lambda outcome: order[outcome.target])
         if strict:
             for outcome in outcomes:
@@ -143,6 +143,11 @@ class Manager:
                         f"{outcome.status}: {outcome.reason}"
                     )
         return outcomes
+
+    def rebind(self) -> None:
+        """Put what was written in effect in the modules that imported it by name."""
+        with self.lock:
+            self._aliases.rebind()
 
     def restore(self, patches: Iterable[str] | None = None) -> list[Outcome]:
         """Take patches out, all by default, the outermost first.
@@ -163,15 +168,18 @@ class Manager:
             ]
         held.sort(key=lambda one: self._place(one[0]), reverse=True)
         outcomes = []
-        for layer, site in held:
-            problem = self._remove(site, layer.patch)
-            status = Status.APPLIED if problem else Status.DISABLED
-            outcome = _outcome(
-                self._patches[layer.patch], layer.target, status, problem or "restored"
-            )._replace(by_choice=not problem)
-            outcomes.append(outcome)
-            with self.lock:
-                self._ledger[layer.patch, site.path] = outcome
+        try:
+            for layer, site in held:
+                problem = self._remove(site, layer.patch)
+                status = Status.APPLIED if problem else Status.DISABLED
+                outcome = _outcome(
+                    self._patches[layer.patch], layer.target, status, problem or "restored"
+                )._replace(by_choice=not problem)
+                outcomes.append(outcome)
+                with self.lock:
+                    self._ledger[layer.patch, site.path] = outcome
+        finally:
+            self.rebind()
         with self.lock:
             for key, outcome in list(self._ledger.items()):
                 if key[0] in wanted and outcome.status is Status.PENDING:
@@ -199,7 +207,8 @@ class Manager:
 
     def before_fork(self) -> None:
         """Wait until no thread is writing: a child would inherit a half-written patch."""
-        self.lock.acquire(timeout=FORK_SECONDS)
+        if self.lock.acquire(timeout=FORK_SECONDS):
+            self._aliases.rebind()
 
     def after_fork(self, in_child: bool) -> None:
         """Release the lock; make a new one in a child, where its holder may not exist."""
@@ -246,14 +255,14 @@ class Manager:
             for target in patch.targets:
                 if target.distribution == distribution:
                     decided = self._decide(patch, target)
-                    if isinstance(decided, _Ready):
-                        group_ready.append(decided)
-                    else:
+                    if isinstance(decided, Outcome):
                         group.append(decided)
+                    else:
+                        group_ready.append(decided)
             blocker = next((o for o in group if o.status in _BLOCKING), None)
             if blocker and group_ready:
                 reason = f"held back: {blocker.target} is {blocker.status}"
-                group += [_outcome(patch, r.target, Status.DRIFTED, reason) for r in group_ready]
+                group += [_outcome(patch, one[0], Status.DRIFTED, reason) for one in group_ready]
                 group_ready = []
             outcomes += group
             ready += group_ready
@@ -284,7 +293,7 @@ class Manager:
             found = in_process(module, target, self._originals(target.path))
             verdict = self.gate.decide(patch, target, found)
             if verdict.ok:
-                return _Ready(target, found, verdict.reason)
+                return target, found, verdict.reason
         self._judged[key] = module
         return _outcome(patch, target, verdict.status, verdict.reason)
 
@@ -303,11 +312,12 @@ class Manager:
         outcomes: list[Outcome],
         ready: list[_Ready],
         wanted: Callable[[], bool],
+        rebind: bool,
     ) -> list[Outcome]:
         """Write and check all targets, then record them; on an error remove the whole patch."""
         try:
             while True:
-                changes = [self._compose(patch, one) for one in ready]
+                changes = [self._compose(patch, *one) for one in ready]
                 with self.lock:
                     if not wanted():
                         return outcomes
@@ -316,10 +326,10 @@ class Manager:
                         return self._note(patch, _all_failed(patch, outcomes, withdrawn))
                     if all(map(self._is_current, changes)):
                         with contextlib.suppress(_StaleError):
-                            self._write(changes)
+                            self._write(changes, rebind)
                             done = [
-                                _outcome(patch, one.target, Status.APPLIED, one.reason)
-                                for one in ready
+                                _outcome(patch, target, Status.APPLIED, reason)
+                                for target, _, reason in ready
                             ]
                             return self._note(patch, [*outcomes, *done])
                 outcomes, ready = self._plan(patch)
@@ -327,6 +337,7 @@ class Manager:
             for site in self.sites():
                 if site.layer_of(patch.id):
                     self._remove(site, patch.id)
+            self.rebind()
             reason = f"rolled back: {type(error).__name__}: {error}"
             settled = [o for o in outcomes if o.status is not Status.APPLIED]
             out = {o.target for o in settled}
@@ -350,9 +361,8 @@ class Manager:
             self._ledger[outcome.patch, outcome.target] = outcome
         return outcomes
 
-    def _compose(self, patch: Patch, ready: _Ready) -> _Change:
+    def _compose(self, patch: Patch, target: Target, found: Found, reason: str) -> _Change:
         """Compose the patch's layer into its target's site, without writing it."""
-        target, found, reason = ready
         with self.lock:
             known = self._sites.get(target.path)
         site = self._site(target, found, known)
@@ -366,7 +376,7 @@ class Manager:
             return known
         report = functools.partial(self._failed, target.path)
         policy = Policy(report, self.strict, target.path)
-        return Site(target.path, found.owner, found.original, policy, lost=known)
+        return Site(target.path, found.owner, found.original, policy, self._aliases, lost=known)
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
@@ -381,7 +391,7 @@ class Manager:
             and (site is known or site.is_as_found())
         )
 
-    def _write(self, changes: list[_Change]) -> None:
+    def _write(self, changes: list[_Change], rebind: bool) -> None:
         """Write all changes and check that they are in effect; on an error undo them all."""
         replaced = {change.site.path: self._sites.get(change.site.path) for change in changes}
         written: list[_Change] = []
@@ -395,6 +405,8 @@ class Manager:
                 if problem:
                     gone = current_owner(change.site.path) is not change.site.owner
                     raise _StaleError if gone else MlxPatchesError(problem)
+            if rebind:
+                self._aliases.rebind()
         except BaseException:
             for change in reversed(written):
                 change.site.write(change.before)
@@ -406,7 +418,10 @@ class Manager:
             raise
 
     def _remove(self, site: Site, patch: str) -> str:
-        """Take a patch's layer out of a site; returns why that failed, or an empty string."""
+        """Take a patch's layer out of a site; returns why that failed, or an empty string.
+
+        The caller rebinds.
+        """
         while True:
             before = site.composed
             composed = site.compose_without(patch)
@@ -458,6 +473,7 @@ class Manager:
                 failed = _outcome(patch, layer.target, Status.FAILED, reason)
                 with self.lock:
                     self._ledger[failure.patch, site.path] = failed
+        self.rebind()
         logger.warning(
             "mlx_patches: %s was %s; %s the release's own code. From now on: %s",
             failure.patch,
@@ -500,6 +516,8 @@ def _all_failed(patch: Patch, outcomes: list[Outcome], reason: str) -> list[Outc
 def _quoted(error: BaseException | None) -> str:
     if error is None:
         return "it returned None where the release returns a value"
+    from . import files  # not at start-up
+
     return f"{type(error).__name__}: {files.quoted(error)}"
 
 

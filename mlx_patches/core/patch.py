@@ -30,6 +30,9 @@ class Target(NamedTuple):
             patched in every release of its distribution if one of them needs the patch.
         answers_none: the replacement may return None where the original returns a value.
             Otherwise such a None is a failure of the patch.
+        when: a cheap check of a call's arguments, for a function or method that every step calls:
+            False if the replacement would only return the original's result. A call for which
+            all layers of the attribute say False runs the original alone.
     """
 
     distribution: str
@@ -40,6 +43,7 @@ class Target(NamedTuple):
     adds: bool = False
     supports: bool = False
     answers_none: bool = False
+    when: Callable[..., bool] | None = None
 
     @property
     def path(self) -> str:

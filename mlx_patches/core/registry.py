@@ -11,17 +11,18 @@ import importlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .errors import MlxPatchesError
 from .patch import Patch, Target
 
 
-class Entry(NamedTuple):
+class Entry:
     """Where a patch is declared, ``module`` or ``module:NAME``, and its only distribution."""
 
-    place: str
-    distribution: str = ""
+    def __init__(self, place: str, distribution: str = ""):
+        self.place = place
+        self.distribution = distribution
 
 
 class Registry:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import fingerprint, known_files
 from .distributions import source_file
@@ -17,7 +17,7 @@ from .foreign import replaced_by
 from .patch import MISSING, Target
 
 
-class Found(NamedTuple):
+class Found:
     """A target as it was found.
 
     Args:
@@ -28,11 +28,19 @@ class Found(NamedTuple):
         original: the live attribute without our layers, ``MISSING`` if there is none.
     """
 
-    body: str | None = None
-    missing: str = ""
-    foreign: str = ""
-    owner: Any = None
-    original: Any = MISSING
+    def __init__(
+        self,
+        body: str | None = None,
+        missing: str = "",
+        foreign: str = "",
+        owner: Any = None,
+        original: Any = MISSING,
+    ):
+        self.body = body
+        self.missing = missing
+        self.foreign = foreign
+        self.owner = owner
+        self.original = original
 
 
 def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any]) -> Found:

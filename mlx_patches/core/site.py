@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from .errors import MlxPatchesError
 from .foreign import covers, describe, function_of, relink, wrapper_above
@@ -24,25 +24,30 @@ from .patch import MISSING, Target
 _ACCESSORS = ("fget", "fset", "fdel")
 
 
-class Layer(NamedTuple):
+class Layer:
     """One patch's part of a site.
 
     ``rank`` is the patch's place in the registry: the lowest is innermost. ``reason`` says why the
     patch is needed.
     """
 
-    patch: str
-    target: Target
-    rank: int
-    reason: str
+    def __init__(self, patch: str, target: Target, rank: int, reason: str):
+        self.patch = patch
+        self.target = target
+        self.rank = rank
+        self.reason = reason
 
 
-class Composed(NamedTuple):
-    """The result of a site's layers: the value to install, and each factory's result."""
+class Composed:
+    """The result of a site's layers: the value to install, and each factory's result.
 
-    layers: tuple[Layer, ...]
-    value: Any
-    parts: tuple[tuple[str, Any], ...]  # (patch, its factory's result), innermost first
+    ``parts`` are (patch, its factory's result), the innermost first.
+    """
+
+    def __init__(self, layers: tuple[Layer, ...], value: Any, parts: tuple[tuple[str, Any], ...]):
+        self.layers = layers
+        self.value = value
+        self.parts = parts
 
 
 class Site:
@@ -53,11 +58,18 @@ class Site:
         owner: the module or class that has it.
         original: its value without our layers; ``MISSING`` if the release does not define it.
         policy: what to do with failures of layers.
+        aliases: collects what to replace in other modules.
         lost: the former site of this path; other modules may still refer to its function.
     """
 
     def __init__(
-        self, path: str, owner: Any, original: Any, policy: Policy, lost: Site | None = None
+        self,
+        path: str,
+        owner: Any,
+        original: Any,
+        policy: Policy,
+        aliases: Aliases,
+        lost: Site | None = None,
     ):
         self.path = path
         self.owner = owner
@@ -66,6 +78,7 @@ class Site:
         self.live: Any = original
         self._lost = lost.live if lost else original
         self._policy = policy
+        self._aliases = aliases
         self._kind = _kind(original)
         functions = _functions(original) if self._kind else ()
         if isinstance(owner, type) and self._kind is not staticmethod:
@@ -151,7 +164,7 @@ class Site:
         if live is self.live:
             self._put(self.original)
         else:
-            self._rebind(self.original)
+            self._rebind(self.live, self.original)
             self.live = self.live if covered else self.original
         return ""
 
@@ -180,7 +193,13 @@ class Site:
             body = function if steps else chain.original
             rest = functools.partial(self._body_without, composed.layers, index)
             none = any(layer.target.answers_none for layer in composed.layers)
-            chain.composition = Composition(body, tuple(steps), rest, none)
+            checks = self._checks(composed.layers) if chain.original else ()
+            chain.composition = Composition(body, tuple(steps), rest, none, checks)
+
+    def _checks(self, layers: Sequence[Layer]) -> tuple[Callable[..., bool], ...]:
+        """The layers' checks of a call's arguments; none if a layer must see every call."""
+        checks = [layer.target.when for layer in layers]
+        return () if None in checks or self._kind is property else tuple(filter(None, checks))
 
     def _body_without(
         self, layers: Sequence[Layer], index: int, left_out: frozenset[str]
@@ -204,21 +223,21 @@ class Site:
         return _like(value, functions)
 
     def _put(self, value: Any) -> None:
-        """Write the attribute, and rebind it in modules that imported it by name."""
+        """Write the attribute; other modules get it in the aliases' next pass."""
         if value is MISSING:
             if self.attribute in vars(self.owner):
                 delattr(self.owner, self.attribute)
         elif self._current() is not value:
             setattr(self.owner, self.attribute, value)
         if value is not self.live:  # else the modules that imported it hold it already
-            self._rebind(value)
-            self.live = value
+            former, self.live = self.live, value
+            self._rebind(former, value)
 
-    def _rebind(self, value: Any) -> None:
+    def _rebind(self, former: Any, value: Any) -> None:
         if isinstance(self.owner, ModuleType) and value is not MISSING:
-            for old in {id(one): one for one in (self._lost, self.original, self.live)}.values():
+            for old in {id(one): one for one in (self._lost, self.original, former)}.values():
                 if old is not value and old is not MISSING:
-                    rebind(self.attribute, old, value, besides=self.owner)
+                    self._aliases.add(self.attribute, old, value, self.owner)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -263,24 +282,47 @@ def current_owner(path: str) -> Any:
     return scope
 
 
-def rebind(attribute: str, old: Any, new: Any, besides: ModuleType) -> None:
-    """Replace ``old`` in the modules that imported it.
+class Aliases:
+    """Replaces the values of sites in the modules that imported them by name.
 
-    In its own package it is replaced under any name, in other packages under ``attribute`` only.
+    A pass visits each of about a thousand modules, so the changes of several sites are collected
+    for one pass. Not thread-safe: a manager calls it under its lock.
     """
-    package = besides.__name__.partition(".")[0]
-    inside = f"{package}."
-    # Start-up pays for each of about a thousand modules: one pass, few checks.
-    for name, module in list(sys.modules.items()):
-        held = getattr(module, "__dict__", ())
-        mine = name.startswith(inside) or name == package
-        if not (mine or attribute in held) or module is besides or type(held) is not dict:
-            continue
-        # Another thread may have removed the name meanwhile.
-        names = [key for key, value in list(held.items()) if value is old] if mine else [attribute]
-        for key in names:
-            if held.get(key) is old:
-                setattr(module, key, new)
+
+    def __init__(self) -> None:
+        # (attribute, old value, new value, the module that owns the attribute), oldest first.
+        self._changes: list[tuple[str, Any, Any, ModuleType]] = []
+
+    def add(self, attribute: str, old: Any, new: Any, owner: ModuleType) -> None:
+        """Replace ``old`` in the next pass."""
+        self._changes.append((attribute, old, new, owner))
+
+    def rebind(self) -> None:
+        """Make a pass.
+
+        In its own package a value is replaced under any name, in other packages under its
+        attribute's name only.
+        """
+        changes = self._changes
+        attributes = {attribute for attribute, *_ in changes}
+        olds = {id(old) for _, old, *_ in changes}
+        packages = {owner.__name__.partition(".")[0] for *_, owner in changes}
+        for name, module in list(sys.modules.items()) if changes else ():
+            held = getattr(module, "__dict__", None)
+            if type(held) is not dict:
+                continue
+            package = name.partition(".")[0]
+            if package not in packages and held.keys().isdisjoint(attributes):
+                continue
+            for key in list(held) if package in packages else attributes:
+                if id(held.get(key)) not in olds:
+                    continue
+                for attribute, old, new, owner in changes:
+                    mine = key == attribute or package == owner.__name__.partition(".")[0]
+                    # Another thread may have changed or removed the name meanwhile.
+                    if mine and module is not owner and held.get(key) is old:
+                        held[key] = new
+        self._changes = []  # not before: after an interrupt the next pass starts again
 
 
 def _kind(obj: Any) -> type | None:

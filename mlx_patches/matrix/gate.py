@@ -31,8 +31,9 @@ class Gate:
             found: the target in this process or in its file; None if it was not
                 looked up, since its module is not imported or its distribution not installed.
         """
-        rule = self._rule(patch, target)
         installed = self.installed(target.distribution)
+        # Start-up reads no rules of distributions that are not installed.
+        rule = self._rule(patch, target) if installed else None
         body = found.body if found and not found.missing else None
         verdict = judge(rule, installed, target.name, body)
         if found is None:

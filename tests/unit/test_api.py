@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 import typing
+import warnings
 from textwrap import dedent
 
 import pytest
 
 import mlx_patches
-from mlx_patches import MlxPatchesError
+from mlx_patches import MlxPatchesError, MlxPatchesWarning
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import model_of
 from mlx_patches.core import foreign, manager
@@ -327,6 +328,19 @@ def test_strict_raises_for_models_that_are_imported(session):
     mlx_patches.apply()
     with pytest.raises(MlxPatchesError, match="conflict"):
         mlx_patches.apply(strict=True)
+
+
+def test_a_patch_that_is_not_in_effect_is_a_warning(session):
+    cache = load("mlx_vlm.models.cache")
+    cache.attend = lambda x: x
+    said = r"patches not in effect: function \(conflict: .*attend"
+    with pytest.warns(MlxPatchesWarning, match=said) as seen:
+        mlx_patches.apply(["function"])
+    assert seen[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mlx_patches.apply(["function"], dry_run=True)
+        mlx_patches.apply(["method"])
 
 
 # -- models= and patches= ----------------------------------------------------------------------

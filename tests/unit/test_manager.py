@@ -505,6 +505,54 @@ def test_aliases_are_rolled_back_too(fake, cache):
     assert model.attend is cache.attend is original
 
 
+def test_several_patches_share_a_pass_over_the_modules(fake, cache):
+    model, original = load("fake_lm.model"), cache.attend
+    one, other = patch_of("attend", id="one"), patch_of("attend", id="other")
+    manager = manager_for(one, other)
+    manager.apply(one, rebind=False)
+    manager.apply(other, rebind=False)
+    assert model.attend is original is not cache.attend
+    manager.rebind()
+    assert model.attend is cache.attend
+    assert model.attend(1) == ("patched", ("patched", 2))
+    manager.restore()
+    assert model.attend is cache.attend is original
+
+
+def test_what_is_taken_out_before_the_pass_leaves_no_alias(fake, cache):
+    model, original = load("fake_lm.model"), cache.attend
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch, rebind=False)
+    manager.restore()
+    assert model.attend is cache.attend is original
+
+
+def test_a_fork_waits_for_the_pass(fake, cache):
+    model = load("fake_lm.model")
+    manager = manager_for(patch := patch_of("attend"))
+    manager.apply(patch, rebind=False)
+    manager.before_fork()
+    manager.after_fork(in_child=False)
+    assert model.attend is cache.attend
+
+
+def test_a_session_makes_its_pass_even_if_it_is_interrupted(fake, cache):
+    model, original = load("fake_lm.model"), cache.attend
+
+    def interrupt(function):
+        raise KeyboardInterrupt
+
+    ours = session_for(
+        patch_of("attend", id="first"),
+        patch_of(target("Cache.update", factory=interrupt), id="last"),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        ours.apply(["first", "last"])
+    assert model.attend is cache.attend is not original
+    ours.restore()
+    assert model.attend is cache.attend is original
+
+
 def test_a_class_is_patched_for_those_who_imported_it_by_name(fake):
     model = load("fake_lm.model")
     manager = manager_for(patch := patch_of("Cache.update"))

@@ -17,6 +17,7 @@ import mlx_patches
 from mlx_patches import cli
 from mlx_patches.activation import presence
 from mlx_patches.activation import session as activation
+from mlx_patches.activation.processes import processes
 
 from .conftest import load, patch_of, session_for, target
 
@@ -55,7 +56,7 @@ def start(end=""):
 
 def test_a_running_process_is_listed_until_its_end(folder):
     child = start()
-    (found,) = presence.processes()
+    (found,) = processes()
     assert (found.pid, found.host, found.patches) == (child.pid, "-c", ("one",))
     assert "secret" not in (folder / f"{child.pid}.json").read_text()
     assert (folder.stat().st_mode & 0o777, len(list(folder.iterdir()))) == (0o700, 1)
@@ -69,7 +70,7 @@ def test_the_file_of_a_process_that_was_killed_is_stale_and_removed(folder):
     child.kill()
     child.communicate()
     assert len(list(folder.iterdir())) == 1
-    assert presence.processes() == []
+    assert processes() == []
     assert not list(folder.iterdir())
 
 
@@ -78,7 +79,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_its_parent_listed(folder):
     child.stdin.write("go on\n")
     child.stdin.close()
     child.wait()
-    assert presence.processes() == []
+    assert processes() == []
 
 
 def test_threads_do_not_close_each_other_s_files(folder):
@@ -118,7 +119,7 @@ def test_a_file_that_is_none_of_ours_is_left_out(folder, content):
     folder.mkdir(mode=0o700)
     (folder / f"{os.getpid()}.json").write_text(content)
     (folder / "strange.json").write_text(content)
-    assert presence.processes() == []
+    assert processes() == []
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(folder):
@@ -126,7 +127,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder):
     folder.chmod(0o777)
     presence.Presence().tell(CONTENT)
     assert not list(folder.iterdir())
-    assert presence.processes() == []
+    assert processes() == []
 
 
 def test_a_folder_that_is_a_link_is_not_used(folder, tmp_path):
@@ -139,7 +140,7 @@ def test_a_folder_that_is_a_link_is_not_used(folder, tmp_path):
 def test_a_full_or_missing_disk_does_not_reach_the_host(folder, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/dev/null/nowhere")
     presence.Presence().tell(CONTENT)
-    assert presence.processes() == []
+    assert processes() == []
 
 
 @pytest.fixture

@@ -39,11 +39,13 @@ def read_keep(cache: Any) -> int:
     return int(cache.__dict__.get("keep", 0))
 
 
+def has_keep(cache: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether a batch cache was given a ``keep``."""
+    return "keep" in cache.__dict__
+
+
 def stepped(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
     """Run a decode step's update, after moving kept tokens out of the columns that it drops."""
-    # Checked without a call: this runs in each layer and step, mostly in batches without ``keep``.
-    if "keep" not in cache.__dict__:
-        return update(cache, keys, values)
     if read_keep(cache) and cache.keys is not None and not is_padded(cache):
         width = cache.keys.shape[2]
         if width > cache.max_size:
@@ -246,18 +248,24 @@ PATCH = Patch(
             for place in _PLACES
         ),
         *(
-            Target(*place, f"{_BATCH}.{name}", around(wrapper))
+            Target(*place, f"{_BATCH}.{name}", around(wrapper), when=has_keep)
             for place in _PLACES
             for name, wrapper in (
                 ("_update_in_place", stepped),
                 ("_update_concat", joined),
                 ("finalize", finalized),
+            )
+        ),
+        *(
+            Target(*place, f"{_BATCH}.{name}", around(wrapper))
+            for place in _PLACES
+            for name, wrapper in (
                 ("merge", merge_rows),
                 ("extract", extract_row),
                 ("extend", extended),
             )
         ),
-        Target(*_PLACES[1], f"{_BATCH}.make_mask", around(mask_with_keep)),
+        Target(*_PLACES[1], f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
         Target(
             "mlx-lm",
             "mlx_lm.generate",

@@ -35,15 +35,20 @@ def updated(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> A
 
 def masked(make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwargs: Any) -> Any:
     """The mask (rows, 1, N, columns) of N tokens, its columns in ``_update_concat``'s order."""
-    if N != 1 or not is_piece(cache):
+    if not is_last_piece(cache, N):
         return make_mask(cache, N, *args, **kwargs)
     return make_mask(cache, 2, *args, **kwargs)[..., :1, :-1]
 
 
-def is_piece(cache: Any) -> bool:
+def is_piece(cache: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether the next token belongs to a prompt whose right padding is pending."""
     held = cache.__dict__
     return "_lengths" in held and held["_lengths"] is not None
+
+
+def is_last_piece(cache: Any, N: int, *args: Any, **kwargs: Any) -> bool:
+    """Whether the next ``N`` tokens are one, of a prompt whose right padding is pending."""
+    return N == 1 and is_piece(cache)
 
 
 PATCH = Patch(
@@ -56,8 +61,22 @@ PATCH = Patch(
             ("mlx-vlm", "mlx_vlm.models.cache"),
         )
         for target in (
-            Target(distribution, module, f"{_BATCH}._update_in_place", around(updated), _BODY),
-            Target(distribution, module, f"{_BATCH}.make_mask", around(masked), _BODY),
+            Target(
+                distribution,
+                module,
+                f"{_BATCH}._update_in_place",
+                around(updated),
+                _BODY,
+                when=is_piece,
+            ),
+            Target(
+                distribution,
+                module,
+                f"{_BATCH}.make_mask",
+                around(masked),
+                _BODY,
+                when=is_last_piece,
+            ),
         )
     ),
     probe="mlx_patches.probes.rotating_last_piece:probe",

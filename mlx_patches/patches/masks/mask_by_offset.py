@@ -41,11 +41,16 @@ def attended(
     **kwargs: Any,
 ) -> Any:
     """The attention's output for ``x`` (rows, length, width)."""
-    is_batch = hasattr(mask, "dtype") and hasattr(getattr(cache, "offset", None), "ndim")
+    is_batch = hasattr(getattr(cache, "offset", None), "ndim")
     # Without position ids the attention computes them from the offset.
-    if is_batch and position_ids is not None:
+    if is_batch and position_ids is not None and has_mask(attention, x, mask):
         cache = with_offset(cache, columns(mask))
     return call(attention, x, mask, cache, position_ids, *args, **kwargs)
+
+
+def has_mask(attention: Any, x: Any, mask: Any = None, *args: Any, **kwargs: Any) -> bool:
+    """Whether the mask is an array, not "causal" or None."""
+    return hasattr(mask, "dtype")
 
 
 def columns(mask: Any) -> int:
@@ -62,6 +67,7 @@ PATCH = Patch(
             f"mlx_vlm.models.{family}.language",
             f"{attention}.__call__",
             around(attended),
+            when=has_mask,
         )
         for family, attention in _ATTENTION.items()
     ),

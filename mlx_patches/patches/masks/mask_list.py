@@ -34,7 +34,7 @@ def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
     # Written without ``around``, since every step calls it.
     @functools.wraps(create)
     def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(cache, (list, tuple)):
+        if is_list(h, cache):
             first = find_attention_cache(cache)
             plain = not (args or kwargs)
             if first is not None and not (plain and is_unpadded(first, h.shape[1])):
@@ -42,6 +42,11 @@ def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
         return create(h, cache, *args, **kwargs)
 
     return create_attention_mask
+
+
+def is_list(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> bool:
+    """Whether the call passes a list of caches."""
+    return isinstance(cache, (list, tuple))
 
 
 def find_attention_cache(caches: Sequence[Any]) -> Any:
@@ -58,7 +63,7 @@ PATCH = Patch(
     id="mask-list",
     summary="a mask made from a list of caches ignores left padding",
     targets=tuple(
-        Target(distribution, module, "create_attention_mask", taking_lists)
+        Target(distribution, module, "create_attention_mask", taking_lists, when=is_list)
         for distribution, module in (
             ("mlx-lm", "mlx_lm.models.base"),
             ("mlx-vlm", "mlx_vlm.models.base"),

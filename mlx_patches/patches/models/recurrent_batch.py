@@ -62,8 +62,8 @@ def announced(spans: Sequence[Span], length: int, unfed: Sequence[bool]) -> Iter
         _ANNOUNCED.reset(token)
 
 
-def is_announced() -> bool:
-    """Whether a model's call has announced padding, and is still running."""
+def is_announced(*args: Any, **kwargs: Any) -> bool:
+    """Whether a model's call has announced padding, and is still running; for any arguments."""
     return _ANNOUNCED.get() is not None
 
 

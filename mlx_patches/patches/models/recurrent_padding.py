@@ -108,13 +108,18 @@ def call_with_padding(
     knows_left &= any(name.endswith("left_padding_info") for name in own)
     how = BY_ROW if knows_left else how
     signature = inspect.signature(call)
+    names = list(signature.parameters)
+    place = names.index("cache") if "cache" in names else len(names)
 
     @functools.wraps(call)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        bound = bind_call(signature, args, kwargs)
-        cache = () if bound is None else find_argument(bound, "cache") or ()
+        # Found without binding all arguments, since every step calls this.
+        cache = kwargs.get("cache", args[place] if len(args) > place else None) or ()
         first = next(cache_rows.recurrent(cache), None)
-        if bound is None or first is None or not has_marks(first):
+        if first is None or not has_marks(first):
+            return call(*args, **kwargs)
+        bound = bind_call(signature, args, kwargs)
+        if bound is None:
             return call(*args, **kwargs)
         counted = knows_left and find_argument(bound, "position_ids") is not None
         left_too = not counted or any(map(cache_rows.is_quantized, cache))
@@ -261,7 +266,8 @@ def _of_lm(family: str) -> Iterator[Target]:
     factory = functools.partial(call_with_padding, how=how)
     yield Target("mlx-lm", module, "Model.__call__", factory, body=tuple(bodies))
     if family not in MAMBA2:
-        yield Target("mlx-lm", module, *{**LAYERS, **MASKED}[family], supports=True)
+        layer = {**LAYERS, **MASKED}[family]
+        yield Target("mlx-lm", module, *layer, supports=True, when=is_announced)
 
 
 def _of_vlm(family: str) -> Iterator[Target]:
@@ -272,13 +278,13 @@ def _of_vlm(family: str) -> Iterator[Target]:
     yield Target("mlx-vlm", module, "LanguageModel.__call__", factory)
     layer = {**LAYERS, **KNOW_LEFT}.get(family)
     if layer is not None:
-        yield Target("mlx-vlm", module, *layer, supports=True)
+        yield Target("mlx-vlm", module, *layer, supports=True, when=is_announced)
 
 
 def _scan(distribution: str) -> Target:
     """The scan that ``ssm_update`` calls in all Mamba-2 layers."""
     module = f"{distribution.replace('-', '_')}.models.ssm"
-    return Target(distribution, module, "ssm_attn", close_step, supports=True)
+    return Target(distribution, module, "ssm_attn", close_step, supports=True, when=is_announced)
 
 
 PATCH = Patch(

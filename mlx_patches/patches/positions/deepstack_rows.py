@@ -117,6 +117,11 @@ def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
     return mask, mx.array(numbers, mx.int32).reshape(mask.shape), features
 
 
+def has_table(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call passes a table of features."""
+    return TABLE in kwargs
+
+
 def by_list(call: Callable[..., Any]) -> Callable[..., Any]:
     """The language model's call, with numbers turned back into lists of features."""
 
@@ -150,6 +155,7 @@ PATCH = Patch(
                 f"mlx_vlm.models.{family}.language",
                 "LanguageModel.__call__",
                 by_list,
+                when=has_table,
             )
             for family in ("qwen3_vl", "qwen3_vl_moe")
         ),

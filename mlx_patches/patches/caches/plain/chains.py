@@ -14,18 +14,25 @@ EVERY = 32
 
 
 def update_and_tie(
-    update: Callable[..., Any], cache: Any, keys: Any, *args: Any, **kwargs: Any
+    update: Callable[[Any, Any, Any], Any], cache: Any, keys: Any, values: Any
 ) -> Any:
     """Run the release's update; once in ``EVERY`` positions, tie the counts to the keys."""
-    out = update(cache, keys, *args, **kwargs)
+    due = is_due(cache, keys, values)
+    out = update(cache, keys, values)
+    if due:
+        tie_counts(cache)
+    return out
+
+
+def is_due(cache: Any, keys: Any, values: Any) -> bool:
+    """Whether an update with these keys (..., tokens, width) passes a multiple of ``EVERY``."""
     tokens = keys.shape[-2]
     # A longer piece of a prompt adds one node for many positions; a later step ties it as well.
-    if tokens < EVERY:
-        # ``_idx`` of a rotating cache starts over when the window wraps.
-        fed = cache._offset if "_offset" in cache.__dict__ else cache._idx
-        if fed % EVERY < tokens:  # a multiple was passed
-            tie_counts(cache)
-    return out
+    if tokens >= EVERY:
+        return False
+    # ``_idx`` of a rotating cache starts over when the window wraps.
+    fed = cache._offset if "_offset" in cache.__dict__ else cache._idx
+    return bool((fed + tokens) % EVERY < tokens)
 
 
 def tie_counts(cache: Any) -> None:
@@ -62,6 +69,7 @@ OFFSET_CHAIN = Patch(
             f"{kind}.update_and_fetch",
             around(update_and_tie),
             body=tuple(f"{kind}.{method}" for method in methods),
+            when=is_due,
         )
         for place, kinds in (
             (_LM, _KINDS),

@@ -22,28 +22,34 @@ def make_update(update: Any) -> Any:
 
     @functools.wraps(update)
     def update_and_fetch(cache: Any, keys: Any, values: Any) -> Any:
-        tokens = keys.shape[2]
-        if tokens == 1:
-            return update(cache, keys, values)
-        # With another number of rows than the cache was made for, their padding is unknown.
-        if keys.shape[0] != cache.__dict__["left_padding"].shape[0]:
+        if not is_padded(cache, keys, values):
             return update(cache, keys, values)
         end = find_padding_end(cache)
-        if end <= 0:
-            # A rotating cache changes the array in place, so reading it at the next piece would
-            # wait for the device. Other caches need no note, which copies of them would carry.
-            if hasattr(cache, "max_size"):
-                note_padding_end(cache, end)
-            return update(cache, keys, values)
         start = find_next_column(cache)
         if start < end:
             keys, values = zero_padding(cache, keys, values)
         held = update(cache, keys, values)
         # A rotating cache drops columns in front, and the end of the padding moves with them.
-        note_padding_end(cache, end - (start + tokens - cache._idx))
+        note_padding_end(cache, end - (start + keys.shape[2] - cache._idx))
         return held
 
     return update_and_fetch
+
+
+def is_padded(cache: Any, keys: Any, values: Any) -> bool:
+    """Whether keys (rows, heads, tokens, width) are a piece of a prompt, and a row has padding."""
+    shape = keys.shape
+    if shape[2] == 1:
+        return False
+    # With another number of rows than the cache was made for, their padding is unknown.
+    if shape[0] != cache.__dict__["left_padding"].shape[0]:
+        return False
+    end = find_padding_end(cache)
+    # A rotating cache changes the array in place, so reading it at the next piece would wait for
+    # the device. Other caches without padding need no note, which copies of them would carry.
+    if end > 0 or hasattr(cache, "max_size"):
+        note_padding_end(cache, end)
+    return end > 0
 
 
 def find_next_column(cache: Any) -> int:
@@ -91,7 +97,7 @@ PADDING_NAN = Patch(
     id="padding-nan",
     summary="a NaN at a left-padding position makes the row's own logits NaN",
     targets=tuple(
-        Target(distribution, module, f"{name}.{method}", make_update)
+        Target(distribution, module, f"{name}.{method}", make_update, when=is_padded)
         for distribution, module, classes in (
             ("mlx-lm", "mlx_lm.models.cache", _CLASSES),
             ("mlx-vlm", "mlx_vlm.models.cache", _CLASSES | _QUANTIZED),

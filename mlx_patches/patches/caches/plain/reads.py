@@ -31,8 +31,10 @@ def read_through_handle(name: str) -> Factory:
 
     def read(instance: Any) -> Any:
         try:
-            return instance.__dict__[name].__copy__()
-        except (AttributeError, KeyError):  # an int, None, or nothing there yet
+            value = instance.__dict__[name]
+            # None is common: a recurrent cache has no padding most of the time.
+            return None if value is None else value.__copy__()
+        except (AttributeError, KeyError):  # an int, or nothing there yet
             return stored(instance, name)
 
     return lambda original: Attribute(name, read)

@@ -115,6 +115,11 @@ def merge_from_floats(
     return original(cls, caches, *rest)
 
 
+def merges_quantized(cls: Any, caches: Sequence[Any], *rest: Any) -> bool:
+    """Whether a call of ``merge`` may join a row whose cache is a ``QuantizedKVCache``."""
+    return any(hasattr(row, "bits") for row in caches)
+
+
 def merge_prompts(original: Callable[..., Any], prompts: Sequence[Sequence[Any]]) -> Any:
     """Merge the caches of several prompts into one batch cache for each layer."""
     if any(map(holds_quantized, prompts)):
@@ -173,7 +178,13 @@ def _merge_targets() -> tuple[Target, ...]:
             for distribution, module in classes
         ),
         *(
-            Target(distribution, module, "KVCache.merge", around(merge_from_floats))
+            Target(
+                distribution,
+                module,
+                "KVCache.merge",
+                around(merge_from_floats),
+                when=merges_quantized,
+            )
             for distribution, module in classes
         ),
         Target("mlx-lm", "mlx_lm.generate", "_merge_caches", around(merge_prompts)),

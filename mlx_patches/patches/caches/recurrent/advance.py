@@ -45,10 +45,10 @@ def advance_from_start(
     since: object, advance: Callable[[Any, int], None], cache: Any, N: int
 ) -> None:
     """Run the release's ``advance`` on the padding of the count's start, by all positions since."""
+    if not has_padding(cache, N):
+        return advance(cache, N)
     held = cache.__dict__
     left_now, lengths_now = held.get("left_padding"), held.get("lengths")
-    if left_now is None and lengths_now is None:
-        return advance(cache, N)
     note: Counted | None = held.get(NOTE)
     if note is None or not goes_on(note, since, left_now, lengths_now):
         note = start_count(cache, note, since, left_now, lengths_now)
@@ -66,6 +66,12 @@ def advance_from_start(
     left_now, lengths_now = held.get("left_padding"), held.get("lengths")
     held[NOTE] = Counted(since, left, lengths, fed + N, left_now, lengths_now, changes)
     return None
+
+
+def has_padding(cache: Any, N: int) -> bool:
+    """Whether a cache has left padding or lengths to count."""
+    held = cache.__dict__
+    return held.get("left_padding") is not None or held.get("lengths") is not None
 
 
 def goes_on(note: Counted, since: object, left: Any, lengths: Any) -> bool:
@@ -99,7 +105,10 @@ def count_from_start(advance: Any) -> Any:
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     summary="a hybrid model's batch grows by a graph node a token and layer until Metal aborts",
-    targets=tuple(Target(*where, "ArraysCache.advance", count_from_start) for where in (LM, VLM)),
+    targets=tuple(
+        Target(*where, "ArraysCache.advance", count_from_start, when=has_padding)
+        for where in (LM, VLM)
+    ),
     probe="mlx_patches.probes.arrays_advance:probe",
     module=__name__,
     doc="""A hybrid model's batch grows by a graph node a token and layer until Metal aborts.

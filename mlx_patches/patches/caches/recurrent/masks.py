@@ -19,6 +19,12 @@ def mask_both_sides(make_mask: Callable[[Any, int], Any], cache: Any, N: int) ->
     return mask & mask_right(padding["lengths"], N)
 
 
+def has_both(cache: Any, N: int) -> bool:
+    """Whether a cache has both left padding and lengths."""
+    # Not in ``__dict__``: mlx-vlm 0.6.16 computes them from a number.
+    return all(getattr(cache, name, None) is not None for name in PADDING)
+
+
 def mask_right(lengths: Any, N: int) -> Any:
     """Which of the next ``N`` positions are before the end of their row: (rows, N) of bool."""
     import mlx.core as mx
@@ -35,6 +41,7 @@ ARRAYS_MASK = Patch(
             "ArraysCache.make_mask",
             around(mask_both_sides),
             body=("ArraysCache.make_mask", "ArraysCache.merge"),
+            when=has_both,
         )
         for where in (LM, VLM)
     ),

@@ -1,0 +1,88 @@
+"""Reads the files of the processes with patches in effect, for ``mlx-patches ps``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .presence import folder, is_ours_alone, lock
+
+# In bytes. Our files are small: a larger one is not ours.
+LIMIT = 100_000
+
+
+class Process(NamedTuple):
+    """A process with patches in effect.
+
+    Args:
+        pid: its process id.
+        host: what it was started as: a script's name, or ``-m MODULE``.
+        releases: the patched releases, as ``mlx-lm 0.31.3``.
+        patches: the ids of the patches in effect.
+        withdrawn: the id of each patch that failed in calls, and why it was taken out.
+        version: the version of mlx_patches.
+    """
+
+    pid: int
+    host: str
+    releases: tuple[str, ...]
+    patches: tuple[str, ...]
+    withdrawn: Mapping[str, str]
+    version: str
+
+
+def processes(place: Path | None = None) -> list[Process]:
+    """The processes of this user that have patches in effect; removes files of ended ones."""
+    place = place or folder()
+    found = []
+    try:
+        files = sorted(place.glob("*.json")) if is_ours_alone(place) else []
+    except OSError:
+        files = []
+    for path in files:
+        process = _read(path)
+        if process is not None:
+            found.append(process)
+    return found
+
+
+def _read(path: Path) -> Process | None:
+    try:
+        file = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return None
+    try:
+        # A forked child may hold the lock of a parent that has ended.
+        if lock(file) or not _is_running(int(path.stem)):
+            path.unlink(missing_ok=True)
+            return None
+        raw = json.loads(os.pread(file, LIMIT, 0))
+        return Process(
+            int(raw["pid"]),
+            str(raw["host"]),
+            _texts(raw["releases"]),
+            _texts(raw["patches"]),
+            {str(key): str(value) for key, value in dict(raw["withdrawn"]).items()},
+            str(raw["version"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):  # being written, or not ours
+        return None
+    finally:
+        os.close(file)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # not permitted: it runs, as another user
+    return True
+
+
+def _texts(values: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(map(str, values))

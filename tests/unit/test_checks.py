@@ -1,0 +1,77 @@
+"""Checks (``Target.when``): a call that no layer needs runs the original alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.core.patch import around
+
+from .conftest import load, manager_for, patch_of, target
+
+
+@pytest.fixture
+def cache(fake):
+    return load("fake_lm.cache")
+
+
+def add_hundred(original, *args):
+    return original(*args) + 100
+
+
+def layer(name: str = "attend", when=None):
+    return target(name, factory=around(add_hundred), when=when)
+
+
+def apply(*layers):
+    patches = [patch_of(one, id=f"fix-{number}") for number, one in enumerate(layers)]
+    manager = manager_for(*patches)
+    for patch in patches:
+        assert manager.apply(patch)[0].status == "applied"
+    return manager, patches
+
+
+def test_a_layer_runs_where_its_check_says_so(cache):
+    apply(layer(when=lambda x: x > 5))
+    assert [cache.attend(x) for x in (1, 6)] == [2, 107]
+
+
+def test_every_layer_runs_where_one_of_the_checks_says_so(cache):
+    apply(layer(when=lambda x: x > 5), layer(when=lambda x: x > 7))
+    assert [cache.attend(x) for x in (1, 6, 8)] == [2, 207, 209]
+
+
+def test_a_layer_without_a_check_runs_in_every_call(cache):
+    manager, (_, second) = apply(layer(when=lambda x: False), layer())
+    assert cache.attend(1) == 202
+    manager.restore([second.id])
+    assert cache.attend(1) == 2
+
+
+def test_a_check_that_raises_leaves_the_call_to_the_layers(cache, caplog):
+    def raises(x):
+        raise ValueError("the check failed")
+
+    apply(layer(when=raises))
+    assert cache.attend(1) == 102
+    assert caplog.records == []
+
+
+def test_an_error_of_the_original_in_a_skipped_call_reaches_the_host(cache, caplog):
+    manager, _ = apply(layer(when=lambda x: False))
+    with pytest.raises(TypeError):
+        cache.attend(None)
+    assert [outcome.status for outcome in manager.status()] == ["applied"]
+    assert caplog.records == []
+
+
+def test_a_check_gets_named_arguments(cache):
+    seen = []
+    apply(layer(when=lambda x: seen.append(x)))
+    assert cache.attend(x=3) == 4
+    assert seen == [3]
+
+
+def test_a_property_is_read_through_its_layers(cache):
+    first = target("Cache.state", factory=around(lambda get, one: [*get(one), "seen"]))
+    apply(first._replace(when=lambda one: False))
+    assert cache.Cache().state == [0, "seen"]
