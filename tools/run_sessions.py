@@ -5,7 +5,8 @@
 
 The arguments are tags of noxfile.py. Sessions run one after another. A session with the tag
 `single` leaves a core idle most of the time: these run beside the others, one at a time, and their
-output is printed when they end. A failed session does not stop the rest.
+output is printed when they end. A failed session does not stop the rest; the end of its output is
+printed again at the very end.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NOX = (sys.executable, "-m", "nox")
 SINGLE = "single"
+LAST = 60  # how many lines of a failed session are printed again
 
 
 class Result(NamedTuple):
-    """A session that has ended. ``printed`` is its output, None if it was not captured."""
+    """A session that has ended, and its output."""
 
     name: str
     seconds: float
     passed: bool
-    printed: str | None
+    printed: str
 
 
 def main() -> None:
@@ -45,6 +47,10 @@ def main() -> None:
             while waiting and waiting[0].done():
                 results.append(shown(waiting.pop(0).result()))
         results += [shown(one.result()) for one in waiting]
+    for result in results:
+        if not result.passed:
+            end = "\n".join(result.printed.splitlines()[-LAST:])
+            print(f"\n== FAILED: {result.name}; the end of its output\n{end}")
     print()
     for result in results:
         word = "passed" if result.passed else "FAILED"
@@ -73,12 +79,18 @@ def sessions(tags: list[str]) -> tuple[list[str], list[str]]:
 
 
 def run(name: str, quiet: bool = False) -> Result:
-    """Run a session. ``quiet`` captures its output instead of showing it."""
+    """Run a session. ``quiet`` does not show its output meanwhile."""
     begun = time.monotonic()
-    out, errors = (subprocess.PIPE, subprocess.STDOUT) if quiet else (None, None)
     command = [*NOX, "--session", name]
-    done = subprocess.run(command, text=True, stdout=out, stderr=errors)
-    return Result(name, time.monotonic() - begun, done.returncode == 0, done.stdout)
+    # Errors in the same pipe, so that they stay in order.
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    printed = []
+    with subprocess.Popen(command, text=True, errors="replace", **streams) as process:
+        for line in process.stdout or ():
+            printed.append(line)
+            if not quiet:
+                print(line, end="", flush=True)
+    return Result(name, time.monotonic() - begun, process.returncode == 0, "".join(printed))
 
 
 def minutes(since: float) -> str:
