@@ -59,6 +59,8 @@ _PATCHES = {
     ),
     FEATURE: (
         "max-kv-size-ignored",
+        "rotating-keep",
+        "sinks-warning",
         "vlm-fresh-seed",
         "vlm-quantize-last-layer",
         "vllm-sliding-vlm",

@@ -35,7 +35,8 @@ WORDS = {
     NOT_BUILT: NOT_MEASURED,
 }
 
-# What a defect does to a user, the worst first; ``feature``: something is refused, or slow.
+# What a defect does to a user, the worst first; ``feature``: something is refused or slow, or a
+# setting that few use does not work in a batch.
 WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = (
     "wrong-text",
     "crash",
@@ -82,7 +83,7 @@ SCENARIOS = {
     "quantized-4": Scenario("4-bit keys and values"),
     "engine": Scenario("the release's own batch engine"),
     "processors": Scenario("logits processors of some requests"),
-    "max-kv-size": Scenario("max_kv_size in a batch"),
+    "max-kv-size": Scenario("max_kv_size in a batch", FEATURE),
     "growth": Scenario("memory over many tokens", MEMORY),
     "cache-dtype": Scenario("the caches' dtype as a request joins", MEMORY),
     "batch-generate": Scenario("batch_generate"),
