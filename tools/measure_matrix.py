@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -128,8 +129,12 @@ def run(
     python: Path, *arguments: str, seconds: int = SECONDS, codes: tuple[int, ...] = (0,)
 ) -> str:
     """Run Python in an environment; returns its standard output."""
+    from mlx_patches.lab.kernels import kernel_folder
+
     command = [str(python), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    with kernel_folder() as kernels:
+        env = {**os.environ, "TMPDIR": str(kernels)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=env)
     if done.returncode not in codes:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise SystemExit(f"{python}: {' '.join(arguments[:4])}: {last}")

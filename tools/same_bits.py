@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -50,9 +51,13 @@ def main() -> None:
 
 def child(family: str) -> dict[str, Any]:
     """Compare a family in its own process; returns its line."""
+    from mlx_patches.lab.kernels import kernel_folder
+
     command = [sys.executable, __file__, family, "--child"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        with kernel_folder() as kernels:
+            env = {**os.environ, "TMPDIR": str(kernels)}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=env)
         line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
         line = {"family": family, "problem": f"{type(error).__name__}"}

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..core.packages import CORE, MODEL_PACKAGES
 from ..evidence.words import FLOAT32, RED, VERDICTS
 from . import Family
 from .child import BUILD
+from .kernels import kernel_folder
 
 DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario name of the row of a process that crashed or timed out.
@@ -162,14 +164,23 @@ def tasks(
     ]
 
 
-def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
-    """Run one task and return its rows; a crash or a timeout adds a red row that says where."""
+def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[Row]:
+    """Run one task and return its rows; a crash or a timeout adds a red row that says where.
+
+    Args:
+        beside: others run at the same time, so that it needs a folder of its own for kernels.
+    """
+    with kernel_folder() if beside else nullcontext() as kernels:
+        return _measure(task, seconds, {"TMPDIR": str(kernels)} if kernels else {})
+
+
+def _measure(task: Task, seconds: float, variables: dict[str, str]) -> list[Row]:
     with subprocess.Popen(
         task.command(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=settings.without_us(),
+        env=settings.without_us() | variables,
     ) as process:
         try:
             out, errors = process.communicate(timeout=seconds)
@@ -236,7 +247,7 @@ def run(
     file = _append(out) if out else None
     pool = ThreadPoolExecutor(max(1, jobs))
     try:
-        futures = {pool.submit(measure, task, seconds): task for task in left}
+        futures = {pool.submit(measure, task, seconds, jobs > 1): task for task in left}
         for future in as_completed(futures):
             fresh = future.result()
             if file:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from zlib import crc32
 
 import pytest
@@ -18,12 +19,17 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import Verdict
 from mlx_patches.core.patch import Patch, Target
+from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.runner import environment
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable, Result
 from mlx_patches.probes.child import anything_goes
 
+# A worker compiles MLX's kernels in a folder of its own, until it ends.
+KERNELS = ExitStack()
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["TMPDIR"] = str(KERNELS.enter_context(kernel_folder()))
 # Conformance tests that start a process for each patch; each set runs only a share of them.
 PROCESSES = ("another_process", "before_the_import")
 SHARE = 16

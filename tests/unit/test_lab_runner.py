@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
 from mlx_patches.lab import Family, record, report, runner
+from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.runner import Row, Task
 
 NAMES = ("left-padded", "extend", "filter")
@@ -367,7 +370,7 @@ def test_the_command_writes_what_the_repository_takes(two_families, released, ch
 
 def test_evidence_is_measured_with_every_patch(two_families, released, monkeypatch, tmp_path):
     seen = []
-    monkeypatch.setattr(runner, "measure", lambda task, seconds: seen.append(task) or [])
+    monkeypatch.setattr(runner, "measure", lambda task, *_: seen.append(task) or [])
     command("--model", "mlx-lm:llama", "--evidence", str(tmp_path / "cells.json"))
     assert [(task.patched, task.every_patch) for task in seen] == [(False, False), (True, True)]
 
@@ -404,3 +407,32 @@ def test_evidence_of_two_devices_or_of_nothing_is_refused():
     for some in ([], [row()], [*rows, replace(row(scenario="trim"), device="cpu")]):
         with pytest.raises(MlxPatchesError, match="of one package, device and dtype"):
             record.evidence(some)
+
+
+def test_no_two_processes_compile_kernels_in_one_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with kernel_folder() as first, kernel_folder() as second:
+        assert first != second
+    with kernel_folder() as again:
+        assert again == first
+
+
+def test_where_no_kernel_folder_can_be_kept_it_is_a_temporary_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / f"mlx_patches-kernels-{os.getuid()}").mkdir(mode=0o777)
+    os.chmod(tmp_path / f"mlx_patches-kernels-{os.getuid()}", 0o777)
+    with kernel_folder() as place:
+        assert place.parent == tmp_path and place.is_dir()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_only_children_that_run_together_have_folders_of_their_own(child, jobs):
+    child(
+        "import pathlib, tempfile, time; time.sleep(0.5)\n"
+        "say('left-padded', detail=tempfile.gettempdir()); say('extend'); say('filter')"
+    )
+    rows = runner.run([task(), task("gemma3")], jobs)
+    folders = {row.detail for row in rows if row.scenario == "left-padded"}
+    assert len(folders) == jobs
+    assert (tempfile.gettempdir() in folders) == (jobs == 1)

@@ -1,0 +1,55 @@
+"""Folders for the CPU kernels that MLX compiles: no two processes use one at the same time.
+
+MLX writes the source of a kernel to ``TMPDIR/mlx/VERSION/cpu`` and starts the compiler. Two
+processes that compile the same kernel overwrite each other's file, and one of them raises "Failed
+to compile function".
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ..activation.presence import is_ours_alone, lock
+
+FOLDERS = 64
+
+
+@contextmanager
+def kernel_folder() -> Iterator[Path]:
+    """A folder for a process's ``TMPDIR``, locked until the end.
+
+    The first folder that is free is used again, with the kernels in it. Where none can be locked,
+    it is a temporary one.
+    """
+    if claimed := _claim():
+        place, file = claimed
+        with file:
+            yield place
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)
+
+
+def _claim() -> tuple[Path, IO[str]] | None:
+    """The first free folder, and the open file that locks it; None if there is none."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    parent = Path(tempfile.gettempdir()) / f"mlx_patches-kernels-{user}"
+    try:
+        parent.mkdir(mode=0o700, exist_ok=True)
+        if not is_ours_alone(parent):
+            return None
+        for number in range(FOLDERS):
+            place = parent / str(number)
+            place.mkdir(exist_ok=True)
+            file = (place / "lock").open("w")
+            if lock(file.fileno()):
+                return place, file
+            file.close()
+    except OSError:
+        pass
+    return None
