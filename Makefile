@@ -13,7 +13,7 @@ demo: $(VENV)/ready
 test: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick
 
-# Three Pythons, eight release sets, four hosts.
+# Three Pythons, seven release sets, four hosts.
 test-all: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick rest
 

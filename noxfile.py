@@ -35,14 +35,13 @@ TESTED = [
     "mlx-lm 0.32.2",
     "mlx-vlm 0.4.3",
     "mlx-vlm 0.5.0",
-    "mlx-vlm 0.6.5",
     "mlx-vlm 0.7.10",
     "vllm-mlx 0.4.1",
 ]
 # `make test` runs these sets' tests that are not marked slow, `make test-all` the slow ones.
 QUICK = ["mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10"]
-# Not tagged, since CI has 90 minutes: run by name. The sets before and after them are tagged.
-BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1"]
+# Not tagged, since `make test-all` has to be short: run by name, and in a job of the workflow.
+BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 # These tests enable the patches in the environment, so no other tests may run there meanwhile.
 COMMANDS = "tests/releases/test_cli.py"
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
