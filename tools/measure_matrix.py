@@ -30,7 +30,7 @@ EVIDENCE = ROOT / "tools" / "evidence"
 MATRIX = ROOT / "compat_matrix.yaml"
 BEGIN = "# -- measured: written by tools/measure_matrix.py from tools/evidence --\n"
 END = "# -- end of what is measured --\n"
-SECONDS = 300
+SECONDS = 1200
 # The packages whose versions the evidence names.
 MEASURED = ("mlx", *release_sets.DISTRIBUTIONS, "transformers")
 
@@ -134,7 +134,12 @@ def run(
     command = [str(python), *arguments]
     with kernel_folder() as kernels:
         env = {**os.environ, "TMPDIR": str(kernels)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=env)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=env)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(
+                f"{python}: {' '.join(arguments[:4])}: not done after {seconds} s"
+            ) from None
     if done.returncode not in codes:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise SystemExit(f"{python}: {' '.join(arguments[:4])}: {last}")
