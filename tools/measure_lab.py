@@ -4,6 +4,7 @@
     python tools/measure_lab.py --shard 1/8
     python tools/measure_lab.py --part with --again       after a patch has changed
     python tools/measure_lab.py --scenario trim --again   after a scenario has changed
+    python tools/measure_lab.py --part needs --again      only which patches each cell needs
     python tools/measure_lab.py --dtype bfloat16          another dtype, in a file of its own
     python tools/measure_lab.py --take FILE               add a file of `mlx-patches lab --evidence`
     python tools/measure_lab.py --write                   only write the generated files
@@ -62,7 +63,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", dest="sets", help="only this set")
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--part", choices=("without", "with"), help="only this part")
+    parser.add_argument("--part", choices=("without", "with", "needs"), help="only this part")
     parser.add_argument("--scenario", action="append", default=[], help="only this scenario")
     parser.add_argument("--model", action="append", default=[], help="only this family")
     parser.add_argument("--again", action="store_true", help="also measure what has evidence")
@@ -81,7 +82,7 @@ def main() -> None:
         write(load())
         return
     place = Place(options.device, options.dtype)
-    parts = (options.part,) if options.part else ("without", "with")
+    parts = {None: ("without", "with"), "needs": ()}.get(options.part, (options.part,))
     index, count = map(int, options.shard.split("/"))
     for one in [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]:
         if not options.write and (not options.sets or one.name in options.sets):
@@ -166,22 +167,25 @@ def measure(
     file = file_of(one, place)
     evidence = evidence_of(one, place) or {"set": one.name, **place.facts}
     todo = [part for part in parts if again or part not in evidence]
+    wanted = bool(todo) or (not parts and (again or "needs" not in evidence))
     if only.families:
         known = evidence.get("without", {})
         only = replace(only, families=tuple(f for f in only.families if f in known))
-        todo = todo if only.families else []
-    if not todo:
+        wanted = wanted and bool(only.families)
+    if not wanted:
         return
     with release_sets.environment(one) as python:
-        evidence["versions"] = measure_matrix.versions(python)
+        if todo:
+            evidence["versions"] = measure_matrix.versions(python)
         for part in todo:
             rows = cells(one, python, part, jobs, only, place)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
                 evidence[name] = updated(evidence.get(name, {}), found, only)
         if "with" in evidence and attribute:
-            before = evidence.get("needs", {}) if only.families else {}
             fresh = needs(one, python, evidence, jobs, only, place)
-            evidence["needs"] = dict(sorted({**before, **fresh}.items()))
+            evidence["needs"] = dict(
+                sorted(updated(evidence.get("needs", {}), fresh, only).items())
+            )
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(evidence, indent=1) + "\n")
     fates = list(family_fates(evidence).values())
@@ -294,18 +298,31 @@ def needs(
     only: Only,
     place: Place = PLAIN,
 ) -> dict[str, dict[str, list[str]]]:
-    """Family to each of its repaired cells to the patches that the cell needs."""
+    """Family to each of its repaired cells to the patches that the cell needs.
+
+    Patches that the same cells need in other sets are tried first.
+    """
     repaired = {
-        family: [name for name, pair in pairs.items() if pair == "rg"]
+        family: [name for name, pair in pairs.items() if pair == "rg" and only.has(family, name)]
         for family, pairs in cell_pairs(evidence).items()
-        if not only.families or family in only.families
     }
+    elsewhere = [
+        other.get("needs", {}) for other in load() if other["set"].split()[0] == one.distribution
+    ]
 
     def attributed(family: str) -> dict[str, list[str]]:
         command = ["-m", "mlx_patches.lab.attribute", f"{one.distribution}:{family}"]
         command += ["--dtype", place.dtype]
         for name in repaired[family]:
             command += ["--scenario", name]
+        likely = {
+            patch
+            for cells in elsewhere
+            for name in repaired[family]
+            for patch in cells.get(family, {}).get(name, ())
+        }
+        for patch in sorted(likely):
+            command += ["--likely", patch]
         found: dict[str, list[str]] = json.loads(measure_matrix.run(python, *command))
         return found
 

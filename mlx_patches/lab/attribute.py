@@ -26,15 +26,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--scenario", action="append", required=True)
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32)
+    parser.add_argument("--likely", action="append", default=[], help="a patch to try first")
     options = parser.parse_args(argv)
     with contextlib.redirect_stdout(sys.stderr):
         family = Family(*options.family.split(":", 1))
-        found = attribute(family, options.scenario, options.dtype)
+        found = attribute(family, options.scenario, options.dtype, options.likely)
     print(json.dumps(found))
 
 
-def attribute(family: Family, scenarios: list[str], dtype: str = FLOAT32) -> dict[str, list[str]]:
-    """Scenario to the patches that it needs; leaves every patch applied."""
+def attribute(
+    family: Family, scenarios: list[str], dtype: str = FLOAT32, expected: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """Scenario to the patches that it needs; leaves every patch applied.
+
+    Args:
+        expected: patches that are tried first.
+    """
     import mlx_patches
 
     mlx_patches.apply(patches=every_patch())
@@ -42,7 +49,8 @@ def attribute(family: Family, scenarios: list[str], dtype: str = FLOAT32) -> dic
     applied = list(dict.fromkeys(o.patch for o in mlx_patches.status() if o.status == "applied"))
     found: dict[str, list[str]] = {}
     for name in scenarios:
-        likely = list(dict.fromkeys(one for ids in found.values() for one in ids))
+        known = [one for one in expected if one in applied]
+        likely = list(dict.fromkeys([*known, *(one for ids in found.values() for one in ids)]))
         found[name] = needed(tried, name, applied, likely)
     apply_all_but((), tried.everything)
     return found

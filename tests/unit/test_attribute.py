@@ -56,3 +56,18 @@ def test_a_patch_that_stays_is_an_error(effect):
     effect[2].add("third")
     with pytest.raises(MlxPatchesError, match=r"still in effect .*: third at x:y"):
         attribute.attribute(FAMILY, ["trim"])
+
+
+@pytest.mark.parametrize("expected", [["needed"], ["needed", "third"], ["third"], ["not applied"]])
+def test_a_wrong_expectation_does_not_change_what_is_found(effect, expected):
+    assert attribute.attribute(FAMILY, ["trim"], expected=expected) == {"trim": ["needed"]}
+
+
+def test_an_expected_patch_is_tried_first(effect, monkeypatch):
+    tried = []
+    green = attribute.green
+    monkeypatch.setattr(
+        attribute, "green", lambda *args, without: tried.append(without) or green(*args, without)
+    )
+    attribute.attribute(FAMILY, ["trim"], expected=["needed"])
+    assert tried == [["first", "fourth", "third"], ["needed"]]
