@@ -246,9 +246,11 @@ def judge(
         if pair[0] in "gr" or is_red(pair)
     )
     repairable = [cell for cell in cells if cell.wrong and cell.pair != "rr"]
-    traced = all(cell.needs is not None for cell in repairable)
+    untraced = {cell.severity for cell in repairable if cell.needs is None}
     patches = [*alone, *(id_ for cell in repairable for id_ in cell.needs or ())]
-    if not traced or word_of(found) == NOT_MEASURED:
+    if untraced == {FEATURE}:
+        patches += [id_ for id_ in possible() if of_patch(id_) == FEATURE]
+    elif untraced or word_of(found) == NOT_MEASURED:
         patches += possible()
     if found == NOT_BUILT:
         said = _said(evidence, family, "build")
@@ -263,7 +265,7 @@ def judge(
         cells,
         _count_names(name for name, pair in pairs.items() if pair[0] == "n"),
         tuple(worst_first(dict.fromkeys(patches))),
-        traced,
+        not untraced,
         note,
         tuple(metal),
         tuple(alone),
@@ -320,7 +322,10 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
             " request alone"
         )
     if one.word == RIGHT:
-        return f"{name} is right in a batch here ({one.release}): {count} of {count} scenarios"
+        lacks = [cell.words for cell in one.open(here)]  # of severity feature
+        but = f", all but {', '.join(dict.fromkeys(lacks))}" if lacks else ""
+        right = count - _count_scenarios(one.open(here))
+        return f"{name} is right in a batch here ({one.release}): {right} of {count} scenarios{but}"
     wrong, still, open_ = _count_scenarios(one.wrong), _count_scenarios(one.still), one.open(here)
     if not open_:
         return (

@@ -19,6 +19,7 @@ from ..core.errors import MlxPatchesError
 from .words import (
     CANNOT_BATCH,
     CPU,
+    FEATURE,
     FLOAT32,
     GREEN,
     INSENSITIVE,
@@ -217,10 +218,14 @@ def _is_traced(evidence: Mapping[str, Any]) -> bool:
 
 
 def fate(cells: Mapping[str, str]) -> str:
-    """A family's fate: green, repaired, red, cannot-batch, insensitive or not-built."""
-    pairs = cells.values()
-    if any(pair[0] == "x" for pair in pairs):
+    """A family's fate: green, repaired, red, cannot-batch, insensitive or not-built.
+
+    A scenario of severity ``feature`` does not count: a family whose answers are right in every
+    other scenario is right, and the verdict names the scenario.
+    """
+    if any(pair[0] == "x" for pair in cells.values()):
         return NOT_BUILT
+    pairs = [pair for name, pair in cells.items() if scenario(name).severity != FEATURE]
     if any(is_red(pair) for pair in pairs):
         return RED
     if any(pair[0] == "r" for pair in pairs):

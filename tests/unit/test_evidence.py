@@ -196,6 +196,9 @@ def test_findings_and_summary_are_what_the_lab_evidence_yields():
         ({"a": "nr"}, "red"),
         ({"a": "ii", "b": "gg"}, "insensitive"),
         ({"build": "xx"}, "not-built"),
+        ({"a": "gg", "max-kv-size": "rg"}, "green"),  # a feature that few use
+        ({"a": "gg", "max-kv-size": "rr"}, "green"),
+        ({"a": "rg", "max-kv-size": "rr"}, "repaired"),
     ],
 )
 def test_a_familys_fate_is_that_of_its_worst_cell(cells, fate):
