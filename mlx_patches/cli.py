@@ -20,6 +20,7 @@ from .core.errors import MlxPatchesError
 from .core.files import quoted
 from .core.packages import MODEL_PACKAGES
 from .evidence.words import DTYPES, FLOAT32
+from .lab.variants import VARIANTS
 
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
@@ -371,6 +372,11 @@ def _pairs(
     type=click.Choice(DTYPES),
     help="Dtype of the tiny models' weights.  [default: float32]",
 )
+@click.option(
+    "--variant",
+    type=click.Choice(tuple(VARIANTS)),
+    help="Another rope type, or other layers, in the tiny models' configs.",
+)
 def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -384,6 +390,7 @@ def lab(
     config: Path | None,
     weights: Path | None,
     dtype: str | None,
+    variant: str | None,
 ) -> None:
     """Measure the batch invariance of the installed model families, tiny and with random weights.
 
@@ -398,14 +405,20 @@ def lab(
         raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
     if dtype and weights:
         raise click.UsageError("--weights takes a model as it is, in its own --dtype")
+    if variant and (config or weights):
+        raise click.UsageError(
+            "--variant changes the lab's own configs: leave out --config and --weights"
+        )
     kind = dtype or FLOAT32
-    if evidence and (scenarios or config or weights or mode == "patched"):
+    if evidence and (scenarios or config or weights or variant or mode == "patched"):
         raise click.UsageError(
             "--evidence needs every scenario of the tiny models, without the patches too:"
-            " leave out --scenario, --config, --weights and --patched"
+            " leave out --scenario, --config, --weights, --variant and --patched"
         )
     every_patch = every_patch or evidence is not None
-    tasks = runner.tasks(models, scenarios, mode or "both", config, every_patch, weights, kind)
+    tasks = runner.tasks(
+        models, scenarios, mode or "both", config, every_patch, weights, kind, variant or ""
+    )
     if evidence:
         record.check_tasks(tasks, evidence)
     with report.progress(len(tasks)) as tell:

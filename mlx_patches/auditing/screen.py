@@ -14,6 +14,7 @@ from ..evidence.words import (
     NOT_MEASURED,
     RED,
     REPAIRED,
+    RIGHT,
     SEVERITIES,
     place_of,
 )
@@ -171,9 +172,9 @@ def _facts(report: Audit) -> Iterator[str]:
 
 def _model_facts(report: Audit) -> Iterator[str]:
     here = report.here()
-    # Only the scenarios of the worst verdict.
+    # Only the scenarios of the worst verdict; the headline of a right one names them itself.
     for one in worst(report)[:1]:
-        if open_ := one.open(here):
+        if (open_ := one.open(here)) and one.word != RIGHT:
             words = [cell.words for cell in open_]
             more = f"; +{len(words) - 3} more (-v)" if len(words) > 3 else ""
             yield f"in: {'; '.join(words[:3])}{more}"

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from .shrink import (
     shrink_config,
     small_config,
 )
+from .variants import vary
 
 OVERRIDES = Path(__file__).parent / "overrides.toml"
 _PROMPT = 10
@@ -39,6 +40,7 @@ def build(
     config: dict[str, Any] | None = None,
     dtype: str = FLOAT32,
     sizes: Mapping[str, Any] | None = None,
+    variant: str = "",
 ) -> LabModel:
     """Build a family's model, from a user's config if one is given.
 
@@ -50,13 +52,19 @@ def build(
             stay in float32.
         sizes: field name to a value in place of the small one, for a model that is not tiny; a
             list with one entry a layer is repeated.
+        variant: one of ``variants.VARIANTS``.
 
     Raises:
         NotBuilt: the family cannot be built; the message is the reason.
     """
+
+    def change(small: dict[str, Any]) -> dict[str, Any]:
+        grown = grow_config(small, sizes or {})
+        return vary(grown, variant) if variant else grown
+
     try:
         module = _module(family)
-        model, small = _model(family, module, config, sizes or {})
+        model, small = _model(family, module, config, change)
     except NotBuilt:
         raise
     except (Exception, SystemExit) as error:
@@ -126,6 +134,15 @@ def sensitivity(model: LabModel) -> float:
     return least
 
 
+def differ(one: LabModel, other: LabModel) -> bool:
+    """Whether two models of one family and one seed return other logits for a prompt."""
+    import mlx.core as mx
+
+    tokens = [[1 + (7 * i) % (one.vocabulary - 2) for i in range(_PROMPT)]]
+    first, second = (model.call(tokens, model.make_cache()) for model in (one, other))
+    return not mx.array_equal(first, second).item()
+
+
 def _module(family: Family) -> ModuleType:
     package = package_of(family.distribution)
     return importlib.import_module(f"{package}.models.{family.name}")
@@ -135,7 +152,7 @@ def _model(
     family: Family,
     module: ModuleType,
     config: dict[str, Any] | None,
-    sizes: Mapping[str, Any],
+    change: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> tuple[Any, dict[str, Any]]:
     overrides = _overrides_of(family.distribution, family.name)
     if reason := overrides.get("not-built"):
@@ -153,9 +170,9 @@ def _model(
             config,
             {**derived, **{k: v for k, v in overrides.items() if k not in ("text_config",)}},
         )
-        small = grow_config(small, sizes)
+        small = change(small)
         return module.Model(_with_plain_dicts(args, small)), small
-    return _vlm_model(family, module, config, overrides, sizes)
+    return _vlm_model(family, module, config, overrides, change)
 
 
 # Layer kinds that a family's source may name, in the order in which layers alternate.
@@ -251,14 +268,14 @@ def _vlm_model(
     module: ModuleType,
     config: dict[str, Any] | None,
     overrides: dict[str, Any],
-    sizes: Mapping[str, Any],
+    change: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> tuple[Any, dict[str, Any]]:
     """A language model of mlx-vlm, from its text config and in some families the whole config."""
     language = _find(module, "LanguageModel")
     text_class = _find(module, *_named(overrides, "config-class"), "TextConfig", "ModelConfig")
     text_config = (config or {}).get("text_config", config)
     small = _config(text_class, text_config, {**_by_source(module), **overrides})
-    small = grow_config(small, sizes)
+    small = change(small)
     text = instance(text_class, small)
     if overrides.get("config-class") and "text_config" in small:
         inner_class = _find(module, "TextConfig")

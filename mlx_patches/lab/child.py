@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, help="a model's folder, whose config gets shrunk")
     parser.add_argument("--weights", type=Path, help="a model's folder, whose weights are used")
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
+    parser.add_argument("--variant", default="", help="a variant of the family's tiny config")
     options = parser.parse_args(argv)
     # Only JSON lines go to stdout; what packages print goes to stderr.
     out = sys.stdout
@@ -58,7 +59,9 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
 
     names, place = options.scenario or list(SCENARIOS), {"device": device()}
     try:
-        model, blunt = built(family, options.config, options.weights, options.dtype)
+        model, blunt = built(
+            family, options.config, options.weights, options.dtype, options.variant
+        )
     except NotBuilt as reason:
         say(out, BUILD, Cell(NOT_BUILT, str(reason)), **place, dtype=options.dtype)
         return
@@ -99,10 +102,11 @@ def built(
     folder: Path | None = None,
     weights: Path | None = None,
     dtype: str = FLOAT32,
+    variant: str = "",
 ) -> tuple[LabModel, str]:
     """The model, and the reason why its green cells prove nothing (empty if they do)."""
     from . import EXACT, engine
-    from .build import build, sensitivity
+    from .build import build, differ, sensitivity
 
     if weights is not None:
         from .weights import load
@@ -110,7 +114,9 @@ def built(
         return load(family, weights), ""
     config = json.loads((folder / "config.json").read_bytes()) if folder else None
     try:
-        model = build(family, config=config, dtype=dtype)
+        model = build(family, config=config, dtype=dtype, variant=variant)
+        if variant and not differ(model, build(family, dtype=dtype)):
+            raise NotBuilt(f"{variant} changes nothing in this family")
         moved = sensitivity(model)
     except NotBuilt:
         raise

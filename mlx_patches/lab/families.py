@@ -22,11 +22,23 @@ def families(distribution: str) -> list[Family]:
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(("_", ".")):
             continue
-        files = [entry] if entry.suffix == ".py" else sorted(entry.glob("*.py"))
-        bound = set().union(*(_bound(file) for file in files))
+        bound = set().union(*map(_bound, _files(entry)))
         if bound >= _MARK[distribution]:
             found.append(Family(distribution, entry.stem))
     return found
+
+
+def source_files(family: Family) -> list[Path]:
+    """The files of an installed family's module or package."""
+    folder = models_folder(family.distribution)
+    if folder is None:
+        return []
+    module = folder / f"{family.name}.py"
+    return _files(module if module.exists() else folder / family.name)
+
+
+def _files(entry: Path) -> list[Path]:
+    return [entry] if entry.suffix == ".py" else sorted(entry.glob("*.py"))
 
 
 def models_folder(distribution: str) -> Path | None:

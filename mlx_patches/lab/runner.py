@@ -46,6 +46,7 @@ class Task:
     every_patch: bool = False
     weights: Path | None = None
     dtype: str = FLOAT32
+    variant: str = ""
 
     @property
     def folder(self) -> str:
@@ -60,6 +61,7 @@ class Task:
         command += ["--config", str(self.config)] if self.config else []
         command += ["--weights", str(self.weights)] if self.weights else []
         command += ["--dtype", self.dtype] if self.dtype != FLOAT32 else []
+        command += ["--variant", self.variant] if self.variant else []
         for name in self.scenarios:
             command += ["--scenario", name]
         return command
@@ -70,8 +72,8 @@ class Row:
     """One cell, and where it was measured.
 
     ``environment`` names the installed packages, ``config`` the model's folder. ``device`` is the
-    device that MLX computed on, empty if the process ended before it reported one, and ``dtype``
-    the dtype of the weights.
+    device that MLX computed on, empty if the process ended before it reported one, ``dtype`` the
+    dtype of the weights, and ``variant`` the variant of the tiny config, if any.
     """
 
     environment: str
@@ -84,6 +86,7 @@ class Row:
     config: str = ""
     device: str = ""
     dtype: str = FLOAT32
+    variant: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The form in files and in JSON output."""
@@ -130,6 +133,7 @@ def tasks(
     every_patch: bool = False,
     weights: Path | None = None,
     dtype: str = FLOAT32,
+    variant: str = "",
 ) -> list[Task]:
     """The tasks of a run.
 
@@ -142,11 +146,14 @@ def tasks(
         weights: a model's folder, which is loaded as it is.
         every_patch: patched tasks apply every patch that the gate admits, not the model's entry.
         dtype: the dtype of the tiny models' weights; models from ``weights`` keep their own.
+        variant: a variant of the tiny models' configs, for the families that have it.
 
     Raises:
-        MlxPatchesError: an unknown family or scenario, or a folder that cannot be used.
+        MlxPatchesError: an unknown family or scenario, a folder that cannot be used, or no family
+            that has the variant.
     """
     from .scenarios import SCENARIOS
+    from .variants import VARIANTS, has_variant
 
     for name in scenarios:
         if name not in SCENARIOS:
@@ -154,13 +161,20 @@ def tasks(
     names = tuple(name for name in SCENARIOS if not scenarios or name in scenarios)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
     found = chosen(models, folder or weights)
+    if variant:
+        found = [family for family in found if has_variant(family, variant)]
+        if not found:
+            fields = " or ".join(VARIANTS[variant].fields)
+            raise MlxPatchesError(f"no {variant} variant: no family here names {fields}")
     if folder is not None and (code := read_object(folder / "config.json").get("model_file")):
         raise MlxPatchesError(
             f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the model's code is in"
             " its folder, and the lab does not run code from there"
         )
     return [
-        Task(f, p, names, folder, p and every_patch, weights, dtype) for f in found for p in patched
+        Task(f, p, names, folder, p and every_patch, weights, dtype, variant)
+        for f in found
+        for p in patched
     ]
 
 
@@ -200,7 +214,10 @@ def _measure(task: Task, seconds: float, variables: dict[str, str]) -> list[Row]
         device = cells[-1]["device"] if cells else ""
         cells.append({"scenario": PROCESS, "verdict": RED, "detail": detail, "device": device})
     place = (environment(), str(task.family), task.patched)
-    return [Row(*place, **{"dtype": task.dtype, **cell}, config=task.folder) for cell in cells]
+    return [
+        Row(*place, **{"dtype": task.dtype, **cell}, config=task.folder, variant=task.variant)
+        for cell in cells
+    ]
 
 
 @cache
@@ -316,7 +333,7 @@ def _cell(line: str) -> dict[str, Any] | None:
 def _answers(row: Row, task: Task) -> bool:
     return bool(
         (row.family, row.patched) == (str(task.family), task.patched)
-        and row.config == task.folder
+        and (row.config, row.variant) == (task.folder, task.variant)
         and row.environment == environment()
         and (task.weights or row.dtype == task.dtype)
         and (not row.device or row.device == device())

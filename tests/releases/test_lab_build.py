@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from mlx.utils import tree_flatten
 
 from mlx_patches.lab import Family, NotBuilt
-from mlx_patches.lab.build import build, sensitivity
+from mlx_patches.lab.build import build, differ, sensitivity
+from mlx_patches.lab.child import built
 from mlx_patches.lab.families import families
 from mlx_patches.lab.shrink import VOCABULARY, WINDOW
 
@@ -82,6 +85,20 @@ def test_a_family_that_cannot_be_built_says_why_in_one_line(distribution):
     with pytest.raises(NotBuilt, match="no_such_family") as raised:
         build(Family(distribution, "no_such_family"))
     assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.skipif("mlx-lm" not in PRESENT, reason="its llama has them")
+def test_a_variant_is_a_model_of_its_own():
+    family = Family("mlx-lm", "llama")
+    models = [build(family), *(build(family, variant=name) for name in ("linear", "untied"))]
+    assert all(differ(one, other) for one, other in itertools.combinations(models, 2))
+    assert not differ(models[0], build(family))
+
+
+@pytest.mark.skipif("mlx-lm" not in PRESENT, reason="its llama has them")
+def test_a_variant_that_changes_nothing_is_not_built():
+    with pytest.raises(NotBuilt, match="tied changes nothing"):
+        built(Family("mlx-lm", "llama"), variant="tied")
 
 
 @pytest.mark.skipif("mlx-lm" not in PRESENT, reason="the config is one of mlx-lm's")

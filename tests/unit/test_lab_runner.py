@@ -315,6 +315,8 @@ def test_command(two_families, child, tmp_path):
         ("--modle", "x"),
         ("--dtype", "float8"),
         ("--dtype", "bfloat16", "--weights", "."),
+        ("--variant", "round"),
+        ("--variant", "yarn", "--config", "."),
     ],
 )
 def test_command_usage(arguments):
@@ -376,7 +378,14 @@ def test_evidence_is_measured_with_every_patch(two_families, released, monkeypat
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--scenario", "trim"), ("--patched",), ("--config", "."), ("--weights", ".")]
+    "arguments",
+    [
+        ("--scenario", "trim"),
+        ("--patched",),
+        ("--config", "."),
+        ("--weights", "."),
+        ("--variant", "yarn"),
+    ],
 )
 def test_evidence_is_of_all_that_the_lab_sees(arguments, tmp_path):
     done = command("--evidence", str(tmp_path / "cells.json"), *arguments)

@@ -1,0 +1,104 @@
+"""Variants of a family's tiny config, since one config is one user's.
+
+A variant sets fields that users' configs set: another rope type, other layers. A family whose
+source names none of the fields has no such variant. A variant that the family's code refuses, or
+that changes no logit, is not built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from . import Family
+from .families import source_files
+
+Config = dict[str, Any]
+# Some rope types change at this position: the prompts of the scenarios are on both sides of it.
+_ORIGINAL = 8
+# Half of the lab's head width: one factor for each pair of rotated dimensions.
+_PAIRS = 16
+
+
+class Variant(NamedTuple):
+    """A change of a small config.
+
+    Args:
+        fields: names of config fields; a family's source names one of them if it has the variant.
+        change: returns the changed config. Fields that the family does not have do no harm.
+    """
+
+    fields: tuple[str, ...]
+    change: Callable[[Config], Config]
+
+
+def _rope(kind: str, **settings: Any) -> Variant:
+    """Another rope type, in ``rope_scaling`` and in ``rope_parameters``."""
+    rope = {"type": kind, "rope_type": kind, **settings}
+
+    def change(config: Config) -> Config:
+        # Some families read these from the config itself.
+        fields = {"max_position_embeddings": 512, **settings}
+        own = {name: value for name, value in fields.items() if config.get(name) is None}
+        changed = {**config, **own, "rope_scaling": {**(config.get("rope_scaling") or {}), **rope}}
+        if isinstance(parameters := config.get("rope_parameters"), dict):
+            changed["rope_parameters"] = {
+                name: {**value, **rope} if isinstance(value, dict) else value
+                for name, value in {**parameters, **rope}.items()
+            }
+        return changed
+
+    return Variant(("rope_scaling", "rope_parameters"), change)
+
+
+def _value(name: str, value: Any) -> Variant:
+    """Another value of one field."""
+    return Variant((name,), lambda config: {**config, name: value})
+
+
+def _without_windows(config: Config) -> Config:
+    """Every layer that slides has full attention; other kinds of layers stay."""
+    slides = "sliding_attention"
+    changed = {**config, "sliding_window": None, "use_sliding_window": False}
+    if isinstance(kinds := config.get("layer_types"), list):
+        changed["layer_types"] = ["full_attention" if one == slides else one for one in kinds]
+    return changed
+
+
+VARIANTS: dict[str, Variant] = {
+    "linear": _rope("linear", factor=2.0),
+    "dynamic": _rope("dynamic", factor=2.0, alpha=2.0),
+    "llama3": _rope(
+        "llama3",
+        factor=2.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=_ORIGINAL,
+    ),
+    "yarn": _rope("yarn", factor=4.0, original_max_position_embeddings=_ORIGINAL),
+    "longrope": _rope(
+        "longrope",
+        factor=4.0,
+        original_max_position_embeddings=_ORIGINAL,
+        short_factor=[1.0 + pair / _PAIRS for pair in range(_PAIRS)],
+        long_factor=[4.0 + 4 * pair / _PAIRS for pair in range(_PAIRS)],
+    ),
+    "full-attention": Variant(("sliding_window",), _without_windows),
+    "own-keys": _value("num_kv_shared_layers", 0),
+    "tied": _value("tie_word_embeddings", True),
+    "untied": _value("tie_word_embeddings", False),
+}
+
+
+def has_variant(family: Family, variant: str) -> bool:
+    """Whether a family's source names a field that the variant changes."""
+    source = "".join(file.read_text(errors="replace") for file in source_files(family))
+    return any(name in source for name in VARIANTS[variant].fields)
+
+
+def vary(config: Mapping[str, Any], variant: str) -> Config:
+    """A family's small config as one of ``VARIANTS``, also in the config of its text model."""
+    changed = VARIANTS[variant].change(dict(config))
+    if isinstance(inner := config.get("text_config"), dict):
+        changed["text_config"] = vary(inner, variant)
+    return changed

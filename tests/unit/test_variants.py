@@ -1,0 +1,115 @@
+"""Variants of tiny configs, and the page of those that differ."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.lab import Family, runner, variants
+from mlx_patches.lab.variants import VARIANTS, vary
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import measure_variants  # noqa: E402
+
+
+def test_a_rope_type_replaces_that_of_the_config():
+    found = vary({"rope_scaling": {"type": "linear", "mrope_section": [2, 3, 3]}}, "yarn")
+    assert found["rope_scaling"]["type"] == found["rope_scaling"]["rope_type"] == "yarn"
+    assert found["rope_scaling"]["mrope_section"] == [2, 3, 3]
+    assert found["max_position_embeddings"] == 512
+    assert found["original_max_position_embeddings"] == 8
+
+
+def test_a_config_keeps_the_sizes_that_it_has():
+    assert vary({"max_position_embeddings": 64}, "yarn")["max_position_embeddings"] == 64
+
+
+def test_a_rope_type_is_that_of_every_kind_of_layer():
+    rope = {"rope_type": "default", "rope_theta": 1.0}
+    config = {"rope_parameters": {**rope, "sliding_attention": rope, "beta": 0.1}}
+    found = vary(config, "longrope")["rope_parameters"]
+    for place in (found, found["sliding_attention"]):
+        assert (place["rope_type"], place["rope_theta"]) == ("longrope", 1.0)
+    assert found["beta"] == 0.1
+    assert len(found["short_factor"]) == len(found["long_factor"]) == 16
+
+
+def test_the_text_models_config_varies_too():
+    found = vary({"text_config": {"layer_types": ["sliding_attention", "mamba"]}}, "full-attention")
+    assert found["text_config"]["layer_types"] == ["full_attention", "mamba"]
+    assert found["text_config"]["sliding_window"] is None
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_leaves_the_given_config_alone(name):
+    config = {"rope_parameters": {"full_attention": {}}, "text_config": {}, "layer_types": ["a"]}
+    before = repr(config)
+    vary(config, name)
+    assert repr(config) == before
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    (tmp_path / "plain.py").write_text("args.rope_theta")
+    (tmp_path / "scaled.py").write_text("initialize_rope(args.rope_scaling)")
+    (tmp_path / "vision").mkdir()
+    (tmp_path / "vision" / "config.py").write_text("sliding_window: int")
+    monkeypatch.setattr("mlx_patches.lab.families.models_folder", lambda name: tmp_path)
+    found = [Family("mlx-lm", name) for name in ("plain", "scaled", "vision")]
+    monkeypatch.setattr(runner, "chosen", lambda models, folder: found)
+    monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 1.0")
+
+
+def test_a_family_has_the_variants_that_its_source_names(sources):
+    has = {
+        name: [one for one in VARIANTS if variants.has_variant(Family("mlx-lm", name), one)]
+        for name in ("plain", "scaled", "vision", "nowhere")
+    }
+    ropes = ["linear", "dynamic", "llama3", "yarn", "longrope"]
+    assert has == {"plain": [], "scaled": ropes, "vision": ["full-attention"], "nowhere": []}
+
+
+def test_only_families_with_the_variant_run(sources):
+    (task,) = runner.tasks(mode="unpatched", scenarios=["merge"], variant="yarn")
+    assert task.family.name == "scaled"
+    assert task.command()[4:] == ["--variant", "yarn", "--scenario", "merge"]
+    with pytest.raises(MlxPatchesError, match="no family here names num_kv_shared_layers"):
+        runner.tasks(variant="own-keys")
+
+
+def test_rows_of_another_variant_answer_no_task(sources):
+    (plain, *_), (task,) = (
+        runner.tasks(mode="unpatched", scenarios=["merge"], variant=name) for name in ("", "yarn")
+    )
+    place = ("mlx-lm 1.0", "mlx-lm:scaled", False, "merge", "green")
+    row = runner.Row(*place, variant="yarn")
+    assert runner._answers(row, task)
+    assert not runner._answers(runner.Row(*place), task)
+    assert not runner._answers(row, plain)
+
+
+MEASURED = {
+    "without": {"a": {"merge": "g", "extend": "r"}, "b": {"merge": "r"}},
+    "with": {"a": {"merge": "g", "extend": "g"}, "b": {"merge": "r"}},
+    "details": {"b": {"merge": "row 0 | differs"}},
+}
+
+
+def test_a_cell_that_differs_from_the_plain_one_is_a_line(monkeypatch):
+    plain = {"without": {"a": {"merge": "g", "extend": "r"}, "b": {"merge": "g"}}}
+    plain["with"] = {"a": {"merge": "g", "extend": "g"}, "b": {"merge": "g"}}
+    monkeypatch.setattr(measure_variants.store, "load_set", lambda *name: plain)
+    one = {"set": "mlx-lm 1.0", "variants": {"yarn": MEASURED}}
+    page = measure_variants.page([one])
+    assert "| mlx-lm 1.0 | yarn | 2 | 3 | 2 | 1 | 1 |" in page
+    line = "| mlx-lm 1.0 | yarn | b | merge | right, right | wrong, wrong | row 0 \\| differs |"
+    assert page.splitlines()[-1] == line
+
+
+def test_the_page_is_that_of_the_evidence():
+    assert measure_variants.page(measure_variants.load()) == measure_variants.PAGE.read_text()
