@@ -116,8 +116,11 @@ def merge_from_floats(
 
 
 def merges_quantized(cls: Any, caches: Sequence[Any], *rest: Any) -> bool:
-    """Whether a call of ``merge`` may join a row whose cache is a ``QuantizedKVCache``."""
-    return any(hasattr(row, "bits") for row in caches)
+    """Whether a call of ``merge`` may join a row whose cache is a ``QuantizedKVCache``.
+
+    This runs for each layer of each batch of prompts, so it adds no frame for a row.
+    """
+    return set(map(type, caches)) != {cls}
 
 
 def merge_prompts(original: Callable[..., Any], prompts: Sequence[Sequence[Any]]) -> Any:
