@@ -14,7 +14,6 @@ import argparse
 import json
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,19 +139,21 @@ def page(evidence: Sequence[Mapping[str, Any]]) -> str:
             measured = one["variants"][variant]
             found = pairs(measured)
             cells = [pair for named in found.values() for pair in named.values()]
-            counts = Counter(pair[0] for pair in cells), sum(map(store.is_red, cells))
+            count = sum(pair[0] != "n" for pair in cells)
+            wrong = sum(pair[0] == "r" for pair in cells)
+            still = sum(map(store.is_red, cells))
             differ = list(differences(found, usual))
             lines.append(
-                f"| {one['set']} | {variant} | {len(found)} | {len(cells) - counts[0]['n']}"
-                f" | {counts[0]['r']} | {counts[1]} | {len(differ)} |"
+                f"| {one['set']} | {variant} | {len(found)} | {count} | {wrong} | {still}"
+                f" | {len(differ)} |"
             )
             told += [(one["set"], variant, *cell, measured["details"]) for cell in differ]
+    if not told:
+        return "\n".join([*lines, "", "No cell differs."]) + "\n"
     lines += [
         "",
         "Cells that differ from those of the plain config, as released and with the patches:",
         "",
-    ]
-    lines += [
         "| release set | variant | family | scenario | plain | variant | why |",
         "|" + "---|" * 7,
     ]
