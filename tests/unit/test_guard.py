@@ -668,7 +668,7 @@ def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factor
     monkeypatch.setitem(sys.modules, "mlx_patches.lab.scenarios", scenarios)
     monkeypatch.setattr(lab, "device", lambda: "cpu")
     monkeypatch.setattr(lab, "built", lambda *arguments: (SimpleNamespace(dtype="float32"), ""))
-    nothing = dict.fromkeys(("scenario", "config", "weights", "dtype"))
+    nothing = dict.fromkeys(("scenario", "config", "weights", "dtype", "variant"))
     options = Namespace(patched=True, every_patch=False, **nothing)
     out = io.StringIO()
     lab.run(Family("mlx-lm", "any"), options, out)
