@@ -427,8 +427,12 @@ def test_the_engine_says_every_token(right):
 def child(right, monkeypatch, capsys):
     """Runs the child's ``main`` with a fake build and sensitivity; returns its lines."""
 
-    def run(*arguments, build=lambda family, config=None, dtype=None: right, sensitivity=1.0):
-        fake = SimpleNamespace(build=build, sensitivity=lambda model: sensitivity)
+    def run(*arguments, build=lambda family, **asked: right, sensitivity=1.0, differ=True):
+        fake = SimpleNamespace(
+            build=build,
+            sensitivity=lambda model: sensitivity,
+            differ=lambda one, other: differ,
+        )
         monkeypatch.setitem(sys.modules, "mlx_patches.lab.build", fake)
         main([str(right.family), *arguments])
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -453,7 +457,7 @@ def test_an_insensitive_family_is_never_green(child, right, monkeypatch):
 
 
 def test_a_family_that_is_not_built_is_one_line(child):
-    def needs_a_kernel(family, config=None, dtype=None):
+    def needs_a_kernel(family, **asked):
         raise NotBuilt("needs a Metal kernel")
 
     (line,) = child(build=needs_a_kernel)
@@ -466,7 +470,7 @@ def test_a_family_that_is_not_built_is_one_line(child):
         "dtype": "float32",
     }
 
-    def breaks(family, config=None, dtype=None):
+    def breaks(family, **asked):
         raise KeyError("hidden_size")
 
     (line,) = child(build=breaks)
@@ -477,7 +481,7 @@ def test_a_family_that_is_not_built_is_one_line(child):
 def test_the_child_builds_in_the_dtype_that_was_asked_for(child, right):
     seen = []
 
-    def build(family, config=None, dtype=None):
+    def build(family, dtype, **asked):
         seen.append(dtype)
         return replace(right, dtype=dtype)
 
@@ -487,7 +491,7 @@ def test_the_child_builds_in_the_dtype_that_was_asked_for(child, right):
 
 
 def test_what_a_package_prints_is_not_among_the_lines(child, right):
-    def chatty(family, config=None, dtype=None):
+    def chatty(family, **asked):
         print("Fetching 3 files")
         return right
 
@@ -498,9 +502,26 @@ def test_the_child_reads_the_users_config(child, right, tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 4096}')
     seen = []
 
-    def build(family, config=None, dtype=None):
+    def build(family, config, **asked):
         seen.append(config)
         return right
 
     child("--scenario", "trim", "--config", str(tmp_path), build=build)
     assert seen == [{"hidden_size": 4096}]
+
+
+def test_the_child_builds_the_variant_that_was_asked_for(child, right):
+    seen = []
+
+    def build(family, variant="", **asked):
+        seen.append(variant)
+        return right
+
+    (line,) = child("--scenario", "equal-lengths", "--variant", "yarn", build=build)
+    assert line["verdict"] == "green"
+    assert seen == ["yarn", ""]  # the plain one, to compare with
+    (line,) = child("--scenario", "equal-lengths", "--variant", "yarn", differ=False)
+    assert (line["verdict"], line["detail"]) == (
+        "not-built",
+        "yarn changes nothing in this family",
+    )
