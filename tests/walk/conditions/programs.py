@@ -180,9 +180,15 @@ CONDITIONS = [
         where=[OLDER],
     ),
     python(
-        "needs of a model that is right is empty",
-        USE + "print(m.needs('qwen3'))",
+        "needs of a model that is right in everything is empty",
+        USE + "print(m.needs('longcat_flash'))",
         first=r"\(\)$",
+        where=[MLX_LM],
+    ),
+    python(
+        "needs of a model that lacks a feature names its patch",
+        USE + "print([need.patch for need in m.needs('qwen3')])",
+        first=r"\['rotating-keep'\]$",
         where=[MLX_LM],
     ),
     python(
