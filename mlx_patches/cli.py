@@ -19,8 +19,7 @@ from . import __version__
 from .core.errors import MlxPatchesError
 from .core.files import quoted
 from .core.packages import MODEL_PACKAGES
-from .evidence.words import DTYPES, FLOAT32
-from .lab.variants import VARIANTS
+from .evidence.words import DTYPES, FLOAT32, VARIANTS
 
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
@@ -374,7 +373,7 @@ def _pairs(
 )
 @click.option(
     "--variant",
-    type=click.Choice(tuple(VARIANTS)),
+    type=click.Choice(VARIANTS),
     help="Another rope type, or other layers, in the tiny models' configs.",
 )
 def lab(

@@ -266,11 +266,17 @@ def updated(old: Cells, new: Cells, only: Only) -> Cells:
 
 
 def cells(
-    one: ReleaseSet, python: Path, part: str, jobs: int, only: Only, place: Place = PLAIN
+    one: ReleaseSet,
+    python: Path,
+    part: str,
+    jobs: int,
+    only: Only,
+    place: Place = PLAIN,
+    variant: str = "",
 ) -> list[dict[str, Any]]:
     """Run the lab in the set's environment; returns the rows of the set's own families."""
     flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
-    flags += ["--dtype", place.dtype]
+    flags += ["--dtype", place.dtype, *(["--variant", variant] if variant else [])]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cells.jsonl"
         command = [

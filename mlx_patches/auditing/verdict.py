@@ -322,9 +322,10 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
             " request alone"
         )
     if one.word == RIGHT:
-        lacks = [cell.words for cell in one.open(here)]  # of severity feature
-        but = f", all but {', '.join(dict.fromkeys(lacks))}" if lacks else ""
-        right = count - _count_scenarios(one.open(here))
+        open_ = one.open(here)  # of severity feature
+        right = count - _count_scenarios(open_)
+        lacks = ", ".join(dict.fromkeys(cell.words for cell in open_))
+        but = f", all but {lacks}" if lacks else ""
         return f"{name} is right in a batch here ({one.release}): {right} of {count} scenarios{but}"
     wrong, still, open_ = _count_scenarios(one.wrong), _count_scenarios(one.still), one.open(here)
     if not open_:

@@ -13,6 +13,19 @@ DTYPES = (FLOAT32, BFLOAT16)
 CPU, CUDA, METAL = "cpu", "cuda", "metal"
 DEVICES = {CPU: "a CPU", CUDA: "CUDA", METAL: "Metal"}
 
+# The variants of tiny configs; ``lab.variants`` says what each changes.
+VARIANTS = (
+    "linear",
+    "dynamic",
+    "llama3",
+    "yarn",
+    "longrope",
+    "full-attention",
+    "own-keys",
+    "tied",
+    "untied",
+)
+
 # The verdict on one scenario, the worst first: a family has the verdict of its worst cell.
 NOT_APPLICABLE = "n/a"
 VERDICTS = (RED, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)

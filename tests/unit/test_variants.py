@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.evidence import words
 from mlx_patches.lab import Family, runner, variants
 from mlx_patches.lab.variants import VARIANTS, vary
 
@@ -15,6 +16,10 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import measure_variants  # noqa: E402
+
+
+def test_the_command_offers_every_variant():
+    assert tuple(VARIANTS) == words.VARIANTS
 
 
 def test_a_rope_type_replaces_that_of_the_config():
