@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from . import NotApplicable, Result
 
 SIZE = 4
 _TOKENS = 3 * SIZE
+_serial = itertools.count()
 
 
 def probe(target: Target) -> Result:
@@ -31,7 +33,11 @@ def probe(target: Target) -> Result:
 
 
 def model_of(module: Any) -> Any:
-    """Make a model of a new class, with one full layer and one sliding layer."""
+    """Make a model of a new class, with one full layer and one sliding layer.
+
+    The patch warns once a class name, so each class has its own. ``id`` is no such name: a new
+    class can lie where a freed one lay.
+    """
 
     class Model:
         layers = (None, None)
@@ -39,7 +45,7 @@ def model_of(module: Any) -> Any:
         def make_cache(self) -> list[Any]:
             return [module.KVCache(), module.RotatingKVCache(max_size=SIZE)]
 
-    Model.__qualname__ = f"Model{id(Model)}"
+    Model.__qualname__ = f"Model{next(_serial)}"
     return Model()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 
 import pytest
@@ -28,6 +29,13 @@ def test_a_class_is_warned_of_once(module):
         assert [type(layer).__name__ for layer in caches] == ["KVCache", "RotatingKVCache"]
         assert len(heard) == times
     assert listened(lambda: module.make_prompt_cache(model_of(module)))[1] == []
+
+
+def test_each_model_of_the_probe_is_a_class_of_its_own(module):
+    """Also one whose class lies where a freed one lay: the warning is once a class."""
+    for _ in range(10):
+        assert len(listened(lambda: module.make_prompt_cache(model_of(module), SIZE))[1]) == 1
+        gc.collect()
 
 
 def test_who_gets_the_size_is_not_warned(module):
