@@ -266,15 +266,22 @@ def timed(
 
 
 def run(
-    model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
+    model: LabModel,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    clock: Callable[[], float],
+    **options: Any,
 ) -> Run:
-    """Run one batch: its prompts, its steps, and one more row that joins it."""
+    """Run one batch: its prompts, its steps, and one more row that joins it.
+
+    ``options`` are further arguments of the generator.
+    """
     engine.forget(model)
     mx.reset_peak_memory()
     rows = len(prompts)
     # mlx-vlm admits prompts only if a whole prefill batch fits into the completion batch.
     speak = engine.speaker(
-        model, 4 * steps, prefill_batch_size=rows, completion_batch_size=2 * rows
+        model, 4 * steps, prefill_batch_size=rows, completion_batch_size=2 * rows, **options
     )
     start = clock()
     waiting = set(speak.insert(prompts))

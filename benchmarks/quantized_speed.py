@@ -1,0 +1,82 @@
+"""Speed of a batch with quantized keys and values over the same batch without, patches applied.
+
+    python -m benchmarks.quantized_speed [--shape tiny|1b] [--family qwen3_vl] [--rows 8]
+        [--prompt 512] [--rounds 7] [--steps 32]
+
+Requests go through the ``BatchGenerator`` of mlx-vlm, which quantizes from the first token on. The
+rounds alternate between the caches; it prints the median of the rounds' ratios with a 95 %
+bootstrap interval. Weights are random. Needs an environment with a mlx-vlm whose generator takes
+``kv_bits`` (0.6.5 and later) and mlx-patches; it uses MLX's default device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+from benchmarks.engine import (
+    CLOCKS,
+    SHAPES,
+    commit,
+    device,
+    installed,
+    made,
+    patches,
+    run,
+    shown,
+    texts,
+    versions,
+)
+
+# Arguments of the generator, by name.
+TURBO = {"kv_quant_scheme": "turboquant"}
+KINDS: dict[str, dict[str, Any]] = {
+    "8 bits": {"kv_bits": 8},
+    "4 bits": {"kv_bits": 4},
+    "TurboQuant, 4 bits": {"kv_bits": 4, **TURBO},
+    "TurboQuant, 3.5 bits": {"kv_bits": 3.5, **TURBO},
+}
+FLOATS = "not quantized"
+PARTS = ("prefill", "decode", "join")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--family", default="qwen3_vl")
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=32)
+    options = parser.parse_args()
+    (family,) = installed(options.family)
+    model = made(family, SHAPES[options.shape])
+    prompts = texts(options.rows, options.prompt, False, model.vocabulary)
+    # The heads of a tiny model have 32 numbers, which is the smallest group.
+    group = 32 if options.shape == "tiny" else 64
+    common = {"quantized_kv_start": 0, "kv_group_size": group}
+    arguments = {FLOATS: {}, **{name: kind | common for name, kind in KINDS.items()}}
+    found: dict[str, list[Any]] = {name: [] for name in arguments}
+    with patches(True):
+        for number in range(options.rounds + 1):
+            for name in reversed(found) if number % 2 else found:
+                timed = run(model, prompts, options.steps, CLOCKS["wall"], **arguments[name])
+                if number:  # the first round compiles kernels
+                    found[name].append(timed)
+    print(
+        f"{family}, shape {options.shape}, {versions()}, {device()}, commit {commit()}: "
+        f"{options.rows} rows, unequal prompts of up to {options.prompt} tokens, "
+        f"{options.steps} steps, medians of {options.rounds} rounds.\n"
+    )
+    print("| keys and values | prefill | decode | a row that joins | tokens/s |")
+    print("|---|---|---|---|---|")
+    for name, runs in found.items():
+        pairs = list(zip(found[FLOATS], runs, strict=True))
+        cells = [shown([getattr(a, part) / getattr(b, part) for a, b in pairs]) for part in PARTS]
+        speed = statistics.median(options.rows * options.steps / one.decode for one in runs)
+        print(f"| {name} | {' | '.join(cells)} | {speed:.0f} |")
+
+
+if __name__ == "__main__":
+    main()
