@@ -58,10 +58,17 @@ def main() -> None:
     common = {"quantized_kv_start": 0, "kv_group_size": group}
     arguments = {FLOATS: {}, **{name: kind | common for name, kind in KINDS.items()}}
     found: dict[str, list[Any]] = {name: [] for name in arguments}
+    failed: dict[str, str] = {}
     with patches(True):
         for number in range(options.rounds + 1):
             for name in reversed(found) if number % 2 else found:
-                timed = run(model, prompts, options.steps, CLOCKS["wall"], **arguments[name])
+                if name in failed:
+                    continue
+                try:
+                    timed = run(model, prompts, options.steps, CLOCKS["wall"], **arguments[name])
+                except RuntimeError as error:  # MLX has no kernel for it on this device
+                    failed[name] = str(error)
+                    continue
                 if number:  # the first round compiles kernels
                     found[name].append(timed)
     print(
@@ -72,6 +79,9 @@ def main() -> None:
     print("| keys and values | prefill | decode | a row that joins | tokens/s |")
     print("|---|---|---|---|---|")
     for name, runs in found.items():
+        if name in failed:
+            print(f"| {name} | raises: {failed[name]} | | | |")
+            continue
         pairs = list(zip(found[FLOATS], runs, strict=True))
         cells = [shown([getattr(a, part) / getattr(b, part) for a, b in pairs]) for part in PARTS]
         speed = statistics.median(options.rows * options.steps / one.decode for one in runs)
