@@ -7,7 +7,7 @@ compares a batch with its rows run alone. A cell is the result of one scenario f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..evidence.words import BFLOAT16, FLOAT32
@@ -37,20 +37,23 @@ class Tolerance:
         margin: the smallest difference of the two largest logits, relative to the row's largest
             logit, at which a different likeliest token counts.
         nats: the largest Kullback-Leibler divergence, in nats; if set, it replaces ``logits``.
+        rounding: the largest relative error with which the engine rounds log-probabilities; 0 if
+            it is far below the others.
     """
 
     logits: float
     margin: float
     nats: float | None = None
+    rounding: float = 0.0
 
     def quantized(self) -> Tolerance:
         """The tolerance for quantized keys and values: rounding noise may change their step."""
-        return Tolerance(max(self.logits, 2e-2), max(self.margin, 2e-2), self.nats)
+        return replace(self, logits=max(self.logits, 2e-2), margin=max(self.margin, 2e-2))
 
 
 # Tolerances of tiny models by the dtype of their weights; docs/lab.md explains the one of bfloat16.
 EXACT = Tolerance(1e-3, 1e-3)
-TOLERANCES = {FLOAT32: EXACT, BFLOAT16: Tolerance(0.11, 0.11)}
+TOLERANCES = {FLOAT32: EXACT, BFLOAT16: Tolerance(0.11, 0.11, rounding=2**-7)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..evidence.words import GREEN, INSENSITIVE, RED
 from . import Cell, Said, Tolerance
 
 
@@ -59,14 +60,14 @@ class Worst:
     def see(self, at: str, apart: float, nats: float, other: bool, margin: float) -> Cell | None:
         """Add a position; returns a red cell if the comparison can stop here, else None."""
         if math.isnan(apart):
-            return Cell("red", f"{at}: NaN")
+            return Cell(RED, f"{at}: NaN")
         limit = self.tolerance
         clear = margin > limit.margin
         self.seen += clear
         self.agreed += clear and not other
         far = apart > limit.logits if limit.nats is None else nats > limit.nats
         if not far and clear and other:
-            return Cell("red", f"{at}: another token is the most likely", apart)
+            return Cell(RED, f"{at}: another token is the most likely", apart)
         if apart > self.apart:
             self.apart, self.place = apart, at
         self.nats = max(self.nats, nats)
@@ -78,27 +79,31 @@ class Worst:
         if limit.nats is None:
             if self.apart > limit.logits:
                 said = f"{self.place}: differs by {self.apart:.2g} of the logits' scale"
-                return Cell("red", said, self.apart)
+                return Cell(RED, said, self.apart)
             said = f"largest difference {self.apart:.2g} of the logits' scale"
-            return Cell("green", said, self.apart)
+            return Cell(GREEN, said, self.apart)
         said = (
             f"the same token at {self.agreed} of {self.seen} clear positions,"
             f" divergence at most {self.nats:.2g} nats"
         )
         red = self.nats > limit.nats or self.agreed < self.seen
-        return Cell("red" if red else "green", said, self.nats)
+        return Cell(RED if red else "green", said, self.nats)
 
 
 def spoken(
     said: Sequence[Sequence[Said]], alone: Sequence[Sequence[Any]], tolerance: Tolerance
 ) -> Cell:
-    """Compare the tokens of an engine with the logits of the same rows alone."""
+    """Compare the tokens of an engine with the logits of the same rows alone.
+
+    The cell is insensitive if the only differences are as small as the engine's rounding: it rounds
+    log-probabilities, and where all logits are small, that rounds different ones to the same.
+    """
     import mlx.core as mx
 
-    worst = 0.0
+    worst, blunt = 0.0, ""
     for row, (tokens, logits) in enumerate(zip(said, alone, strict=True)):
         if len(tokens) != len(logits):
-            return Cell("red", f"row {row}: {len(tokens)} tokens instead of {len(logits)}")
+            return Cell(RED, f"row {row}: {len(tokens)} tokens instead of {len(logits)}")
         scale = max(mx.abs(one).max().item() for one in logits)
         for step, (one, expected) in enumerate(zip(tokens, logits, strict=True)):
             at = f"row {row}, step {step}"
@@ -106,17 +111,28 @@ def spoken(
             # Rounded to the engine's dtype: with small logits that rounding is a large difference.
             own = expected if one.every is None else expected.astype(one.every.dtype)
             log = (own - mx.logsumexp(own)).astype(mx.float32)
+            rounding = tolerance.rounding * mx.abs(log).max().item()
             apart = 0.0
             if one.every is not None:
                 apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale
-            if one.token != int(mx.argmax(expected).item()):
+            likeliest = int(mx.argmax(expected).item())
+            if one.token != likeliest:
                 if best - second <= tolerance.margin * scale and apart <= tolerance.logits:
                     break  # a tie: from here on the texts may differ
-                wrong = f"token {one.token} instead of {int(mx.argmax(expected).item())}"
-                return Cell("red", f"{at}: {wrong}")
+                wrong = f"{at}: token {one.token} instead of {likeliest}"
+                gap = best - expected[one.token].item()
+                if not (gap <= rounding and apart * scale <= rounding):
+                    return Cell(RED, wrong)
+                blunt = f"{wrong}: the engine rounds by more than the difference"
+                break
             if one.every is None and one.own is not None:
                 apart = abs(one.own - log[one.token].item()) / scale
             if not apart <= tolerance.logits:
-                return Cell("red", f"{at}: log-probabilities differ by {apart:.2g}", apart)
+                wrong = f"{at}: log-probabilities differ by {apart:.2g}"
+                if not apart * scale <= rounding:
+                    return Cell(RED, wrong, apart)
+                blunt = f"{wrong}: the engine rounds by more"
             worst = max(worst, apart)
-    return Cell("green", f"the same tokens; largest difference {worst:.2g}", worst)
+    if blunt:
+        return Cell(INSENSITIVE, blunt, worst)
+    return Cell(GREEN, f"the same tokens; largest difference {worst:.2g}", worst)

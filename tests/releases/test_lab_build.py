@@ -63,6 +63,44 @@ def test_an_engine_in_bfloat16_is_compared_in_bfloat16():
     assert cell.verdict == "n/a" or (cell.verdict == "green" and cell.figure < 0.01), cell
 
 
+SMALL = [0.0, 0.02, 0.0, 0.0]  # bfloat16 rounds log-probabilities of 1.4 by up to 0.011
+LARGE = [0.0, 2.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "verdict"),
+    [
+        pytest.param("bfloat16", [(1, SMALL)], "green", id="the same token"),
+        pytest.param("bfloat16", [(0, [0.0, 0.0, 0.02, 0.01])], "red", id="beyond the rounding"),
+        pytest.param("bfloat16", [(0, [0.0, 0.008, 0.0, 0.0])], "insensitive", id="rounded away"),
+        pytest.param("float32", [(0, [0.0, 0.008, 0.0, 0.0])], "red", id="a float32 engine"),
+        pytest.param("bfloat16", [(0, LARGE)], "red", id="another token"),
+        pytest.param(
+            "bfloat16", [(0, [0.0, 0.008, 0.0, 0.0]), (0, LARGE)], "red", id="one row is wrong"
+        ),
+    ],
+)
+def test_an_engines_rounding_proves_nothing(dtype, rows, verdict):
+    import mlx.core as mx
+
+    from mlx_patches.lab import TOLERANCES, Said, compare
+
+    said = [[Said(token)] for token, _ in rows]
+    alone = [[mx.array(logits)] for _, logits in rows]
+    assert compare.spoken(said, alone, TOLERANCES[dtype]).verdict == verdict
+
+
+def test_nan_log_probabilities_are_no_rounding():
+    import mlx.core as mx
+
+    from mlx_patches.lab import TOLERANCES, Said, compare
+
+    for token in (0, 1):
+        said = [[Said(token, every=mx.full((4,), float("nan"), mx.bfloat16))]]
+        cell = compare.spoken(said, [[mx.array(SMALL)]], TOLERANCES["bfloat16"])
+        assert cell.verdict == "red"
+
+
 @pytest.mark.parametrize("family", CASES[:1])
 def test_a_seed_gives_the_same_model(family):
     def logits(seed):
