@@ -22,7 +22,7 @@ import re
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,6 +71,9 @@ def main() -> None:
         "--no-needs", action="store_true", help="do not find out which patches a cell needs"
     )
     parser.add_argument(
+        "--likely", action="append", default=[], metavar="ID", help="try this patch first"
+    )
+    parser.add_argument(
         "--take", type=Path, metavar="FILE", help="add evidence from another machine"
     )
     parser.add_argument("--write", action="store_true", help="measure nothing, only write")
@@ -87,7 +90,8 @@ def main() -> None:
     for one in [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]:
         if not options.write and (not options.sets or one.name in options.sets):
             only = Only(tuple(options.scenario), tuple(options.model))
-            measure(one, parts, options.jobs, options.again, only, not options.no_needs, place)
+            likely = None if options.no_needs else options.likely
+            measure(one, parts, options.jobs, options.again, only, likely, place)
     write(load())
 
 
@@ -160,10 +164,13 @@ def measure(
     jobs: int,
     again: bool,
     only: Only = Only(),
-    attribute: bool = True,
+    likely: Collection[str] | None = (),
     place: Place = PLAIN,
 ) -> None:
-    """Measure the parts that a set's evidence lacks, or some of their cells, and add them."""
+    """Measure the parts that a set's evidence lacks, or some of their cells, and add them.
+
+    With ``likely``, also which patches each repaired cell needs; these patches are tried first.
+    """
     file = file_of(one, place)
     evidence = evidence_of(one, place) or {"set": one.name, **place.facts}
     todo = [part for part in parts if again or part not in evidence]
@@ -181,8 +188,8 @@ def measure(
             rows = cells(one, python, part, jobs, only, place)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
                 evidence[name] = updated(evidence.get(name, {}), found, only)
-        if "with" in evidence and attribute:
-            fresh = needs(one, python, evidence, jobs, only, place)
+        if "with" in evidence and likely is not None:
+            fresh = needs(one, python, evidence, jobs, only, place, likely)
             evidence["needs"] = dict(
                 sorted(updated(evidence.get("needs", {}), fresh, only).items())
             )
@@ -303,10 +310,11 @@ def needs(
     jobs: int,
     only: Only,
     place: Place = PLAIN,
+    likely: Collection[str] = (),
 ) -> dict[str, dict[str, list[str]]]:
     """Family to each of its repaired cells to the patches that the cell needs.
 
-    Patches that the same cells need in other sets are tried first.
+    The ``likely`` patches, and those that the same cells need in other sets, are tried first.
     """
     repaired = {
         family: [name for name, pair in pairs.items() if pair == "rg" and only.has(family, name)]
@@ -321,13 +329,13 @@ def needs(
         command += ["--dtype", place.dtype]
         for name in repaired[family]:
             command += ["--scenario", name]
-        likely = {
+        there = {
             patch
             for cells in elsewhere
             for name in repaired[family]
             for patch in cells.get(family, {}).get(name, ())
         }
-        for patch in sorted(likely):
+        for patch in sorted({*likely, *there}):
             command += ["--likely", patch]
         found: dict[str, list[str]] = json.loads(measure_matrix.run(python, *command))
         return found

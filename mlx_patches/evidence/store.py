@@ -129,23 +129,25 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
                 more = {cell_name(name, *place): cells[name] for name in kept}
                 families[family] = {**families.get(family, {}), **more}
         result[part] = families
-    if "needs" in evidence and "needs" not in other:
-        result["needs"] = _needed_there(evidence["needs"], other)
+    if "needs" in evidence:
+        result["needs"] = _needed_there(evidence["needs"], other, result["needs"])
     return result
 
 
-def _needed_there(needs: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the needed patches for the cells of another device or dtype.
+def _needed_there(
+    needs: Mapping[str, Any], other: Mapping[str, Any], traced: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Add the needed patches for the cells of another device or dtype that were not traced there.
 
-    Repairs are traced on a CPU in float32 only. A scenario that the patches repair elsewhere is
-    taken to need the same patches there.
+    A scenario that the patches repair elsewhere is taken to need the patches that it needs on a
+    CPU in float32.
     """
-    place, found = measured_on(other), {family: dict(named) for family, named in needs.items()}
+    place, found = measured_on(other), {family: dict(named) for family, named in traced.items()}
     for family, pairs in cell_pairs(other).items():
         named = needs.get(family, {})
         for name, pair in pairs.items():
             if pair == "rg" and name in named:
-                found[family][cell_name(name, *place)] = named[name]
+                found[family].setdefault(cell_name(name, *place), named[name])
     return found
 
 

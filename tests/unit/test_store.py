@@ -65,6 +65,18 @@ def test_a_cell_needs_the_same_on_another_device(place):
     assert "b" not in store.needed_patches(found)  # the patches of `trim` were not traced
 
 
+def test_what_a_place_traced_itself_comes_first(place):
+    """The rest of its cells need what they need on a CPU in float32."""
+    cells = {"merge": "r", "trim": "r"}
+    other = OTHER | {"without": {"b": cells}, "with": {"b": dict.fromkeys(cells, "g")}}
+    for traced, found in (({"trim": ["z"]}, ["x"]), ({"merge": ["w"], "trim": ["z"]}, ["w"])):
+        file = place / store.file_name("mlx-lm-0.1", "cpu", "bfloat16")
+        file.write_text(json.dumps(other | {"needs": {"b": traced}}))
+        (one,) = store.load()
+        needed = {"merge": ["x"], "merge@bfloat16": found, "trim@bfloat16": ["z"]}
+        assert one["needs"]["b"] == needed
+
+
 def test_what_a_place_could_not_tell_takes_nothing_away(place):
     (found,) = store.load()
     pairs = store.cell_pairs(found)
