@@ -21,7 +21,7 @@ from ..evidence.words import (
 from ..evidence.words import METAL as METAL_DEVICE
 from .audit import Audit
 from .severity import worst_first
-from .verdict import ModelVerdict, headline
+from .verdict import ModelVerdict, headline, scenarios_of
 
 WIDTH, HEIGHT = 80, 20
 METAL = "Measured on a CPU in float32; not on Metal."
@@ -175,7 +175,7 @@ def _model_facts(report: Audit) -> Iterator[str]:
     # Only the scenarios of the worst verdict; the headline of a right one names them itself.
     for one in worst(report)[:1]:
         if (open_ := one.open(here)) and one.word != RIGHT:
-            words = [cell.words for cell in open_]
+            words = scenarios_of(open_)
             more = f"; +{len(words) - 3} more (-v)" if len(words) > 3 else ""
             yield f"in: {'; '.join(words[:3])}{more}"
     known = [one for one in report.verdicts if one.word != NOT_MEASURED]
@@ -278,11 +278,21 @@ def measured(report: Audit) -> str:
     """The devices and dtypes of the evidence, and the code that it does not cover."""
     cells = {place_of(cell.name)[1:] for one in report.verdicts for cell in one.cells}
     places = {report.measured} if report.measured else cells
-    devices = [DEVICES[name] for name in DEVICES if any(name == one for one, _ in places)]
+    dtypes = {
+        DEVICES[device]: [dtype for dtype in DTYPES if (device, dtype) in places]
+        for device in DEVICES
+        if any(device == one for one, _ in places)
+    }
+    devices = list(dtypes)
     on = f"Measured {'now ' if report.measured else ''}on {' and '.join(devices)}"
-    dtypes = " and ".join(name for name in DTYPES if any(name == one for _, one in places))
+    everywhere = dict.fromkeys(" and ".join(found) for found in dtypes.values())
+    if len(everywhere) == 1:
+        measured_on = f"{on} in {next(iter(everywhere))}"
+    else:
+        each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
+        measured_on = f"Measured on {' and '.join(each)}"
     if DEVICES[METAL_DEVICE] in devices:
-        return f"{on} in {dtypes}."
+        return f"{measured_on}."
     marked = [one for one in report.verdicts if one.metal]
     if report.model is not None and not cells:
         return f"Not measured; this family has a {_BRANCH}." if marked else "Not measured."
@@ -293,8 +303,9 @@ def measured(report: Audit) -> str:
         return f"{on}; {len(marked)} {are} a {_BRANCH}."
     if not devices:
         return METAL
-    differ = ", whose kernels differ" if report.model is not None else ""
-    return f"{on} in {dtypes}; not on Metal{differ}."
+    said = f"{measured_on}; not on Metal."
+    longer = f"{measured_on}; not on Metal, whose kernels differ."
+    return longer if report.model is not None and len(longer) <= WIDTH else said
 
 
 def _is_finding(report: Audit) -> bool:

@@ -272,6 +272,21 @@ def judge(
     )
 
 
+def scenarios_of(cells: Iterable[CellVerdict]) -> list[str]:
+    """The words for the scenarios of these cells, each once.
+
+    Devices and dtypes are named only where none of the cells is of a CPU in float32.
+    """
+    places: dict[str, list[str]] = {}
+    for cell in cells:
+        name, _, place = cell.name.partition("@")
+        places.setdefault(name, []).append(place)
+    return [
+        scenario(name if "" in found else f"{name}@{', '.join(sorted(found))}").words
+        for name, found in places.items()
+    ]
+
+
 def _count_names(names: Iterable[str]) -> int:
     """The number of scenarios in these cell names; one may have cells on several devices."""
     return len({place_of(name)[0] for name in names})
@@ -324,7 +339,7 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
     if one.word == RIGHT:
         open_ = one.open(here)  # of severity feature
         right = count - _count_scenarios(open_)
-        lacks = ", ".join(dict.fromkeys(cell.words for cell in open_))
+        lacks = ", ".join(scenarios_of(open_))
         but = f", all but {lacks}" if lacks else ""
         return f"{name} is right in a batch here ({one.release}): {right} of {count} scenarios{but}"
     wrong, still, open_ = _count_scenarios(one.wrong), _count_scenarios(one.still), one.open(here)

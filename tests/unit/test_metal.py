@@ -6,7 +6,7 @@ import pytest
 
 from mlx_patches.auditing import metal, screen
 from mlx_patches.auditing.audit import Audit, ModelReport
-from mlx_patches.auditing.verdict import ModelVerdict, judge
+from mlx_patches.auditing.verdict import CellVerdict, ModelVerdict, judge
 from mlx_patches.evidence import store
 
 PACKAGE = "mlx_lm.models"
@@ -146,16 +146,34 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
     said = "Measured on a CPU and CUDA; this family has a branch that only Metal takes."
     assert screen.measured(report_of(branch)) == said
-    assert screen.measured(report_of(plain)).startswith(
-        "Measured on a CPU and CUDA in float32; not on"
-    )
-    assert "branch" not in screen.measured(report_of(plain))
+    places = "Measured on a CPU (float32, bfloat16) and CUDA (float32); not on Metal."
+    assert screen.measured(report_of(plain)) == places
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
     assert screen.measured(report_of(strange)) == (
         "Not measured; this family has a branch that only Metal takes."
     )
     both = screen.measured(report_of(branch, plain, model=""))
     assert both == "Measured on a CPU and CUDA; 1 family has a branch that only Metal takes."
-    alone = "Measured on a CPU and CUDA in float32; not on Metal."
-    assert screen.measured(report_of(plain, model="")) == alone
-    assert all(len(text) <= screen.WIDTH for text in (said, both, screen.METAL))
+    assert screen.measured(report_of(plain, model="")) == places
+    assert all(len(text) <= screen.WIDTH for text in (said, both, places, screen.METAL))
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["merge"], "on a CPU in float32; not on Metal, whose kernels differ."),
+        (
+            ["merge", "merge@cuda"],
+            "on a CPU and CUDA in float32; not on Metal, whose kernels differ.",
+        ),
+        (
+            ["merge", "trim@bfloat16"],
+            "on a CPU in float32 and bfloat16; not on Metal, whose kernels differ.",
+        ),
+        (["merge", "merge@metal bfloat16"], "on a CPU (float32) and Metal (bfloat16)."),
+    ],
+)
+def test_the_screen_names_the_dtypes_of_each_device(names, words):
+    cells = tuple(CellVerdict(name, "gg", "wrong-text", None) for name in names)
+    one = ModelVerdict("llama", "mlx-lm", "0.1", "green", cells)
+    assert screen.measured(report_of(one)) == f"Measured {words}"

@@ -269,6 +269,18 @@ def test_a_feature_that_does_not_work_is_named_beside_right():
     assert one.exit_code(IDLE, EVERY) == 1
 
 
+def test_a_scenario_is_named_once():
+    """Its places are named only where a CPU in float32 is none of them."""
+    names = ["trim@cuda", "trim", "merge@bfloat16", "growth@cuda", "growth@bfloat16"]
+    cells = [verdict.CellVerdict(name, "rg", "wrong-text", None) for name in names]
+    said = [words.scenario(name).words for name in ("trim", "merge", "growth")]
+    assert verdict.scenarios_of(cells) == [
+        said[0],
+        f"{said[1]} (bfloat16)",
+        f"{said[2]} (bfloat16, cuda)",
+    ]
+
+
 def test_the_severity_of_a_cell_and_what_fails():
     text, dies = judged("text"), judged("dies")
     assert (text.wrong[0].severity, dies.wrong[0].severity) == ("wrong-text", "crash")
