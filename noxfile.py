@@ -99,10 +99,9 @@ def unit(session: nox.Session, python: str) -> None:
     if interpreter is None:
         message = f"Python {python} is not on this machine: its tests without MLX cannot run"
         session.error(message) if os.environ.get("CI") else session.skip(message)
-    # unit_slow runs the slow ones.
-    selected = ["-m", "not slow"] if python == HERE else []
     tests = ["tests/unit", WALK] if python == HERE else ["tests/unit"]
-    session.run(interpreter, "-m", "pytest", "-q", "-n", "2", *selected, *tests)
+    # unit_slow runs the slow ones, which depend on the evidence and not on the Python.
+    session.run(interpreter, "-m", "pytest", "-q", "-n", "2", "-m", "not slow", *tests)
 
 
 @nox.session(venv_backend="none", tags=["rest"])
@@ -135,11 +134,8 @@ def browser(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged(QUICK, dict.fromkeys(QUICK, "quick")))
 def quick(session: nox.Session, name: str) -> None:
-    """Probes, mutants and conformance against a real release: the tests not marked slow.
-
-    A set of mlx-vlm tests only mlx-vlm's targets: mlx-lm has its own sets.
-    """
-    test_release(session, name, "-m", "not slow", only=SETS[name].distribution)
+    """Probes, mutants and conformance against a real release: the tests not marked slow."""
+    test_release(session, name, "-m", "not slow")
 
 
 @nox.session(venv_backend="none")
@@ -152,23 +148,22 @@ def release(session: nox.Session, name: str) -> None:
         session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)
 
 
-def test_release(session: nox.Session, name: str, *selected: str, only: str = "") -> None:
-    """Run the tests of one release set in its environment.
+def test_release(session: nox.Session, name: str, *selected: str) -> None:
+    """Run the tests of one release set in its environment; ``selected`` is passed to pytest.
 
-    Args:
-        selected: more arguments of pytest.
-        only: test this distribution's targets only.
+    A set of mlx-vlm tests only mlx-vlm's targets, and a host's only the host's patches: what is
+    installed beside them has sets of its own.
     """
-    env = {"MLX_PATCHES_TEST_ONLY": only} if only else {}
+    distribution = SETS[name].distribution
     python = release_environment(session, name)
-    pytest = (python, "-m", "pytest", "-q", *selected, *session.posargs)
-    if SETS[name].distribution in HOSTS:
-        # mlx-lm and mlx-vlm have their own sets, so test only the host's patches.
-        ids = patches_of(SETS[name].distribution)
+    pytest = (python, "-m", "pytest", "-q", "-n", "2", *selected, *session.posargs)
+    if distribution in HOSTS:
+        ids = patches_of(distribution)
         own = " or ".join([*ids, *(id_.replace("-", "_") for id_ in ids)])
         session.run(*pytest, "-k", own, "tests/releases", f"--ignore={COMMANDS}")
         return
-    session.run(*pytest, "-n", "2", "tests/releases", f"--ignore={COMMANDS}", env=env)
+    env = {"MLX_PATCHES_TEST_ONLY": distribution}
+    session.run(*pytest, "tests/releases", f"--ignore={COMMANDS}", env=env)
 
 
 def patches_of(distribution: str) -> list[str]:
