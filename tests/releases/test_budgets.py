@@ -62,7 +62,7 @@ COUNTING = (
     "exaone4",
 )
 # Two spans of decode steps. Within each, every count is evaluated at least once.
-EARLY, LATE = range(20, 60), range(120, 160)
+EARLY, LATE = range(20, 60), range(260, 300)
 # Buffers grow by this many tokens. A prompt of this length makes a cut buffer as large as others.
 BLOCK = 256
 STEPS = 50
