@@ -118,26 +118,6 @@ def prepare(cache: list[Any], lengths: Sequence[int]) -> None:
         _having(layer, "prepare").prepare(lengths=list(lengths), right_padding=padding)
 
 
-def not_begun(model: LabModel, count: int) -> list[Any]:
-    """The caches of a batch that joins another before it is fed."""
-    if model.family.distribution == "mlx-lm":
-        return empty_batch(model, count)
-    return batch_cache(model, [0] * count)
-
-
-def joined_unread(model: LabModel, cache: list[Any], unread: list[Any]) -> list[Any]:
-    """Append the rows of a batch that was not fed to a batch that was.
-
-    mlx-vlm's own engine never does this, but some of its caches can.
-    """
-    try:
-        return extend(cache, unread)
-    except AttributeError as error:
-        if model.family.distribution == "mlx-lm":
-            raise
-        raise NotApplicable(f"a batch that was not fed cannot join: {error}") from error
-
-
 def evaluates_caches(model: LabModel) -> bool:
     """Whether the release's engine evaluates its caches at regular intervals."""
     generator = getattr(_generate_module(model), "BatchGenerator", None)

@@ -348,10 +348,12 @@ def cache_dtype(model: LabModel) -> Cell:
     """A row that has not been fed joins a batch that has; the caches must keep their dtype."""
     if model.dtype == FLOAT32:
         raise NotApplicable("a cache of a float32 model cannot change to float32")
+    if model.family.distribution != "mlx-lm":
+        raise NotApplicable("the release's engine joins only batches that were fed")
     rows = rows_of(model, [LENGTHS[-1]] * 3)
     own = [held.float_types(layer) for layer in prefill_alone(model, rows_of(model, LENGTHS)[0])]
     cache, (first, second, new) = prefill(model, rows[:2]), rows
-    cache = engine.joined_unread(model, cache, engine.not_begun(model, 1))
+    cache = engine.extend(cache, engine.empty_batch(model, 1))
     decode(model, [first, second, new], cache, 1)
     for index, (layer, kinds) in enumerate(zip(cache, own, strict=True)):
         if other := held.float_types(layer) - kinds:

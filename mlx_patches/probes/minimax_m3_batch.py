@@ -73,7 +73,7 @@ def join_unread(model: Any) -> list[Any]:
     from ..lab.scenarios import LENGTHS, decode, prefill, rows_of
 
     first, *others = rows_of(model, [1, LENGTHS[-1], LENGTHS[-1]])
-    cache = engine.joined_unread(model, engine.not_begun(model, 1), prefill(model, others))
+    cache = engine.extend(engine.batch_cache(model, [0]), prefill(model, others))
     rows = [first, *others]
     decode(model, rows, cache, 3)
     return rows
