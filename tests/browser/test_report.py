@@ -300,6 +300,7 @@ def test_where_it_was_measured_is_chosen_where_there_is_a_choice(chromium, tmp_p
     assert page.locator("#place option").all_inner_texts() == [
         "all",
         "a CPU, float32",
+        "a CPU, bfloat16",
         "CUDA, float32",
     ]
     one = {
