@@ -5,8 +5,8 @@
 
 Requests go through the ``BatchGenerator`` of mlx-vlm, which quantizes from the first token on. The
 rounds alternate between the caches; it prints the median of the rounds' ratios with a 95 %
-bootstrap interval. Weights are random. Needs an environment with a mlx-vlm whose generator takes
-``kv_bits`` (0.6.5 and later) and mlx-patches; it uses MLX's default device.
+bootstrap interval. Weights are random. Needs an environment with mlx-vlm from 0.5.0 on, whose
+generator takes ``kv_bits``, and mlx-patches; it uses MLX's default device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.engine import (
     versions,
 )
 
-# Arguments of the generator, by name.
+# Arguments of the generator.
 TURBO = {"kv_quant_scheme": "turboquant"}
 KINDS: dict[str, dict[str, Any]] = {
     "8 bits": {"kv_bits": 8},
@@ -50,7 +50,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=32)
     options = parser.parse_args()
-    (family,) = installed(options.family)
+    there = [one for one in installed(options.family) if one.distribution == "mlx-vlm"]
+    if not there:
+        raise SystemExit(
+            f"quantized_speed: no mlx-vlm with a family {options.family!r} is installed here;"
+            " install mlx-vlm 0.5.0 or later, or name another --family"
+        )
+    family = there[0]
     model = made(family, SHAPES[options.shape])
     prompts = texts(options.rows, options.prompt, False, model.vocabulary)
     # The heads of a tiny model have 32 numbers, which is the smallest group.

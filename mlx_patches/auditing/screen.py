@@ -283,16 +283,15 @@ def measured(report: Audit) -> str:
         for device in DEVICES
         if any(device == one for one, _ in places)
     }
-    devices = list(dtypes)
-    on = f"Measured {'now ' if report.measured else ''}on {' and '.join(devices)}"
-    everywhere = dict.fromkeys(" and ".join(found) for found in dtypes.values())
-    if len(everywhere) == 1:
-        measured_on = f"{on} in {next(iter(everywhere))}"
+    on = f"Measured {'now ' if report.measured else ''}on {' and '.join(dtypes)}"
+    alike = {tuple(found) for found in dtypes.values()}
+    if len(alike) == 1:
+        detailed = f"{on} in {' and '.join(alike.pop())}"
     else:
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
-        measured_on = f"Measured on {' and '.join(each)}"
-    if DEVICES[METAL_DEVICE] in devices:
-        return f"{measured_on}."
+        detailed = f"Measured on {' and '.join(each)}"
+    if DEVICES[METAL_DEVICE] in dtypes:
+        return f"{detailed}."
     marked = [one for one in report.verdicts if one.metal]
     if report.model is not None and not cells:
         return f"Not measured; this family has a {_BRANCH}." if marked else "Not measured."
@@ -301,10 +300,10 @@ def measured(report: Audit) -> str:
     if marked:
         are = "family has" if len(marked) == 1 else "families have"
         return f"{on}; {len(marked)} {are} a {_BRANCH}."
-    if not devices:
+    if not dtypes:
         return METAL
-    said = f"{measured_on}; not on Metal."
-    longer = f"{measured_on}; not on Metal, whose kernels differ."
+    said = f"{detailed}; not on Metal."
+    longer = f"{detailed}; not on Metal, whose kernels differ."
     return longer if report.model is not None and len(longer) <= WIDTH else said
 
 

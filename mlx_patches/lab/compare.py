@@ -87,7 +87,7 @@ class Worst:
             f" divergence at most {self.nats:.2g} nats"
         )
         red = self.nats > limit.nats or self.agreed < self.seen
-        return Cell(RED if red else "green", said, self.nats)
+        return Cell(RED if red else GREEN, said, self.nats)
 
 
 def spoken(
