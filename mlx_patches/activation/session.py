@@ -57,7 +57,9 @@ class Session:
         self.strict = settings.strict()
         self.gate = Gate(matrix)
         self.installed = self.gate.installed
-        self.manager = Manager(self.gate, registry.rank, self.strict, self._show_presence)
+        self.manager = Manager(
+            self.gate, registry.rank, self.strict, self._show_presence, registry.target
+        )
         self._presence: presence.Presence | None = None
         self.by_model = False
         self.unknown: tuple[str, ...] = ()

@@ -76,6 +76,8 @@ class Manager:
             innermost. By default patches stack in the order in which they are applied.
         strict: raise a layer's failure to the host.
         on_withdrawal: called after a patch was taken out because it failed in calls.
+        load: returns a target with its factory and its check, from its patch's id and its path
+            (``Registry.target``). By default targets are complete as they arrive.
     """
 
     def __init__(
@@ -84,10 +86,12 @@ class Manager:
         rank: Callable[[str], int] | None = None,
         strict: bool = False,
         on_withdrawal: Callable[[], None] = lambda: None,
+        load: Callable[[str, str], Target] | None = None,
     ):
         self.gate = gate
         self.strict = strict
         self._on_withdrawal = on_withdrawal
+        self._load = load
         self.lock = threading.RLock()
         self._rank = rank or self._by_arrival
         self._arrivals: dict[str, int] = {}
@@ -367,7 +371,8 @@ class Manager:
             known = self._sites.get(target.path)
         site = self._site(target, found, known)
         before = site.composed
-        layer = Layer(patch.id, target, self._rank(patch.id), reason)
+        complete = self._load(patch.id, target.path) if self._load else target
+        layer = Layer(patch.id, complete, self._rank(patch.id), reason)
         return _Change(site, site.compose_with(layer), before, known)
 
     def _site(self, target: Target, found: Found, known: Site | None) -> Site:

@@ -72,7 +72,7 @@ class Registry:
     def declared(self, patch_id: str) -> Patch:
         """Return a patch from the table; its module is imported when one of its factories runs.
 
-        Its ``doc`` is empty: use ``get`` for the documentation.
+        It has no ``doc`` and its targets have no ``when``: ``get`` and ``target`` return these.
 
         Raises:
             MlxPatchesError: there is none of this id.
@@ -105,12 +105,20 @@ class Registry:
             return {}
         return rows if isinstance(rows, dict) else {}
 
-    def _run_factory(self, patch_id: str, path: str, original: Any) -> Any:
-        """Run the factory of a declared target."""
+    def target(self, patch_id: str, path: str) -> Target:
+        """Return a patch's target with its factory and its check; imports the patch's module.
+
+        Raises:
+            MlxPatchesError: there is no such patch, or it has no target of this path.
+        """
         for target in self.get(patch_id).targets:
             if target.path == path:
-                return target.factory(original)
+                return target
         raise MlxPatchesError(f"{patch_id} has no target {path}: {self._table} is out of date")
+
+    def _run_factory(self, patch_id: str, path: str, original: Any) -> Any:
+        """Run the factory of a declared target."""
+        return self.target(patch_id, path).factory(original)
 
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""

@@ -9,10 +9,11 @@ import sys
 import pytest
 
 from mlx_patches import MlxPatchesError
+from mlx_patches.activation.session import Session
 from mlx_patches.core.registry import Entry, Registry
 from mlx_patches.patches import catalogue
 
-from .conftest import patch_of, registry_of
+from .conftest import load, matrix_for, patch_of, registry_of
 
 
 def test_patches_come_in_the_order_in_which_they_were_added():
@@ -53,7 +54,10 @@ from mlx_patches.core.patch import Patch, Target
 def double(original):
     return lambda: 2 * original()
 
-TARGETS = (Target("fake-lm", "fake_lm.cache", "{name}", double, ("size",)),)
+def double_argument(original):
+    return lambda x: original(2 * x)
+
+TARGETS = (Target("fake-lm", "fake_lm.cache", "{name}", {factory}, ("{name}",), {when}),)
 PATCH = Patch("lazy", "it is half", TARGETS, "probes:lazy", __name__)
 """
 
@@ -62,9 +66,9 @@ PATCH = Patch("lazy", "it is half", TARGETS, "probes:lazy", __name__)
 def declaring(site, tmp_path):
     """A function that writes a patch's module, and returns a registry with its declaration."""
 
-    def write(name="size", declared="size"):
-        site.write("lazy_patches.py", LAZY.format(name=name))
-        targets = [["fake-lm", "fake_lm.cache", declared, ["size"], False, False, False]]
+    def write(name="size", declared="size", factory="double", when="when=bool"):
+        site.write("lazy_patches.py", LAZY.format(name=name, factory=factory, when=when))
+        targets = [["fake-lm", "fake_lm.cache", declared, [declared], False, False, False]]
         row = {"summary": "it is half", "probe": "probes:lazy", "optional": False}
         table = tmp_path / "declarations.json"
         table.write_text(json.dumps({"lazy": {**row, "targets": targets}}))
@@ -83,8 +87,18 @@ def test_a_declared_patch_is_imported_when_a_factory_runs(declaring):
     real = registry.get("lazy")
     assert patch._replace(targets=()) == real._replace(targets=())
     assert [t._replace(factory=None) for t in patch.targets] == [
-        t._replace(factory=None) for t in real.targets
+        t._replace(factory=None, when=None) for t in real.targets
     ]
+    assert registry.target("lazy", "fake_lm.cache:size") is real.targets[0]
+
+
+def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
+    registry = declaring("attend", "attend", "double_argument", "when=lambda x: x > 5")
+    cache = load("fake_lm.cache")
+    session = Session(registry, matrix_for(registry.declared("lazy")))
+    assert session.apply(patches=["lazy"]).ok
+    assert [cache.attend(x) for x in (1, 6)] == [2, 13]
+    session.restore()
 
 
 def test_a_declaration_that_is_out_of_date_says_so(declaring):
