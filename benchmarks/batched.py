@@ -3,7 +3,7 @@
     python -m benchmarks.batched [--patch recurrent-padding] [--family mamba2 ...] [--rounds 7]
         [--shape tiny|1b] [--lengths 64 --lengths 8 ...]
 
-Measures the families that need the patch in the installed release, with every patch in effect.
+Measures the families that need the patch in the installed release, with what `apply()` puts in effect.
 Each round times a batch of eight unequal prompts and its first steps, and the same prompts one
 request at a time, in alternating order. It prints the medians of the rounds' ratios. A tiny model
 shows the cost of calls and kernels, not of large matrices: ``--shape 1b`` has about a billion
@@ -22,8 +22,8 @@ from typing import Any
 
 import mlx.core as mx
 
+import mlx_patches
 from mlx_patches.core.distributions import source_file
-from mlx_patches.core.manager import Manager
 from mlx_patches.core.resolve import in_file
 from mlx_patches.lab import Family, LabModel, engine
 from mlx_patches.matrix.gate import Gate
@@ -85,21 +85,16 @@ def gains(
     model: LabModel, lengths: Sequence[int], steps: int, rounds: int
 ) -> tuple[float, float, float]:
     """The speed-up of a batch in prefill and in decode, and the seconds of one batched step."""
-    manager = Manager(Gate(CompatMatrix.builtin()))
-    for patch in catalogue.builtin():
-        manager.apply(patch)
     prompts = [[(3 * row + at) % 29 + 2 for at in range(n)] for row, n in enumerate(lengths)]
     together = functools.partial(run_batch, model, prompts, steps)
     apart = functools.partial(run_apart, model, prompts, steps)
-    try:
+    with mlx_patches.patched():
         together(), apart()
         pairs = []
         for count in range(rounds):
             order = (together, apart) if count % 2 else (apart, together)
             seen = {measured: measured() for measured in order}
             pairs.append((seen[together], seen[apart]))
-    finally:
-        manager.restore()
     prefill, decode = (statistics.median(b[i] / a[i] for a, b in pairs) for i in range(2))
     return prefill, decode, statistics.median(a[1] for a, _ in pairs) / steps
 

@@ -6,7 +6,7 @@
 
 Requests go through the release's own ``BatchGenerator``. It computes a step while the tokens of
 the step before are read, so a device read that a patch adds shows in the times. A round runs the
-same requests without patches and with every patch that the release needs, in alternating order:
+same requests without patches and with what `apply()` puts in effect, in alternating order:
 one warm-up run and five timed runs each. It prints the median of the rounds' ratios with a 95 %
 bootstrap interval. Weights are random. On a busy machine use ``--clock cpu``, the CPU time of the
 process, or ``--clock thread``, the CPU time of the thread that drives the engine: it includes
@@ -27,20 +27,17 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from mlx_patches.core.manager import Manager
+import mlx_patches
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.families import models_folder
-from mlx_patches.matrix.gate import Gate
-from mlx_patches.matrix.matrix import CompatMatrix
-from mlx_patches.patches import catalogue
 
 FAMILIES = (
     "llama",
@@ -241,15 +238,9 @@ def rounds(
 
 @contextmanager
 def patches(wanted: bool) -> Any:
-    """Apply every patch that the release needs inside the block, or none."""
-    manager = Manager(Gate(CompatMatrix.builtin()))
-    if wanted:
-        for patch in catalogue.builtin():
-            manager.apply(patch)
-    try:
+    """Apply inside the block what ``apply()`` gives this model and release, or nothing."""
+    with mlx_patches.patched() if wanted else nullcontext():
         yield
-    finally:
-        manager.restore()
 
 
 def timed(

@@ -3,7 +3,7 @@
     python -m benchmarks.steps [--family llama --family qwen3_vl] [--rows 8]
 
 Feeds the lab's tiny models as the release's engine does, and counts graph nodes, Python calls and
-device reads by mlx_patches, without patches and with every patch that the release needs. Prints a
+device reads by mlx_patches, without patches and with what `apply()` puts in effect. Prints a
 markdown table. Run it from the repository's root, in an environment with mlx-lm or mlx-vlm and
 mlx-patches.
 """
