@@ -28,8 +28,8 @@ Rows = dict[str, dict[str, list[str]]]
 
 
 def block(evidence: list[dict[str, Any]], always: list[str]) -> str:
-    """The models section, as YAML text."""
-    lines = ["models:"]
+    """The sections ``measured`` and ``models``, as YAML text."""
+    lines = ["measured:", *(f"  - {release_set(one)}" for one in evidence), "models:"]
     for model, row in rows(evidence, always).items():
         lines.append(f"  {model}:")
         lines += [f"    {name}: [{', '.join(ids)}]" for name, ids in row.items()]
@@ -62,6 +62,12 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     return found
 
 
+def release_set(one: dict[str, Any]) -> str:
+    """The model packages that evidence was measured with, as a flow mapping."""
+    versions = {name: one["versions"].get(name) for name in MODEL_PACKAGES.values()}
+    return f"{{{', '.join(f'{name}: {of}' for name, of in versions.items() if of)}}}"
+
+
 def families(evidence: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
     """(distribution, family) of every family that the lab has built in some release."""
     return {
@@ -73,7 +79,10 @@ def families(evidence: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
 
 
 def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """(distribution, family) of each family whose repaired cells all have known needs."""
+    """(distribution, family) of each family whose repaired cells all have known needs.
+
+    In every set that has the family: one that could not be built in a set may need more there.
+    """
     known, vague = set(), set()
     for one in evidence:
         distribution, needs = one["set"].split()[0], one.get("needs", {})
@@ -81,7 +90,7 @@ def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
             after = one.get("with", {}).get(family, {})
             # Without a run with the patches, a red cell counts as repaired with unknown needs.
             repaired = {name for name, was in cells.items() if was + after.get(name, "g") == "rg"}
-            if repaired - needs.get(family, {}).keys():
+            if repaired - needs.get(family, {}).keys() or "x" in cells.values():
                 vague.add((distribution, family))
         if "needs" in one:
             known |= families([one])

@@ -379,7 +379,7 @@ class Session:
             id_
             for model in models or ()
             for distribution in MODEL_PACKAGES.values()
-            for id_ in self.matrix.patches_for(model, distribution)
+            for id_ in self.gate.patches_for(model, distribution)
         ]
         if ids is None:
             always: Iterable[str] = self.matrix.always
@@ -445,7 +445,7 @@ class Session:
             self._entries.add(entry)
         distribution, model = entry
         outcomes = []
-        for patch_id in self.matrix.patches_for(model, distribution):
+        for patch_id in self.gate.patches_for(model, distribution):
             if patch_id not in self._taken_out:
                 patch = self.registry.declared(patch_id)
                 outcomes += self._ask(patch, strict, dry_run, by_model=True)

@@ -14,7 +14,7 @@ from ..core.packages import MODEL_PACKAGES, MODELS
 from ..core.patch import Patch, Target
 from ..core.registry import Registry
 from ..evidence import store
-from ..matrix.matrix import CompatMatrix
+from ..matrix.gate import Gate
 from .models import exists
 
 # Regular expressions, because parsing two hundred files a package would take too long.
@@ -31,7 +31,7 @@ Measured = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def affected_models(
-    matrix: CompatMatrix,
+    gate: Gate,
     registry: Registry,
     needs: Needs,
     measured: Measured = MappingProxyType({}),
@@ -44,7 +44,7 @@ def affected_models(
     Targets in other families, or in distributions that the model does not use, do not count.
 
     Args:
-        matrix: has the models' entries.
+        gate: has the models' entries.
         registry: has the patches that the entries name.
         needs: whether the installed release of a target needs the patch there.
         measured: the patches measured on the installed releases, see ``measured_here``.
@@ -56,15 +56,14 @@ def affected_models(
         return tuple(target for target in patch.targets if needs(patch, target))
 
     find = _source_files().get
-    models = dict.fromkeys(
-        model for known in (matrix.models, *measured.values()) for model in known
-    )
+    entries = gate.matrix.models
+    models = dict.fromkeys(model for known in (entries, *measured.values()) for model in known)
     affected: dict[str, dict[str, tuple[str, ...]]] = {}
     for model in models:
         for package, distribution in MODEL_PACKAGES.items():
             ids = measured.get(distribution, {}).get(model)
             if ids is None:
-                ids = matrix.patches_for(model, distribution) if model in matrix.models else ()
+                ids = gate.patches_for(model, distribution) if model in entries else ()
             ids = [id_ for id_ in ids if id_ in registry and needed(id_)]
             if not ids or not exists(f"{package}.{model}"):
                 continue

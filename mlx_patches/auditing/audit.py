@@ -297,7 +297,7 @@ def audit(
         warnings=tuple(one for one in current.matrix.warnings if one.matches(versions, _devices())),
         outcomes=outcomes,
         models=affected_models(
-            current.matrix, current.registry, needed, measured_here(current.installed)
+            current.gate, current.registry, needed, measured_here(current.installed)
         )
         if models
         else {},
@@ -409,7 +409,7 @@ def _model_report(current: Session, model: str) -> ModelReport:
         where = hint(model, current.matrix.models)
         raise MlxPatchesError(f"no model type {model!r} in {' or '.join(installed)}{where}")
     rows = {
-        distribution: current.matrix.patches_for(name, distribution)
+        distribution: current.gate.patches_for(name, distribution)
         for distribution, name in found.items()
     }
     known = any(name in current.matrix.models for name in found.values())

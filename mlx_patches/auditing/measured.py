@@ -83,7 +83,7 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
         note = _note(current, here.commit, evidence)
         marked = store.metal_branches(distribution, here.version) or {}
         for family in evidence["without"]:
-            entry = current.matrix.patches_for(family, distribution)
+            entry = current.gate.patches_for(family, distribution)
             likely = partial(ids, distribution, tuple(entry))
             metal = marked.get(family, ())
             found.append(judge(evidence, distribution, here.version, family, likely, note, metal))
@@ -166,7 +166,7 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
 
     A patch is left out if a release with its defect was traced and no family there needed it.
     """
-    entry = current.matrix.patches_for(family, distribution)
+    entry = current.gate.patches_for(family, distribution)
     reached = modules_of(_package_of(distribution), family, cache(source_file))
     ids = possible(current, distribution, entry, needs, reached)
     sets, seen = store.traced()

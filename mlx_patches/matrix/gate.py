@@ -49,6 +49,30 @@ class Gate:
             return Verdict(False, reason, Status.CONFLICT)
         return verdict
 
+    def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
+        """The patches that a model needs in the installed releases.
+
+        An entry of the matrix says what the lab found in the release sets that it measured. In
+        another set the patches of ``default`` are added, since they cannot change a correct model.
+        """
+        entry = self.matrix.patches_for(model, distribution)
+        if self._is_measured(distribution):
+            return entry
+        return tuple(dict.fromkeys((*self.matrix.patches_for("default", distribution), *entry)))
+
+    def _is_measured(self, distribution: str) -> bool:
+        """Whether the entries of a distribution hold for the installed releases."""
+        measured = self.matrix.measured
+        return measured is None or any(
+            distribution in one and all(self._version(name) == one[name] for name in one)
+            for one in measured
+        )
+
+    def _version(self, distribution: str) -> str | None:
+        """The installed release; None for a commit, whose version says little about its code."""
+        installed = self.installed(distribution)
+        return installed.version if installed and not installed.commit else None
+
     def _rule(self, patch: Patch, target: Target) -> Rule | None:
         """The rule for a target; a supporting one follows the targets that depend on it."""
         if not target.supports:

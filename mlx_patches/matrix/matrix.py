@@ -165,6 +165,15 @@ class CompatMatrix:
         """The model types that have an entry of their own."""
         return tuple(name for name in self._document["models"] if name != "default")
 
+    @cached_property
+    def measured(self) -> tuple[Mapping[str, str], ...] | None:
+        """The release sets that the models' entries hold for, each a distribution to its version.
+
+        None if they hold for every release.
+        """
+        found = self._document.get("measured")
+        return None if found is None else tuple(found)
+
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
         """The patches that a model's entry lists for a distribution; else those of ``default``."""
         rows = self._document["models"]

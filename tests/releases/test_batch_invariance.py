@@ -9,7 +9,6 @@ import pytest
 
 import mlx_patches
 from mlx_patches.activation.session import session
-from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.batch_invariance import TOLERANCE, measure, random_rows
 from mlx_patches.probes.tiny import gemma4, llama
@@ -90,9 +89,9 @@ print(*sorted({outcome.patch for outcome in mlx_patches.status()}))
 @needs_lm
 def test_a_model_gets_its_row_and_nothing_else():
     """In a new process: this one may have imported other models."""
-    matrix = CompatMatrix.builtin()
-    always = filter(session().has_code, matrix.always)
-    row = set(filter(session().relevant, {*always, *matrix.patches_for("qwen2", "mlx-lm")}))
+    always = filter(session().has_code, session().matrix.always)
+    row = {*always, *session().gate.patches_for("qwen2", "mlx-lm")}
+    row = set(filter(session().relevant, row))
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True)
     assert done.stdout.split() == sorted(row), done.stderr
 

@@ -7,6 +7,7 @@ import pytest
 from mlx_patches.auditing import affected
 from mlx_patches.core.distributions import Installed
 from mlx_patches.evidence import store
+from mlx_patches.matrix.gate import Gate
 
 from .conftest import matrix_for, patch_of, registry_of, target
 
@@ -35,7 +36,7 @@ def releases(site):
 def table(patch, rows, sound=(), measured=None):
     """The table of one patch; the modules in ``sound`` do not need it."""
     return affected.affected_models(
-        matrix_for(patch, models={"default": {}, **rows}),
+        Gate(matrix_for(patch, models={"default": {}, **rows})),
         registry_of(patch),
         lambda patch, target: target.module not in sound,
         measured or {},

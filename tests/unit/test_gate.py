@@ -69,6 +69,45 @@ def test_what_supports_others_is_needed_where_they_are_whatever_its_own_release(
     assert judging.decide(patch, patch.targets[0], Found(NEW)).ok is ok
 
 
+MEASURED = [{"mlx-lm": "1.0"}, {"mlx-lm": "1.1", "mlx-vlm": "2.0"}]
+ENTRIES = {
+    "default": {"mlx-lm": ["generic"], "mlx-vlm": ["generic"]},
+    "model": {"mlx-lm": ["own"], "mlx-vlm": ["own"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "installed", "exact"),
+    [
+        ("mlx-lm", {"mlx-lm": "1.0"}, True),
+        ("mlx-lm", {"mlx-lm": "1.0", "mlx-vlm": "3.0"}, True),
+        ("mlx-lm", {"mlx-lm": "1.2"}, False),
+        ("mlx-lm", {"mlx-lm": "1.0+local"}, False),
+        ("mlx-vlm", {"mlx-lm": "1.1", "mlx-vlm": "2.0"}, True),
+        ("mlx-vlm", {"mlx-lm": "1.0", "mlx-vlm": "2.0"}, False),
+        ("mlx-vlm", {"mlx-vlm": "2.0"}, False),
+    ],
+)
+def test_an_entry_is_exact_in_the_release_sets_that_were_measured(distribution, installed, exact):
+    matrix = matrix_for(models=ENTRIES, measured=MEASURED)
+    found = {name: Installed(name, version) for name, version in installed.items()}
+    judging = gate.Gate(matrix, found.get)
+    expected = ("own",) if exact else ("generic", "own")
+    assert judging.patches_for("model", distribution) == expected
+    assert judging.patches_for("unknown", distribution) == ("generic",)
+
+
+def test_an_entry_is_not_exact_for_a_commit():
+    matrix = matrix_for(models=ENTRIES, measured=MEASURED)
+    judging = gate.Gate(matrix, lambda name: Installed(name, "1.0", commit="0123456"))
+    assert judging.patches_for("model", "mlx-lm") == ("generic", "own")
+
+
+def test_entries_of_a_matrix_that_names_no_release_sets_are_exact():
+    judging = gate.Gate(matrix_for(models=ENTRIES), lambda name: Installed(name, "9"))
+    assert judging.patches_for("model", "mlx-lm") == ("own",)
+
+
 def test_no_rule_is_not_affected():
     verdict = judge("1.5", rule=None)
     assert (verdict.ok, verdict.status) == (False, Status.NOT_AFFECTED)
