@@ -5,6 +5,7 @@
     python tools/measure_lab.py --part with --again       after a patch has changed
     python tools/measure_lab.py --scenario trim --again   after a scenario has changed
     python tools/measure_lab.py --part needs --again      only which patches each cell needs
+    python tools/measure_lab.py --check-entries           whether each model's entry is enough
     python tools/measure_lab.py --dtype bfloat16          another dtype, in a file of its own
     python tools/measure_lab.py --take FILE               add a file of `mlx-patches lab --evidence`
     python tools/measure_lab.py --write                   only write the generated files
@@ -77,6 +78,11 @@ def main() -> None:
         "--take", type=Path, metavar="FILE", help="add evidence from another machine"
     )
     parser.add_argument("--write", action="store_true", help="measure nothing, only write")
+    parser.add_argument(
+        "--check-entries",
+        action="store_true",
+        help="measure with what apply() gives each model; write nothing",
+    )
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
     parser.add_argument("--device", choices=DEVICES, default=CPU, help="what MLX computes on here")
     options = parser.parse_args()
@@ -86,12 +92,18 @@ def main() -> None:
         return
     place = Place(options.device, options.dtype)
     parts = {None: ("without", "with"), "needs": ()}.get(options.part, (options.part,))
+    only = Only(tuple(options.scenario), tuple(options.model))
     index, count = map(int, options.shard.split("/"))
-    for one in [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]:
-        if not options.write and (not options.sets or one.name in options.sets):
-            only = Only(tuple(options.scenario), tuple(options.model))
-            likely = None if options.no_needs else options.likely
-            measure(one, parts, options.jobs, options.again, only, likely, place)
+    sets = [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]
+    if options.sets:
+        sets = [one for one in sets if one.name in options.sets]
+    if options.check_entries:
+        lacking = [line for one in sets for line in lacks(one, options.jobs, only, place)]
+        print("\n".join(lacking) or "every model's entry is enough")
+        sys.exit(bool(lacking))
+    for one in () if options.write else sets:
+        likely = None if options.no_needs else options.likely
+        measure(one, parts, options.jobs, options.again, only, likely, place)
     write(load())
 
 
@@ -199,6 +211,19 @@ def measure(
     print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
 
 
+def lacks(one: ReleaseSet, jobs: int, only: Only, place: Place = PLAIN) -> list[str]:
+    """A line for each cell that every patch turns green, and the model's entry does not."""
+    wanted = evidence_of(one, place).get("with", {})
+    with release_sets.environment(one) as python:
+        found = letters(cells(one, python, "entry", jobs, only, place))
+    return [
+        f"{one.name}: {family} is {found.get(family, {}).get(name, 'missing')} in {name}"
+        for family, named in wanted.items()
+        for name, cell in named.items()
+        if cell == "g" and only.has(family, name) and found.get(family, {}).get(name) != "g"
+    ]
+
+
 def take(file: Path, again: bool = False) -> str:
     """Add the evidence in a file from ``mlx-patches lab --evidence``; returns what it added.
 
@@ -281,8 +306,15 @@ def cells(
     place: Place = PLAIN,
     variant: str = "",
 ) -> list[dict[str, Any]]:
-    """Run the lab in the set's environment; returns the rows of the set's own families."""
-    flags = ["--patched", "--every-patch"] if part == "with" else ["--unpatched"]
+    """Run the lab in the set's environment; returns the rows of the set's own families.
+
+    The part is ``without`` patches, ``with`` every patch, or with the model's ``entry``.
+    """
+    flags = {
+        "without": ["--unpatched"],
+        "with": ["--patched", "--every-patch"],
+        "entry": ["--patched"],
+    }[part]
     flags += ["--dtype", place.dtype, *(["--variant", variant] if variant else [])]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cells.jsonl"
