@@ -47,6 +47,7 @@ _PATCHES = {
     MEMORY: (
         "arrays-advance",
         "offset-chain",
+        "rotating-chain",
         "server-cache-bytes",
         "joined-dtype",
     ),

@@ -42,6 +42,7 @@ _CATALOGUE = (
     ("arrays-rows", "caches.recurrent.rows:ARRAYS_ROWS", ""),
     ("arrays-advance", "caches.recurrent.advance:ARRAYS_ADVANCE", ""),
     ("offset-chain", "caches.plain.chains:OFFSET_CHAIN", ""),
+    ("rotating-chain", "caches.plain.chains:ROTATING_CHAIN", "mlx-lm"),
     ("recurrent-padding", "models.recurrent_padding", ""),
     ("row-by-row", "models.row_by_row", ""),
     ("rope-deltas", "positions.rope_deltas", "mlx-vlm"),

@@ -774,6 +774,7 @@ MUTANTS: dict[str, Mutant] = {
     "arrays-mask": lengths_that_are_one_longer,
     "arrays-advance": counts_that_always_begin,
     "offset-chain": offsets_that_wait,
+    "rotating-chain": offsets_that_wait,
     "arrays-rows": padding_of_other_rows,
     "batch-quantized": rows_beside_their_places,
     "batch-turbo-quant": states_without_codecs,

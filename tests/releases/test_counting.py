@@ -1,4 +1,4 @@
-"""``arrays-advance``, ``offset-chain``: the counts equal the release's, and graphs do not grow."""
+"""The patches that evaluate counts: counts equal the release's, and graphs do not grow."""
 
 from __future__ import annotations
 

@@ -54,28 +54,20 @@ def tie_counts(cache: Any) -> None:
         cache.keys = mx.depends(keys, counts)
 
 
-# The methods of each class that advance the counts.
-_KINDS: dict[str, tuple[str, ...]] = {
-    "BatchKVCache": ("update_and_fetch",),
-    "BatchRotatingKVCache": ("_update_in_place", "_update_concat"),
-}
+def _update_of(place: tuple[str, str], kind: str, *methods: str) -> Target:
+    """The target that ties a class's counts; ``methods`` advance them."""
+    name = f"{kind}.update_and_fetch"
+    body = tuple(f"{kind}.{method}" for method in methods)
+    return Target(*place, name, around(update_and_tie), body=body, when=is_due)
+
 
 OFFSET_CHAIN = Patch(
     id="offset-chain",
     summary="a batch grows by a graph node a token in each layer without rotary positions",
-    targets=tuple(
-        Target(
-            *place,
-            f"{kind}.update_and_fetch",
-            around(update_and_tie),
-            body=tuple(f"{kind}.{method}" for method in methods),
-            when=is_due,
-        )
-        for place, kinds in (
-            (_LM, _KINDS),
-            (_VLM, _KINDS | {"BatchQuantizedKVCache": ("update_and_fetch",)}),
-        )
-        for kind, methods in kinds.items()
+    targets=(
+        _update_of(_LM, "BatchKVCache", "update_and_fetch"),
+        _update_of(_VLM, "BatchKVCache", "update_and_fetch"),
+        _update_of(_VLM, "BatchQuantizedKVCache", "update_and_fetch"),
     ),
     probe="mlx_patches.probes.offset_chain:probe",
     module=__name__,
@@ -86,16 +78,36 @@ OFFSET_CHAIN = Patch(
         so each step evaluates it. A layer without them (NoPE layers: Jamba, Kimi Linear,
         Nemotron-H, Granite hybrids, Cohere 2, EXAONE 4, Llama 4, SmolLM3) never evaluates it:
         each token adds a node, with a buffer of its own, to the chain of all before it, until
-        Metal ends the process with "Resource limit (499000) exceeded". The ``left_padding`` of
-        every sliding layer but the first grows in the same way, once its window is full.
+        Metal ends the process with "Resource limit (499000) exceeded".
     How
         Once in 32 positions the keys are made to depend on both counts, so the next step
         evaluates them. Nothing is copied, and nothing waits. Pieces of a prompt of 32 tokens or
         more are left as they are.
     Upstream
-        mlx-lm 0.31.1 does this at every step for ``BatchRotatingKVCache``; ``BatchKVCache`` is
-        not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
-        No supported release leaves a count unevaluated.
+        No supported release leaves ``offset`` unevaluated.
+    """,
+)
+
+ROTATING_CHAIN = Patch(
+    id="rotating-chain",
+    summary="a batch grows by a graph node a token in each sliding layer with a full window",
+    targets=(_update_of(_LM, "BatchRotatingKVCache", "_update_in_place", "_update_concat"),),
+    probe="mlx_patches.probes.offset_chain:probe",
+    module=__name__,
+    doc="""A batch grows by a graph node a token in each sliding layer with a full window.
+
+    Why
+        Once its window is full, a rotating cache lowers ``left_padding`` by one at each step,
+        lazily. Only the first sliding layer's is read, for the mask. In the others each token
+        adds a node, with a buffer of its own, to the chain of all before it, until Metal ends
+        the process with "Resource limit (499000) exceeded".
+    How
+        As in ``offset-chain``: once in 32 positions the keys are made to depend on the counts.
+    Upstream
+        mlx-lm 0.31.1 does this at every step, and so does mlx-vlm's own copy of the class.
+    Retire when
+        No supported release is older than mlx-lm 0.31.1.
     """,
 )
