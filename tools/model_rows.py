@@ -1,8 +1,10 @@
 """Derives the matrix's model entries from the lab's evidence: which patches each family needs.
 
 A family's entry lists the patches that target its own module, and the patches that any of its
-cells needed in any release. If the needs of a repaired cell are unknown, the entry lists all
-generic patches instead: those that target no family's module. So does the entry ``default``.
+cells needed in any release. It holds for the release sets that were traced: those in which the
+needs of every repaired cell are known. A family that was built in none of them, or could not be
+built in one, gets all generic patches: those that target no family's module. So does the entry
+``default``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch
+from mlx_patches.evidence.store import cell_pairs
 from mlx_patches.patches import catalogue
 
 BEGIN = "# -- models: written by tools/measure_matrix.py from tools/evidence/lab --\n"
@@ -29,7 +32,7 @@ Rows = dict[str, dict[str, list[str]]]
 
 def block(evidence: list[dict[str, Any]], always: list[str]) -> str:
     """The sections ``measured`` and ``models``, as YAML text."""
-    lines = ["measured:", *(f"  - {release_set(one)}" for one in evidence), "models:"]
+    lines = ["measured:", *(f"  - {release_set(one)}" for one in traced(evidence)), "models:"]
     for model, row in rows(evidence, always).items():
         lines.append(f"  {model}:")
         lines += [f"    {name}: [{', '.join(ids)}]" for name, ids in row.items()]
@@ -40,7 +43,7 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     """The entries: model to distribution to patch ids in registry order; ``default`` first."""
     order = catalogue.builtin().ids()
     patches = [patch for patch in catalogue.builtin() if patch.id not in always]
-    known, measured = families(evidence), attributed(evidence)
+    known, measured = families(evidence), attributed(traced(evidence))
     needed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in evidence:
         distribution = one["set"].split()[0]
@@ -78,23 +81,30 @@ def families(evidence: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
     }
 
 
-def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """(distribution, family) of each family whose repaired cells all have known needs.
+def traced(evidence: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sets in which the needs of every repaired cell are known."""
+    return [
+        one
+        for one in evidence
+        if "with" in one
+        and all(
+            name in one.get("needs", {}).get(family, {})
+            for family, pairs in cell_pairs(one).items()
+            for name, pair in pairs.items()
+            if pair == "rg"
+        )
+    ]
 
-    In every set that has the family: one that could not be built in a set may need more there.
-    """
-    known, vague = set(), set()
-    for one in evidence:
-        distribution, needs = one["set"].split()[0], one.get("needs", {})
-        for family, cells in one["without"].items():
-            after = one.get("with", {}).get(family, {})
-            # Without a run with the patches, a red cell counts as repaired with unknown needs.
-            repaired = {name for name, was in cells.items() if was + after.get(name, "g") == "rg"}
-            if repaired - needs.get(family, {}).keys() or "x" in cells.values():
-                vague.add((distribution, family))
-        if "needs" in one:
-            known |= families([one])
-    return known - vague
+
+def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """(distribution, family) of each family that was built in every set that has it."""
+    built = families(evidence)
+    return built - {
+        (one["set"].split()[0], family)
+        for one in evidence
+        for family in one["without"]
+        if (one["set"].split()[0], family) not in families([one])
+    }
 
 
 def owners(patch: Patch) -> set[tuple[str, str]]:

@@ -51,7 +51,7 @@ def test_a_row_names_what_some_cell_needed():
     one = {
         "set": "mlx-lm 0.1",
         "without": {"a": {"merge": "r", "trim": "r"}, "b": {"merge": "g"}, "c": {"build": "x"}},
-        "with": {},
+        "with": {"a": {"merge": "g", "trim": "g"}},
         "needs": {"a": {"merge": ["offset-alias"], "trim": ["batch-rotating-extract"]}},
     }
     found = model_rows.rows([one], always=["frozen-state"])
@@ -68,17 +68,26 @@ def test_a_family_not_measured_with_the_patches_gets_its_own_and_the_general_one
     assert "llama" not in found
 
 
-def test_a_row_is_wide_where_one_release_was_not_measured_with_the_patches():
-    attributed = {
-        "set": "mlx-lm 0.2",
-        "without": {"mamba": {"merge": "r"}},
-        "with": {"mamba": {"merge": "g"}},
-        "needs": {"mamba": {"merge": ["mask-list"]}},
-    }
-    unknown = {"set": "mlx-lm 0.1", "without": {"mamba": {"merge": "r"}}}
-    narrow = model_rows.rows([attributed], always=[])["mamba"]["mlx-lm"]
-    wide = model_rows.rows([attributed, unknown], always=[])
-    assert set(narrow) == {"recurrent-padding", "mask-list"}
+TRACED = {
+    "set": "mlx-lm 0.2",
+    "versions": {"mlx-lm": "0.2"},
+    "without": {"mamba": {"merge": "r"}},
+    "with": {"mamba": {"merge": "g"}},
+    "needs": {"mamba": {"merge": ["mask-list"]}},
+}
+
+
+def test_an_entry_holds_for_the_sets_whose_repairs_were_traced():
+    unknown = {**TRACED, "set": "mlx-lm 0.1", "versions": {"mlx-lm": "0.1"}, "needs": {}}
+    found = model_rows.rows([unknown, TRACED], always=[])
+    assert set(found["mamba"]["mlx-lm"]) == {"recurrent-padding", "mask-list"}
+    listed = model_rows.block([unknown, TRACED], []).partition("models:")[0]
+    assert listed == "measured:\n  - {mlx-lm: 0.2}\n"
+
+
+def test_a_family_that_one_traced_set_could_not_build_gets_the_general_patches():
+    unbuilt = {"set": "mlx-lm 0.1", "without": {"mamba": {"build": "x"}}, "with": {}, "needs": {}}
+    wide = model_rows.rows([unbuilt, TRACED], always=[])
     assert set(wide["mamba"]["mlx-lm"]) == {*wide["default"]["mlx-lm"], "recurrent-padding"}
 
 
