@@ -47,6 +47,18 @@ def test_model_rows_are_what_the_lab_evidence_yields():
     assert block == model_rows.block(LAB, list(MATRIX.always))
 
 
+def test_no_entry_repeats_the_default_list():
+    rows = model_rows.rows(LAB, list(MATRIX.always))
+    default = rows.pop("default")
+    wide = [
+        (model, name)
+        for model, row in rows.items()
+        for name, ids in row.items()
+        if set(default[name]) <= set(ids)
+    ]
+    assert not wide
+
+
 def test_a_row_names_what_some_cell_needed():
     one = {
         "set": "mlx-lm 0.1",
