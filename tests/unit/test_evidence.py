@@ -107,8 +107,10 @@ def test_a_family_that_one_traced_set_could_not_build_gets_the_general_patches()
 def test_no_cell_names_a_patch_for_each_that_was_tried(one):
     """A patch that cannot be applied again is not counted for every patch tried after it."""
     for family, scenarios in one["needs"].items():
+        # Gemma 3n of mlx-vlm 0.4 has four defects of its own, which every cell meets.
+        most = 5 if family == "gemma3n" else 4
         for scenario, ids in scenarios.items():
-            assert len(ids) <= 4, (family, scenario, ids)
+            assert len(ids) <= most, (family, scenario, ids)
 
 
 def test_compiled_matrix_is_current():
