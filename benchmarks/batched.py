@@ -4,10 +4,9 @@
         [--shape tiny|1b] [--lengths 64 --lengths 8 ...]
 
 Measures the families that need the patch in the installed release, with what `apply()` puts in
-effect.
-Each round times a batch of eight unequal prompts and its first steps, and the same prompts one
-request at a time, in alternating order. It prints the medians of the rounds' ratios. A tiny model
-shows the cost of calls and kernels, not of large matrices: ``--shape 1b`` has about a billion
+effect. Each round times a batch of eight unequal prompts and its first steps, and the same prompts
+one request at a time, in alternating order. It prints the medians of the rounds' ratios. A tiny
+model shows the cost of calls and kernels, not of large matrices: ``--shape 1b`` has about a billion
 parameters if the family accepts the sizes. Needs an environment with mlx-patches and mlx-lm or
 mlx-vlm.
 """

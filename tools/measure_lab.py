@@ -98,6 +98,8 @@ def main() -> None:
     if options.sets:
         sets = [one for one in sets if one.name in options.sets]
     if options.check_entries:
+        if not sets:
+            raise SystemExit("no release set of this name: see tools/release_sets.toml")
         lacking = [line for one in sets for line in lacks(one, options.jobs, only, place)]
         print("\n".join(lacking) or "every model's entry is enough")
         sys.exit(bool(lacking))
@@ -212,8 +214,14 @@ def measure(
 
 
 def lacks(one: ReleaseSet, jobs: int, only: Only, place: Place = PLAIN) -> list[str]:
-    """A line for each cell that every patch turns green, and the model's entry does not."""
-    wanted = evidence_of(one, place).get("with", {})
+    """A line for each cell that every patch turns green, and the model's entry does not.
+
+    Raises:
+        SystemExit: the set was not measured with every patch.
+    """
+    wanted = evidence_of(one, place).get("with")
+    if not wanted:
+        raise SystemExit(f"{one.name}: no evidence with every patch; run --part with first")
     with release_sets.environment(one) as python:
         found = letters(cells(one, python, "entry", jobs, only, place))
     return [

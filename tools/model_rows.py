@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch
-from mlx_patches.evidence.store import cell_pairs
+from mlx_patches.evidence.store import is_traced
 from mlx_patches.patches import catalogue
 
 BEGIN = "# -- models: written by tools/measure_matrix.py from tools/evidence/lab --\n"
@@ -32,7 +32,11 @@ Rows = dict[str, dict[str, list[str]]]
 
 def block(evidence: list[dict[str, Any]], always: list[str]) -> str:
     """The sections ``measured`` and ``models``, as YAML text."""
-    lines = ["measured:", *(f"  - {release_set(one)}" for one in traced(evidence)), "models:"]
+    lines = [
+        "measured:",
+        *(f"  - {release_set(one)}" for one in filter(is_traced, evidence)),
+        "models:",
+    ]
     for model, row in rows(evidence, always).items():
         lines.append(f"  {model}:")
         lines += [f"    {name}: [{', '.join(ids)}]" for name, ids in row.items()]
@@ -43,7 +47,7 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     """The entries: model to distribution to patch ids in registry order; ``default`` first."""
     order = catalogue.builtin().ids()
     patches = [patch for patch in catalogue.builtin() if patch.id not in always]
-    known, measured = families(evidence), attributed(traced(evidence))
+    known, measured = families(evidence), attributed(list(filter(is_traced, evidence)))
     needed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in evidence:
         distribution = one["set"].split()[0]
@@ -81,30 +85,15 @@ def families(evidence: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
     }
 
 
-def traced(evidence: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sets in which the needs of every repaired cell are known."""
-    return [
-        one
-        for one in evidence
-        if "with" in one
-        and all(
-            name in one.get("needs", {}).get(family, {})
-            for family, pairs in cell_pairs(one).items()
-            for name, pair in pairs.items()
-            if pair == "rg"
-        )
-    ]
-
-
 def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
     """(distribution, family) of each family that was built in every set that has it."""
-    built = families(evidence)
-    return built - {
+    unbuilt = {
         (one["set"].split()[0], family)
         for one in evidence
-        for family in one["without"]
-        if (one["set"].split()[0], family) not in families([one])
+        for family, cells in one["without"].items()
+        if "x" in cells.values()
     }
+    return families(evidence) - unbuilt
 
 
 def owners(patch: Patch) -> set[tuple[str, str]]:

@@ -206,12 +206,13 @@ def traced(place: Path | None = None) -> tuple[tuple[str, ...], frozenset[str]]:
         for cell in named.values()
         for id_ in cell
     )
-    return tuple(one["set"] for one in found if _is_traced(one)), frozenset(ids)
+    return tuple(one["set"] for one in found if is_traced(one)), frozenset(ids)
 
 
-def _is_traced(evidence: Mapping[str, Any]) -> bool:
+def is_traced(evidence: Mapping[str, Any]) -> bool:
+    """Whether a set was measured with the patches, and the needs of every repair are known."""
     needs = evidence.get("needs", {})
-    return all(
+    return "with" in evidence and all(
         name in needs.get(family, {})
         for family, pairs in cell_pairs(evidence).items()
         for name, pair in pairs.items()
