@@ -1,16 +1,16 @@
 """The patches' cost in the releases' own engines: prefill, decode, a joining row, memory.
 
     python benchmarks/engine.py [--shape tiny|1b|8b] [--family llama --family qwen3_vl]
-        [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 15] [--steps 64]
+        [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 15] [--seconds 60] [--steps 64]
         [--clock wall|cpu|thread]
 
 Requests go through the release's own ``BatchGenerator``. It computes a step while the tokens of
 the step before are read, so a device read that a patch adds shows in the times. A round runs the
 same requests without patches and with what `apply()` puts in effect, in alternating order:
-one warm-up run and five timed runs each. It prints the median of the rounds' ratios with a 95 %
-bootstrap interval. Weights are random. On a busy machine use ``--clock cpu``, the CPU time of the
-process, or ``--clock thread``, the CPU time of the thread that drives the engine: it includes
-what the patches add, and no kernels.
+one warm-up run and five timed runs each, of which the best counts. It prints the median of the
+rounds' ratios with a 95 % bootstrap interval. Weights are random. On a busy machine use
+``--clock cpu``, the CPU time of the process, or ``--clock thread``, the CPU time of the thread that
+drives the engine: it includes what the patches add, and no kernels.
 Needs an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default device.
 """
 
@@ -144,7 +144,8 @@ def main() -> None:
     parser.add_argument("--family", action="append", help="may be repeated")
     parser.add_argument("--rows", type=int, action="append", help="may be repeated")
     parser.add_argument("--prompts", choices=KINDS, action="append", help="may be repeated")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=15, help="at most, for each line")
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most, for each line")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--prompt", type=int, help="tokens of the longest prompt")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
@@ -164,7 +165,8 @@ def main() -> None:
             for rows in options.rows or ROWS:
                 for kind in options.prompts or KINDS if rows > 1 else KINDS[:1]:
                     prompts = texts(rows, shape.prompt, kind == "equal", model.vocabulary)
-                    pairs = rounds(model, prompts, shape.steps, options.rounds, options.clock)
+                    limit = (options.rounds, options.seconds)
+                    pairs = rounds(model, prompts, shape.steps, limit, options.clock)
                     print(line(family, rows, kind, pairs, shape.steps), flush=True)
             del model
             gc.collect()
@@ -215,14 +217,23 @@ def texts(rows: int, longest: int, equal: bool, vocabulary: int) -> list[list[in
 
 
 def rounds(
-    model: LabModel, prompts: Sequence[Sequence[int]], steps: int, count: int, clock: str
+    model: LabModel,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    limit: tuple[int, float],
+    clock: str,
 ) -> list[tuple[Run | None, Run | None]]:
     """Pairs of runs, unpatched and patched, measured in alternating order.
 
-    None stands for a run that raised.
+    None stands for a run that raised. ``limit`` is the most rounds, and the seconds after which no
+    further round begins.
     """
     pairs = []
+    count, seconds = limit
+    end = time.perf_counter() + seconds
     for number in range(count):
+        if pairs and time.perf_counter() > end:
+            break
         found: dict[bool, Run | None] = {}
         for is_patched in (False, True) if number % 2 else (True, False):
             with patches(is_patched):
@@ -246,14 +257,18 @@ def patches(wanted: bool) -> Any:
 def timed(
     model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
 ) -> Run:
-    """The medians of several runs.
+    """The best of several runs, without garbage collections: noise only ever adds time.
 
     The first run does not count: Python's inline caches adapt to the patched classes in it.
     """
     gc.collect()
     mx.clear_cache()  # not before each run: its allocations would be part of the prefill
-    _, *runs = [run(model, prompts, steps, clock) for _ in range(1 + RUNS)]
-    return Run(*map(statistics.median, zip(*runs, strict=True)))
+    gc.disable()
+    try:
+        _, *runs = [run(model, prompts, steps, clock) for _ in range(1 + RUNS)]
+    finally:
+        gc.enable()
+    return Run(*map(min, zip(*runs, strict=True)))
 
 
 def run(
@@ -302,7 +317,7 @@ def line(family: Family, rows: int, kind: str, pairs: Sequence[Any], steps: int)
     peaks = [patched.peak / plain.peak for plain, patched in both if plain.peak]
     cells.append(f"{statistics.median(peaks):.3f}" if peaks else "-")
     speed = statistics.median(rows * steps / patched.decode for _, patched in pairs)
-    return f"| {' | '.join([*cells, f'{speed:.0f}'])} |"
+    return f"| {' | '.join([*cells, f'{speed:.0f}', str(len(both))])} |"
 
 
 def shown(ratios: Sequence[float]) -> str:
@@ -323,11 +338,11 @@ def heading(name: str, shape: Shape, count: int, clock: str) -> str:
     said = (
         f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
         f"commit {commit()}. Shape {name}: {SAID[name]}, prompts of {shape.prompt} tokens, unequal "
-        f"ones from half of that on, {shape.steps} steps; medians of {count} paired rounds of "
-        f"{RUNS} runs, 95 % intervals, {clock} time."
+        f"ones from half of that on, {shape.steps} steps; medians of up to {count} paired rounds, "
+        f"each the best of {RUNS} runs, 95 % intervals, {clock} time."
     )
     head = "| family | rows | prompts | prefill | decode | first token of a row that joins "
-    return f"{said}\n\n{head}| peak memory | tokens/s |\n|{'---|' * 8}"
+    return f"{said}\n\n{head}| peak memory | tokens/s | rounds |\n|{'---|' * 9}"
 
 
 def versions() -> str:
