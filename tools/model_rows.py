@@ -1,10 +1,10 @@
 """Derives the matrix's model entries from the lab's evidence: which patches each family needs.
 
 A family's entry lists the patches that target its own module, and the patches that any of its
-cells needed in any release. It holds for the release sets that were traced: those in which the
-needs of every repaired cell are known. A family that was built in none of them, or could not be
-built in one, gets all generic patches: those that target no family's module. So does the entry
-``default``.
+cells needed in any release. It holds for the release sets that were traced, those in which the
+needs of every repaired cell are known, except where the family could not be built. A family that
+was built in none of them gets all generic patches: those that target no family's module. So does
+the entry ``default``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ Rows = dict[str, dict[str, list[str]]]
 
 def block(evidence: list[dict[str, Any]], always: list[str]) -> str:
     """The sections ``measured`` and ``models``, as YAML text."""
-    lines = [
-        "measured:",
-        *(f"  - {release_set(one)}" for one in filter(is_traced, evidence)),
-        "models:",
-    ]
+    lines = ["measured:"]
+    traced = list(filter(is_traced, evidence))
+    for name in MODEL_PACKAGES.values():
+        sets = [measured_set(one, families(traced)) for one in traced if owner(one) == name]
+        lines += [f"  {name}:", *sets] if sets else []
+    lines.append("models:")
     for model, row in rows(evidence, always).items():
         lines.append(f"  {model}:")
         lines += [f"    {name}: [{', '.join(ids)}]" for name, ids in row.items()]
@@ -47,12 +48,11 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     """The entries: model to distribution to patch ids in registry order; ``default`` first."""
     order = catalogue.builtin().ids()
     patches = [patch for patch in catalogue.builtin() if patch.id not in always]
-    known, measured = families(evidence), attributed(list(filter(is_traced, evidence)))
+    known, measured = families(evidence), families(filter(is_traced, evidence))
     needed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in evidence:
-        distribution = one["set"].split()[0]
         for family, by_scenario in one.get("needs", {}).items():
-            needed[distribution, family].update(*by_scenario.values())
+            needed[owner(one), family].update(*by_scenario.values())
     own: dict[tuple[str, str], set[str]] = defaultdict(set)
     generic = []
     for patch in patches:
@@ -69,31 +69,34 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     return found
 
 
-def release_set(one: dict[str, Any]) -> str:
-    """The model packages that evidence was measured with, as a flow mapping."""
+def owner(one: dict[str, Any]) -> str:
+    """The distribution whose families a set's evidence is of."""
+    name: str = one["set"].split()[0]
+    return name
+
+
+def measured_set(one: dict[str, Any], known: set[tuple[str, str]]) -> str:
+    """A set's line: its model packages, and the known families that could not be built there."""
     versions = {name: one["versions"].get(name) for name in MODEL_PACKAGES.values()}
-    return f"{{{', '.join(f'{name}: {of}' for name, of in versions.items() if of)}}}"
+    releases = ", ".join(f"{name}: {version}" for name, version in versions.items() if version)
+    missing = {(owner(one), name) for name, cells in one["without"].items() if is_unbuilt(cells)}
+    unbuilt = ", ".join(sorted(name for _, name in missing & known))
+    return f"    - {{releases: {{{releases}}}" + (f", unbuilt: [{unbuilt}]}}" if unbuilt else "}")
+
+
+def is_unbuilt(cells: dict[str, str]) -> bool:
+    """Whether a family could not be built."""
+    return "x" in cells.values()
 
 
 def families(evidence: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
-    """(distribution, family) of every family that the lab has built in some release."""
+    """(distribution, family) of every family that was built in some of these sets."""
     return {
-        (one["set"].split()[0], family)
+        (owner(one), family)
         for one in evidence
         for family, cells in one["without"].items()
-        if "x" not in cells.values()
+        if not is_unbuilt(cells)
     }
-
-
-def attributed(evidence: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """(distribution, family) of each family that was built in every set that has it."""
-    unbuilt = {
-        (one["set"].split()[0], family)
-        for one in evidence
-        for family, cells in one["without"].items()
-        if "x" in cells.values()
-    }
-    return families(evidence) - unbuilt
 
 
 def owners(patch: Patch) -> set[tuple[str, str]]:

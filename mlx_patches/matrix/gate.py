@@ -52,20 +52,22 @@ class Gate:
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
         """The patches that a model needs in the installed releases.
 
-        An entry of the matrix says what the lab found in the release sets that it measured. In
-        another set the patches of ``default`` are added, since they cannot change a correct model.
+        An entry of the matrix says what the lab found in the release sets in which it measured the
+        model. In another set the patches of ``default`` are added, since they cannot change a
+        correct model.
         """
         entry = self.matrix.patches_for(model, distribution)
-        if self._is_measured(distribution):
+        if self._is_measured(model, distribution):
             return entry
         return tuple(dict.fromkeys((*self.matrix.patches_for("default", distribution), *entry)))
 
-    def _is_measured(self, distribution: str) -> bool:
-        """Whether the entries of a distribution hold for the installed releases."""
+    def _is_measured(self, model: str, distribution: str) -> bool:
+        """Whether a model's entry holds for the installed releases."""
         measured = self.matrix.measured
         return measured is None or any(
-            distribution in one and all(self._version(name) == one[name] for name in one)
-            for one in measured
+            model not in one.get("unbuilt", ())
+            and all(self._version(name) == version for name, version in one["releases"].items())
+            for one in measured.get(distribution, ())
         )
 
     def _version(self, distribution: str) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -166,13 +166,13 @@ class CompatMatrix:
         return tuple(name for name in self._document["models"] if name != "default")
 
     @cached_property
-    def measured(self) -> tuple[Mapping[str, str], ...] | None:
-        """The release sets that the models' entries hold for, each a distribution to its version.
+    def measured(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
+        """A distribution to the release sets that its models' entries hold for.
 
-        None if they hold for every release.
+        A set has ``releases``, a distribution to its version, and may have ``unbuilt``, the models
+        that could not be built there. None if entries hold for every release.
         """
-        found = self._document.get("measured")
-        return None if found is None else tuple(found)
+        return self._document.get("measured")
 
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
         """The patches that a model's entry lists for a distribution; else those of ``default``."""

@@ -69,10 +69,14 @@ def test_what_supports_others_is_needed_where_they_are_whatever_its_own_release(
     assert judging.decide(patch, patch.targets[0], Found(NEW)).ok is ok
 
 
-MEASURED = [{"mlx-lm": "1.0"}, {"mlx-lm": "1.1", "mlx-vlm": "2.0"}]
+MEASURED = {
+    "mlx-lm": [{"releases": {"mlx-lm": "1.0"}, "unbuilt": ["other"]}],
+    "mlx-vlm": [{"releases": {"mlx-lm": "1.1", "mlx-vlm": "2.0"}}],
+}
 ENTRIES = {
     "default": {"mlx-lm": ["generic"], "mlx-vlm": ["generic"]},
     "model": {"mlx-lm": ["own"], "mlx-vlm": ["own"]},
+    "other": {"mlx-lm": ["own"], "mlx-vlm": ["own"]},
 }
 
 
@@ -83,6 +87,7 @@ ENTRIES = {
         ("mlx-lm", {"mlx-lm": "1.0", "mlx-vlm": "3.0"}, True),
         ("mlx-lm", {"mlx-lm": "1.2"}, False),
         ("mlx-lm", {"mlx-lm": "1.0+local"}, False),
+        ("mlx-lm", {"mlx-lm": "1.1", "mlx-vlm": "2.0"}, False),  # only mlx-vlm's were measured
         ("mlx-vlm", {"mlx-lm": "1.1", "mlx-vlm": "2.0"}, True),
         ("mlx-vlm", {"mlx-lm": "1.0", "mlx-vlm": "2.0"}, False),
         ("mlx-vlm", {"mlx-vlm": "2.0"}, False),
@@ -95,6 +100,8 @@ def test_an_entry_is_exact_in_the_release_sets_that_were_measured(distribution, 
     expected = ("own",) if exact else ("generic", "own")
     assert judging.patches_for("model", distribution) == expected
     assert judging.patches_for("unknown", distribution) == ("generic",)
+    built = exact and distribution == "mlx-vlm"  # mlx-lm 1.0 could not build the other model
+    assert judging.patches_for("other", distribution) == (("own",) if built else ("generic", "own"))
 
 
 def test_an_entry_is_not_exact_for_a_commit():

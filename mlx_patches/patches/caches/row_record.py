@@ -139,6 +139,21 @@ def concatenate_records(caches: Sequence[Any]) -> RowRecord | None:
 # -- operations on rows ----------------------------------------------------------------
 
 
+def has_record(cache: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether a cache has a record, before an operation that takes further arguments."""
+    return RECORD in cache.__dict__
+
+
+def has_either(cache: Any, other: Any) -> bool:
+    """Whether one of two caches has a record."""
+    return RECORD in cache.__dict__ or RECORD in other.__dict__
+
+
+def has_any(cls: Any, caches: Sequence[Any]) -> bool:
+    """Whether any of these caches has a record."""
+    return any(RECORD in cache.__dict__ for cache in caches)
+
+
 def merge(original: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
     """``merge`` that also merges the rows' records."""
     batch = original(cls, caches)
@@ -213,8 +228,9 @@ def carry_in_state(original: Any) -> property:
     get, put = original.fget, original.fset
 
     def save(cache: Any) -> Any:
-        saved, record = get(cache), read_record(cache)
-        return saved if record is None else attach_record(saved, record)
+        # ``read_record`` inlined: engines read every layer's state after each piece of a prompt.
+        record = cache.__dict__.get(RECORD)
+        return get(cache) if record is None else attach_record(get(cache), record)
 
     def restore(cache: Any, saved: Any) -> None:
         plain, record = detach_record(saved)
@@ -268,11 +284,12 @@ def load_prompt_cache(
 
 # -- targets ---------------------------------------------------------------------------
 
+# Each operation's factory, and its check of whether a row has a record.
 _OPERATIONS = {
-    "merge": around(merge),
-    "extend": around(extend),
-    "filter": around(filter_rows),
-    "extract": around(extract),
+    "merge": (around(merge), has_any),
+    "extend": (around(extend), has_either),
+    "filter": (around(filter_rows), has_record),
+    "extract": (around(extract), has_record),
 }
 _FILES = {
     "save_prompt_cache": around(save_prompt_cache),
@@ -299,14 +316,17 @@ def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
         kinds: batch cache classes; the targets include the properties that save their solo classes.
     """
     module = f"{distribution.replace('-', '_')}.models.cache"
-    factories: dict[str, Any] = {
-        f"{kind}.{name}": factory for kind in kinds for name, factory in _OPERATIONS.items()
-    }
+    operations = [
+        Target(distribution, module, f"{kind}.{name}", factory, supports=True, when=check)
+        for kind in kinds
+        for name, (factory, check) in _OPERATIONS.items()
+    ]
     saved = ("_BaseCache.meta_state", *(name for kind in kinds for name in _SAVED[kind]))
-    factories |= dict.fromkeys(saved, carry_in_state)
+    factories: dict[str, Any] = dict.fromkeys(saved, carry_in_state)
     if distribution == "mlx-lm":
         factories |= _FILES
-    return tuple(
+    rest = [
         Target(distribution, module, name, factory, supports=True)
         for name, factory in factories.items()
-    )
+    ]
+    return (*operations, *rest)

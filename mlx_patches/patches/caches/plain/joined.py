@@ -25,9 +25,14 @@ from ....core.patch import Patch, Target, around
 from .empty import is_empty, start_batch
 
 
+def joins_empty(cache: Any, other: Any) -> bool:
+    """Whether just one of the two batches holds no keys yet."""
+    return (cache.keys is None) is not (other.keys is None)
+
+
 def extended(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
     """Add the rows of ``other`` after those of ``cache``."""
-    if is_empty(cache) == is_empty(other):
+    if not joins_empty(cache, other):
         return extend(cache, other)
     empty, written = (cache, other) if is_empty(cache) else (other, cache)
     start_batch(empty, written)
@@ -44,7 +49,7 @@ PATCH = Patch(
     id="joined-dtype",
     summary="keys and values turn float32 when a prompt joins during prefill: twice the memory",
     targets=tuple(
-        Target(distribution, module, f"{name}.extend", around(extended))
+        Target(distribution, module, f"{name}.extend", around(extended), when=joins_empty)
         for distribution, module in (
             ("mlx-lm", "mlx_lm.models.cache"),
             ("mlx-vlm", "mlx_vlm.models.cache"),

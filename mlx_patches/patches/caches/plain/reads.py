@@ -8,6 +8,7 @@ still works: it reads a handle, advances it, and stores it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -148,17 +149,26 @@ _STATES: dict[str, tuple[str, ...]] = {
 }
 
 
+# ``copy_array(array)`` is ``array.__copy__()``, without a frame of Python.
+copy_array = operator.methodcaller("__copy__")
+
+
 def read_state(getter: Callable[[Any], Any], cache: Any) -> Any:
     """The cache's state as new objects, which the cache does not change."""
-    return copy_tree(getter(cache))
+    state = getter(cache)
+    kind = type(state)
+    if kind is tuple or kind is list:
+        try:
+            return kind(map(copy_array, state))
+        except AttributeError:  # not only arrays
+            pass
+    return copy_tree(state)
 
 
 def copy_tree(value: Any) -> Any:
     """A tree of arrays as a new tree of handles; its shape and container types stay."""
-    kind = type(value)
-    if kind is tuple or kind is list:
-        # Arrays are copied inline, without a call: every layer's state consists mostly of them.
-        return kind([one.__copy__() if hasattr(one, "dtype") else copy_tree(one) for one in value])
+    if type(value) in (tuple, list):
+        return type(value)(map(copy_tree, value))
     if hasattr(value, "_fields"):
         return type(value)(*map(copy_tree, value))
     return make_handle(value)
