@@ -203,7 +203,6 @@ def handles_that_alias(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def states_that_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "copy_tree", lambda value: value)
-    monkeypatch.setattr(reads, "copy_array", lambda value: value)
 
 
 def sizes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:

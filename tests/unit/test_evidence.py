@@ -120,7 +120,7 @@ def test_a_family_that_no_traced_set_could_build_gets_the_general_patches():
 def test_no_cell_names_a_patch_for_each_that_was_tried(one):
     """A patch that cannot be applied again is not counted for every patch tried after it."""
     for family, scenarios in one["needs"].items():
-        # Every cell of Gemma 3n meets four defects in mlx-vlm 0.3 and 0.4; `last-piece` meets two more.
+        # Every cell of Gemma 3n meets four defects in mlx-vlm 0.3 and 0.4, `last-piece` two more.
         most = 6 if family == "gemma3n" else 4
         for scenario, ids in scenarios.items():
             assert len(ids) <= most, (family, scenario, ids)

@@ -149,26 +149,23 @@ _STATES: dict[str, tuple[str, ...]] = {
 }
 
 
-# ``copy_array(array)`` is ``array.__copy__()``, without a frame of Python.
-copy_array = operator.methodcaller("__copy__")
-
-
 def read_state(getter: Callable[[Any], Any], cache: Any) -> Any:
     """The cache's state as new objects, which the cache does not change."""
-    state = getter(cache)
-    kind = type(state)
-    if kind is tuple or kind is list:
-        try:
-            return kind(map(copy_array, state))
-        except AttributeError:  # not only arrays
-            pass
-    return copy_tree(state)
+    return copy_tree(getter(cache))
+
+
+# ``array.__copy__()`` without a frame of Python: every layer's state consists mostly of arrays.
+copy_array = operator.methodcaller("__copy__")
 
 
 def copy_tree(value: Any) -> Any:
     """A tree of arrays as a new tree of handles; its shape and container types stay."""
-    if type(value) in (tuple, list):
-        return type(value)(map(copy_tree, value))
+    kind = type(value)
+    if kind is tuple or kind is list:
+        try:
+            return kind(map(copy_array, value))
+        except AttributeError:  # not only arrays
+            return kind(map(copy_tree, value))
     if hasattr(value, "_fields"):
         return type(value)(*map(copy_tree, value))
     return make_handle(value)
