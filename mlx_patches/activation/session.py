@@ -21,7 +21,7 @@ from ..core.errors import MlxPatchesError
 from ..core.imports import complete
 from ..core.manager import FORK_SECONDS, Manager
 from ..core.outcome import Outcome, Report, Status
-from ..core.packages import MODEL_PACKAGES, MODELS
+from ..core.packages import HOST_MODELS, MODEL_PACKAGES, MODELS
 from ..core.patch import Patch
 from ..core.registry import Registry
 from ..matrix.gate import Gate
@@ -393,7 +393,7 @@ class Session:
         return sorted(map(self.registry.declared, set(ids)), key=lambda p: self.registry.rank(p.id))
 
     def _watch(self, packages: set[str]) -> None:
-        wanted = packages | set(MODELS)
+        wanted = packages | {*MODELS, *(place.partition(".")[0] for place in HOST_MODELS)}
         if self._watcher is None:
             self._watcher = Watcher(wanted, self._imported, self.strict)
         self._watcher.packages |= wanted
@@ -471,7 +471,7 @@ def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] 
 
 def _models_imported() -> list[tuple[str, str]]:
     """The (distribution, model) of each imported module that belongs to a model, once."""
-    inside = tuple(f"{package}." for package in MODEL_PACKAGES)
+    inside = tuple(f"{package}." for package in (*MODEL_PACKAGES, *HOST_MODELS))
     names = [
         name
         for name, module in list(sys.modules.items())
@@ -484,18 +484,19 @@ def model_of(module: str) -> tuple[str, str] | None:
     """The (distribution, model) that a module belongs to; None if it belongs to no model.
 
     A flat module is a model if it defines ``Model`` or ``LanguageModel``; every module in a
-    package below ``models`` belongs to the model of that name.
+    package below ``models`` belongs to the model of that name. A host's own model is ``default``.
     """
     package, _, rest = module.partition(".models.")
-    distribution = MODEL_PACKAGES.get(f"{package}.models")
-    if distribution is None or not rest:
+    place = f"{package}.models"
+    if not rest or not (place in MODEL_PACKAGES or place in HOST_MODELS):
         return None
     model, _, inner = rest.partition(".")
     loaded = sys.modules.get(module)
+    is_model = hasattr(loaded, "Model") or hasattr(loaded, "LanguageModel")
+    if place in HOST_MODELS:
+        return (MODEL_PACKAGES["mlx_lm.models"], "default") if is_model else None
     in_package = bool(inner) or hasattr(loaded, "__path__")
-    if not (in_package or hasattr(loaded, "Model") or hasattr(loaded, "LanguageModel")):
-        return None
-    return distribution, model
+    return (MODEL_PACKAGES[place], model) if in_package or is_model else None
 
 
 _session: Session | None = None

@@ -8,6 +8,8 @@ DISTRIBUTIONS = {"mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm", "vllm_mlx": "vllm-mlx
 MODELS = ("mlx_lm", "mlx_vlm")
 # The package that holds a distribution's models, to that distribution.
 MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MODELS}
+# The packages of hosts that bring model code of their own, which no evidence covers.
+HOST_MODELS = ("vllm_mlx.models", "omlx.models")
 # The distributions that every audit lists, besides hosts.
 CORE = ("mlx", *MODEL_PACKAGES.values())
 # Servers that are known by their command, to the distribution that installs it.

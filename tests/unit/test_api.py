@@ -190,6 +190,33 @@ def test_importing_a_package_that_applies_it_in_its_init(session, releases):
     assert in_effect() == {("mlx-vlm", p) for p in ("method", "function", "always")}
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_hosts_own_model_gets_the_general_patches(session, releases, first):
+    files = {
+        "vllm_mlx/models/own.py": "from mlx_lm.models.cache import Cache\nclass Model: pass\n",
+        "vllm_mlx/models/wrapper.py": "class Loaded: pass\n",
+    }
+    releases.install("rapid-mlx", files=files)
+    if first:
+        mlx_patches.apply()
+    load("mlx_lm.models.cache")
+    load("vllm_mlx.models.wrapper")
+    assert ("mlx-lm", "function") not in in_effect()
+    load("vllm_mlx.models.own")
+    if not first:
+        mlx_patches.apply()
+    assert in_effect() == {("mlx-lm", "function"), ("mlx-lm", "always")}
+
+
+def test_the_general_patches_can_be_requested_for_model_code_of_ones_own(session):
+    mlx_patches.apply()
+    load("mlx_lm.models.cache")
+    mlx_patches.apply(models=["default"])
+    assert in_effect() == {("mlx-lm", "function"), ("mlx-lm", "always")}
+    load("mlx_lm.models.gemma4")  # its own entry is still activated
+    assert ("mlx-lm", "method") in in_effect()
+
+
 @pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
 def test_applied_again_it_reports_the_same(session, arguments):
     load("mlx_vlm.models.gemma4")

@@ -40,7 +40,7 @@ def test_every_default_patch_has_a_profile_and_safe_has_them_all(session):
 
 def test_batch_and_server_are_the_default_and_share_no_patch(session):
     batch, server = asked(profile="batch"), asked(profile="server")
-    assert "left-padding-alias" in batch
+    assert "frozen-state" in batch
     assert "server-batch-error" in server
     assert not batch & server
     assert (
