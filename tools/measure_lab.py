@@ -6,13 +6,16 @@
     python tools/measure_lab.py --scenario trim --again   after a scenario has changed
     python tools/measure_lab.py --part needs --again      only which patches each cell needs
     python tools/measure_lab.py --check-entries           whether each model's entry is enough
+    python tools/measure_lab.py --check-entries --again   and which patches an entry lacks
     python tools/measure_lab.py --dtype bfloat16          another dtype, in a file of its own
     python tools/measure_lab.py --take FILE               add a file of `mlx-patches lab --evidence`
     python tools/measure_lab.py --write                   only write the generated files
 
 A cell is a letter: g green, r red, n not applicable, i insensitive, x not built. Each cell is
 measured without patches and with every patch that the release admits. For a cell that the patches
-turn green, the evidence names the patches that it needs, except with --no-needs. Needs uv.
+turn green, the evidence names the patches that it needs, except with --no-needs. For a right cell
+that a model's entry alone turns red, it names the entry's companions: the patches that keep it
+right. Needs uv.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ def main() -> None:
     parser.add_argument(
         "--check-entries",
         action="store_true",
-        help="measure with what apply() gives each model; write nothing",
+        help="measure with what apply() gives each model; with --again, trace what an entry lacks",
     )
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
     parser.add_argument("--device", choices=DEVICES, default=CPU, help="what MLX computes on here")
@@ -100,7 +103,7 @@ def main() -> None:
     if options.check_entries:
         if not sets:
             raise SystemExit("no release set of this name: see tools/release_sets.toml")
-        lacking = [line for one in sets for line in lacks(one, options.jobs, only, place)]
+        lacking = [line for one in sets for line in lacks(one, options.jobs, options.again, only)]
         print("\n".join(lacking) or "every model's entry is enough")
         sys.exit(bool(lacking))
     for one in () if options.write else sets:
@@ -213,22 +216,38 @@ def measure(
     print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
 
 
-def lacks(one: ReleaseSet, jobs: int, only: Only, place: Place = PLAIN) -> list[str]:
-    """A line for each cell that every patch turns green, and the model's entry does not.
+def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
+    """A line for each cell that is green with every patch, and not with the model's entry.
+
+    With ``again``, the set's evidence gets the patches that such a cell needs: beside its needs if
+    it is red as released, else as the companions of the entry.
 
     Raises:
         SystemExit: the set was not measured with every patch.
     """
-    wanted = evidence_of(one, place).get("with")
-    if not wanted:
+    evidence = evidence_of(one)
+    if "with" not in evidence:
         raise SystemExit(f"{one.name}: no evidence with every patch; run --part with first")
     with release_sets.environment(one) as python:
-        found = letters(cells(one, python, "entry", jobs, only, place))
+        found = letters(cells(one, python, "entry", jobs, only))
+        lacking = {
+            family: [
+                name
+                for name, cell in named.items()
+                if cell == "g" and only.has(family, name) and found.get(family, {}).get(name) != "g"
+            ]
+            for family, named in evidence["with"].items()
+        }
+        if again:
+            for family, named in traced(one, python, lacking, jobs).items():
+                for name, ids in named.items():
+                    part = "companions" if evidence["without"][family][name] == "g" else "needs"
+                    evidence.setdefault(part, {}).setdefault(family, {})[name] = ids
+            file_of(one).write_text(json.dumps(evidence, indent=1) + "\n")
     return [
         f"{one.name}: {family} is {found.get(family, {}).get(name, 'missing')} in {name}"
-        for family, named in wanted.items()
-        for name, cell in named.items()
-        if cell == "g" and only.has(family, name) and found.get(family, {}).get(name) != "g"
+        for family, names in lacking.items()
+        for name in names
     ]
 
 
@@ -354,12 +373,27 @@ def needs(
 ) -> dict[str, dict[str, list[str]]]:
     """Family to each of its repaired cells to the patches that the cell needs.
 
-    The ``likely`` patches, and those that the same cells need in other sets, are tried first.
+    ``likely``: see ``traced``.
     """
     repaired = {
         family: [name for name, pair in pairs.items() if pair == "rg" and only.has(family, name)]
         for family, pairs in cell_pairs(evidence).items()
     }
+    return traced(one, python, repaired, jobs, place, likely)
+
+
+def traced(
+    one: ReleaseSet,
+    python: Path,
+    wanted: dict[str, list[str]],
+    jobs: int,
+    place: Place = PLAIN,
+    likely: Collection[str] = (),
+) -> dict[str, dict[str, list[str]]]:
+    """Family to each of its wanted cells to the patches without which it is red.
+
+    The ``likely`` patches, and those that the same cells need in other sets, are tried first.
+    """
     elsewhere = [
         other.get("needs", {}) for other in load() if other["set"].split()[0] == one.distribution
     ]
@@ -367,12 +401,12 @@ def needs(
     def attributed(family: str) -> dict[str, list[str]]:
         command = ["-m", "mlx_patches.lab.attribute", f"{one.distribution}:{family}"]
         command += ["--dtype", place.dtype]
-        for name in repaired[family]:
+        for name in wanted[family]:
             command += ["--scenario", name]
         there = {
             patch
             for cells in elsewhere
-            for name in repaired[family]
+            for name in wanted[family]
             for patch in cells.get(family, {}).get(name, ())
         }
         for patch in sorted({*likely, *there}):
@@ -380,7 +414,7 @@ def needs(
         found: dict[str, list[str]] = json.loads(measure_matrix.run(python, *command))
         return found
 
-    families = [family for family, names in repaired.items() if names]
+    families = [family for family, names in wanted.items() if names]
     with ThreadPoolExecutor(jobs) as pool:
         return dict(zip(families, pool.map(attributed, families), strict=True))
 

@@ -1,10 +1,10 @@
 """Derives the matrix's model entries from the lab's evidence: which patches each family needs.
 
-A family's entry lists the patches that target its own module, and the patches that any of its
-cells needed in any release. It holds for the release sets that were traced, those in which the
-needs of every repaired cell are known, except where the family could not be built. A family that
-was built in none of them gets all generic patches: those that target no family's module. So does
-the entry ``default``.
+A family's entry lists the patches that target its own module, those that any of its cells needed
+in any release, and their companions: patches that keep a right cell right beside them. It holds
+for the release sets that were traced, those in which the needs of every repaired cell are known,
+except where the family could not be built. A family that was built in none of them gets all
+generic patches: those that target no family's module. So does the entry ``default``.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
     known, measured = families(evidence), families(filter(is_traced, evidence))
     needed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in evidence:
-        for family, by_scenario in one.get("needs", {}).items():
-            needed[owner(one), family].update(*by_scenario.values())
+        for part in ("needs", "companions"):
+            for family, by_scenario in one.get(part, {}).items():
+                needed[owner(one), family].update(*by_scenario.values())
     own: dict[tuple[str, str], set[str]] = defaultdict(set)
     generic = []
     for patch in patches:

@@ -37,7 +37,7 @@ _PLAIN = (CPU, FLOAT32)
 # A version that may be part of a file's name.
 _VERSION = re.compile(r"[\w.+!-]{1,100}")
 # The keys of a file whose values are by family and cell.
-_CELLS = ("without", "with", "details_without", "details_with", "needs")
+_CELLS = ("without", "with", "details_without", "details_with", "needs", "companions")
 
 
 def folder() -> Path:

@@ -97,6 +97,12 @@ def test_an_entry_holds_for_the_sets_whose_repairs_were_traced():
     assert listed == "measured:\n  mlx-lm:\n    - {releases: {mlx-lm: 0.2}}\n"
 
 
+def test_an_entry_has_the_companions_of_its_patches():
+    one = {**TRACED, "companions": {"mamba": {"growth": ["offset-chain"]}}}
+    found = model_rows.rows([one], always=[])
+    assert found["mamba"]["mlx-lm"] == ["offset-chain", "recurrent-padding", "mask-list"]
+
+
 def test_an_entry_does_not_hold_for_a_set_that_could_not_build_the_family():
     unbuilt = {**TRACED, "set": "mlx-lm 0.1", "without": {"mamba": {"build": "x"}}, "needs": {}}
     unbuilt |= {"versions": {"mlx-lm": "0.1"}, "with": {}}
