@@ -239,7 +239,8 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
             for family, named in evidence["with"].items()
         }
         if again:
-            for family, named in traced(one, python, lacking, jobs).items():
+            beside = ["--beside-entry"]
+            for family, named in traced(one, python, lacking, jobs, flags=beside).items():
                 for name, ids in named.items():
                     part = "companions" if evidence["without"][family][name] == "g" else "needs"
                     evidence.setdefault(part, {}).setdefault(family, {})[name] = ids
@@ -389,10 +390,12 @@ def traced(
     jobs: int,
     place: Place = PLAIN,
     likely: Collection[str] = (),
+    flags: Sequence[str] = (),
 ) -> dict[str, dict[str, list[str]]]:
     """Family to each of its wanted cells to the patches without which it is red.
 
     The ``likely`` patches, and those that the same cells need in other sets, are tried first.
+    ``flags`` are further arguments of ``mlx_patches.lab.attribute``.
     """
     elsewhere = [
         other.get("needs", {}) for other in load() if other["set"].split()[0] == one.distribution
@@ -400,7 +403,7 @@ def traced(
 
     def attributed(family: str) -> dict[str, list[str]]:
         command = ["-m", "mlx_patches.lab.attribute", f"{one.distribution}:{family}"]
-        command += ["--dtype", place.dtype]
+        command += ["--dtype", place.dtype, *flags]
         for name in wanted[family]:
             command += ["--scenario", name]
         there = {

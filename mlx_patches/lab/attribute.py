@@ -2,7 +2,9 @@
 
 With every patch applied the named scenarios are green. A scenario needs a patch if it is red
 without that patch. If leaving out any single patch keeps it green, several patches repair it: then
-the first patch that makes it green alone is the needed one. Prints a JSON object, scenario to ids.
+the first patch that makes it green alone is the needed one. With ``--beside-entry`` the patches
+that ``apply()`` gives the model stay in effect, and those that they lack are found. Prints a JSON
+object, scenario to ids.
 """
 
 from __future__ import annotations
@@ -27,26 +29,33 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--scenario", action="append", required=True)
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32)
     parser.add_argument("--likely", action="append", default=[], help="a patch to try first")
+    parser.add_argument("--beside-entry", action="store_true", help="what its entry lacks")
     options = parser.parse_args(argv)
     with contextlib.redirect_stdout(sys.stderr):
         family = Family(*options.family.split(":", 1))
-        found = attribute(family, options.scenario, options.dtype, options.likely)
+        kept = given(family) if options.beside_entry else frozenset()
+        found = attribute(family, options.scenario, options.dtype, options.likely, kept)
     print(json.dumps(found))
 
 
 def attribute(
-    family: Family, scenarios: list[str], dtype: str = FLOAT32, expected: Sequence[str] = ()
+    family: Family,
+    scenarios: list[str],
+    dtype: str = FLOAT32,
+    expected: Sequence[str] = (),
+    kept: Collection[str] = (),
 ) -> dict[str, list[str]]:
     """Scenario to the patches that it needs; leaves every patch applied.
 
     Args:
         expected: patches that are tried first.
+        kept: patches that stay in effect, and are not found.
     """
     import mlx_patches
 
     mlx_patches.apply(patches=every_patch())
     tried = Tried(built(family, dtype=dtype)[0], in_effect())
-    applied = list(dict.fromkeys(o.patch for o in mlx_patches.status() if o.status == "applied"))
+    applied = [one for one in dict.fromkeys(patch for patch, _ in in_order()) if one not in kept]
     found: dict[str, list[str]] = {}
     for name in scenarios:
         known = [one for one in expected if one in applied]
@@ -133,9 +142,23 @@ def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]
 
 def in_effect() -> frozenset[tuple[str, str]]:
     """The (patch, target) pairs that are in effect in this process."""
+    return frozenset(in_order())
+
+
+def in_order() -> list[tuple[str, str]]:
+    """The (patch, target) pairs that are in effect, in the order of ``status()``."""
     import mlx_patches
 
-    return frozenset((o.patch, o.target) for o in mlx_patches.status() if o.status == "applied")
+    return [(o.patch, o.target) for o in mlx_patches.status() if o.status == "applied"]
+
+
+def given(family: Family) -> frozenset[str]:
+    """The patches that ``apply()`` requests for a family."""
+    from ..activation.session import session
+
+    current = session()
+    entry = current.gate.patches_for(family.name, family.distribution)
+    return frozenset((*current.matrix.always, *entry))
 
 
 if __name__ == "__main__":

@@ -63,6 +63,16 @@ def test_a_wrong_expectation_does_not_change_what_is_found(effect, expected):
     assert attribute.attribute(FAMILY, ["trim"], expected=expected) == {"trim": ["needed"]}
 
 
+def test_the_companion_of_patches_that_stay_is_found_beside_them(effect, monkeypatch):
+    """The first patch turns a right cell red, unless another one is in effect."""
+    cells = {"trim": lambda model: Cell("red" if effect[0] in harmed else "green")}
+    harmed = [{"first"}, {"first", "fourth"}]
+    monkeypatch.setattr(scenarios, "SCENARIOS", cells)
+    found = attribute.attribute(FAMILY, ["trim"], kept=["first"])
+    assert found == {"trim": ["needed"]}
+    assert effect[0] == set(IDS)
+
+
 def test_an_expected_patch_is_tried_first(effect, monkeypatch):
     tried = []
     green = attribute.green
