@@ -96,14 +96,17 @@ def sound() -> bytes:
 
 @pytest.fixture
 def web() -> Iterator[SimpleNamespace]:
-    """A server on this machine with a few files."""
+    """A server on this machine with a few files; one asked for as ``.slow`` comes at the end."""
     files = {"/a.png": png(), "/a.wav": sound(), "/bomb.png": BOMB, "/text": b"no image"}
     seen = SimpleNamespace(asked=[], url="")
+    over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             seen.asked.append(self.path)
-            name = self.path.removesuffix(".gz").removesuffix(".cut")
+            name = self.path.removesuffix(".gz").removesuffix(".cut").removesuffix(".slow")
+            if self.path.endswith(".slow"):
+                over.wait()
             if name == "/moved":
                 self.send_response(302)
                 self.send_header("Location", "/a.png")
@@ -133,6 +136,7 @@ def web() -> Iterator[SimpleNamespace]:
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     seen.url = f"http://127.0.0.1:{server.server_port}"
     yield seen
+    over.set()
     server.shutdown()
     server.server_close()
 
@@ -222,7 +226,7 @@ def test_what_is_too_large_or_slow_is_refused(vlm, web, ungated, monkeypatch):
             vlm.load_image(source)
     monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(2**20, 0.0))
     with pytest.raises(ValueError, match="took longer"):
-        vlm.load_image(f"{web.url}/a.png")
+        vlm.load_image(f"{web.url}/a.png.slow")
 
 
 def request(url: Any) -> list[dict[str, Any]]:
