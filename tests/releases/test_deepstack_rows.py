@@ -44,6 +44,15 @@ def test_a_prompt_whose_features_are_not_its_own_is_left_alone():
     assert deepstack_rows.aligned(rows, [3, 1]) is rows
     text = [None, {MASK: mx.array([[True]]), FEATURES: None}]
     assert deepstack_rows.aligned(text, [3, 1]) is text
+    empty = [{FEATURES: []}, None]
+    assert deepstack_rows.aligned(empty, [3, 1]) is empty
+
+
+def test_text_alone_reaches_the_release_as_it_came():
+    seen = []
+    sequences = [("a", [1, 2], 9, {FEATURES: None}, "x"), ("b", [3], 9, None, "x")]
+    deepstack_rows.mixed(lambda generator, given: seen.append(given), None, sequences)
+    assert seen[0] is sequences
 
 
 def test_a_batch_is_split_with_its_features():

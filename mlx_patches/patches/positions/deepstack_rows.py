@@ -49,8 +49,10 @@ def merged(
 
 def mixed(build: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -> Any:
     """Build a batch of which some prompts begin in the prefix cache, with numbered features."""
-    lengths = [len(one[_IDS]) for one in sequences]
-    rows = aligned([one[_ARGUMENTS] for one in sequences], lengths)
+    given = [one[_ARGUMENTS] for one in sequences]
+    rows = aligned(given, [len(one[_IDS]) for one in sequences])
+    if rows is given:
+        return build(generator, sequences)
     return build(
         generator,
         [
@@ -74,6 +76,8 @@ def aligned(rows: Sequence[Arguments | None], lengths: Sequence[int]) -> Sequenc
     Returns ``rows`` unchanged if no prompt has features, or if a prompt's features do not match
     its image tokens.
     """
+    if not any(map(has_features, rows)):
+        return rows
     import mlx.core as mx
 
     numbered = [number_tokens(row or {}, length) for row, length in zip(rows, lengths, strict=True)]
@@ -93,6 +97,11 @@ def aligned(rows: Sequence[Arguments | None], lengths: Sequence[int]) -> Sequenc
             numbers = mx.where(numbers > 0, numbers + start, 0)
         placed.append({**(row or {}), MASK: mask, FEATURES: numbers, TABLE: whole})
     return placed
+
+
+def has_features(row: Arguments | None) -> bool:
+    """Whether a prompt has features: a list of arrays, or numbers with their table."""
+    return row is not None and (isinstance(row.get(FEATURES), list) or TABLE in row)
 
 
 def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
