@@ -25,6 +25,7 @@ from ..probes import NotApplicable
 from . import Family, LabModel, Said
 
 Processor = Callable[[Any, Any], Any]
+Sampler = Callable[[Any], Any]
 OWN = PurePath(__file__).parents[1]
 # Config fields of special tokens: first the image token, then the token before an image, then
 # the others.
@@ -50,7 +51,7 @@ REMEMBERED = ("_rope_deltas", "rope_deltas", "_position_ids")
 
 @dataclass(frozen=True)
 class Image:
-    """A prompt with an image: its tokens, the image's grid, position ids and rope delta."""
+    """A prompt with images: its tokens, the images' grids, position ids and rope delta."""
 
     tokens: tuple[int, ...]
     grid: Any
@@ -264,15 +265,15 @@ def _embedding(family: Family) -> ast.Module:
     return ast.parse("".join(sources))
 
 
-def with_image(model: LabModel, text: Sequence[int], patches: tuple[int, int]) -> Image:
-    """A prompt in which an image replaces some of the text.
+def with_image(model: LabModel, text: Sequence[int], *patches: tuple[int, int]) -> Image:
+    """A prompt in which images replace some of the text.
 
     The model computes the position ids: only it knows how an image shifts the tokens after it.
 
     Args:
         model: a model that keeps rope deltas.
         text: token ids, as many as the prompt has.
-        patches: height and width of the image, in merged patches.
+        patches: height and width of each image, in merged patches.
 
     Raises:
         NotApplicable: the model keeps no rope deltas, or an image shifts no positions.
@@ -289,11 +290,11 @@ def with_image(model: LabModel, text: Sequence[int], patches: tuple[int, int]) -
     merged = int(_setting(model, "spatial_merge_size"))
     image = int(_setting(model, *MARKS[:2]))
     start = int(_setting(model, *MARKS[2:4]))
-    # The image takes as many positions as its longer side has patches: later tokens move back.
-    marked = [start, *[image] * math.prod(patches)]
+    # An image takes as many positions as its longer side has patches: later tokens move back.
+    marked = [one for sides in patches for one in (start, *[image] * math.prod(sides))]
     ids = [1 + token % (model.vocabulary - len(MARKS) - 1) for token in text]
     ids[2 : 2 + len(marked)] = marked
-    grid = mx.array([[1, *(side * merged for side in patches)]])
+    grid = mx.array([[1, *(side * merged for side in sides)] for sides in patches])
     positions, deltas = model.module.get_rope_index(mx.array([ids]), grid)
     delta = int(mx.array(deltas).reshape(-1)[0].item())
     if delta == 0:
@@ -473,34 +474,81 @@ class Request:
     Args:
         turn: the generator's step at which the row is inserted, from 0.
         prompt: token ids.
-        count: how many tokens the row generates.
-        processors: logits processors of this row.
+        count: how many tokens are heard of the row.
+        processors: logits processors of this row; None if the engine is told of none.
+        sampler: the row's sampler; None if it has the generator's.
+        image: the prompt, if it holds images.
+        leaves: the row is removed after ``count`` tokens; it asked for more.
     """
 
     turn: int
     prompt: Sequence[int]
     count: int
-    processors: Sequence[Processor] = ()
+    processors: Sequence[Processor] | None = None
+    sampler: Sampler | None = None
+    image: Image | None = None
+    leaves: bool = False
+
+    @property
+    def asked(self) -> int:
+        """How many tokens the row asks for."""
+        return 2 * self.count if self.leaves else self.count
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What the generator's ``insert`` takes of this row, by the name of the argument."""
+        own: dict[str, Any] = {}
+        if self.processors is not None:
+            own["logits_processors"] = list(self.processors)
+        if self.sampler is not None:
+            own["samplers"] = self.sampler
+        return own
 
 
-def answered(model: LabModel, requests: Sequence[Request]) -> list[list[Said]]:
-    """The tokens of requests that come and go in the release's batch generator, by row."""
-    speak = speaker(model, max(one.count for one in requests))
-    if "logits_processors" not in inspect.signature(speak.generator.insert).parameters:
-        raise NotApplicable("the release's generator takes no logits processors of a row")
+def samples_by_row(model: LabModel) -> bool:
+    """Whether the release's batch generator takes a sampler of each row."""
+    return "samplers" in inspect.signature(speaker(model, 1).generator.insert).parameters
+
+
+def nucleus(model: LabModel, top_p: float) -> Sampler:
+    """The release's own sampler of the likeliest tokens, which sum to ``top_p``."""
+    utils = importlib.import_module(f"{_package(model.family)}.sample_utils")
+    if model.family.distribution == "mlx-lm":
+        sampler: Sampler = utils.make_sampler(temp=1.0, top_p=top_p)
+        return sampler
+    # As mlx_vlm.server does it, with a temperature of 1.
+    return lambda logprobs: utils.top_p_sampling(logprobs, top_p, 1.0)
+
+
+def answered(model: LabModel, requests: Sequence[Request], **options: Any) -> list[list[Said]]:
+    """The tokens of requests that come and go in the release's batch generator, by row.
+
+    ``options`` are arguments of the generator.
+    """
+    speak = speaker(model, max(one.asked for one in requests), **options)
+    taken = inspect.signature(speak.generator.insert).parameters
+    for name in (name for one in requests for name in one.own if name not in taken):
+        raise NotApplicable(f"the release's generator takes no {name.replace('_', ' ')} of a row")
+    if any(one.leaves for one in requests) and not hasattr(speak.generator, "remove"):
+        raise NotApplicable("the release's generator cannot remove a row")
     return unless_refused(_answered, speak, requests)
 
 
 def _answered(speak: _LmSpeaker | _VlmSpeaker, requests: Sequence[Request]) -> list[list[Said]]:
     said: dict[int, list[Said]] = {}
+    leaving: dict[int, int] = {}
     order: list[int] = []
     last = max(one.turn for one in requests)
     for turn in range(last + 10 * max(one.count for one in requests)):
         coming = [one for one in requests if one.turn == turn]
         if coming:
-            order += speak.insert_requests(coming)
-        for uid, one in speak.next():
-            said.setdefault(uid, []).append(one)
+            new = speak.insert_requests(coming)
+            leaving |= {uid: one.count for uid, one in zip(new, coming, strict=True) if one.leaves}
+            order += new
+        for uid, token in speak.next():
+            said.setdefault(uid, []).append(token)
+            if len(said[uid]) == leaving.get(uid):
+                speak.remove(uid)
         if turn >= last and sum(map(len, said.values())) == sum(one.count for one in requests):
             break
     return [said.get(uid, []) for uid in order]
@@ -545,14 +593,19 @@ class _LmSpeaker:
         return list(self.generator.insert([list(prompt) for prompt in prompts]))
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows with their own token counts and processors."""
+        """Insert rows with their own token counts, processors and samplers."""
+        names = {name for one in requests for name in one.own}
         return list(
             self.generator.insert(
                 [list(one.prompt) for one in requests],
-                [one.count for one in requests],
-                logits_processors=[list(one.processors) for one in requests],
+                [one.asked for one in requests],
+                **{name: [one.own.get(name) for one in requests] for name in names},
             )
         )
+
+    def remove(self, uid: int) -> None:
+        """Remove a row whose client has left."""
+        self.generator.remove([uid])
 
     def next(self) -> list[tuple[int, Said]]:
         answers = self.generator.next()
@@ -562,10 +615,11 @@ class _LmSpeaker:
 
 
 class _VlmSpeaker:
-    """The batch generator of mlx-vlm, for text without images.
+    """The batch generator of mlx-vlm.
 
     The generator requires embeddings, which mlx-vlm computes outside the language model. It gets
-    zeros here, and the model that it calls reads the token ids.
+    zeros here, and the model that it calls reads the token ids. Of an image the model sees its
+    tokens and positions, no features.
     """
 
     def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
@@ -584,19 +638,30 @@ class _VlmSpeaker:
         return list(self.generator.insert(lists))
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows with their own token counts and processors."""
-        if not self.by_row:
+        """Insert rows with their own token counts, processors and images, as they come."""
+        if self.by_row:
+            return [self._insert_request(one) for one in requests]
+        if any(one.image or one.own for one in requests):
             raise NotApplicable("the release's generator takes no arguments of a prompt")
         embed(self.model, None)
         prompts = [list(one.prompt) for one in requests]
-        return list(
-            self.generator.insert(
-                prompts,
-                [one.count for one in requests],
-                prompt_kwargs=[self._own(prompt) for prompt in prompts],
-                logits_processors=[list(one.processors) or None for one in requests],
-            )
+        self.waiting = [len(prompt) for prompt in prompts]
+        return list(self.generator.insert(prompts, [one.asked for one in requests]))
+
+    def _insert_request(self, one: Request) -> int:
+        embed(self.model, one.image)
+        prompt = list(one.prompt)
+        (uid,) = self.generator.insert(
+            [prompt],
+            [one.asked],
+            prompt_kwargs=[self._own(prompt, one.image)],
+            **{name: [value or None] for name, value in one.own.items()},
         )
+        return int(uid)
+
+    def remove(self, uid: int) -> None:
+        """Remove a row whose client has left."""
+        self.generator.remove(uid)
 
     def add(self, prompts: list[list[int]], arguments: Sequence[dict[str, Any]]) -> list[int]:
         """Insert prompts with the arguments that their embedding step returned."""
@@ -629,12 +694,14 @@ class _VlmSpeaker:
             for a in answers
         ]
 
-    def _own(self, prompt: list[int]) -> dict[str, Any]:
+    def _own(self, prompt: list[int], image: Image | None = None) -> dict[str, Any]:
         import mlx.core as mx
 
         own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
+        grid = {} if image is None else {"image_grid_thw": image.grid}
+        own |= grid
         if own_positions(self.model):
-            index = self.model.module.get_rope_index(mx.array([prompt]))
+            index = self.model.module.get_rope_index(mx.array([prompt]), *grid.values())
             # Falcon OCR returns more, and its host passes none of it for a text.
             if len(index) == 2:
                 own["position_ids"], own["rope_deltas"] = index

@@ -16,8 +16,8 @@ from typing import Any
 
 from ..evidence.words import FLOAT32, GREEN, RED
 from ..probes import NotApplicable
-from . import Cell, LabModel, engine, held, offline
-from .compare import differences, spoken
+from . import Cell, LabModel, Said, engine, held, offline
+from .compare import differences, ranked, spoken
 
 # A prompt shorter than the window of a shrunk model, one longer, one in between.
 LENGTHS = (4, 11, 6)
@@ -40,6 +40,14 @@ SMALL_CACHE = 12
 # logits processor. The first row leaves before the row with a processor is inserted; the last row
 # is inserted while that row's prompt is read.
 PROCESSED = ((0, 3, False), (0, 9, False), (5, 7, True), (6, 6, False))
+# The same turns and counts, and whose sampler the row has: the generator's, or its own.
+SAMPLED = ((0, 3, "default"), (0, 9, "default"), (5, 7, "second best"), (6, 6, "nucleus"))
+# A sum of probabilities that the likeliest token alone exceeds.
+NUCLEUS = 1e-3
+# Rows of which the second leaves, and the last comes later: (turn, length, tokens, leaves).
+LEAVERS = ((0, 4, 12, False), (0, 11, 3, True), (0, 6, 12, False), (8, 9, 6, False))
+# The images in the prompts of the same rows, each (height, width) in patches, and their lengths.
+SHOWN = ((6, ()), (11, ((2, 2),)), (17, ((2, 2), (3, 2))), (10, ((3, 2),)))
 
 Scenario = Callable[[LabModel], Cell]
 SCENARIOS: dict[str, Scenario] = {}
@@ -280,10 +288,10 @@ def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
     return [image, text] if image_first else [text, image]
 
 
-def row_with_image(model: LabModel, length: int, patches: tuple[int, int]) -> Row:
-    """A row whose prompt has this length and an image of (height, width) patches."""
+def row_with_image(model: LabModel, length: int, *patches: tuple[int, int]) -> Row:
+    """A row whose prompt has this length and images of (height, width) patches."""
     row = rows_of(model, [1, length])[1]
-    image = engine.with_image(model, row.text[:length], patches)
+    image = engine.with_image(model, row.text[:length], *patches)
     return Row(image.tokens + row.text[length:], row.chunks, image=image)
 
 
@@ -319,8 +327,64 @@ def processors(model: LabModel) -> Cell:
         for row, (turn, count, processed) in zip(rows, PROCESSED, strict=True)
     ]
     said = engine.answered(model, requests)
-    expected = [alone(model, list(one.prompt), one.count, one.processors) for one in requests]
-    return spoken(said, expected, model.tolerance)
+    return heard(model, requests, said)
+
+
+@scenario("samplers")
+def samplers(model: LabModel) -> Cell:
+    """Rows with a sampler of their own beside rows without, in the release's batch generator.
+
+    A generator that takes no sampler of a row has the release's top_p for all rows.
+    """
+    nucleus = engine.nucleus(model, NUCLEUS)
+    by_row = engine.samples_by_row(model)
+    own = {"second best": second_best, "nucleus": nucleus} if by_row else {}
+    rows = rows_of(model, [LENGTHS[-1]] * len(SAMPLED))
+    requests = [
+        engine.Request(turn, row.text[: row.chunks[0]], count, sampler=own.get(name))
+        for row, (turn, count, name) in zip(rows, SAMPLED, strict=True)
+    ]
+    said = engine.answered(model, requests, **({} if by_row else {"sampler": nucleus}))
+    return heard(model, requests, said)
+
+
+@scenario("leaves")
+def leaves(model: LabModel) -> Cell:
+    """A row is removed from the release's batch generator, and another one comes afterwards."""
+    rows = rows_of(model, [length for _, length, *_ in LEAVERS])
+    requests = [
+        engine.Request(turn, row.text[: row.chunks[0]], count, leaves=gone)
+        for row, (turn, _, count, gone) in zip(rows, LEAVERS, strict=True)
+    ]
+    return heard(model, requests, engine.answered(model, requests))
+
+
+@scenario("engine-images")
+def engine_images(model: LabModel) -> Cell:
+    """As leaves, with one image, two images or none in the prompts."""
+    if model.family.distribution == "mlx-lm":
+        raise NotApplicable("the release's batch generator takes no images")
+    rows = [
+        row_with_image(model, length, *patches) if patches else rows_of(model, [length])[0]
+        for length, patches in SHOWN
+    ]
+    requests = [
+        engine.Request(turn, row.text[: row.chunks[0]], count, image=row.image, leaves=gone)
+        for row, (turn, _, count, gone) in zip(rows, LEAVERS, strict=True)
+    ]
+    return heard(model, requests, engine.answered(model, requests))
+
+
+def heard(
+    model: LabModel, requests: Sequence[engine.Request], said: Sequence[Sequence[Said]]
+) -> Cell:
+    """Compare what the release's generator said of requests with each of them alone."""
+    ranks = [int(one.sampler is second_best) for one in requests]
+    expected = [
+        alone(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
+        for one, rank in zip(requests, ranks, strict=True)
+    ]
+    return spoken(said, expected, model.tolerance, ranks)
 
 
 @scenario("growth")
@@ -557,11 +621,16 @@ def alone(
     prompt: list[int],
     count: int,
     processors: Sequence[engine.Processor] = (),
+    rank: int = 0,
+    image: engine.Image | None = None,
 ) -> list[Any]:
-    """The processed logits of each token that the model generates greedily from one prompt."""
+    """The processed logits of each token that the model generates from one prompt.
+
+    ``rank``: which token it takes, 0 for the likeliest. ``image``: the prompt, if it holds one.
+    """
     import mlx.core as mx
 
-    row = Row(tuple(prompt), (len(prompt),))
+    row = Row(tuple(prompt), (len(prompt),), image=image)
     cache = prefill_alone(model, row)
     said: list[Any] = []
     while True:
@@ -571,7 +640,7 @@ def alone(
         said.append(logits)
         if len(said) == count:
             return said
-        row.text += (int(mx.argmax(logits).item()),)
+        row.text += (ranked(logits, rank),)
         feed(model, [row], cache, 1)
 
 
@@ -586,6 +655,13 @@ def penalized(tokens: Any, logits: Any) -> Any:
 
     seen = mx.zeros(logits.shape[-1]).at[mx.array(tokens)].add(1) > 0
     return mx.where(seen, logits - mx.abs(logits).max(), logits)
+
+
+def second_best(logprobs: Any) -> Any:
+    """A sampler that takes the second likeliest token: (rows, vocabulary) to (rows,)."""
+    import mlx.core as mx
+
+    return mx.argsort(logprobs, axis=-1)[..., -2]
 
 
 def evaluate(cache: list[Any]) -> None:
