@@ -15,10 +15,12 @@ from packaging.version import Version
 
 import mlx_patches
 from mlx_patches.evidence.words import BFLOAT16
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab import Family, LabModel, NotBuilt, speakers
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import device, main
-from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS, forget_solo_runs, penalized
+from mlx_patches.lab.engine_scenarios import penalized
+from mlx_patches.lab.rows import LENGTHS
+from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import tiny
 
@@ -241,7 +243,7 @@ def test_a_planted_defect_turns_its_cells_red(right, monkeypatch, method, plant,
 def test_a_processor_of_another_row_is_red(right, applied, monkeypatch):
     if SCENARIOS["processors"](right).verdict == "n/a":
         pytest.skip("this release's generator takes no processors of a row")
-    kinds = (engine._LmSpeaker, engine._VlmSpeaker)
+    kinds = (speakers._LmSpeaker, speakers._VlmSpeaker)
     kept = [kind.insert_requests for kind in kinds]
 
     def turned(insert):
@@ -418,7 +420,7 @@ def test_solo_runs_are_shared(right):
 
 def test_the_engine_says_every_token(right):
     prompts = [[3, 4, 5], [6, 7, 8, 9, 10]]
-    said = engine.generate(right, prompts, [11, 12], 9)
+    said = speakers.generate(right, prompts, [11, 12], 9)
     assert [len(row) for row in said] == [9, 9, 9]
     importlib.import_module("mlx.core").clear_cache()
 
