@@ -105,7 +105,9 @@ def spoken(
 ) -> Cell:
     """Compare the tokens of an engine with the logits of the same rows alone.
 
-    ``ranks``: for each row, which token it takes, 0 for the likeliest, as all do by default.
+    ``ranks``: for each row, which token its sampler takes, 0 for the likeliest. Without them every
+    row takes the likeliest, and any token is a tie where the two likeliest are near; with them
+    only a token that is near the right one.
 
     The cell is insensitive if the only differences are as small as the engine's rounding: it rounds
     log-probabilities, and where all logits are small, that rounds different ones to the same.
@@ -130,7 +132,9 @@ def spoken(
             right = ranked(expected, rank)
             if one.token != right:
                 gap = abs(expected[right].item() - expected[one.token].item())
-                if gap <= tolerance.margin * scale and apart <= tolerance.logits:
+                second, best = mx.sort(expected)[-2:].tolist()
+                lead = gap if ranks else best - second
+                if lead <= tolerance.margin * scale and apart <= tolerance.logits:
                     break  # a tie: from here on the texts may differ
                 wrong = f"{at}: token {one.token} instead of {right}"
                 if not (gap <= rounding and apart * scale <= rounding):

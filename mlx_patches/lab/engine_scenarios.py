@@ -69,7 +69,7 @@ def samplers(model: LabModel) -> Cell:
         for row, (turn, count, name) in zip(rows, SAMPLED, strict=True)
     ]
     said = speakers.answered(model, requests, **({} if by_row else {"sampler": nucleus}))
-    return heard(model, requests, said)
+    return heard(model, requests, said, [int(one.sampler is second_best) for one in requests])
 
 
 @scenario("leaves")
@@ -137,13 +137,18 @@ def batch_generate_images(model: LabModel) -> Cell:
 
 
 def heard(
-    model: LabModel, requests: Sequence[speakers.Request], said: Sequence[Sequence[Said]]
+    model: LabModel,
+    requests: Sequence[speakers.Request],
+    said: Sequence[Sequence[Said]],
+    ranks: Sequence[int] = (),
 ) -> Cell:
-    """Compare what the release's generator said of requests with each of them alone."""
-    ranks = [int(one.sampler is second_best) for one in requests]
+    """Compare what the release's generator said of requests with each of them alone.
+
+    ``ranks``: see ``spoken``.
+    """
     expected = [
         alone(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
-        for one, rank in zip(requests, ranks, strict=True)
+        for one, rank in zip(requests, ranks or [0] * len(requests), strict=True)
     ]
     return spoken(said, expected, model.tolerance, ranks)
 
