@@ -1,4 +1,4 @@
-"""The lab's scenarios by name."""
+"""How a scenario is registered; ``scenarios`` has all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import Cell, LabModel, engine
 from .rows import Row, compare
 
 Scenario = Callable[[LabModel], Cell]
-SCENARIOS: dict[str, Scenario] = {}
+REGISTERED: dict[str, Scenario] = {}
 Run = Callable[[LabModel], Sequence[Row] | Cell]
 
 
@@ -31,7 +31,7 @@ def scenario(name: str) -> Callable[[Run], Scenario]:
             finally:
                 engine.unmark()
 
-        SCENARIOS[name] = measure
+        REGISTERED[name] = measure
         return measure
 
     return register

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..evidence.words import FLOAT32, GREEN, RED
+from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
 from ..probes import NotApplicable
 from . import Cell, LabModel, engine, engine_scenarios, held  # noqa: F401  registers its own
 from .compare import differences
-from .registry import SCENARIOS, scenario
+from .registry import REGISTERED, Scenario, scenario
 from .rows import (
     LARGEST,
     LENGTHS,
@@ -312,3 +312,8 @@ def evaluate(cache: list[Any]) -> None:
     import mlx.core as mx
 
     mx.eval([layer.state for layer in cache])
+
+
+SCENARIOS: dict[str, Scenario] = dict(
+    sorted(REGISTERED.items(), key=lambda item: scenario_order(item[0]))
+)
