@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,12 @@ class Registry:
             if target.path == path:
                 return target
         raise MlxPatchesError(f"{patch_id} has no target {path}: {self._table} is out of date")
+
+    def loader(self, patch_id: str, path: str) -> Callable[[], Target] | None:
+        """A function that calls ``target``; None for a patch of another package."""
+        if patch_id not in self._entries:
+            return None
+        return functools.partial(self.target, patch_id, path)
 
     def _run_factory(self, patch_id: str, path: str, original: Any) -> Any:
         """Run the factory of a declared target."""

@@ -24,7 +24,7 @@ def shared_attributes():
     """(path, patch, other) for every two patches with layers at one attribute here."""
     for patch in PATCHES:
         import_modules(patch)
-    manager = Manager(anything_goes(*PATCHES), catalogue.builtin().rank)
+    manager = Manager(anything_goes(*PATCHES), catalogue.builtin())
     try:
         for patch in PATCHES:
             manager.apply(patch)
@@ -56,7 +56,7 @@ def seen(path, *patches):
 
 @pytest.fixture
 def manager():
-    made = Manager(anything_goes(*PATCHES), catalogue.builtin().rank)
+    made = Manager(anything_goes(*PATCHES), catalogue.builtin())
     yield made
     made.restore()
 

@@ -41,7 +41,7 @@ from .conftest import (
 ROOT = Path(__file__).parents[2]
 OURS = {
     str(ROOT / "mlx_patches" / "core" / f"{name}.py")
-    for name in ("manager", "effect", "guard", "patch")
+    for name in ("manager", "site", "guard", "patch")
 }
 
 

@@ -608,7 +608,7 @@ def test_order_is_that_of_the_registry(cache):
     original = cache.attend
     patches = [patch_of(target("attend", factory=named(w)), id=w) for w in ("first", "second")]
     registry = registry_of(*patches)
-    manager = Manager(Gate(matrix_for(*patches)), registry.rank)
+    manager = Manager(Gate(matrix_for(*patches)), registry)
     for patch in reversed(patches):
         manager.apply(patch)
     assert cache.attend(1) == ("second", ("first", 2))
