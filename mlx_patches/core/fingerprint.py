@@ -123,7 +123,8 @@ def functions_of(obj: Any) -> Iterator[Any]:
         accessors = (obj,)
     for accessor in accessors:
         if accessor is not None:
-            yield inspect.unwrap(accessor)
+            # Start-up asks for hundreds, and few have a wrapper.
+            yield inspect.unwrap(accessor) if hasattr(accessor, "__wrapped__") else accessor
 
 
 def _parse(source: str) -> ast.AST:

@@ -272,10 +272,11 @@ class Manager:
         return outcomes, ready
 
     def _decide(self, patch: Patch, target: Target) -> Outcome | _Ready:
-        key = (patch.id, target.path)
+        path = target.path
+        key = (patch.id, path)
         module = loaded(target.module)
         known = self._ledger.get(key)
-        site = self._sites.get(target.path)
+        site = self._sites.get(path)
         layer = site.layer_of(patch.id) if site else None
         if site is not None and layer is not None and not site.problem():
             return _outcome(patch, target, Status.APPLIED, layer.reason)
@@ -293,7 +294,7 @@ class Manager:
                 reason = f"{target.module} is {state}"
                 return _outcome(patch, target, Status.PENDING, reason)
         else:
-            found = in_process(module, target, self._originals(target.path))
+            found = in_process(module, target, self._originals(path))
             verdict = self.gate.decide(patch, target, found)
             if verdict.ok:
                 return target, found, verdict.reason

@@ -368,14 +368,14 @@ class Aliases:
         changes = self._changes
         attributes = {attribute for attribute, *_ in changes}
         olds = {id(old) for _, old, *_ in changes}
-        packages = {owner.__name__.partition(".")[0] for *_, owner in changes}
+        packages = tuple({owner.__name__.partition(".")[0] for *_, owner in changes})
         for name, module in list(sys.modules.items()) if changes else ():
             held = getattr(module, "__dict__", None)
             if type(held) is not dict:
                 continue
-            package = name.partition(".")[0]
-            if package not in packages and held.keys().isdisjoint(attributes):
+            if held.keys().isdisjoint(attributes) and not name.startswith(packages):
                 continue
+            package = name.partition(".")[0]
             for key in list(held) if package in packages else attributes:
                 if id(held.get(key)) not in olds:
                     continue
