@@ -73,11 +73,11 @@ _PATCHES = {
 BY_PATCH = {id_: severity for severity, ids in _PATCHES.items() for id_ in ids}
 
 
-def of_patch(patch_id: str) -> str:
+def patch_severity(patch_id: str) -> str:
     """The severity of a patch's defect."""
     return BY_PATCH.get(patch_id, WRONG_TEXT)
 
 
 def worst_first(ids: Iterable[str]) -> list[str]:
     """Patches sorted by severity, the worst first; the order within one severity is kept."""
-    return sorted(ids, key=lambda id_: SEVERITIES.index(of_patch(id_)))
+    return sorted(ids, key=lambda id_: SEVERITIES.index(patch_severity(id_)))

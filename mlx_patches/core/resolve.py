@@ -65,7 +65,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
         return Found(missing=f"{target.path} does not exist in this release")
     bodies = [_lookup(module, name) for name in target.bodies]
     prints = {
-        name: fingerprint.of_object(body)
+        name: fingerprint.hash_object(body)
         for name, body in zip(target.bodies, bodies, strict=True)
         if body is not MISSING
     }
@@ -112,7 +112,7 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
 def _parse(path: Path, names: frozenset[str]) -> dict[str, str] | None:
     """A file's qualified names to their fingerprints; None if it cannot be read or parsed."""
     try:
-        return fingerprint.of_file(path, sorted(names))
+        return fingerprint.hash_file(path, sorted(names))
     except (OSError, SyntaxError, ValueError):
         return None
 
@@ -121,7 +121,7 @@ def _is_defined_in_file(target: Target) -> bool:
     """Whether the release's file defines a target, rather than importing it."""
     path = source_file(target.module)
     try:
-        return path is None or bool(fingerprint.of_file(path, [target.name]))
+        return path is None or bool(fingerprint.hash_file(path, [target.name]))
     except (OSError, SyntaxError):
         return True
 

@@ -37,7 +37,7 @@ def probe(target: Target) -> Result:
             alone(model, tokens, own) for (tokens, _), own in zip(prompts, arguments, strict=True)
         ]
         try:
-            said = together(model, [list(tokens) for tokens, _ in prompts], arguments)
+            said = generate_together(model, [list(tokens) for tokens, _ in prompts], arguments)
         except NotApplicable:
             raise
         except Exception as error:
@@ -94,7 +94,7 @@ def alone(model: Any, tokens: Any, arguments: dict[str, Any]) -> list[Any]:
     return said
 
 
-def together(model: Any, prompts: list[list[int]], arguments: list[dict[str, Any]]) -> Any:
+def generate_together(model: Any, prompts: list[list[int]], arguments: list[dict[str, Any]]) -> Any:
     """The rows' tokens and logits in the generator, their prompts fed in chunks."""
     from ..lab import engine
 

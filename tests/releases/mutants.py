@@ -423,7 +423,7 @@ def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepstack_rows, "aligned", lambda rows, lengths: rows)
+    monkeypatch.setattr(deepstack_rows, "number_features", lambda rows, lengths: rows)
 
 
 def layers_that_need_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,7 +519,7 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         write(cache, record if deltas is None else dataclasses.replace(record, deltas=deltas - 1))
 
     monkeypatch.setattr(row_record, "write_record", write_others)
-    monkeypatch.setattr(rope_deltas, "parked", lambda *_: True)
+    monkeypatch.setattr(rope_deltas, "holds_saved_positions", lambda *_: True)
     monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
     monkeypatch.setattr(kept_deltas, "own_deltas", lambda *_: None)
 

@@ -161,7 +161,7 @@ def test_drifted(cache):
     bodies = {"Cache.update": {"affected": ["0" * 16]}}
     outcome = apply(patch_of("Cache.update"), affected=">=1", bodies=bodies)
     assert outcome.status is Status.DRIFTED
-    assert fingerprint.of_object(cache.Cache.update) in outcome.reason
+    assert fingerprint.hash_object(cache.Cache.update) in outcome.reason
     assert outcome.finding
     assert cache.Cache().update(2) == 2
 

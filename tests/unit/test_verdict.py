@@ -99,7 +99,9 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert needed <= set(own.patches)
         assert needed >= set(own.alone)
         if word in (words.RIGHT, "cannot batch"):
-            assert {severity.of_patch(id_) for id_ in needed - set(own.alone)} <= {words.FEATURE}
+            assert {severity.patch_severity(id_) for id_ in needed - set(own.alone)} <= {
+                words.FEATURE
+            }
     # Enabled: every family's verdict is judged again, and every seventh family is audited again.
     monkeypatch.setattr(boot, "active", lambda: True)
     enabled = mlx_patches.audit()

@@ -200,7 +200,7 @@ def extract_row(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
     return row
 
 
-def extended(extend: Callable[..., Any], cache: Any, other: Any) -> Any:
+def extend_with_keep(extend: Callable[..., Any], cache: Any, other: Any) -> Any:
     """Add another batch's rows; an empty batch takes over their ``keep``."""
     if cache.keys is None:
         cache.keep = read_keep(other)
@@ -262,7 +262,7 @@ PATCH = Patch(
             for name, wrapper in (
                 ("merge", merge_rows),
                 ("extract", extract_row),
-                ("extend", extended),
+                ("extend", extend_with_keep),
             )
         ),
         Target(*_PLACES[1], f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
