@@ -166,7 +166,15 @@ class Registry:
                 "probe": patch.probe,
                 "optional": patch.optional,
                 "targets": [
-                    [t.distribution, t.module, t.name, t.body, t.adds, t.supports, t.answers_none]
+                    [
+                        t.distribution,
+                        t.module,
+                        t.name,
+                        t.fingerprint_of,
+                        t.defines_new_attribute,
+                        t.supports,
+                        t.answers_none,
+                    ]
                     for t in patch.targets
                 ],
             }

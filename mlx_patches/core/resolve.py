@@ -61,7 +61,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
             return Found(missing=f"{name} comes from {owner.__module__} and is patched there")
     live = vars(owner).get(attribute, MISSING)
     original = originals.get(target.path, live)
-    if live is MISSING and original is MISSING and not target.adds:
+    if live is MISSING and original is MISSING and not target.defines_new_attribute:
         return Found(missing=f"{target.path} does not exist in this release")
     bodies = [_lookup(module, name) for name in target.bodies]
     prints = {
@@ -72,10 +72,10 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     if not prints:
         return Found(missing=f"{target.module} has none of {', '.join(target.bodies)}")
     foreign = replaced_by(original, module)
-    if target.adds and original is not MISSING:
+    if target.defines_new_attribute and original is not MISSING:
         missing = f"{foreign or 'the release'} defines {target.path} itself"
         return Found(missing=missing, foreign=foreign)
-    if foreign and not target.adds and not _is_defined_in_file(target):
+    if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
     return Found(fingerprint.combined(prints), "", foreign, owner, original)
 
@@ -101,7 +101,7 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     found = {name: prints[name] for name in target.bodies if name in prints}
     owner = target.name.partition(".")[0]
     present = target.name in prints or (
-        target.adds and any(name.partition(".")[0] == owner for name in prints)
+        target.defines_new_attribute and any(name.partition(".")[0] == owner for name in prints)
     )
     if not found or not present:
         return Found(missing=f"{target.module} does not define {owner}")

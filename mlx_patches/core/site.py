@@ -153,7 +153,7 @@ class Site:
         value, parts = self._bottom, []
         for layer in ordered:
             layer.complete()
-            if value is MISSING and not layer.target.adds:
+            if value is MISSING and not layer.target.defines_new_attribute:
                 continue  # another patch adds what it wraps, and is not in effect
             made = layer.target.factory(value)
             if _is_same(made, value):

@@ -16,14 +16,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from typing import Literal
+
     from .sets import BrokenSet, Warned
+
+    # What a rule says of a version; ``clear`` is outside of both ranges.
+    Decision = Literal["affected", "fixed", "clear", "unmeasured"]
 
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
 COMPILED = _HERE / "compiled.json"
 # The compiled file's format: an incomplete upgrade may leave the file of an older mlx-patches.
 _FORMAT = 2
-_DECISIONS = {decision[0]: decision for decision in ("affected", "fixed", "clear")}
+_DECISIONS: dict[str, Decision] = {"a": "affected", "f": "fixed", "c": "clear"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -55,8 +60,8 @@ class Rule(NamedTuple):
         """The reason, with the note appended."""
         return f"{reason}; {self.note}" if self.note else reason
 
-    def decide(self, version: str) -> str:
-        """Classify a version: ``affected``, ``fixed``, ``clear`` or ``unmeasured``.
+    def decide(self, version: str) -> Decision:
+        """Classify a version.
 
         An unmeasured release between two clear ones counts as clear. Pre-releases count as members
         of a range; a local part (``+git``) does not matter.
@@ -78,7 +83,7 @@ class Rule(NamedTuple):
         neighbours = {self._side(v) for v in (*older[-1:], *newer[:1])}
         return "clear" if newer and neighbours == {"clear"} else "unmeasured"
 
-    def _side(self, release: str) -> str:
+    def _side(self, release: str) -> Decision:
         from packaging.version import Version
 
         from .ranges import is_within

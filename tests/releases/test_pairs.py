@@ -98,4 +98,6 @@ def live_object(path):
 
 def is_added(patch, other, path):
     """Whether one of them adds the attribute; taking that patch out then removes it."""
-    return any(t.adds for one in (patch, other) for t in one.targets if t.path == path)
+    return any(
+        t.defines_new_attribute for one in (patch, other) for t in one.targets if t.path == path
+    )

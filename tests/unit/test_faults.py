@@ -52,7 +52,12 @@ EVERYWHERE = (
     "attend",
     "Cache.state",
     "Cache.make",
-    target("Cache.extra", factory=lambda _: marked, adds=True, body=("Cache.update",)),
+    target(
+        "Cache.extra",
+        factory=lambda _: marked,
+        defines_new_attribute=True,
+        fingerprint_of=("Cache.update",),
+    ),
     target("Other.update"),
 )
 

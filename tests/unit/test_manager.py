@@ -60,7 +60,7 @@ KINDS = {
     "static_method": 'target("Cache.twice"),',
     "function": 'target("attend"),',
     "added": 'target("Cache.offset", factory=lambda o: Attribute("offset", shifted), '
-    'body=("Cache.update",), adds=True),',
+    'fingerprint_of=("Cache.update",), defines_new_attribute=True),',
     "several": 'target("Cache.update"), target("attend"), target("Cache.state"), '
     'target("Other.update"),',
     "two_modules": 'target("Cache.update"), target("Model.__call__", "fake_lm.model"),',
@@ -203,7 +203,11 @@ def test_no_conflict_where_nothing_is_needed(cache):
 
 def test_conflict_where_another_package_added_the_attribute(cache):
     theirs = cache.Cache.extra = property(lambda self: 7)
-    outcome = apply(patch_of(target("Cache.extra", body=("Cache.update",), adds=True)))
+    outcome = apply(
+        patch_of(
+            target("Cache.extra", fingerprint_of=("Cache.update",), defines_new_attribute=True)
+        )
+    )
     assert outcome.status is Status.CONFLICT
     assert "tests.unit.test_manager:" in outcome.reason
     assert vars(cache.Cache)["extra"] is theirs
@@ -243,7 +247,11 @@ def test_absent_where_the_release_takes_the_function_from_another_module(fake):
 
 
 def test_absent_where_the_release_defines_what_the_patch_would_add(cache):
-    outcome = apply(patch_of(target("Cache.twice", body=("Cache.update",), adds=True)))
+    outcome = apply(
+        patch_of(
+            target("Cache.twice", fingerprint_of=("Cache.update",), defines_new_attribute=True)
+        )
+    )
     assert outcome.status is Status.ABSENT
     assert outcome.reason == "the release defines fake_lm.cache:Cache.twice itself"
 
@@ -722,7 +730,10 @@ def test_a_wrapper_that_hides_what_it_wraps_is_a_loss(cache):
 def test_an_added_attribute_under_a_wrapt_wrapper_stays(cache):
     patch = patch_of(
         target(
-            "Cache.extra", factory=lambda o: Attribute("extra"), body=("Cache.update",), adds=True
+            "Cache.extra",
+            factory=lambda o: Attribute("extra"),
+            fingerprint_of=("Cache.update",),
+            defines_new_attribute=True,
         )
     )
     manager = manager_for(patch)

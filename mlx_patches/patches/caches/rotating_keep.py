@@ -242,8 +242,8 @@ PATCH = Patch(
                 *place,
                 f"{_BATCH}.keep",
                 lambda original: Attribute("keep", read_keep),
-                body=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
-                adds=True,
+                fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
+                defines_new_attribute=True,
             )
             for place in _PLACES
         ),
