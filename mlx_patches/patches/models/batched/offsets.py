@@ -140,11 +140,16 @@ def put_views(bound: inspect.BoundArguments, offset: int) -> None:
 
 def is_text(bound: inspect.BoundArguments) -> bool:
     """Whether a call is of text alone: it has nothing of an image, and no mask of the host's."""
+    return given_names(bound).issubset(TEXT)
+
+
+def given_names(bound: inspect.BoundArguments) -> set[str]:
+    """The names of a call's arguments that are not None, without the model's own."""
     _, *names = bound.arguments
     extra = find_extra_name(bound.signature)
     given = {name: bound.arguments[name] for name in names if name != extra}
     given |= bound.arguments.get(extra, {})
-    return all(value is None or name in TEXT for name, value in given.items())
+    return {name for name, value in given.items() if value is not None}
 
 
 def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) -> Any:
