@@ -263,6 +263,7 @@ def probe(name: str, as_json: bool) -> None:
     from .probes.tiny import MODELS
 
     registry = session_of_readable().registry
+    name = registry.today(name)
     if name not in registry and name not in MODELS:
         rows = _probe_family(name)
     else:

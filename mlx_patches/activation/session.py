@@ -53,7 +53,7 @@ class Session:
     def __init__(self, registry: Registry, matrix: CompatMatrix):
         self.registry = registry
         self.matrix = matrix
-        self.disabled = settings.disabled()
+        self.disabled = frozenset(map(registry.today, settings.disabled()))
         self.strict = settings.strict()
         self.gate = Gate(matrix)
         self.installed = self.gate.installed

@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import MlxPatchesError
 from .patch import Patch, Target
+
+logger = logging.getLogger("mlx_patches")
 
 
 class Entry:
@@ -31,11 +34,18 @@ class Registry:
     Args:
         entries: where each patch is declared.
         table: the JSON file of their declarations, as returned by ``describe``.
+        renamed: former ids to those of today. A former id is accepted, with a warning.
     """
 
-    def __init__(self, entries: Mapping[str, Entry] | None = None, table: Path | None = None):
+    def __init__(
+        self,
+        entries: Mapping[str, Entry] | None = None,
+        table: Path | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ):
         self._entries = dict(entries or {})
         self._table = table
+        self._renamed = dict(renamed or {})
         self._patches: dict[str, Patch] = {}
         self._declared: dict[str, Patch] = {}
         self._origins: dict[str, str] = {}
@@ -52,12 +62,21 @@ class Registry:
         self._patches[patch.id] = patch
         self._origins[patch.id] = origin
 
+    def today(self, name: str) -> str:
+        """The id of today for a former one, with a warning; any other name unchanged."""
+        if name not in self._renamed:
+            return name
+        new = self._renamed[name]
+        logger.warning("mlx_patches: the patch %s is called %s now", name, new)
+        return new
+
     def get(self, patch_id: str) -> Patch:
         """Return a patch.
 
         Raises:
             MlxPatchesError: there is none of this id.
         """
+        patch_id = self.today(patch_id)
         if patch_id not in self:
             raise MlxPatchesError(
                 f"no patch {patch_id!r}{self.hint(patch_id)} (mlx-patches list shows them all)"
@@ -77,6 +96,7 @@ class Registry:
         Raises:
             MlxPatchesError: there is none of this id.
         """
+        patch_id = self.today(patch_id)
         if patch_id in self._declared:
             return self._declared[patch_id]
         row = None if patch_id in self._patches else self._declarations.get(patch_id)

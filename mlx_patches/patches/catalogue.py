@@ -136,6 +136,14 @@ _CATALOGUE = (
     ("vllm-gemma4-reasoning", "vllm_mlx.gemma4_reasoning", "vllm-mlx"),
 )
 
+# Former ids to those of today; a user's settings may still have the former ones.
+RENAMED = {
+    "never-written": "empty-cache-ops",
+    "mask-list": "mask-from-cache-list",
+    "single-joins": "extend-solo-batch",
+    "ring-rows": "ring-cache-batching",
+}
+
 
 def builtin() -> Registry:
     """A registry of the built-in patches."""
@@ -145,4 +153,5 @@ def builtin() -> Registry:
             for id_, place, distribution in _CATALOGUE
         },
         DECLARATIONS,
+        RENAMED,
     )
