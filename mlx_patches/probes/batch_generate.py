@@ -14,7 +14,13 @@ _TOKENS = 4
 _FAMILY = "gemma3"
 _MROPE = "qwen2_5_vl"
 # Patches for the other defects of the M-RoPE family.
-_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "rope-deltas")
+_OTHERS = (
+    "offset-alias",
+    "mask-from-cache-list",
+    "mask-after-update",
+    "mask-by-offset",
+    "rope-deltas",
+)
 
 
 def probe(target: Target) -> Result:

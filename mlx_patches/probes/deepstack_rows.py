@@ -14,7 +14,13 @@ _TOKENS = 3
 _PIECE = 4
 _FAMILY = "qwen3_vl"
 # Patches for other defects of the same models.
-_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "rope-deltas")
+_OTHERS = (
+    "offset-alias",
+    "mask-from-cache-list",
+    "mask-after-update",
+    "mask-by-offset",
+    "rope-deltas",
+)
 
 
 def probe(target: Target) -> Result:

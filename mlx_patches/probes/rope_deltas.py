@@ -13,7 +13,7 @@ from . import NotApplicable, Result
 
 _STEPS = 4
 # Patches for other defects of the same models.
-_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
+_OTHERS = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 
 
 def probe(target: Target) -> Result:

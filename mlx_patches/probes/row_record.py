@@ -23,7 +23,7 @@ _HYBRIDS = ("qwen3_5",)
 # Patches for other defects of the same caches.
 _OTHERS = (
     "offset-alias",
-    "mask-list",
+    "mask-from-cache-list",
     "mask-after-update",
     "mask-by-offset",
     "rotating-restored",

@@ -30,7 +30,7 @@ mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("rope-deltas")
 # Families whose models keep the positions, in every release that has the family.
 FAMILIES = ("glm4v", "paddleocr_vl")
-OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
+OTHERS = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 
 
 @pytest.fixture(params=FAMILIES)

@@ -38,7 +38,13 @@ RELEASES = tuple(
     f"{Path(mx.__file__).parents[1]}/{package}/models/" for package in ("mlx_lm", "mlx_vlm")
 )
 # Patches of other defects that some of these families have.
-OTHERS = ("offset-alias", "rotating-max-size", "mask-list", "chunked-front", "mllama-text")
+OTHERS = (
+    "offset-alias",
+    "rotating-max-size",
+    "mask-from-cache-list",
+    "chunked-front",
+    "mllama-text",
+)
 
 
 def name_families() -> list[str]:

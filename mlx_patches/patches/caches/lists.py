@@ -163,8 +163,8 @@ def convert_chunks(layer: Any) -> Any:
     return row
 
 
-SINGLE_JOINS = Patch(
-    id="single-joins",
+EXTEND_SOLO_BATCH = Patch(
+    id="extend-solo-batch",
     summary="a batch that began with a single prompt crashes when the next one joins",
     targets=(
         Target(
@@ -176,7 +176,7 @@ SINGLE_JOINS = Patch(
         ),
         Target("mlx-vlm", "mlx_vlm.generate.ar", "_extend_cache", around(extend_layers)),
     ),
-    probe="mlx_patches.probes.single_joins:probe",
+    probe="mlx_patches.probes.extend_solo_batch:probe",
     module=__name__,
     doc="""A batch that began with a single prompt crashes when the next one joins.
 

@@ -176,7 +176,7 @@ def in_order(ring: Any) -> Any:
 
 
 PATCH = Patch(
-    id="ring-rows",
+    id="ring-cache-batching",
     summary="a batch of Unlimited-OCR attends to tokens that the same row alone has dropped",
     targets=(
         Target(
@@ -192,6 +192,6 @@ PATCH = Patch(
         ),
         *cache_targets("mlx-vlm", "BatchKVCache"),
     ),
-    probe="mlx_patches.probes.ring_rows:probe",
+    probe="mlx_patches.probes.ring_cache_batching:probe",
     module=__name__,
 )

@@ -58,7 +58,7 @@ def test_a_row_joins_llama4(monkeypatch):
     monkeypatch.setattr(chunked, "step", 4)
     prompts = [5, 9, 2, 7], [8, 6, 10]
     needed = [patch.id for patch in catalogue.builtin() if patch.id.startswith(("row-", "single"))]
-    with out_of_the_way((*needed, "offset-alias", "mask-list")):
+    with out_of_the_way((*needed, "offset-alias", "mask-from-cache-list")):
         said = engine.generate(model, [prompts[0]], prompts[1], 24)
         cell = spoken(said, [alone(model, prompt, 24) for prompt in prompts], EXACT)
     assert cell.verdict == "green", cell.detail
