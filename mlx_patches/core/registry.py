@@ -89,9 +89,10 @@ class Registry:
         return self._patches[patch_id]
 
     def declared(self, patch_id: str) -> Patch:
-        """Return a patch from the table; its module is imported when one of its factories runs.
+        """Return a patch from the table, without importing its module.
 
-        It has no ``doc`` and its targets have no ``when``: ``get`` and ``target`` return these.
+        It has no ``doc``, and its targets have no factory and no check: ``get`` and ``target``
+        return these.
 
         Raises:
             MlxPatchesError: there is none of this id.
@@ -102,13 +103,13 @@ class Registry:
         row = None if patch_id in self._patches else self._declarations.get(patch_id)
         if row is None or patch_id not in self._entries:
             return self.get(patch_id)
-        targets = []
-        for distribution, module, name, body, *flags in row["targets"]:
-            factory = functools.partial(self._run_factory, patch_id, f"{module}:{name}")
-            targets.append(Target(distribution, module, name, factory, tuple(body), *flags))
+        targets = tuple(
+            Target(distribution, module, name, _incomplete, tuple(body), *flags)
+            for distribution, module, name, body, *flags in row["targets"]
+        )
         module = self._entries[patch_id].place.partition(":")[0]
         summary, probe, optional = row["summary"], row["probe"], row["optional"]
-        patch = Patch(patch_id, summary, tuple(targets), probe, module, optional)
+        patch = Patch(patch_id, summary, targets, probe, module, optional)
         self._declared[patch_id] = patch
         return patch
 
@@ -141,10 +142,6 @@ class Registry:
         if patch_id not in self._entries:
             return None
         return functools.partial(self.target, patch_id, path)
-
-    def _run_factory(self, patch_id: str, path: str, original: Any) -> Any:
-        """Run the factory of a declared target."""
-        return self.target(patch_id, path).factory(original)
 
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""
@@ -206,3 +203,8 @@ class Registry:
 
     def __iter__(self) -> Iterator[Patch]:
         return map(self.get, self.ids())
+
+
+def _incomplete(original: Any) -> Any:
+    """The factory of a target from the table."""
+    raise MlxPatchesError("the target comes from the table: Registry.target completes it")

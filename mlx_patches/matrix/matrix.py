@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
 COMPILED = _HERE / "compiled.json"
 # The compiled file's format: an incomplete upgrade may leave the file of an older mlx-patches.
-_FORMAT = 2
+_FORMAT = 3
 _DECISIONS: dict[str, Decision] = {"a": "affected", "f": "fixed", "c": "clear"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -141,7 +141,8 @@ class CompatMatrix:
         return self._rules[key]
 
     def _read_rule(self, patch: str, distribution: str) -> Rule | None:
-        raw = self._document["patches"].get(patch, {}).get(distribution)
+        rules = self._document["patches"].get(patch, {})
+        raw = (json.loads(rules) if isinstance(rules, str) else rules).get(distribution)
         if raw is None:
             return None
         bodies = raw.get("bodies", {})
@@ -200,7 +201,10 @@ class CompatMatrix:
         return tuple(Warned(**raw) for raw in self._document.get("warnings", ()))
 
     def compiled(self) -> dict[str, Any]:
-        """The document with the answer for each measured release filled in."""
+        """The document with the answer for each measured release filled in.
+
+        A patch's rules are JSON in a string: start-up parses those of the patches that it decides.
+        """
         document: dict[str, Any] = json.loads(json.dumps(self._document))
         for patch, rules in document["patches"].items():
             for distribution, raw in rules.items():
@@ -208,6 +212,7 @@ class CompatMatrix:
                 assert rule is not None
                 decided = map(rule.decide, self.releases.get(distribution, ()))
                 raw["decided"] = "".join(decision[0] for decision in decided)
+            document["patches"][patch] = json.dumps(rules, separators=(",", ":"))
         return document
 
 

@@ -77,12 +77,16 @@ def declaring(site, tmp_path):
     return write
 
 
-def test_a_declared_patch_is_imported_when_a_factory_runs(declaring):
+def test_a_declared_patch_is_imported_when_a_target_is_completed(declaring):
     registry = declaring()
     patch = registry.declared("lazy")
     assert "lazy_patches" not in sys.modules
     assert patch.targets[0].path == "fake_lm.cache:size"
-    assert patch.targets[0].factory(lambda: 2)() == 4
+    with pytest.raises(MlxPatchesError, match="completes it"):
+        patch.targets[0].factory(lambda: 2)
+    assert "lazy_patches" not in sys.modules
+    complete = registry.loader("lazy", "fake_lm.cache:size")
+    assert complete().factory(lambda: 2)() == 4
     assert "lazy_patches" in sys.modules
     real = registry.get("lazy")
     assert patch._replace(targets=()) == real._replace(targets=())
@@ -102,9 +106,9 @@ def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
 
 
 def test_a_declaration_that_is_out_of_date_says_so(declaring):
-    patch = declaring(name="width").declared("lazy")
+    registry = declaring(name="width")
     with pytest.raises(MlxPatchesError, match=r"no target fake_lm\.cache:size.*out of date"):
-        patch.targets[0].factory(lambda: 2)
+        registry.target("lazy", registry.declared("lazy").targets[0].path)
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}"])
