@@ -35,7 +35,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 import mlx_patches
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine, speakers
 from mlx_patches.lab.build import build
 from mlx_patches.lab.families import models_folder
 
@@ -288,7 +288,7 @@ def run(
     mx.reset_peak_memory()
     rows = len(prompts)
     # mlx-vlm admits prompts only if a whole prefill batch fits into the completion batch.
-    speak = engine.speaker(
+    speak = speakers.speaker(
         model, 4 * steps, prefill_batch_size=rows, completion_batch_size=2 * rows, **options
     )
     start = clock()

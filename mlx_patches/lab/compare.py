@@ -90,10 +90,24 @@ class Worst:
         return Cell(RED if red else GREEN, said, self.nats)
 
 
+def ranked(logits: Any, rank: int) -> int:
+    """The token of this rank in logits (vocabulary,): 0 is the likeliest."""
+    import mlx.core as mx
+
+    return int((mx.argsort(logits)[-1 - rank] if rank else mx.argmax(logits)).item())
+
+
 def spoken(
-    said: Sequence[Sequence[Said]], alone: Sequence[Sequence[Any]], tolerance: Tolerance
+    said: Sequence[Sequence[Said]],
+    alone: Sequence[Sequence[Any]],
+    tolerance: Tolerance,
+    ranks: Sequence[int] = (),
 ) -> Cell:
     """Compare the tokens of an engine with the logits of the same rows alone.
+
+    ``ranks``: for each row, which token its sampler takes, 0 for the likeliest. Without them every
+    row takes the likeliest, and any token is a tie where the two likeliest are near; with them
+    only a token that is near the right one.
 
     The cell is insensitive if the only differences are as small as the engine's rounding: it rounds
     log-probabilities, and where all logits are small, that rounds different ones to the same.
@@ -105,9 +119,9 @@ def spoken(
         if len(tokens) != len(logits):
             return Cell(RED, f"row {row}: {len(tokens)} tokens instead of {len(logits)}")
         scale = max(mx.abs(one).max().item() for one in logits)
+        rank = ranks[row] if ranks else 0
         for step, (one, expected) in enumerate(zip(tokens, logits, strict=True)):
             at = f"row {row}, step {step}"
-            second, best = mx.sort(expected)[-2:].tolist()
             # Rounded to the engine's dtype: with small logits that rounding is a large difference.
             own = expected if one.every is None else expected.astype(one.every.dtype)
             log = (own - mx.logsumexp(own)).astype(mx.float32)
@@ -115,12 +129,14 @@ def spoken(
             apart = 0.0
             if one.every is not None:
                 apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale
-            likeliest = int(mx.argmax(expected).item())
-            if one.token != likeliest:
-                if best - second <= tolerance.margin * scale and apart <= tolerance.logits:
+            right = ranked(expected, rank)
+            if one.token != right:
+                gap = abs(expected[right].item() - expected[one.token].item())
+                second, best = mx.sort(expected)[-2:].tolist()
+                lead = gap if ranks else best - second
+                if lead <= tolerance.margin * scale and apart <= tolerance.logits:
                     break  # a tie: from here on the texts may differ
-                wrong = f"{at}: token {one.token} instead of {likeliest}"
-                gap = best - expected[one.token].item()
+                wrong = f"{at}: token {one.token} instead of {right}"
                 if not (gap <= rounding and apart * scale <= rounding):
                     return Cell(RED, wrong)
                 blunt = f"{wrong}: the engine rounds by more than the difference"

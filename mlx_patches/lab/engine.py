@@ -17,14 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import PurePath
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from ..core.packages import MODELS, package_of
 from ..probes import NotApplicable
-from . import Family, LabModel, Said
+from . import Family, LabModel
 
-Processor = Callable[[Any, Any], Any]
 OWN = PurePath(__file__).parents[1]
 # Config fields of special tokens: first the image token, then the token before an image, then
 # the others.
@@ -50,7 +49,7 @@ REMEMBERED = ("_rope_deltas", "rope_deltas", "_position_ids")
 
 @dataclass(frozen=True)
 class Image:
-    """A prompt with an image: its tokens, the image's grid, position ids and rope delta."""
+    """A prompt with images: its tokens, the images' grids, position ids and rope delta."""
 
     tokens: tuple[int, ...]
     grid: Any
@@ -92,7 +91,7 @@ def _pad_left(layer: Any, padding: Sequence[int]) -> None:
 
 def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
     """One batch cache from the rows' own caches."""
-    merge_caches = getattr(_generate_module(model), "_merge_caches", None)
+    merge_caches = getattr(generate_module(model), "_merge_caches", None)
     if merge_caches is not None:
         return unless_refused(merge_caches, list(rows))
     return [_having(layers[0], "merge").merge(list(layers)) for layers in zip(*rows, strict=True)]
@@ -107,7 +106,7 @@ def empty_batch(model: LabModel, count: int) -> list[Any]:
 
 def merges_new_rows(model: LabModel) -> bool:
     """Whether the release's engine starts a batch by merging its rows' empty caches."""
-    generate = _generate_module(model)
+    generate = generate_module(model)
     return hasattr(generate, "PromptProcessingBatch") and hasattr(generate, "_merge_caches")
 
 
@@ -120,7 +119,7 @@ def prepare(cache: list[Any], lengths: Sequence[int]) -> None:
 
 def evaluates_caches(model: LabModel) -> bool:
     """Whether the release's engine evaluates its caches at regular intervals."""
-    generator = getattr(_generate_module(model), "BatchGenerator", None)
+    generator = getattr(generate_module(model), "BatchGenerator", None)
     return generator is not None and "_cache_eval_interval" in inspect.getsource(generator)
 
 
@@ -184,7 +183,7 @@ def quantized(
     The second value is a list of functions, one for each layer, that make the cache of one row:
     quantized where the batch's cache is.
     """
-    make = getattr(_generate_module(model), "_make_cache", None)
+    make = getattr(generate_module(model), "_make_cache", None)
     if make is None or "kv_bits" not in inspect.signature(make).parameters:
         raise NotApplicable("the release has no quantized batch cache")
     group = {"kv_bits": bits, "kv_group_size": GROUP}
@@ -204,7 +203,7 @@ def quantized(
 def _quantized_kind(model: LabModel, plain: Any) -> Any:
     """The class of the quantized cache that replaces a row's plain cache."""
     own = importlib.import_module(type(plain).__module__)
-    common = importlib.import_module(f"{_package(model.family)}.models.cache")
+    common = importlib.import_module(f"{package(model.family)}.models.cache")
     return getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
 
 
@@ -255,7 +254,7 @@ def _embedding(family: Family) -> ast.Module:
 
     A model may leave the embeddings to one of its parts, so every class of the family is read.
     """
-    whole = importlib.import_module(f"{_package(family)}.models.{family.name}")
+    whole = importlib.import_module(f"{package(family)}.models.{family.name}")
     modules = [whole, *(value for value in vars(whole).values() if inspect.ismodule(value))]
     kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     own = [kind for kind in kinds if kind.__module__.startswith(whole.__name__)]
@@ -264,15 +263,15 @@ def _embedding(family: Family) -> ast.Module:
     return ast.parse("".join(sources))
 
 
-def with_image(model: LabModel, text: Sequence[int], patches: tuple[int, int]) -> Image:
-    """A prompt in which an image replaces some of the text.
+def with_image(model: LabModel, text: Sequence[int], *patches: tuple[int, int]) -> Image:
+    """A prompt in which images replace some of the text.
 
     The model computes the position ids: only it knows how an image shifts the tokens after it.
 
     Args:
         model: a model that keeps rope deltas.
         text: token ids, as many as the prompt has.
-        patches: height and width of the image, in merged patches.
+        patches: height and width of each image, in merged patches.
 
     Raises:
         NotApplicable: the model keeps no rope deltas, or an image shifts no positions.
@@ -289,11 +288,11 @@ def with_image(model: LabModel, text: Sequence[int], patches: tuple[int, int]) -
     merged = int(_setting(model, "spatial_merge_size"))
     image = int(_setting(model, *MARKS[:2]))
     start = int(_setting(model, *MARKS[2:4]))
-    # The image takes as many positions as its longer side has patches: later tokens move back.
-    marked = [start, *[image] * math.prod(patches)]
+    # An image takes as many positions as its longer side has patches: later tokens move back.
+    marked = [one for sides in patches for one in (start, *[image] * math.prod(sides))]
     ids = [1 + token % (model.vocabulary - len(MARKS) - 1) for token in text]
     ids[2 : 2 + len(marked)] = marked
-    grid = mx.array([[1, *(side * merged for side in patches)]])
+    grid = mx.array([[1, *(side * merged for side in sides)] for sides in patches])
     positions, deltas = model.module.get_rope_index(mx.array([ids]), grid)
     delta = int(mx.array(deltas).reshape(-1)[0].item())
     if delta == 0:
@@ -368,7 +367,7 @@ def captured_deltas(model: LabModel, deltas: Sequence[int]) -> list[int]:
 
 
 def _capture(model: LabModel) -> Callable[..., Any] | None:
-    batch = getattr(_generate_module(model), "PromptProcessingBatch", None)
+    batch = getattr(generate_module(model), "PromptProcessingBatch", None)
     found: Callable[..., Any] | None = getattr(batch, "_capture_rope_deltas", None)
     return found
 
@@ -406,285 +405,6 @@ def _setting(model: LabModel, *names: str) -> Any:
     raise NotApplicable(f"its configuration has no {names[0]}")
 
 
-def generate(
-    model: LabModel,
-    prompts: Sequence[Sequence[int]],
-    late: Sequence[int],
-    count: int,
-    **options: Any,
-) -> list[list[Said]]:
-    """The tokens that the release's own batch generator generates greedily, by row.
-
-    Args:
-        model: the model to run.
-        prompts: token ids, a list for each row; inserted together.
-        late: one more prompt, inserted after the others have generated a few tokens.
-        count: how many tokens each row generates.
-        options: arguments of the generator.
-    """
-    return unless_refused(_generated, speaker(model, count, **options), prompts, late, count)
-
-
-def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
-    """Return a function that makes a row's caches as the release does with ``max_kv_size``.
-
-    Raises:
-        NotApplicable: the batch generator has no such limit, or the model ignores it.
-    """
-    generator = getattr(_generate_module(model), "BatchGenerator", None)
-    if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
-        raise NotApplicable("the release's batch generator takes no max_kv_size")
-    if hasattr(model.module, "make_cache"):
-        raise NotApplicable("the model makes its own caches, whatever max_kv_size is")
-    if _slides(model.config):
-        # mistral3 and pixtral, around a Llama whose make_cache nobody calls: the mask of a sliding
-        # layer counts back from the newest column, and takes kept tokens for new ones.
-        raise NotApplicable("its sliding layers mask no cache that keeps first tokens")
-    make = importlib.import_module(f"{_package(model.family)}.models.cache").make_prompt_cache
-    return lambda: list(make(model.module, max_kv_size=size))
-
-
-def _slides(config: Any) -> bool:
-    """Whether a config, or one inside of it, has a sliding window."""
-    if not isinstance(config, dict):
-        return False
-    return bool(config.get("sliding_window")) or any(map(_slides, config.values()))
-
-
-def speaker(model: LabModel, count: int, **options: Any) -> Any:
-    """The release's own batch generator, for rows that generate ``count`` tokens.
-
-    Args:
-        model: the model to run.
-        count: the generator's ``max_tokens``.
-        options: further arguments of the generator.
-    """
-    generator = getattr(_generate_module(model), "BatchGenerator", None)
-    if generator is None:
-        raise NotApplicable("the release has no batch generator")
-    vision = "processor" in inspect.signature(generator).parameters
-    return (_VlmSpeaker if vision else _LmSpeaker)(model, generator, count, **options)
-
-
-@dataclass(frozen=True)
-class Request:
-    """A row that is inserted into the engine at some turn.
-
-    Args:
-        turn: the generator's step at which the row is inserted, from 0.
-        prompt: token ids.
-        count: how many tokens the row generates.
-        processors: logits processors of this row.
-    """
-
-    turn: int
-    prompt: Sequence[int]
-    count: int
-    processors: Sequence[Processor] = ()
-
-
-def answered(model: LabModel, requests: Sequence[Request]) -> list[list[Said]]:
-    """The tokens of requests that come and go in the release's batch generator, by row."""
-    speak = speaker(model, max(one.count for one in requests))
-    if "logits_processors" not in inspect.signature(speak.generator.insert).parameters:
-        raise NotApplicable("the release's generator takes no logits processors of a row")
-    return unless_refused(_answered, speak, requests)
-
-
-def _answered(speak: _LmSpeaker | _VlmSpeaker, requests: Sequence[Request]) -> list[list[Said]]:
-    said: dict[int, list[Said]] = {}
-    order: list[int] = []
-    last = max(one.turn for one in requests)
-    for turn in range(last + 10 * max(one.count for one in requests)):
-        coming = [one for one in requests if one.turn == turn]
-        if coming:
-            order += speak.insert_requests(coming)
-        for uid, one in speak.next():
-            said.setdefault(uid, []).append(one)
-        if turn >= last and sum(map(len, said.values())) == sum(one.count for one in requests):
-            break
-    return [said.get(uid, []) for uid in order]
-
-
-def all_said(speak: Any, order: Sequence[int], count: int) -> list[list[Said]]:
-    """The tokens of these rows until each has generated ``count``."""
-    said: dict[int, list[Said]] = {uid: [] for uid in order}
-    for _ in range(10 * count):
-        for uid, one in speak.next():
-            said[uid].append(one)
-        if all(len(row) == count for row in said.values()):
-            break
-    return [said[uid] for uid in order]
-
-
-def _generated(
-    speak: _LmSpeaker | _VlmSpeaker,
-    prompts: Sequence[Sequence[int]],
-    late: Sequence[int],
-    count: int,
-) -> list[list[Said]]:
-    said: dict[int, list[Said]] = {}
-    order = speak.insert(prompts)
-    for turn in range(10 * count):
-        if turn == 5:
-            order += speak.insert([late])
-        for uid, one in speak.next():
-            said.setdefault(uid, []).append(one)
-        if turn > 5 and all(len(said.get(uid, ())) == count for uid in order):
-            break
-    return [said.get(uid, []) for uid in order]
-
-
-class _LmSpeaker:
-    """The batch generator of mlx-lm."""
-
-    def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
-        self.generator = generator(model.module, max_tokens=count, **options)
-
-    def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        return list(self.generator.insert([list(prompt) for prompt in prompts]))
-
-    def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows with their own token counts and processors."""
-        return list(
-            self.generator.insert(
-                [list(one.prompt) for one in requests],
-                [one.count for one in requests],
-                logits_processors=[list(one.processors) for one in requests],
-            )
-        )
-
-    def next(self) -> list[tuple[int, Said]]:
-        answers = self.generator.next()
-        if isinstance(answers, tuple):  # (prompt responses, generation responses)
-            answers = answers[1]
-        return [(a.uid, Said(a.token, every=a.logprobs)) for a in answers]
-
-
-class _VlmSpeaker:
-    """The batch generator of mlx-vlm, for text without images.
-
-    The generator requires embeddings, which mlx-vlm computes outside the language model. It gets
-    zeros here, and the model that it calls reads the token ids.
-    """
-
-    def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
-        self.model = model
-        self.generator = generator(TextOnly(model), Endless(), max_tokens=count, **options)
-        self.by_row = "prompt_kwargs" in inspect.signature(self.generator.insert).parameters
-        self.waiting: list[int] = []
-
-    def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        lists = [list(prompt) for prompt in prompts]
-        embed(self.model, None)
-        if self.by_row:
-            own = [self._own(prompt) for prompt in lists]
-            return list(self.generator.insert(lists, prompt_kwargs=own))
-        self.waiting = [len(prompt) for prompt in lists]
-        return list(self.generator.insert(lists))
-
-    def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows with their own token counts and processors."""
-        if not self.by_row:
-            raise NotApplicable("the release's generator takes no arguments of a prompt")
-        embed(self.model, None)
-        prompts = [list(one.prompt) for one in requests]
-        return list(
-            self.generator.insert(
-                prompts,
-                [one.count for one in requests],
-                prompt_kwargs=[self._own(prompt) for prompt in prompts],
-                logits_processors=[list(one.processors) or None for one in requests],
-            )
-        )
-
-    def add(self, prompts: list[list[int]], arguments: Sequence[dict[str, Any]]) -> list[int]:
-        """Insert prompts with the arguments that their embedding step returned."""
-        if not self.by_row:
-            raise NotApplicable("the release's generator takes no arguments of a prompt")
-        own = [
-            {**self._own(prompt), **more} for prompt, more in zip(prompts, arguments, strict=True)
-        ]
-        return list(self.generator.insert(prompts, prompt_kwargs=own))
-
-    def next(self) -> list[tuple[int, Said]]:
-        import mlx.core as mx
-
-        extra = {}
-        if self.waiting:
-            extra["inputs_embeds"] = mx.zeros((len(self.waiting), max(self.waiting), 1))
-            self.waiting = []
-        answers = self.generator.next(**extra)
-        if isinstance(answers, tuple):
-            answers = answers[1]
-        return [
-            (
-                a.uid,
-                Said(
-                    a.token,
-                    own=getattr(a, "token_logprob", None),
-                    every=getattr(a, "logprobs", None),
-                ),
-            )
-            for a in answers
-        ]
-
-    def _own(self, prompt: list[int]) -> dict[str, Any]:
-        import mlx.core as mx
-
-        own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
-        if own_positions(self.model):
-            index = self.model.module.get_rope_index(mx.array([prompt]))
-            # Falcon OCR returns more, and its host passes none of it for a text.
-            if len(index) == 2:
-                own["position_ids"], own["rope_deltas"] = index
-        return own
-
-
-class TextOnly:
-    """A language model that reads token ids and ignores embeddings."""
-
-    def __init__(self, model: LabModel):
-        self.__dict__["_model"] = model
-
-    def __call__(
-        self,
-        tokens: Any,
-        inputs_embeds: Any = None,
-        mask: Any = None,
-        cache: Any = None,
-        n_to_process: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        """The logits of the tokens."""
-        return SimpleNamespace(logits=self._model.call(tokens, cache, **kwargs))
-
-    @property
-    def language_model(self) -> TextOnly:
-        """Itself."""
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model.module, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._model.module, name, value)
-
-
-class Endless:
-    """The part of a tokenizer that a batch generator needs; no token ends a text."""
-
-    def __init__(self) -> None:
-        self.stopping_criteria = self
-
-    def add_eos_token_ids(self, ids: Any) -> None:
-        """Ignore the ids."""
-
-    def __call__(self, token: Any) -> bool:
-        """False: no token ends a text."""
-        return False
-
-
 def forget(model: LabModel) -> None:
     """Reset what earlier calls left on the model."""
     for name in REMEMBERED:
@@ -712,11 +432,13 @@ def _package_file(path: str) -> str | None:
     return "/".join(file.parts[starts[-1] :]) if starts else None
 
 
-def _generate_module(model: LabModel) -> ModuleType:
-    return importlib.import_module(f"{_package(model.family)}.generate")
+def generate_module(model: LabModel) -> ModuleType:
+    """The release's module of generation."""
+    return importlib.import_module(f"{package(model.family)}.generate")
 
 
-def _package(family: Family) -> str:
+def package(family: Family) -> str:
+    """The package that has the family."""
     return package_of(family.distribution)
 
 

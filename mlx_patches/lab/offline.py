@@ -16,7 +16,8 @@ from typing import Any
 from ..core.packages import package_of
 from ..probes import NotApplicable
 from . import LabModel, Said
-from .engine import MARKS, Endless, TextOnly, own_positions, unless_refused
+from .engine import MARKS, own_positions, unless_refused
+from .speakers import Endless, TextOnly
 
 PADDING = 0
 # Attributes that a whole model may read even for a text.

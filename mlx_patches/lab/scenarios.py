@@ -3,29 +3,44 @@
 A scenario takes a model and returns a cell. Rows are teacher-forced: each row has a fixed text,
 whose start is fed as a prompt and whose rest is fed a token a step, so that one difference does
 not change the text after it. The logits at each position must equal the logits of the same text
-read alone, with the model's own cache.
+read alone, with the model's own cache. ``engine_scenarios`` has those of the release's own engine,
+which chooses its tokens itself.
 """
 
 from __future__ import annotations
 
-import functools
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from typing import Any
 
-from ..evidence.words import FLOAT32, GREEN, RED
+from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
 from ..probes import NotApplicable
-from . import Cell, LabModel, engine, held, offline
-from .compare import differences, spoken
+from . import Cell, LabModel, engine, engine_scenarios, held  # noqa: F401  registers its own
+from .compare import differences
+from .registry import REGISTERED, Scenario, scenario
+from .rows import (
+    LARGEST,
+    LENGTHS,
+    STEPS,
+    Row,
+    decode,
+    feed,
+    forget_solo_runs,
+    padding_of,
+    pieces,
+    prefill,
+    prefill_alone,
+    prefill_left,
+    prefill_right,
+    row_with_image,
+    rows_of,
+    solo_run,
+    steps,
+    text_and_image,
+)
 
-# A prompt shorter than the window of a shrunk model, one longer, one in between.
-LENGTHS = (4, 11, 6)
+__all__ = ["SCENARIOS", "forget_solo_runs"]
+
 SHORT = (2, 5, 3)
-# Decode steps that take the shortest prompt past the window of a shrunk model.
-STEPS = 14
-# Scenarios decode past windows of at most this many tokens; a larger one takes too long.
-LARGEST = 64
 # Lengths of second prompts, and a size of pieces such that the last piece of the longest of them
 # has one token.
 HISTORY = (5, 2, 9)
@@ -34,70 +49,6 @@ PIECE = 7
 # that is cut regularly is not, if each span holds a cut: patches cut at every 32nd position.
 CUT = 32
 SPAN = CUT + 1
-# The size of caches that rows of LENGTHS outgrow; larger than the first tokens that caches keep.
-SMALL_CACHE = 12
-# For each row: the turn at which it is inserted, how many tokens it generates, whether it has a
-# logits processor. The first row leaves before the row with a processor is inserted; the last row
-# is inserted while that row's prompt is read.
-PROCESSED = ((0, 3, False), (0, 9, False), (5, 7, True), (6, 6, False))
-
-Scenario = Callable[[LabModel], Cell]
-SCENARIOS: dict[str, Scenario] = {}
-
-
-@dataclass
-class Row:
-    """One text, how many of its tokens have been fed, and the logits by position.
-
-    ``image`` is the row's prompt if the prompt holds an image, else None. ``delta`` is the rope
-    delta that the row decodes with.
-    """
-
-    text: tuple[int, ...]
-    chunks: tuple[int, ...]
-    fed: int = 0
-    said: dict[int, Any] = field(default_factory=dict)
-    image: engine.Image | None = None
-    delta: int = 0
-
-    def __post_init__(self) -> None:
-        if self.image is not None:
-            self.delta = self.image.delta
-
-    def take(self, count: int) -> list[int]:
-        """Return the next tokens and count them as fed."""
-        self.fed += count
-        return list(self.text[self.fed - count : self.fed])
-
-    def hear(self, logits: Any) -> None:
-        """Store the logits of the last token that was fed."""
-        self.said[self.fed - 1] = logits
-
-
-Run = Callable[[LabModel], Sequence[Row] | Cell]
-
-
-def scenario(name: str) -> Callable[[Run], Scenario]:
-    """Register a function that runs rows in some batch; its cell compares them with solo runs."""
-
-    def register(run: Run) -> Scenario:
-        @functools.wraps(run)
-        def measure(model: LabModel) -> Cell:
-            engine.forget(model)
-            try:
-                seen = run(model)
-                return seen if isinstance(seen, Cell) else compare(model, seen)
-            except NotApplicable as reason:
-                return Cell("n/a", str(reason))
-            except Exception as error:
-                return Cell("red", engine.where(error))
-            finally:
-                engine.unmark()
-
-        SCENARIOS[name] = measure
-        return measure
-
-    return register
 
 
 @scenario("left-padded")
@@ -273,20 +224,6 @@ def images(model: LabModel) -> Sequence[Row]:
     return [*together, *pieces]
 
 
-def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
-    """A row of text and a row with an image in its prompt, of one length."""
-    text = rows_of(model, [max(LENGTHS)])[0]
-    image = row_with_image(model, max(LENGTHS), (2, 2))
-    return [image, text] if image_first else [text, image]
-
-
-def row_with_image(model: LabModel, length: int, patches: tuple[int, int]) -> Row:
-    """A row whose prompt has this length and an image of (height, width) patches."""
-    row = rows_of(model, [1, length])[1]
-    image = engine.with_image(model, row.text[:length], patches)
-    return Row(image.tokens + row.text[length:], row.chunks, image=image)
-
-
 @scenario("quantized-8")
 def quantized_8(model: LabModel) -> Cell:
     """A left-padded batch with 8-bit keys and values, against solo rows with the same."""
@@ -297,30 +234,6 @@ def quantized_8(model: LabModel) -> Cell:
 def quantized_4(model: LabModel) -> Cell:
     """A left-padded batch with 4-bit keys and values, against solo rows with the same."""
     return quantized(model, 4)
-
-
-@scenario("engine")
-def engine_(model: LabModel) -> Cell:
-    """The release's batch generator, with a row inserted late, against greedy solo generation."""
-    rows = rows_of(model, LENGTHS)
-    count = steps(model)
-    first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
-    said = engine.generate(model, [first, second], late, count)
-    expected = [alone(model, prompt, count) for prompt in (first, second, late)]
-    return spoken(said, expected, model.tolerance)
-
-
-@scenario("processors")
-def processors(model: LabModel) -> Cell:
-    """Rows with a logits processor beside rows without, in the release's batch generator."""
-    rows = rows_of(model, [LENGTHS[-1]] * len(PROCESSED))
-    requests = [
-        engine.Request(turn, row.text[: row.chunks[0]], count, [penalized] if processed else ())
-        for row, (turn, count, processed) in zip(rows, PROCESSED, strict=True)
-    ]
-    said = engine.answered(model, requests)
-    expected = [alone(model, list(one.prompt), one.count, one.processors) for one in requests]
-    return spoken(said, expected, model.tolerance)
 
 
 @scenario("growth")
@@ -362,57 +275,12 @@ def cache_dtype(model: LabModel) -> Cell:
     return Cell(GREEN, "each layer keeps the dtype that it has alone", 0.0)
 
 
-@scenario("max-kv-size")
-def max_kv_size(model: LabModel) -> Cell:
-    """Rows that outgrow ``max_kv_size`` in the release's batch generator, against each row alone.
-
-    Alone means what the release's ``stream_generate`` does: ``make_prompt_cache`` of that size.
-    """
-    limited = replace(model, make_cache=engine.limited_caches(model, SMALL_CACHE))
-    rows = rows_of(model, LENGTHS)
-    count = SMALL_CACHE + 2
-    first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
-    said = engine.generate(model, [first, second], late, count, max_kv_size=SMALL_CACHE)
-    expected = [alone(limited, prompt, count) for prompt in (first, second, late)]
-    return spoken(said, expected, model.tolerance)
-
-
-@scenario("batch-generate")
-def batch_generate(model: LabModel) -> Cell:
-    """Unequal prompts in one call of the public batch_generate, against each prompt alone."""
-    rows = rows_of(model, sorted(LENGTHS))
-    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
-    if model.family.distribution != "mlx-lm":
-        return offline_(model, prompts)
-    count = steps(model)
-    said = offline.batch_generate(model, prompts, count)
-    return spoken(said, [alone(model, prompt, count) for prompt in prompts], model.tolerance)
-
-
-@scenario("batch-generate-images")
-def batch_generate_images(model: LabModel) -> Cell:
-    """As batch-generate, with unequal prompts that each hold an image of one shape."""
-    if model.family.distribution == "mlx-lm":
-        raise NotApplicable("the release has no batch_generate with images")
-    rows = [row_with_image(model, length, (2, 2)) for length in (9, 11, 14)]
-    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
-    return offline_(model, prompts, rows[0].image)
-
-
-def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | None = None) -> Cell:
-    """Compare mlx-vlm's batch_generate of all prompts with batch_generate of each alone."""
-    count, grid = steps(model), None if image is None else image.grid
-    said = offline.batch_generate(model, prompts, count, grid)
-    own = [offline.batch_generate(model, [prompt], count, grid)[0] for prompt in prompts]
-    return spoken(said, [[one.every for one in row] for row in own], model.tolerance)
-
-
 def quantized(model: LabModel, bits: int) -> Cell:
     """A left-padded batch with quantized keys and values, against solo rows with the same."""
     rows = rows_of(model, LENGTHS)
     cache, makers = engine.quantized(model, padding_of(rows), bits)
     try:
-        alone = [_solo_run(model, row, [make() for make in makers]) for row in rows]
+        alone = [solo_run(model, row, [make() for make in makers]) for row in rows]
     except Exception as error:
         raise NotApplicable(f"not even alone: {engine.where(error)}") from error
     decode(model, rows, prefill_left(model, rows, cache=cache), steps(model))
@@ -439,155 +307,6 @@ def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int
     return [*rows, *leavers]
 
 
-def steps(model: LabModel) -> int:
-    """The number of decode steps that take the shortest prompt well past the window."""
-    return max(STEPS, min(model.window or 0, LARGEST) + 6)
-
-
-def rows_of(
-    model: LabModel, lengths: Sequence[int], more: Sequence[int] | None = None
-) -> list[Row]:
-    """Rows with prompts of these lengths; ``more``: lengths of second prompts after the first."""
-    # One length that is enough for every scenario, so that scenarios share solo runs.
-    total = max(LENGTHS) + steps(model) + 10
-    rows = []
-    for index, length in enumerate(lengths):
-        draw = random.Random(index)
-        text = tuple(draw.randrange(1, model.vocabulary) for _ in range(total))
-        rows.append(Row(text, (length, more[index]) if more else (length,)))
-    return rows
-
-
-def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
-    """Feed the next ``count`` tokens of each row in one call."""
-    places = [range(row.fed, row.fed + count) for row in rows] if count > 1 else None
-    new = rows[0].fed == 0
-    said = _call(model, rows, [row.take(count) for row in rows], cache, places, new)
-    hear(rows, said)
-
-
-def hear(rows: Sequence[Row], said: Any) -> None:
-    """Store the logits of each row's last token."""
-    for index, row in enumerate(rows):
-        row.hear(said[index, -1])
-
-
-def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
-    """Feed each row one token a step, for ``count`` steps."""
-    for _ in range(count):
-        feed(model, rows, cache, 1)
-
-
-def prefill(model: LabModel, rows: Sequence[Row], chunk: int = 0) -> list[Any]:
-    """Feed the prompts as one batch, padded as the release's engine pads; returns the cache."""
-    if not engine.merges_new_rows(model):
-        return prefill_left(model, rows, chunk)
-    cache = engine.empty_batch(model, len(rows))
-    prefill_right(model, rows, cache, chunk)
-    return cache
-
-
-def prefill_left(
-    model: LabModel, rows: Sequence[Row], chunk: int = 0, cache: list[Any] | None = None
-) -> list[Any]:
-    """Feed the rows' prompts as one left-padded batch; returns the cache."""
-    padding = padding_of(rows)
-    if cache is None:
-        cache = engine.batch_cache(model, padding)
-    settles = engine.settles(model)
-    table, places = [], []
-    for pad, row in zip(padding, rows, strict=True):
-        count = row.chunks[0] - settles
-        places.append([0] * pad + list(range(count)))
-        table.append([0] * pad + row.take(count))
-    said = _feed_table(model, rows, table, cache, places, chunk)
-    if settles:
-        engine.settle(cache)
-        feed(model, rows, cache, 1)
-    else:
-        hear(rows, said)
-    return cache
-
-
-def prefill_alone(model: LabModel, row: Row) -> list[Any]:
-    """Feed a row's prompt with the model's own cache; returns the cache."""
-    cache = model.make_cache()
-    engine.forget(model)
-    feed(model, [row], cache, row.chunks[0])
-    return cache
-
-
-def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any], chunk: int = 0) -> None:
-    """Feed the prompts right-padded without their last tokens, then those in one step."""
-    lengths = [row.chunks[-1] - 1 for row in rows]
-    longest = max(lengths)
-    padded = min(lengths) < longest
-    if padded:
-        engine.prepare(cache, lengths)
-    places = [range(row.fed, row.fed + longest) for row in rows]
-    table = [
-        row.take(length) + [0] * (longest - length)
-        for row, length in zip(rows, lengths, strict=True)
-    ]
-    _feed_table(model, rows, table, cache, places, chunk)
-    if padded:
-        engine.finalize(cache)
-    feed(model, rows, cache, 1)
-
-
-def padding_of(rows: Sequence[Row]) -> list[int]:
-    """The left padding of each row's prompt, in tokens."""
-    longest = max(row.chunks[0] for row in rows)
-    return [longest - row.chunks[0] for row in rows]
-
-
-def pieces(length: int, size: int) -> list[int]:
-    """The sizes of the pieces in which a prompt is fed."""
-    return [min(size, length - start) for start in range(0, length, size)]
-
-
-def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
-    """Compare the rows' logits in the batch with their logits alone."""
-    said = [row.said for row in rows]
-    return differences(said, [solo(model, row) for row in rows], model.tolerance)
-
-
-def alone(
-    model: LabModel,
-    prompt: list[int],
-    count: int,
-    processors: Sequence[engine.Processor] = (),
-) -> list[Any]:
-    """The processed logits of each token that the model generates greedily from one prompt."""
-    import mlx.core as mx
-
-    row = Row(tuple(prompt), (len(prompt),))
-    cache = prefill_alone(model, row)
-    said: list[Any] = []
-    while True:
-        logits = row.said[row.fed - 1]
-        for process in processors:
-            logits = process(mx.array(row.text), logits[None])[0]
-        said.append(logits)
-        if len(said) == count:
-            return said
-        row.text += (int(mx.argmax(logits).item()),)
-        feed(model, [row], cache, 1)
-
-
-def penalized(tokens: Any, logits: Any) -> Any:
-    """A logits processor that keeps every earlier token from being the likeliest.
-
-    Args:
-        tokens: the row's token ids so far, of shape (length,).
-        logits: of shape (1, vocabulary).
-    """
-    import mlx.core as mx
-
-    seen = mx.zeros(logits.shape[-1]).at[mx.array(tokens)].add(1) > 0
-    return mx.where(seen, logits - mx.abs(logits).max(), logits)
-
-
 def evaluate(cache: list[Any]) -> None:
     """Evaluate the state of every layer, as an engine does."""
     import mlx.core as mx
@@ -595,77 +314,6 @@ def evaluate(cache: list[Any]) -> None:
     mx.eval([layer.state for layer in cache])
 
 
-_solo: dict[tuple[int, tuple[int, ...], tuple[int, ...], bool], dict[int, Any]] = {}
-_kept: dict[int, LabModel] = {}
-
-
-def forget_solo_runs() -> None:
-    """Drop the stored solo runs; to be called when a patch came or went."""
-    _solo.clear()
-
-
-def solo(model: LabModel, row: Row) -> dict[int, Any]:
-    """The logits by position of a row's text read alone; each text is run once."""
-    _kept[id(model)] = model  # keeps its id from being reused
-    key = (id(model), row.text, row.chunks, row.image is not None)
-    if key not in _solo:
-        _solo[key] = _solo_run(model, row, model.make_cache())
-    return _solo[key]
-
-
-def _solo_run(model: LabModel, row: Row, cache: list[Any]) -> dict[int, Any]:
-    row = Row(row.text, row.chunks, image=row.image)
-    engine.forget(model)
-    for count in row.chunks:
-        feed(model, [row], cache, count)
-    decode(model, [row], cache, len(row.text) - row.fed)
-    return row.said
-
-
-def _feed_table(
-    model: LabModel,
-    rows: Sequence[Row],
-    table: Sequence[Sequence[int]],
-    cache: list[Any],
-    places: Sequence[Sequence[int]],
-    chunk: int,
-) -> Any:
-    """Feed padded prompts, in pieces if ``chunk`` is not 0; returns the last piece's logits."""
-    said, start = None, 0
-    for size in pieces(len(table[0]), chunk or len(table[0])):
-        part = slice(start, start + size)
-        tokens, at = [line[part] for line in table], [line[part] for line in places]
-        said = _call(model, rows, tokens, cache, at, new=start == 0)
-        start += size
-    return said
-
-
-def _call(
-    model: LabModel,
-    rows: Sequence[Row],
-    table: Sequence[Sequence[int]],
-    cache: list[Any],
-    places: Sequence[Sequence[int]] | None,
-    new: bool,
-) -> Any:
-    """The logits of a table of tokens, of shape (rows, length, vocabulary).
-
-    Args:
-        model: the model to call.
-        rows: the rows of the batch.
-        table: token ids, a list for each row.
-        cache: the caches of the batch.
-        places: each prompt token's position in its row's text; None for a decode step.
-        new: whether the call feeds the start of the prompts.
-    """
-    import mlx.core as mx
-
-    deltas = [row.delta for row in rows]
-    images = [row.image for row in rows]
-    kwargs = engine.position_kwargs(model, deltas, places, new, images)
-    said = model.call(mx.array(table), cache, **kwargs)
-    mx.eval(said)
-    if places is not None:
-        for row, delta in zip(rows, engine.captured_deltas(model, deltas), strict=True):
-            row.delta = delta
-    return said
+SCENARIOS: dict[str, Scenario] = dict(
+    sorted(REGISTERED.items(), key=lambda item: scenario_order(item[0]))
+)

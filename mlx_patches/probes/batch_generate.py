@@ -41,7 +41,7 @@ def compare(target: Target, family: str, side: str = "left") -> Result:
     from ..lab import EXACT, Family, NotBuilt, engine, offline
     from ..lab.build import build
     from ..lab.compare import spoken
-    from ..lab.scenarios import rows_of
+    from ..lab.rows import rows_of
 
     module = importlib.import_module(target.module)
     owner, _, method = target.name.rpartition(".")

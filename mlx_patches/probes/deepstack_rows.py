@@ -55,7 +55,7 @@ def probe(target: Target) -> Result:
 def prompts_of(model: Any) -> list[tuple[Sequence[int], Any]]:
     """Token ids and image grids of three prompts; the second has no image."""
     from ..lab import engine
-    from ..lab.scenarios import rows_of
+    from ..lab.rows import rows_of
 
     first, text, last = (list(row.text[: row.chunks[0]]) for row in rows_of(model, (11, 8, 10)))
     images = [engine.with_image(model, first, (2, 2)), engine.with_image(model, last, (3, 2))]
@@ -102,8 +102,8 @@ def alone(model: Any, tokens: Any, arguments: dict[str, Any]) -> list[Any]:
 
 def generate_together(model: Any, prompts: list[list[int]], arguments: list[dict[str, Any]]) -> Any:
     """The rows' tokens and logits in the generator, their prompts fed in chunks."""
-    from ..lab import engine
+    from ..lab import engine, speakers
 
     engine.forget(model)
-    speak = engine.speaker(model, _TOKENS, prefill_step_size=_PIECE)
-    return engine.all_said(speak, speak.add(prompts, arguments), _TOKENS)
+    speak = speakers.speaker(model, _TOKENS, prefill_step_size=_PIECE)
+    return speakers.all_said(speak, speak.add(prompts, arguments), _TOKENS)

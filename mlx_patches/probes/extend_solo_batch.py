@@ -63,10 +63,10 @@ def strange(cache: Any, rows: list[tuple[int, int]]) -> str:
 
 def _prompts(target: Target) -> Result:
     """Join a prompt while one other row decodes."""
-    from ..lab import EXACT, Family, NotBuilt, engine
+    from ..lab import EXACT, Family, NotBuilt, engine, speakers
     from ..lab.build import build
     from ..lab.compare import spoken
-    from ..lab.scenarios import alone
+    from ..lab.rows import alone
 
     try:
         model = build(Family(target.distribution, _FAMILY))
@@ -74,7 +74,7 @@ def _prompts(target: Target) -> Result:
         raise NotApplicable(str(reason)) from None
     first, late = _PROMPTS
     try:
-        said = engine.generate(model, [first], late, _TOKENS)
+        said = speakers.generate(model, [first], late, _TOKENS)
     except NotApplicable:
         raise
     except Exception as error:

@@ -25,7 +25,8 @@ def probe(target: Target) -> Result:
     if target.name.endswith(".offset"):
         return read_offset(importlib.import_module(target.module))
     from ..lab import engine
-    from ..lab.scenarios import SCENARIOS, compare
+    from ..lab.rows import compare
+    from ..lab.scenarios import SCENARIOS
 
     try:
         if target.name in _SCENARIOS:
@@ -60,7 +61,7 @@ def build_model(**sparse: Any) -> Any:
 
 def read_blocks(model: Any) -> list[Any]:
     """Rows of unequal prompts, decoded far past the keys that a sparse layer attends to."""
-    from ..lab.scenarios import LENGTHS, decode, prefill_left, rows_of
+    from ..lab.rows import LENGTHS, decode, prefill_left, rows_of
 
     rows = rows_of(model, LENGTHS)
     decode(model, rows, prefill_left(model, rows), _STEPS)
@@ -70,7 +71,7 @@ def read_blocks(model: Any) -> list[Any]:
 def join_unread(model: Any) -> list[Any]:
     """A batch that was fed joins one that was not, and both decode."""
     from ..lab import engine
-    from ..lab.scenarios import LENGTHS, decode, prefill, rows_of
+    from ..lab.rows import LENGTHS, decode, prefill, rows_of
 
     first, *others = rows_of(model, [1, LENGTHS[-1], LENGTHS[-1]])
     cache = engine.extend(engine.batch_cache(model, [0]), prefill(model, others))

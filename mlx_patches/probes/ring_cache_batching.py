@@ -32,7 +32,8 @@ def probe(target: Target) -> Result:
         require_operation(importlib.import_module(target.module), target.name)
     from ..lab import Family, NotBuilt
     from ..lab.build import build
-    from ..lab.scenarios import SCENARIOS, compare
+    from ..lab.rows import compare
+    from ..lab.scenarios import SCENARIOS
 
     try:
         model = build(Family(target.distribution, FAMILY))
@@ -48,7 +49,7 @@ def probe(target: Target) -> Result:
 def full_rings(model: Any) -> list[Any]:
     """Decode rows alone until their rings have wrapped, then merge them and decode on."""
     from ..lab import engine
-    from ..lab.scenarios import LENGTHS, decode, prefill_alone, rows_of
+    from ..lab.rows import LENGTHS, decode, prefill_alone, rows_of
 
     rows = rows_of(model, LENGTHS)
     caches = []

@@ -35,7 +35,7 @@ def spoken(target: Target) -> Result:
     from ..lab import EXACT, Family, NotBuilt, engine
     from ..lab.build import build
     from ..lab.compare import differences
-    from ..lab.scenarios import LENGTHS, rows_of, solo
+    from ..lab.rows import LENGTHS, rows_of, solo
 
     try:
         model = build(Family(target.distribution, target.module.split(".")[2]))
@@ -78,7 +78,7 @@ def require_own(target: Target) -> None:
 def merged_texts(model: Any) -> list[Any]:
     """Texts of unequal length, prefilled alone and merged."""
     from ..lab import engine
-    from ..lab.scenarios import LENGTHS, decode, prefill_alone, rows_of
+    from ..lab.rows import LENGTHS, decode, prefill_alone, rows_of
 
     rows = rows_of(model, LENGTHS)
     cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
@@ -89,7 +89,7 @@ def merged_texts(model: Any) -> list[Any]:
 def padded_texts(model: Any) -> list[Any]:
     """The same as a left-padded batch; none for hybrids: recurrent layers have other defects."""
     from ..lab import engine
-    from ..lab.scenarios import LENGTHS, decode, prefill_left, rows_of
+    from ..lab.rows import LENGTHS, decode, prefill_left, rows_of
     from ..patches.caches.rows import recurrent
 
     if any(True for _ in recurrent(model.make_cache())):
@@ -103,7 +103,7 @@ def padded_texts(model: Any) -> list[Any]:
 def joined_image(model: Any) -> list[Any]:
     """A text, and a row with an image that joins it; none where the model takes no images."""
     from ..lab import engine
-    from ..lab.scenarios import decode, prefill, text_and_image
+    from ..lab.rows import decode, prefill, text_and_image
 
     try:
         rows = text_and_image(model, image_first=False)
@@ -118,7 +118,7 @@ def joined_image(model: Any) -> list[Any]:
 def images_together(model: Any) -> list[Any]:
     """Rows with images of two shapes in one batch; none where the model takes no images."""
     from ..lab import engine
-    from ..lab.scenarios import LENGTHS, decode, prefill, row_with_image
+    from ..lab.rows import LENGTHS, decode, prefill, row_with_image
 
     try:
         rows = [row_with_image(model, max(LENGTHS), patches) for patches in ((2, 2), (3, 2))]
@@ -132,7 +132,7 @@ def images_together(model: Any) -> list[Any]:
 def queued_prompts(model: Any) -> list[Any]:
     """An image and a text, both embedded before either is fed alone; in both orders."""
     from ..lab import engine
-    from ..lab.scenarios import decode, hear, text_and_image
+    from ..lab.rows import decode, hear, text_and_image
 
     queued = []
     for image_first in (False, True):

@@ -50,7 +50,7 @@ def follow_rows(target: Target) -> Result:
         raise NotApplicable("mlx-vlm is not installed, and only its models need it")
     from ..lab import EXACT, engine
     from ..lab.compare import differences
-    from ..lab.scenarios import solo
+    from ..lab.rows import solo
     from .rope_deltas import out_of_the_way
 
     kind, _, operation = target.name.rpartition(".")
@@ -87,7 +87,7 @@ def build_model(families: tuple[str, ...]) -> Any:
     """Build a tiny model of the first of these families that takes images."""
     from ..lab import Family, NotBuilt
     from ..lab.build import build
-    from ..lab.scenarios import row_with_image
+    from ..lab.rows import row_with_image
 
     reasons = []
     for family in families:
@@ -103,7 +103,7 @@ def build_model(families: tuple[str, ...]) -> Any:
 
 def rows_with_images(model: Any) -> list[Any]:
     """Two rows with images of different shapes and a text, all of one length."""
-    from ..lab.scenarios import row_with_image, rows_of
+    from ..lab.rows import row_with_image, rows_of
 
     images = [row_with_image(model, _LENGTH, patches) for patches in ((2, 2), (3, 2))]
     return [*images, *rows_of(model, [_LENGTH])]
@@ -137,7 +137,7 @@ class Rows:
 
     def prefill(self, rows: Sequence[Any]) -> list[list[Any]]:
         """Prefill the rows one after another; returns each row's caches."""
-        from ..lab.scenarios import feed
+        from ..lab.rows import feed
 
         filled = []
         for row in rows:
@@ -159,7 +159,7 @@ class Rows:
         """Feed each row one token a step, without positions."""
         import mlx.core as mx
 
-        from ..lab.scenarios import hear
+        from ..lab.rows import hear
 
         for _ in range(count):
             hear(rows, self.model.call(mx.array([row.take(1) for row in rows]), cache))

@@ -6,7 +6,8 @@ import pytest
 
 from mlx_patches.lab import Family, engine
 from mlx_patches.lab.build import build
-from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS, rows_of
+from mlx_patches.lab.rows import LENGTHS, rows_of
+from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches import lists
 from mlx_patches.probes.rope_deltas import out_of_the_way

@@ -6,7 +6,7 @@ import pytest
 
 from mlx_patches.lab import Family, NotBuilt, engine, offline
 from mlx_patches.lab.build import build
-from mlx_patches.lab.scenarios import LENGTHS, alone, rows_of
+from mlx_patches.lab.rows import LENGTHS, alone, rows_of
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.row_record import read_column
 from mlx_patches.patches.positions import kept_deltas

@@ -15,10 +15,12 @@ from packaging.version import Version
 
 import mlx_patches
 from mlx_patches.evidence.words import BFLOAT16
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab import Family, LabModel, NotBuilt, speakers
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import device, main
-from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS, forget_solo_runs, penalized
+from mlx_patches.lab.engine_scenarios import penalized, second_best
+from mlx_patches.lab.rows import LENGTHS
+from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import tiny
 
@@ -78,6 +80,8 @@ MAY_LACK = {
     "quantized-8",
     "quantized-4",
     "processors",
+    "leaves",
+    "engine-images",
     "cache-dtype",
     "max-kv-size",
 }
@@ -90,12 +94,20 @@ def needs(patch_id: str, distribution: str) -> bool:
     return any(verdict(patch, target).ok for target in own)
 
 
+def wrong_engine(distribution: str) -> set[str]:
+    """The scenarios that a defect of the release's engine turns red for every family."""
+    wrong = set()
+    if needs("processor-rows", distribution):
+        wrong |= {"processors", "samplers"} if distribution == "mlx-lm" else {"processors"}
+    if needs("top-p-rows", distribution):
+        wrong.add("samplers")
+    return wrong
+
+
 def test_a_right_family_is_green(right):
     cells = {name: scenario(right) for name, scenario in SCENARIOS.items()}
     wrong = {name: cell for name, cell in cells.items() if cell.verdict not in ("green", "n/a")}
-    # A defect of the engine, for every family.
-    engines = {"processors"} if needs("processor-rows", right.family.distribution) else set()
-    assert wrong.keys() == engines, wrong
+    assert wrong.keys() == wrong_engine(right.family.distribution), wrong
     assert {name for name, cell in cells.items() if cell.verdict == "n/a"} <= MAY_LACK
     assert all(cell.detail for cell in cells.values())
     assert all(cell.figure < 1e-4 for cell in cells.values() if cell.verdict == "green")
@@ -241,7 +253,7 @@ def test_a_planted_defect_turns_its_cells_red(right, monkeypatch, method, plant,
 def test_a_processor_of_another_row_is_red(right, applied, monkeypatch):
     if SCENARIOS["processors"](right).verdict == "n/a":
         pytest.skip("this release's generator takes no processors of a row")
-    kinds = (engine._LmSpeaker, engine._VlmSpeaker)
+    kinds = (speakers._LmSpeaker, speakers._VlmSpeaker)
     kept = [kind.insert_requests for kind in kinds]
 
     def turned(insert):
@@ -255,6 +267,61 @@ def test_a_processor_of_another_row_is_red(right, applied, monkeypatch):
     for kind, insert in zip(kinds, kept, strict=True):
         monkeypatch.setattr(kind, "insert_requests", turned(insert))
     assert SCENARIOS["processors"](right).verdict == "red"
+
+
+def test_a_sampler_of_another_row_is_red(right, applied, monkeypatch):
+    assert SCENARIOS["samplers"](right).verdict == "green"
+    insert = speakers._LmSpeaker.insert_requests
+
+    def turned(self, requests):
+        others = [None if one.sampler else second_best for one in requests]
+        pairs = zip(requests, others, strict=True)
+        return insert(self, [replace(one, sampler=own) for one, own in pairs])
+
+    monkeypatch.setattr(speakers._LmSpeaker, "insert_requests", turned)
+    if not speakers.samples_by_row(right):
+        monkeypatch.setattr(speakers, "nucleus", lambda model, top_p: token_of_the_first_row)
+    assert SCENARIOS["samplers"](right).verdict == "red"
+
+
+def token_of_the_first_row(logprobs):
+    import mlx.core as mx
+
+    return mx.broadcast_to(mx.argmax(logprobs[:1], axis=-1), logprobs.shape[:1])
+
+
+def test_a_nucleus_that_keeps_a_less_likely_token_is_red(right, applied, monkeypatch):
+    monkeypatch.setattr(speakers, "nucleus", lambda *asked: lambda logprobs: second_best(logprobs))
+    assert SCENARIOS["samplers"](right).verdict == "red"
+
+
+@pytest.mark.parametrize("change", [stays("offset"), after(swapped), None])
+def test_a_row_that_leaves_in_a_wrong_way_is_red(right, applied, monkeypatch, change):
+    if SCENARIOS["leaves"](right).verdict == "n/a":
+        pytest.skip("this release's generator cannot remove a row")
+    if change is None:
+        for kind in (speakers._LmSpeaker, speakers._VlmSpeaker):
+            monkeypatch.setattr(kind, "remove", lambda self, uid: None)
+    else:
+        for kind in {type(layer) for layer in right.make_batch_cache([0])}:
+            change(monkeypatch, kind, "filter")
+    assert SCENARIOS["leaves"](right).verdict == "red"
+
+
+@needs_vlm
+def test_images_in_the_engine():
+    model = build(Family("mlx-vlm", "glm4v"))
+    cell = SCENARIOS["engine-images"](model)
+    if cell.verdict == "n/a":
+        pytest.skip(cell.detail)
+    assert cell.verdict == ("red" if needs("rope-deltas", "mlx-vlm") else "green"), cell.detail
+    mlx_patches.apply()
+    try:
+        forget_solo_runs()
+        assert SCENARIOS["engine-images"](model).verdict == "green"
+    finally:
+        mlx_patches.restore()
+        forget_solo_runs()
 
 
 def test_a_chain_that_grows_with_each_token_is_red(right, monkeypatch):
@@ -295,6 +362,9 @@ def test_a_cache_that_turns_another_dtype_is_red(right, applied, monkeypatch):
     ("scenario", "name", "patch", "dtype"),
     [
         ("processors", "llama", "processor-rows", "float32"),
+        ("samplers", "llama", "processor-rows", "float32"),
+        ("samplers", "llama", "top-p-dtype", "bfloat16"),
+        ("leaves", "nemotron_h", "recurrent-padding", "float32"),
         ("growth", "nemotron_h", "arrays-advance", "float32"),
         ("growth", "cohere2", "offset-chain", "float32"),
         ("last-piece", "gemma3_text", "rotating-last-piece", "float32"),
@@ -418,7 +488,7 @@ def test_solo_runs_are_shared(right):
 
 def test_the_engine_says_every_token(right):
     prompts = [[3, 4, 5], [6, 7, 8, 9, 10]]
-    said = engine.generate(right, prompts, [11, 12], 9)
+    said = speakers.generate(right, prompts, [11, 12], 9)
     assert [len(row) for row in said] == [9, 9, 9]
     importlib.import_module("mlx.core").clear_cache()
 

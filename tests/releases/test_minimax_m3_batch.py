@@ -7,7 +7,8 @@ import functools
 import pytest
 
 from mlx_patches.lab import engine
-from mlx_patches.lab.scenarios import LENGTHS, SCENARIOS, decode, prefill, rows_of
+from mlx_patches.lab.rows import LENGTHS, decode, prefill, rows_of
+from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches.models import minimax_m3_batch
 from mlx_patches.patches.models.minimax_m3_batch import PATCH, RowBlocks
 from mlx_patches.probes.minimax_m3_batch import build_model

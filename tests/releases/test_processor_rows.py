@@ -122,7 +122,7 @@ def vision_answers(rows, every=1):
     """The answers of mlx-vlm's engine for rows that join one by one and end one by one."""
     import mlx.core as mx
 
-    from mlx_patches.lab import Family, engine
+    from mlx_patches.lab import Family, speakers
     from mlx_patches.lab.build import build
 
     def penalized(penalty):
@@ -132,7 +132,7 @@ def vision_answers(rows, every=1):
 
         return process
 
-    speak = engine.speaker(
+    speak = speakers.speaker(
         build(Family("mlx-vlm", "mistral3")), TOKENS, prefill_batch_size=1, completion_batch_size=8
     )
     said, order = {}, []

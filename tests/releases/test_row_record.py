@@ -13,14 +13,7 @@ import pytest
 from mlx_patches.lab import Family, NotBuilt, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.compare import differences
-from mlx_patches.lab.scenarios import (
-    feed,
-    hear,
-    row_with_image,
-    rows_of,
-    solo,
-    text_and_image,
-)
+from mlx_patches.lab.rows import feed, hear, row_with_image, rows_of, solo, text_and_image
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches import row_record
 from mlx_patches.patches.positions import prompts, rope_deltas

@@ -14,8 +14,9 @@ from mlx_patches.lab import Family, LabModel, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.families import families
+from mlx_patches.lab.rows import alone
 from mlx_patches.lab.runner import environment
-from mlx_patches.lab.scenarios import SCENARIOS, alone
+from mlx_patches.lab.scenarios import SCENARIOS
 
 from .conftest import is_tested
 

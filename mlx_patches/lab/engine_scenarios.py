@@ -1,0 +1,181 @@
+"""The lab's scenarios of the release's own engine: its batch generator and ``batch_generate``.
+
+Each compares what the engine says of its rows with the same rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..probes import NotApplicable
+from . import Cell, LabModel, Said, engine, offline, speakers
+from .compare import spoken
+from .registry import scenario
+from .rows import LENGTHS, alone, row_with_image, rows_of, steps
+
+# The size of caches that rows of LENGTHS outgrow; larger than the first tokens that caches keep.
+SMALL_CACHE = 12
+# For each row: the turn at which it is inserted, how many tokens it generates, whether it has a
+# logits processor. The first row leaves before the row with a processor is inserted; the last row
+# is inserted while that row's prompt is read.
+PROCESSED = ((0, 3, False), (0, 9, False), (5, 7, True), (6, 6, False))
+# The same turns and counts, and whose sampler the row has: the generator's, or its own.
+SAMPLED = ((0, 3, "default"), (0, 9, "default"), (5, 7, "second best"), (6, 6, "nucleus"))
+# A sum of probabilities that the likeliest token alone exceeds.
+NUCLEUS = 1e-3
+# Rows of which the second leaves, and the last comes later: (turn, length, tokens, leaves).
+LEAVERS = ((0, 4, 12, False), (0, 11, 3, True), (0, 6, 12, False), (8, 9, 6, False))
+# The images in the prompts of the same rows, each (height, width) in patches, and their lengths.
+SHOWN = ((6, ()), (11, ((2, 2),)), (17, ((2, 2), (3, 2))), (10, ((3, 2),)))
+
+
+@scenario("engine")
+def engine_(model: LabModel) -> Cell:
+    """The release's batch generator, with a row inserted late, against greedy solo generation."""
+    rows = rows_of(model, LENGTHS)
+    count = steps(model)
+    first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
+    said = speakers.generate(model, [first, second], late, count)
+    expected = [alone(model, prompt, count) for prompt in (first, second, late)]
+    return spoken(said, expected, model.tolerance)
+
+
+@scenario("processors")
+def processors(model: LabModel) -> Cell:
+    """Rows with a logits processor beside rows without, in the release's batch generator."""
+    rows = rows_of(model, [LENGTHS[-1]] * len(PROCESSED))
+    requests = [
+        speakers.Request(turn, row.text[: row.chunks[0]], count, [penalized] if processed else ())
+        for row, (turn, count, processed) in zip(rows, PROCESSED, strict=True)
+    ]
+    said = speakers.answered(model, requests)
+    return heard(model, requests, said)
+
+
+@scenario("samplers")
+def samplers(model: LabModel) -> Cell:
+    """Rows with a sampler of their own beside rows without, in the release's batch generator.
+
+    A generator that takes no sampler of a row has the release's top_p for all rows.
+    """
+    nucleus = speakers.nucleus(model, NUCLEUS)
+    by_row = speakers.samples_by_row(model)
+    own = {"second best": second_best, "nucleus": nucleus} if by_row else {}
+    rows = rows_of(model, [LENGTHS[-1]] * len(SAMPLED))
+    requests = [
+        speakers.Request(turn, row.text[: row.chunks[0]], count, sampler=own.get(name))
+        for row, (turn, count, name) in zip(rows, SAMPLED, strict=True)
+    ]
+    said = speakers.answered(model, requests, **({} if by_row else {"sampler": nucleus}))
+    return heard(model, requests, said, [int(one.sampler is second_best) for one in requests])
+
+
+@scenario("leaves")
+def leaves(model: LabModel) -> Cell:
+    """A row is removed from the release's batch generator, and another one comes afterwards."""
+    rows = rows_of(model, [length for _, length, *_ in LEAVERS])
+    requests = [
+        speakers.Request(turn, row.text[: row.chunks[0]], count, leaves=gone)
+        for row, (turn, _, count, gone) in zip(rows, LEAVERS, strict=True)
+    ]
+    return heard(model, requests, speakers.answered(model, requests))
+
+
+@scenario("engine-images")
+def engine_images(model: LabModel) -> Cell:
+    """As leaves, with one image, two images or none in the prompts."""
+    if model.family.distribution == "mlx-lm":
+        raise NotApplicable("the release's batch generator takes no images")
+    rows = [
+        row_with_image(model, length, *patches) if patches else rows_of(model, [length])[0]
+        for length, patches in SHOWN
+    ]
+    requests = [
+        speakers.Request(turn, row.text[: row.chunks[0]], count, image=row.image, leaves=gone)
+        for row, (turn, _, count, gone) in zip(rows, LEAVERS, strict=True)
+    ]
+    return heard(model, requests, speakers.answered(model, requests))
+
+
+@scenario("max-kv-size")
+def max_kv_size(model: LabModel) -> Cell:
+    """Rows that outgrow ``max_kv_size`` in the release's batch generator, against each row alone.
+
+    Alone means what the release's ``stream_generate`` does: ``make_prompt_cache`` of that size.
+    """
+    limited = replace(model, make_cache=speakers.limited_caches(model, SMALL_CACHE))
+    rows = rows_of(model, LENGTHS)
+    count = SMALL_CACHE + 2
+    first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
+    said = speakers.generate(model, [first, second], late, count, max_kv_size=SMALL_CACHE)
+    expected = [alone(limited, prompt, count) for prompt in (first, second, late)]
+    return spoken(said, expected, model.tolerance)
+
+
+@scenario("batch-generate")
+def batch_generate(model: LabModel) -> Cell:
+    """Unequal prompts in one call of the public batch_generate, against each prompt alone."""
+    rows = rows_of(model, sorted(LENGTHS))
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
+    if model.family.distribution != "mlx-lm":
+        return offline_(model, prompts)
+    count = steps(model)
+    said = offline.batch_generate(model, prompts, count)
+    return spoken(said, [alone(model, prompt, count) for prompt in prompts], model.tolerance)
+
+
+@scenario("batch-generate-images")
+def batch_generate_images(model: LabModel) -> Cell:
+    """As batch-generate, with unequal prompts that each hold an image of one shape."""
+    if model.family.distribution == "mlx-lm":
+        raise NotApplicable("the release has no batch_generate with images")
+    rows = [row_with_image(model, length, (2, 2)) for length in (9, 11, 14)]
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
+    return offline_(model, prompts, rows[0].image)
+
+
+def heard(
+    model: LabModel,
+    requests: Sequence[speakers.Request],
+    said: Sequence[Sequence[Said]],
+    ranks: Sequence[int] = (),
+) -> Cell:
+    """Compare what the release's generator said of requests with each of them alone.
+
+    ``ranks``: see ``spoken``.
+    """
+    expected = [
+        alone(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
+        for one, rank in zip(requests, ranks or [0] * len(requests), strict=True)
+    ]
+    return spoken(said, expected, model.tolerance, ranks)
+
+
+def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | None = None) -> Cell:
+    """Compare mlx-vlm's batch_generate of all prompts with batch_generate of each alone."""
+    count, grid = steps(model), None if image is None else image.grid
+    said = offline.batch_generate(model, prompts, count, grid)
+    own = [offline.batch_generate(model, [prompt], count, grid)[0] for prompt in prompts]
+    return spoken(said, [[one.every for one in row] for row in own], model.tolerance)
+
+
+def penalized(tokens: Any, logits: Any) -> Any:
+    """A logits processor that keeps every earlier token from being the likeliest.
+
+    Args:
+        tokens: the row's token ids so far, of shape (length,).
+        logits: of shape (1, vocabulary).
+    """
+    import mlx.core as mx
+
+    seen = mx.zeros(logits.shape[-1]).at[mx.array(tokens)].add(1) > 0
+    return mx.where(seen, logits - mx.abs(logits).max(), logits)
+
+
+def second_best(logprobs: Any) -> Any:
+    """A sampler that takes the second likeliest token: (rows, vocabulary) to (rows,)."""
+    import mlx.core as mx
+
+    return mx.argsort(logprobs, axis=-1)[..., -2]

@@ -1,0 +1,37 @@
+"""How a scenario is registered; ``scenarios`` has all of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from ..probes import NotApplicable
+from . import Cell, LabModel, engine
+from .rows import Row, compare
+
+Scenario = Callable[[LabModel], Cell]
+REGISTERED: dict[str, Scenario] = {}
+Run = Callable[[LabModel], Sequence[Row] | Cell]
+
+
+def scenario(name: str) -> Callable[[Run], Scenario]:
+    """Register a function that runs rows in some batch; its cell compares them with solo runs."""
+
+    def register(run: Run) -> Scenario:
+        @functools.wraps(run)
+        def measure(model: LabModel) -> Cell:
+            engine.forget(model)
+            try:
+                seen = run(model)
+                return seen if isinstance(seen, Cell) else compare(model, seen)
+            except NotApplicable as reason:
+                return Cell("n/a", str(reason))
+            except Exception as error:
+                return Cell("red", engine.where(error))
+            finally:
+                engine.unmark()
+
+        REGISTERED[name] = measure
+        return measure
+
+    return register

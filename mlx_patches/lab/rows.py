@@ -1,0 +1,279 @@
+"""The rows of a batch: how scenarios feed them, and the logits of the same rows alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import Cell, LabModel, engine, speakers
+from .compare import differences, ranked
+
+# A prompt shorter than the window of a shrunk model, one longer, one in between.
+LENGTHS = (4, 11, 6)
+# Decode steps that take the shortest prompt past the window of a shrunk model.
+STEPS = 14
+# Scenarios decode past windows of at most this many tokens; a larger one takes too long.
+LARGEST = 64
+
+
+@dataclass
+class Row:
+    """One text, how many of its tokens have been fed, and the logits by position.
+
+    ``image`` is the row's prompt if the prompt holds an image, else None. ``delta`` is the rope
+    delta that the row decodes with.
+    """
+
+    text: tuple[int, ...]
+    chunks: tuple[int, ...]
+    fed: int = 0
+    said: dict[int, Any] = field(default_factory=dict)
+    image: engine.Image | None = None
+    delta: int = 0
+
+    def __post_init__(self) -> None:
+        if self.image is not None:
+            self.delta = self.image.delta
+
+    def take(self, count: int) -> list[int]:
+        """Return the next tokens and count them as fed."""
+        self.fed += count
+        return list(self.text[self.fed - count : self.fed])
+
+    def hear(self, logits: Any) -> None:
+        """Store the logits of the last token that was fed."""
+        self.said[self.fed - 1] = logits
+
+
+def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
+    """A row of text and a row with an image in its prompt, of one length."""
+    text = rows_of(model, [max(LENGTHS)])[0]
+    image = row_with_image(model, max(LENGTHS), (2, 2))
+    return [image, text] if image_first else [text, image]
+
+
+def row_with_image(model: LabModel, length: int, *patches: tuple[int, int]) -> Row:
+    """A row whose prompt has this length and images of (height, width) patches."""
+    row = rows_of(model, [1, length])[1]
+    image = engine.with_image(model, row.text[:length], *patches)
+    return Row(image.tokens + row.text[length:], row.chunks, image=image)
+
+
+def steps(model: LabModel) -> int:
+    """The number of decode steps that take the shortest prompt well past the window."""
+    return max(STEPS, min(model.window or 0, LARGEST) + 6)
+
+
+def rows_of(
+    model: LabModel, lengths: Sequence[int], more: Sequence[int] | None = None
+) -> list[Row]:
+    """Rows with prompts of these lengths; ``more``: lengths of second prompts after the first."""
+    # One length that is enough for every scenario, so that scenarios share solo runs.
+    total = max(LENGTHS) + steps(model) + 10
+    rows = []
+    for index, length in enumerate(lengths):
+        draw = random.Random(index)
+        text = tuple(draw.randrange(1, model.vocabulary) for _ in range(total))
+        rows.append(Row(text, (length, more[index]) if more else (length,)))
+    return rows
+
+
+def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
+    """Feed the next ``count`` tokens of each row in one call."""
+    places = [range(row.fed, row.fed + count) for row in rows] if count > 1 else None
+    new = rows[0].fed == 0
+    said = _call(model, rows, [row.take(count) for row in rows], cache, places, new)
+    hear(rows, said)
+
+
+def hear(rows: Sequence[Row], said: Any) -> None:
+    """Store the logits of each row's last token."""
+    for index, row in enumerate(rows):
+        row.hear(said[index, -1])
+
+
+def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
+    """Feed each row one token a step, for ``count`` steps."""
+    for _ in range(count):
+        feed(model, rows, cache, 1)
+
+
+def prefill(model: LabModel, rows: Sequence[Row], chunk: int = 0) -> list[Any]:
+    """Feed the prompts as one batch, padded as the release's engine pads; returns the cache."""
+    if not engine.merges_new_rows(model):
+        return prefill_left(model, rows, chunk)
+    cache = engine.empty_batch(model, len(rows))
+    prefill_right(model, rows, cache, chunk)
+    return cache
+
+
+def prefill_left(
+    model: LabModel, rows: Sequence[Row], chunk: int = 0, cache: list[Any] | None = None
+) -> list[Any]:
+    """Feed the rows' prompts as one left-padded batch; returns the cache."""
+    padding = padding_of(rows)
+    if cache is None:
+        cache = engine.batch_cache(model, padding)
+    settles = engine.settles(model)
+    table, places = [], []
+    for pad, row in zip(padding, rows, strict=True):
+        count = row.chunks[0] - settles
+        places.append([0] * pad + list(range(count)))
+        table.append([0] * pad + row.take(count))
+    said = _feed_table(model, rows, table, cache, places, chunk)
+    if settles:
+        engine.settle(cache)
+        feed(model, rows, cache, 1)
+    else:
+        hear(rows, said)
+    return cache
+
+
+def prefill_alone(model: LabModel, row: Row) -> list[Any]:
+    """Feed a row's prompt with the model's own cache; returns the cache."""
+    cache = model.make_cache()
+    engine.forget(model)
+    feed(model, [row], cache, row.chunks[0])
+    return cache
+
+
+def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any], chunk: int = 0) -> None:
+    """Feed the prompts right-padded without their last tokens, then those in one step."""
+    lengths = [row.chunks[-1] - 1 for row in rows]
+    longest = max(lengths)
+    padded = min(lengths) < longest
+    if padded:
+        engine.prepare(cache, lengths)
+    places = [range(row.fed, row.fed + longest) for row in rows]
+    table = [
+        row.take(length) + [0] * (longest - length)
+        for row, length in zip(rows, lengths, strict=True)
+    ]
+    _feed_table(model, rows, table, cache, places, chunk)
+    if padded:
+        engine.finalize(cache)
+    feed(model, rows, cache, 1)
+
+
+def padding_of(rows: Sequence[Row]) -> list[int]:
+    """The left padding of each row's prompt, in tokens."""
+    longest = max(row.chunks[0] for row in rows)
+    return [longest - row.chunks[0] for row in rows]
+
+
+def pieces(length: int, size: int) -> list[int]:
+    """The sizes of the pieces in which a prompt is fed."""
+    return [min(size, length - start) for start in range(0, length, size)]
+
+
+def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
+    """Compare the rows' logits in the batch with their logits alone."""
+    said = [row.said for row in rows]
+    return differences(said, [solo(model, row) for row in rows], model.tolerance)
+
+
+def alone(
+    model: LabModel,
+    prompt: list[int],
+    count: int,
+    processors: Sequence[speakers.Processor] = (),
+    rank: int = 0,
+    image: engine.Image | None = None,
+) -> list[Any]:
+    """The processed logits of each token that the model generates from one prompt.
+
+    ``rank``: which token it takes, 0 for the likeliest. ``image``: the prompt, if it holds one.
+    """
+    import mlx.core as mx
+
+    row = Row(tuple(prompt), (len(prompt),), image=image)
+    cache = prefill_alone(model, row)
+    said: list[Any] = []
+    while True:
+        logits = row.said[row.fed - 1]
+        for process in processors:
+            logits = process(mx.array(row.text), logits[None])[0]
+        said.append(logits)
+        if len(said) == count:
+            return said
+        row.text += (ranked(logits, rank),)
+        feed(model, [row], cache, 1)
+
+
+_solo: dict[tuple[int, tuple[int, ...], tuple[int, ...], bool], dict[int, Any]] = {}
+_kept: dict[int, LabModel] = {}
+
+
+def forget_solo_runs() -> None:
+    """Drop the stored solo runs; to be called when a patch came or went."""
+    _solo.clear()
+
+
+def solo(model: LabModel, row: Row) -> dict[int, Any]:
+    """The logits by position of a row's text read alone; each text is run once."""
+    _kept[id(model)] = model  # keeps its id from being reused
+    key = (id(model), row.text, row.chunks, row.image is not None)
+    if key not in _solo:
+        _solo[key] = solo_run(model, row, model.make_cache())
+    return _solo[key]
+
+
+def solo_run(model: LabModel, row: Row, cache: list[Any]) -> dict[int, Any]:
+    """The logits by position of a row's text read alone, with this cache."""
+    row = Row(row.text, row.chunks, image=row.image)
+    engine.forget(model)
+    for count in row.chunks:
+        feed(model, [row], cache, count)
+    decode(model, [row], cache, len(row.text) - row.fed)
+    return row.said
+
+
+def _feed_table(
+    model: LabModel,
+    rows: Sequence[Row],
+    table: Sequence[Sequence[int]],
+    cache: list[Any],
+    places: Sequence[Sequence[int]],
+    chunk: int,
+) -> Any:
+    """Feed padded prompts, in pieces if ``chunk`` is not 0; returns the last piece's logits."""
+    said, start = None, 0
+    for size in pieces(len(table[0]), chunk or len(table[0])):
+        part = slice(start, start + size)
+        tokens, at = [line[part] for line in table], [line[part] for line in places]
+        said = _call(model, rows, tokens, cache, at, new=start == 0)
+        start += size
+    return said
+
+
+def _call(
+    model: LabModel,
+    rows: Sequence[Row],
+    table: Sequence[Sequence[int]],
+    cache: list[Any],
+    places: Sequence[Sequence[int]] | None,
+    new: bool,
+) -> Any:
+    """The logits of a table of tokens, of shape (rows, length, vocabulary).
+
+    Args:
+        model: the model to call.
+        rows: the rows of the batch.
+        table: token ids, a list for each row.
+        cache: the caches of the batch.
+        places: each prompt token's position in its row's text; None for a decode step.
+        new: whether the call feeds the start of the prompts.
+    """
+    import mlx.core as mx
+
+    deltas = [row.delta for row in rows]
+    images = [row.image for row in rows]
+    kwargs = engine.position_kwargs(model, deltas, places, new, images)
+    said = model.call(mx.array(table), cache, **kwargs)
+    mx.eval(said)
+    if places is not None:
+        for row, delta in zip(rows, engine.captured_deltas(model, deltas), strict=True):
+            row.delta = delta
+    return said

@@ -1,0 +1,365 @@
+"""The release's own batch generator: rows that come, generate tokens, and go.
+
+mlx-lm and mlx-vlm call it in different ways; a speaker is called in one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from ..probes import NotApplicable
+from . import LabModel, Said
+from .engine import Image, embed, generate_module, own_positions, package, unless_refused
+
+Processor = Callable[[Any, Any], Any]
+Sampler = Callable[[Any], Any]
+
+
+def generate(
+    model: LabModel,
+    prompts: Sequence[Sequence[int]],
+    late: Sequence[int],
+    count: int,
+    **options: Any,
+) -> list[list[Said]]:
+    """The tokens that the release's own batch generator generates greedily, by row.
+
+    Args:
+        model: the model to run.
+        prompts: token ids, a list for each row; inserted together.
+        late: one more prompt, inserted after the others have generated a few tokens.
+        count: how many tokens each row generates.
+        options: arguments of the generator.
+    """
+    return unless_refused(_generated, speaker(model, count, **options), prompts, late, count)
+
+
+def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
+    """Return a function that makes a row's caches as the release does with ``max_kv_size``.
+
+    Raises:
+        NotApplicable: the batch generator has no such limit, or the model ignores it.
+    """
+    generator = getattr(generate_module(model), "BatchGenerator", None)
+    if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
+        raise NotApplicable("the release's batch generator takes no max_kv_size")
+    if hasattr(model.module, "make_cache"):
+        raise NotApplicable("the model makes its own caches, whatever max_kv_size is")
+    if _slides(model.config):
+        # mistral3 and pixtral, around a Llama whose make_cache nobody calls: the mask of a sliding
+        # layer counts back from the newest column, and takes kept tokens for new ones.
+        raise NotApplicable("its sliding layers mask no cache that keeps first tokens")
+    make = importlib.import_module(f"{package(model.family)}.models.cache").make_prompt_cache
+    return lambda: list(make(model.module, max_kv_size=size))
+
+
+def _slides(config: Any) -> bool:
+    """Whether a config, or one inside of it, has a sliding window."""
+    if not isinstance(config, dict):
+        return False
+    return bool(config.get("sliding_window")) or any(map(_slides, config.values()))
+
+
+def speaker(model: LabModel, count: int, **options: Any) -> Any:
+    """The release's own batch generator, for rows that generate ``count`` tokens.
+
+    Args:
+        model: the model to run.
+        count: the generator's ``max_tokens``.
+        options: further arguments of the generator.
+    """
+    generator = getattr(generate_module(model), "BatchGenerator", None)
+    if generator is None:
+        raise NotApplicable("the release has no batch generator")
+    vision = "processor" in inspect.signature(generator).parameters
+    return (_VlmSpeaker if vision else _LmSpeaker)(model, generator, count, **options)
+
+
+def samples_by_row(model: LabModel) -> bool:
+    """Whether the release's batch generator takes a sampler of each row."""
+    return "samplers" in inspect.signature(speaker(model, 1).generator.insert).parameters
+
+
+def nucleus(model: LabModel, top_p: float) -> Sampler:
+    """The release's own sampler of the likeliest tokens, which sum to ``top_p``."""
+    utils = importlib.import_module(f"{package(model.family)}.sample_utils")
+    if model.family.distribution == "mlx-lm":
+        sampler: Sampler = utils.make_sampler(temp=1.0, top_p=top_p)
+        return sampler
+    # As mlx_vlm.server does it, with a temperature of 1.
+    return lambda logprobs: utils.top_p_sampling(logprobs, top_p, 1.0)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A row that is inserted into the engine at some turn.
+
+    Args:
+        turn: the generator's step at which the row is inserted, from 0.
+        prompt: token ids.
+        count: how many tokens are heard of the row.
+        processors: logits processors of this row; None if the engine is told of none.
+        sampler: the row's sampler; None if it has the generator's.
+        image: the prompt, if it holds images.
+        leaves: the row is removed after ``count`` tokens; it asked for more.
+    """
+
+    turn: int
+    prompt: Sequence[int]
+    count: int
+    processors: Sequence[Processor] | None = None
+    sampler: Sampler | None = None
+    image: Image | None = None
+    leaves: bool = False
+
+    @property
+    def asked(self) -> int:
+        """How many tokens the row asks for."""
+        return 2 * self.count if self.leaves else self.count
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What the generator's ``insert`` takes of this row, by the name of the argument."""
+        own: dict[str, Any] = {}
+        if self.processors is not None:
+            own["logits_processors"] = list(self.processors)
+        if self.sampler is not None:
+            own["samplers"] = self.sampler
+        return own
+
+
+def answered(model: LabModel, requests: Sequence[Request], **options: Any) -> list[list[Said]]:
+    """The tokens of requests that come and go in the release's batch generator, by row.
+
+    ``options`` are arguments of the generator.
+    """
+    speak = speaker(model, max(one.asked for one in requests), **options)
+    taken = inspect.signature(speak.generator.insert).parameters
+    for name in (name for one in requests for name in one.own if name not in taken):
+        raise NotApplicable(f"the release's generator takes no {name.replace('_', ' ')} of a row")
+    if any(one.leaves for one in requests) and not hasattr(speak.generator, "remove"):
+        raise NotApplicable("the release's generator cannot remove a row")
+    return unless_refused(_answered, speak, requests)
+
+
+def _answered(speak: _LmSpeaker | _VlmSpeaker, requests: Sequence[Request]) -> list[list[Said]]:
+    said: dict[int, list[Said]] = {}
+    leaving: dict[int, int] = {}
+    order: list[int] = []
+    last = max(one.turn for one in requests)
+    for turn in range(last + 10 * max(one.count for one in requests)):
+        coming = [one for one in requests if one.turn == turn]
+        if coming:
+            new = speak.insert_requests(coming)
+            leaving |= {uid: one.count for uid, one in zip(new, coming, strict=True) if one.leaves}
+            order += new
+        for uid, token in speak.next():
+            said.setdefault(uid, []).append(token)
+            if len(said[uid]) == leaving.get(uid):
+                speak.remove(uid)
+        if turn >= last and sum(map(len, said.values())) == sum(one.count for one in requests):
+            break
+    return [said.get(uid, []) for uid in order]
+
+
+def all_said(speak: Any, order: Sequence[int], count: int) -> list[list[Said]]:
+    """The tokens of these rows until each has generated ``count``."""
+    said: dict[int, list[Said]] = {uid: [] for uid in order}
+    for _ in range(10 * count):
+        for uid, one in speak.next():
+            said[uid].append(one)
+        if all(len(row) == count for row in said.values()):
+            break
+    return [said[uid] for uid in order]
+
+
+def _generated(
+    speak: _LmSpeaker | _VlmSpeaker,
+    prompts: Sequence[Sequence[int]],
+    late: Sequence[int],
+    count: int,
+) -> list[list[Said]]:
+    said: dict[int, list[Said]] = {}
+    order = speak.insert(prompts)
+    for turn in range(10 * count):
+        if turn == 5:
+            order += speak.insert([late])
+        for uid, one in speak.next():
+            said.setdefault(uid, []).append(one)
+        if turn > 5 and all(len(said.get(uid, ())) == count for uid in order):
+            break
+    return [said.get(uid, []) for uid in order]
+
+
+class _LmSpeaker:
+    """The batch generator of mlx-lm."""
+
+    def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
+        self.generator = generator(model.module, max_tokens=count, **options)
+
+    def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+        return list(self.generator.insert([list(prompt) for prompt in prompts]))
+
+    def insert_requests(self, requests: Sequence[Request]) -> list[int]:
+        """Insert rows with their own token counts, processors and samplers."""
+        names = {name for one in requests for name in one.own}
+        return list(
+            self.generator.insert(
+                [list(one.prompt) for one in requests],
+                [one.asked for one in requests],
+                **{name: [one.own.get(name) for one in requests] for name in names},
+            )
+        )
+
+    def remove(self, uid: int) -> None:
+        """Remove a row whose client has left."""
+        self.generator.remove([uid])
+
+    def next(self) -> list[tuple[int, Said]]:
+        answers = self.generator.next()
+        if isinstance(answers, tuple):  # (prompt responses, generation responses)
+            answers = answers[1]
+        return [(a.uid, Said(a.token, every=a.logprobs)) for a in answers]
+
+
+class _VlmSpeaker:
+    """The batch generator of mlx-vlm.
+
+    The generator requires embeddings, which mlx-vlm computes outside the language model. It gets
+    zeros here, and the model that it calls reads the token ids. Of an image the model sees its
+    tokens and positions, no features.
+    """
+
+    def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
+        self.model = model
+        self.generator = generator(TextOnly(model), Endless(), max_tokens=count, **options)
+        self.by_row = "prompt_kwargs" in inspect.signature(self.generator.insert).parameters
+        self.waiting: list[int] = []
+
+    def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+        lists = [list(prompt) for prompt in prompts]
+        embed(self.model, None)
+        if self.by_row:
+            own = [self._own(prompt) for prompt in lists]
+            return list(self.generator.insert(lists, prompt_kwargs=own))
+        self.waiting = [len(prompt) for prompt in lists]
+        return list(self.generator.insert(lists))
+
+    def insert_requests(self, requests: Sequence[Request]) -> list[int]:
+        """Insert rows with their own token counts, processors and images, as they come."""
+        if self.by_row:
+            return [self._insert_request(one) for one in requests]
+        if any(one.image or one.own for one in requests):
+            raise NotApplicable("the release's generator takes no arguments of a prompt")
+        embed(self.model, None)
+        prompts = [list(one.prompt) for one in requests]
+        self.waiting = [len(prompt) for prompt in prompts]
+        return list(self.generator.insert(prompts, [one.asked for one in requests]))
+
+    def _insert_request(self, one: Request) -> int:
+        embed(self.model, one.image)
+        prompt = list(one.prompt)
+        (uid,) = self.generator.insert(
+            [prompt],
+            [one.asked],
+            prompt_kwargs=[self._own(prompt, one.image)],
+            **{name: [value or None] for name, value in one.own.items()},
+        )
+        return int(uid)
+
+    def remove(self, uid: int) -> None:
+        """Remove a row whose client has left."""
+        self.generator.remove(uid)
+
+    def add(self, prompts: list[list[int]], arguments: Sequence[dict[str, Any]]) -> list[int]:
+        """Insert prompts with the arguments that their embedding step returned."""
+        if not self.by_row:
+            raise NotApplicable("the release's generator takes no arguments of a prompt")
+        own = [
+            {**self._own(prompt), **more} for prompt, more in zip(prompts, arguments, strict=True)
+        ]
+        return list(self.generator.insert(prompts, prompt_kwargs=own))
+
+    def next(self) -> list[tuple[int, Said]]:
+        import mlx.core as mx
+
+        extra = {}
+        if self.waiting:
+            extra["inputs_embeds"] = mx.zeros((len(self.waiting), max(self.waiting), 1))
+            self.waiting = []
+        answers = self.generator.next(**extra)
+        if isinstance(answers, tuple):
+            answers = answers[1]
+        return [
+            (
+                a.uid,
+                Said(
+                    a.token,
+                    own=getattr(a, "token_logprob", None),
+                    every=getattr(a, "logprobs", None),
+                ),
+            )
+            for a in answers
+        ]
+
+    def _own(self, prompt: list[int], image: Image | None = None) -> dict[str, Any]:
+        import mlx.core as mx
+
+        own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
+        grid = {} if image is None else {"image_grid_thw": image.grid}
+        own |= grid
+        if own_positions(self.model):
+            index = self.model.module.get_rope_index(mx.array([prompt]), *grid.values())
+            # Falcon OCR returns more, and its host passes none of it for a text.
+            if len(index) == 2:
+                own["position_ids"], own["rope_deltas"] = index
+        return own
+
+
+class TextOnly:
+    """A language model that reads token ids and ignores embeddings."""
+
+    def __init__(self, model: LabModel):
+        self.__dict__["_model"] = model
+
+    def __call__(
+        self,
+        tokens: Any,
+        inputs_embeds: Any = None,
+        mask: Any = None,
+        cache: Any = None,
+        n_to_process: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The logits of the tokens."""
+        return SimpleNamespace(logits=self._model.call(tokens, cache, **kwargs))
+
+    @property
+    def language_model(self) -> TextOnly:
+        """Itself."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model.module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._model.module, name, value)
+
+
+class Endless:
+    """The part of a tokenizer that a batch generator needs; no token ends a text."""
+
+    def __init__(self) -> None:
+        self.stopping_criteria = self
+
+    def add_eos_token_ids(self, ids: Any) -> None:
+        """Ignore the ids."""
+
+    def __call__(self, token: Any) -> bool:
+        """False: no token ends a text."""
+        return False
