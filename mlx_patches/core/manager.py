@@ -385,9 +385,10 @@ class Manager:
         return Site(target.path, owner, original, policy, self._aliases, self._load, known)
 
     def _load(self, site: Site) -> None:
-        """Import the modules of layers that wait for this call, compose the layers, write them.
+        """Import the modules of layers that wait for this call, and run what they compose.
 
-        A patch whose module or factory fails is taken out everywhere.
+        The attribute is not written: another package may have replaced it since. A patch whose
+        module or factory fails is taken out everywhere.
 
         Raises:
             Exception: with ``strict``, what the module or the factory raised.
@@ -398,6 +399,7 @@ class Manager:
                 try:
                     layer.complete()
                     composed = site.compose([*made, layer])
+                    site.check(composed)
                 except (Exception, SystemExit) as error:
                     if self.strict:
                         raise
@@ -407,8 +409,7 @@ class Manager:
             else:
                 with self.lock:
                     if site.composed is waiting:
-                        site.write(composed)
-                self.rebind()
+                        site.run(composed)
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
@@ -462,7 +463,7 @@ class Manager:
                     continue
                 if not composed.is_empty:
                     if site.problem():  # leave a third-party replacement in place
-                        site.composed = composed
+                        site.run(composed)
                     else:
                         site.write(composed)
                     return ""

@@ -192,6 +192,21 @@ class Site:
             self._put(composed.value)
         self.composed = composed  # last: after an interrupt, who writes again finds the layers
 
+    def check(self, composed: Composed) -> None:
+        """Check that the installed functions can run a composition.
+
+        Raises:
+            MlxPatchesError: it would have to be installed itself.
+        """
+        if not _runs_in_chains(composed.value, self._kind):
+            raise MlxPatchesError(f"the replacement of {self.path} is not a function")
+
+    def run(self, composed: Composed) -> None:
+        """Let the installed functions run a composition, whatever the attribute holds by now."""
+        if _runs_in_chains(composed.value, self._kind):
+            self._run(composed)
+        self.composed = composed
+
     def take_out(self) -> str:
         """Put the original back, without layers; returns why that failed, or an empty string.
 

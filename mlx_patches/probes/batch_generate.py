@@ -40,7 +40,7 @@ def compare(target: Target, family: str, side: str = "left") -> Result:
     """Compare the logits of rows generated together with those of each row generated alone."""
     from ..lab import EXACT, Family, NotBuilt, engine, offline
     from ..lab.build import build
-    from ..lab.compare import spoken
+    from ..lab.compare import compare_generated
     from ..lab.rows import rows_of
 
     module = importlib.import_module(target.module)
@@ -56,5 +56,5 @@ def compare(target: Target, family: str, side: str = "left") -> Result:
     alone = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]
     engine.forget(model)
     said = offline.batch_generate(model, prompts, _TOKENS, padding_side=side)
-    cell = spoken(said, [[one.every for one in row] for row in alone], EXACT)
+    cell = compare_generated(said, [[one.every for one in row] for row in alone], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)

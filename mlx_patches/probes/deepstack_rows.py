@@ -27,7 +27,7 @@ def probe(target: Target) -> Result:
     """Red where a row's logits differ from those of its prompt fed alone in one call."""
     from ..lab import EXACT, Family, NotBuilt, engine
     from ..lab.build import build
-    from ..lab.compare import spoken
+    from ..lab.compare import compare_generated
 
     in_model = target.module.startswith("mlx_vlm.models.")
     try:
@@ -48,7 +48,7 @@ def probe(target: Target) -> Result:
             raise
         except Exception as error:
             return Result(True, engine.where(error))
-        cell = spoken(said, expected, EXACT)
+        cell = compare_generated(said, expected, EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 
@@ -102,8 +102,8 @@ def alone(model: Any, tokens: Any, arguments: dict[str, Any]) -> list[Any]:
 
 def generate_together(model: Any, prompts: list[list[int]], arguments: list[dict[str, Any]]) -> Any:
     """The rows' tokens and logits in the generator, their prompts fed in chunks."""
-    from ..lab import engine, speakers
+    from ..lab import engine, generators
 
     engine.forget(model)
-    speak = speakers.speaker(model, _TOKENS, prefill_step_size=_PIECE)
-    return speakers.all_said(speak, speak.add(prompts, arguments), _TOKENS)
+    generator = generators.make_generator(model, _TOKENS, prefill_step_size=_PIECE)
+    return generators.collect_tokens(generator, generator.add(prompts, arguments), _TOKENS)

@@ -98,11 +98,26 @@ def test_the_accessors_of_a_property_do_not_wait(fake, session):
     assert cache.Cache().state == ("one", [0])
 
 
+def test_what_replaced_the_attribute_before_its_first_call_stays(fake, session):
+    cache = load("fake_lm.cache")
+    made = session(one=["attend", "Cache.update"])
+    made.apply(["one"])
+    ours = cache.attend, cache.Cache.update
+    cache.attend = theirs = lambda x: ("theirs", ours[0](x))
+    cache.Cache.update = method = lambda self, n: ("theirs", ours[1](self, n))
+    assert cache.attend(1) == ("theirs", ("one", 2))
+    assert cache.Cache().update(3) == ("theirs", ("one", 3))
+    assert (cache.attend, cache.Cache.update) == (theirs, method)
+    assert {str(o.status) for o in made.status()} == {"lost"}
+
+
 BROKEN = {
     "module": "raise ValueError('broken')\n",
     "exit": "raise SystemExit(3)\n",
     "factory": DECLARED + "PATCH = PATCH._replace(targets=tuple("
     "t._replace(factory=lambda original: 1 / 0) for t in PATCH.targets))\n",
+    "class": DECLARED + "PATCH = PATCH._replace(targets=tuple("
+    "t._replace(factory=lambda original: dict) for t in PATCH.targets))\n",
     "same": DECLARED + "PATCH = PATCH._replace(targets=tuple("
     "t._replace(factory=lambda original: original) for t in PATCH.targets))\n",
 }

@@ -612,6 +612,14 @@ def test_either_of_two_is_taken_out_alone_and_put_back(cache, two, word):
     assert cache.attend is original
 
 
+def test_a_layer_taken_out_below_a_replacement_no_longer_runs(cache, two):
+    ours = cache.attend
+    cache.attend = theirs = lambda x: ("theirs", ours(x))
+    two.restore(["first"])
+    assert cache.attend is theirs
+    assert cache.attend(1) == ("theirs", ("second", 2))
+
+
 def test_order_is_that_of_the_registry(cache):
     original = cache.attend
     patches = [patch_of(target("attend", factory=named(w)), id=w) for w in ("first", "second")]
