@@ -186,6 +186,19 @@ def test_texts_of_one_token_have_no_deltas(model):
         check(second[row], model.call([[STEPS[0][row]]], own)[0])
 
 
+def test_the_deltas_of_another_batch_are_not_used(model):
+    """It decodes between the pieces of a text's prompt, with the deltas of its images."""
+    if not hasattr(model.module, "_rope_deltas"):
+        pytest.skip("the model keeps none")
+    other, batch = (engine.batch_cache(model, PADDING) for _ in range(2))
+    fed(model, TABLE, other)
+    fed(model, [row[:-1] for row in TABLE], batch)
+    deltas = mx.array([[-1]] * len(TEXTS))
+    model.call([[token] for token in STEPS[0]], other, rope_deltas=deltas)
+    said = fed(model, [row[-1:] for row in TABLE], batch)
+    check_rows(model, said[:, -1:], take_steps(model, batch))
+
+
 def test_a_mask_of_the_host_goes_row_by_row(model, calls):
     if model.family.name == "cohere_compass":
         pytest.skip("it takes a mask of the tokens alone")

@@ -41,6 +41,8 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         if model.model.rotary_emb.position_selector is not None:
             own = mx.broadcast_to(own[None], (3, rows, length))
         put_argument(bound, "position_ids", own)
+        if length == 1:  # the model would keep them, and use them for another request's prompt
+            put_argument(bound, "rope_deltas", None)
     for name in padding:
         put_argument(bound, name, None)
     views = [with_mask_alone(layer, int(offset)) for layer in find_argument(bound, "cache")]
