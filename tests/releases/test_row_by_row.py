@@ -21,7 +21,7 @@ from .conftest import installed
 
 mx = pytest.importorskip("mlx.core")
 
-# The prompts of the last one are fed row by row.
+# Prompts of the last one with a mask are fed row by row.
 SOME = (
     "mlx-lm:afm7",
     "mlx-vlm:afm7",

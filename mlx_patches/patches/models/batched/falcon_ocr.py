@@ -8,10 +8,12 @@ from typing import Any
 from ...parts import Shown, with_parts
 from ..row_calls import find_argument
 from .offsets import (
+    EMBEDDINGS,
     REFUSED,
     TEXT,
     RowOffset,
     given_names,
+    is_text,
     put_argument,
     put_model,
     start_deltas,
@@ -19,7 +21,6 @@ from .offsets import (
 
 # The model's attribute for all rows' deltas; older releases keep one row's.
 DELTAS = "_rope_deltas"
-EMBEDDINGS = "inputs_embeds"
 POSITIONS = "position_ids"
 # Which tokens attend to each other: those of one image do.
 MASK = "attention_mask_4d"
@@ -42,7 +43,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         return REFUSED
     if shape[1] == 1:
         return None
-    if given_names(bound).issubset((*TEXT, EMBEDDINGS)):
+    if is_text(bound):
         own = text_positions(bound, offset, shape)
     elif has_images(bound, offset, shape):
         own = find_argument(bound, POSITIONS)
