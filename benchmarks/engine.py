@@ -35,7 +35,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 import mlx_patches
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine, speakers
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.families import models_folder
 
@@ -288,20 +288,20 @@ def run(
     mx.reset_peak_memory()
     rows = len(prompts)
     # mlx-vlm admits prompts only if a whole prefill batch fits into the completion batch.
-    speak = speakers.speaker(
+    generator = generators.make_generator(
         model, 4 * steps, prefill_batch_size=rows, completion_batch_size=2 * rows, **options
     )
     start = clock()
-    waiting = set(speak.insert(prompts))
+    waiting = set(generator.insert(prompts))
     while waiting:
-        waiting -= {uid for uid, _ in speak.next()}
+        waiting -= {uid for uid, _ in generator.next()}
     begun = clock()
     for _ in range(steps):
-        speak.next()
+        generator.next()
     decoded = clock()
-    (late,) = speak.insert([prompts[-1]])
+    (late,) = generator.insert([prompts[-1]])
     for _ in range(steps):
-        if late in {uid for uid, _ in speak.next()}:
+        if late in {uid for uid, _ in generator.next()}:
             break
     joined = clock()
     return Run(begun - start, decoded - begun, joined - decoded, mx.get_peak_memory())

@@ -197,12 +197,12 @@ def explain(patch: str) -> None:
 def _here(patch: Any) -> str:
     """A patch's severity, and whether this environment has its defect and repairs it."""
     from .auditing.audit import outcomes_of
-    from .auditing.severity import of_patch
+    from .auditing.severity import patch_severity
     from .core.outcome import IN_EFFECT, NOT_NEEDED
 
     outcomes = outcomes_of(patch)
     needed = [one for one in outcomes if one.status not in NOT_NEEDED]
-    said = f"Severity\n    {of_patch(patch.id)}\nHere\n    "
+    said = f"Severity\n    {patch_severity(patch.id)}\nHere\n    "
     if not needed:
         reasons = dict.fromkeys(one.reason for one in outcomes)
         return f"{said}not affected: {'; '.join(reasons)}"
@@ -263,6 +263,7 @@ def probe(name: str, as_json: bool) -> None:
     from .probes.tiny import MODELS
 
     registry = session_of_readable().registry
+    name = registry.today(name)
     if name not in registry and name not in MODELS:
         rows = _probe_family(name)
     else:

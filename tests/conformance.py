@@ -138,16 +138,16 @@ class Conformance:
         for target in present:
             assert live[target.path] is theirs[target.path]
             # An attribute that a patch adds has no original that could stay below the wrapper.
-            kept = Status.APPLIED if target.adds else Status.DISABLED
+            kept = Status.APPLIED if target.defines_new_attribute else Status.DISABLED
             assert restored[target.path].status is kept, restored[target.path]
-            assert not target.adds or any(
+            assert not target.defines_new_attribute or any(
                 link is function_of(ours[target.path]) for link in links(live[target.path])
             )
         for target in present:  # the other package takes its wrappers off
             write(*place(target), before[target.path])
 
     def test_a_wrapper_below_stays(self, case, before, present, paths, manager):
-        wrapped = [target for target in present if not target.adds]
+        wrapped = [target for target in present if not target.defines_new_attribute]
         theirs = {target.path: put_on_top("closure", target) for target in wrapped}
         assert applied(manager.apply(case.patch)) == paths
         manager.restore()
@@ -158,7 +158,7 @@ class Conformance:
 
     def test_a_target_that_is_gone_is_absent(self, case, before, present, manager):
         gone = present[0]
-        if gone.adds:  # remove the class that the attribute would be added to
+        if gone.defines_new_attribute:  # remove the class that the attribute would be added to
             owner, attribute = sys.modules[gone.module], gone.name.partition(".")[0]
         else:
             owner, attribute = place(gone)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -200,6 +201,7 @@ def measure(
         return
     with release_sets.environment(one) as python:
         if todo:
+            check_devices({device_of(python)}, place.device)
             evidence["versions"] = measure_matrix.versions(python)
         for part in todo:
             rows = cells(one, python, part, jobs, only, place)
@@ -214,6 +216,23 @@ def measure(
     file.write_text(json.dumps(evidence, indent=1) + "\n")
     fates = list(family_fates(evidence).values())
     print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
+
+
+def device_of(python: Path) -> str:
+    """The device that MLX computes on in an environment; empty if MLX cannot be run."""
+    code = "from mlx_patches.lab.child import device; print(device())"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def check_devices(found: set[str], wanted: str) -> None:
+    """Check that MLX computed on the device that evidence is written for.
+
+    Raises:
+        SystemExit: it computed on another one.
+    """
+    if other := found - {wanted, ""}:
+        raise SystemExit(f"MLX computes on {', '.join(other)} here, not on {wanted}: see --device")
 
 
 def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
@@ -357,8 +376,7 @@ def cells(
         ]
         measure_matrix.run(python, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
         rows = [json.loads(line) for line in out.read_text().splitlines()]
-    if other := {row["device"] for row in rows} - {place.device, ""}:
-        raise SystemExit(f"MLX computes on {', '.join(other)} here: give --device")
+    check_devices({row["device"] for row in rows}, place.device)
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
     return sorted(own, key=lambda row: str(row["family"]))
 

@@ -105,19 +105,22 @@ def digests(family: str) -> dict[str, tuple[str, str]]:
                 note(row[position])
         return real_differences(said, *rest)
 
-    def spoken(said: Any, *rest: Any) -> Any:
+    def compare_generated(said: Any, *rest: Any) -> Any:
         for row in said:
             for one in row:
                 digest.update(str(one.token).encode())
                 note(one.every)
-        return real_spoken(said, *rest)
+        return real_compare_generated(said, *rest)
 
-    real_differences, real_spoken = compare.differences, compare.spoken
+    real_differences, real_compare_generated = compare.differences, compare.compare_generated
     patched = [
         (module, name, wrapper)
         for module in [m for n, m in sys.modules.items() if n.startswith("mlx_patches.lab")]
-        for name, wrapper in (("differences", differences), ("spoken", spoken))
-        if getattr(module, name, None) in (real_differences, real_spoken)
+        for name, wrapper in (
+            ("differences", differences),
+            ("compare_generated", compare_generated),
+        )
+        if getattr(module, name, None) in (real_differences, real_compare_generated)
     ]
     for module, name, wrapper in patched:
         setattr(module, name, wrapper)
@@ -129,7 +132,7 @@ def digests(family: str) -> dict[str, tuple[str, str]]:
             found[name] = (verdict, digest.hexdigest())
     finally:
         for module, name, wrapper in patched:
-            real = real_differences if wrapper is differences else real_spoken
+            real = real_differences if wrapper is differences else real_compare_generated
             setattr(module, name, real)
     return found
 

@@ -38,9 +38,11 @@ class Watcher:
         """Watch from now on; modules that are half-imported now are reported when complete."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
+        prefixes = tuple(self.packages)  # start-up pays for each of a thousand modules
         for name, module in list(sys.modules.items()):
-            watched = name.partition(".")[0] in self.packages  # start-up pays for each module
-            if watched and isinstance(module, Module) and not complete(module):
+            if not (name.startswith(prefixes) and self.watches(name)):
+                continue
+            if isinstance(module, Module) and not complete(module):
                 _when_complete(module, self._notify)
 
     def uninstall(self) -> None:

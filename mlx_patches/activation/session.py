@@ -53,13 +53,11 @@ class Session:
     def __init__(self, registry: Registry, matrix: CompatMatrix):
         self.registry = registry
         self.matrix = matrix
-        self.disabled = settings.disabled()
+        self.disabled = frozenset(map(registry.today, settings.disabled()))
         self.strict = settings.strict()
         self.gate = Gate(matrix)
         self.installed = self.gate.installed
-        self.manager = Manager(
-            self.gate, registry.rank, self.strict, self._show_presence, registry.target
-        )
+        self.manager = Manager(self.gate, registry, self.strict, self._show_presence)
         self._presence: presence.Presence | None = None
         self.by_model = False
         self.unknown: tuple[str, ...] = ()

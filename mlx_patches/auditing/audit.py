@@ -31,7 +31,7 @@ from . import conflicts, hosts, sound
 from .affected import affected_models, measured_here
 from .measured import Evidence, always_met, unmeasured, verdicts_of_all, verdicts_of_model
 from .models import ModelFolder, folder_of, hint, implementations
-from .severity import of_patch
+from .severity import patch_severity
 from .verdict import Here, ModelVerdict, headline
 
 JSON_SCHEMA = 1
@@ -179,11 +179,11 @@ class Audit:
         if self.model is not None:
             here = self.here(by_choice=strict)
             codes = {one.exit_code(here, fail_on) for one in self.verdicts}
-            if any(of_patch(id_) in fail_on for id_ in open_ & set(self.model.own_patches)):
+            if any(patch_severity(id_) in fail_on for id_ in open_ & set(self.model.own_patches)):
                 return 1
             return 1 if 1 in codes else max(codes, default=2)
         still = [cell for one in self.verdicts for cell in one.still] if strict else []
-        found = {of_patch(id_) for id_ in open_} | {cell.severity for cell in still}
+        found = {patch_severity(id_) for id_ in open_} | {cell.severity for cell in still}
         return int(bool(found & set(fail_on)))
 
     def _counts(self, outcome: Outcome) -> bool:
@@ -221,7 +221,7 @@ class Audit:
             "patches": [
                 {
                     **o.as_dict(),
-                    "severity": of_patch(o.patch),
+                    "severity": patch_severity(o.patch),
                     "origin": self.origins.get(o.patch, "mlx-patches"),
                 }
                 for o in self.outcomes

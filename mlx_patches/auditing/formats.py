@@ -16,7 +16,7 @@ from ..core.files import quoted
 from ..evidence.words import CRASH, MEMORY, SECURITY, WRONG_TEXT
 from . import screen
 from .audit import Audit
-from .severity import of_patch
+from .severity import patch_severity
 
 # In bytes. GitHub accepts 65 kB in a comment; people read less.
 MAX_REPORT = 8_000
@@ -44,7 +44,8 @@ def markdown(report: Audit, code: int) -> str:
     if found:
         lines += ["", "| patch | severity | without it |", "|---|---|---|"]
         lines += [
-            f"| `{id_}` | {of_patch(id_)} | {_escaped(effect)} |" for id_, effect in found.items()
+            f"| `{id_}` | {patch_severity(id_)} | {_escaped(effect)} |"
+            for id_, effect in found.items()
         ]
     lines += ["", *(f"    {text}" for text in screen.commands(report))]
     installed = ", ".join(map(str, report.distributions)) or "no MLX package"
@@ -108,7 +109,7 @@ def sarif(report: Audit, code: int) -> str:
                 "id": id_,
                 "shortDescription": {"text": effect},
                 "help": {"text": session().registry.get(id_).documentation},
-                "properties": {"severity": of_patch(id_)},
+                "properties": {"severity": patch_severity(id_)},
             }
             for id_, effect in found.items()
         ],
@@ -116,7 +117,7 @@ def sarif(report: Audit, code: int) -> str:
     results: list[dict[str, Any]] = [
         {
             "ruleId": id_,
-            "level": _LEVELS.get(of_patch(id_), "note"),
+            "level": _LEVELS.get(patch_severity(id_), "note"),
             "message": {"text": f"{effect} ({', '.join(targets.get(id_, ()))})"},
             "locations": [_location(target) for target in targets.get(id_, ())],
         }

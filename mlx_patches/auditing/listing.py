@@ -9,7 +9,7 @@ from ..activation.profiles import profiles_of
 from ..activation.session import session
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status
 from .audit import audit
-from .severity import of_patch
+from .severity import patch_severity
 
 
 class Listed(NamedTuple):
@@ -63,7 +63,7 @@ def listed(profile: str | None = None) -> list[Listed]:
         of = profiles_of(registry.area(patch.id), patch.id, by_default=not patch.optional)
         if wanted is None or wanted & set(of):
             outcomes = tuple(seen.get(patch.id, ()))
-            about = (patch.id, patch.summary, of_patch(patch.id), of, patch.optional)
+            about = (patch.id, patch.summary, patch_severity(patch.id), of, patch.optional)
             found.append(Listed(*about, registry.origin(patch.id), _status(outcomes), outcomes))
     return found
 

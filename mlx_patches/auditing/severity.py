@@ -15,7 +15,7 @@ _PATCHES = {
         "arrays-restored",
         "recurrent-extract",
         "mamba-rows",
-        "never-written",
+        "empty-cache-ops",
         "learned-positions",
         "dynamic-rope",
         "long-rope",
@@ -28,7 +28,7 @@ _PATCHES = {
         "kv-bits-refused",
         "unknown-kwargs",
         "altup-batch",
-        "single-joins",
+        "extend-solo-batch",
         "aya-blur",
         "server-prefix-hit",
         "server-empty-prompt",
@@ -73,11 +73,11 @@ _PATCHES = {
 BY_PATCH = {id_: severity for severity, ids in _PATCHES.items() for id_ in ids}
 
 
-def of_patch(patch_id: str) -> str:
+def patch_severity(patch_id: str) -> str:
     """The severity of a patch's defect."""
     return BY_PATCH.get(patch_id, WRONG_TEXT)
 
 
 def worst_first(ids: Iterable[str]) -> list[str]:
     """Patches sorted by severity, the worst first; the order within one severity is kept."""
-    return sorted(ids, key=lambda id_: SEVERITIES.index(of_patch(id_)))
+    return sorted(ids, key=lambda id_: SEVERITIES.index(patch_severity(id_)))

@@ -30,7 +30,7 @@ from ..evidence.words import (
     scenario,
     word_of,
 )
-from .severity import of_patch, worst_first
+from .severity import patch_severity, worst_first
 
 # The start of a cell's detail if the cell raised.
 _RAISED = re.compile(r"\w+(Error|Exception|Interrupt|Warning)\b")
@@ -156,7 +156,7 @@ class ModelVerdict:
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
             return 1
         if self.word == NOT_MEASURED:
-            possible = {of_patch(id_) for id_ in self.patches if id_ in here.missing}
+            possible = {patch_severity(id_) for id_ in self.patches if id_ in here.missing}
             return 1 if possible & set(fail_on) else 2
         if self.fate == CANNOT_BATCH and FEATURE in fail_on:
             return 1
@@ -249,7 +249,7 @@ def judge(
     untraced = {cell.severity for cell in repairable if cell.needs is None}
     patches = [*alone, *(id_ for cell in repairable for id_ in cell.needs or ())]
     if untraced == {FEATURE}:
-        patches += [id_ for id_ in possible() if of_patch(id_) == FEATURE]
+        patches += [id_ for id_ in possible() if patch_severity(id_) == FEATURE]
     elif untraced or word_of(found) == NOT_MEASURED:
         patches += possible()
     if found == NOT_BUILT:

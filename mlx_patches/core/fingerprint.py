@@ -21,7 +21,7 @@ _DROPPED = {"ctx", "kind", "type_params", "type_comment"}
 _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def of_object(obj: Any) -> str | None:
+def hash_object(obj: Any) -> str | None:
     """Fingerprint of a live function, method or property; None where it has no source."""
     known = _known_print(obj)
     if known is not None:
@@ -68,7 +68,7 @@ def _source(function: Any) -> str:
     return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
 
 
-def of_file(path: Path, names: Iterable[str]) -> dict[str, str]:
+def hash_file(path: Path, names: Iterable[str]) -> dict[str, str]:
     """Fingerprints of the definitions in a source file, without importing it.
 
     Args:
@@ -123,7 +123,8 @@ def functions_of(obj: Any) -> Iterator[Any]:
         accessors = (obj,)
     for accessor in accessors:
         if accessor is not None:
-            yield inspect.unwrap(accessor)
+            # Start-up asks for hundreds, and few have a wrapper.
+            yield inspect.unwrap(accessor) if hasattr(accessor, "__wrapped__") else accessor
 
 
 def _parse(source: str) -> ast.AST:

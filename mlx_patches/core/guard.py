@@ -25,7 +25,7 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 from .errors import MlxPatchesError, is_refusal
 
@@ -34,21 +34,27 @@ Function = Callable[..., Any]
 _PENDING = object()
 
 
-class Failure(NamedTuple):
+# Plain classes: a NamedTuple costs start-up 0.1 ms.
+class Failure:
     """A layer's failure in one call.
 
     Args:
         patch: the id of the layer's patch.
         error: the exception; None if the layer returned None.
         touched: state may have changed, so the call failed as well.
+        lasting: the layer cannot be made, so it would fail in every call.
     """
 
-    patch: str
-    error: BaseException | None
-    touched: bool
+    def __init__(
+        self, patch: str, error: BaseException | None, touched: bool, lasting: bool = False
+    ):
+        self.patch = patch
+        self.error = error
+        self.touched = touched
+        self.lasting = lasting
 
 
-class Policy(NamedTuple):
+class Policy:
     """What to do with a layer's failure.
 
     Args:
@@ -57,19 +63,17 @@ class Policy(NamedTuple):
         name: the site's path, for messages.
     """
 
-    report: Callable[[Failure], None]
-    strict: bool = False
-    name: str = ""
+    def __init__(self, report: Callable[[Failure], None], strict: bool = False, name: str = ""):
+        self.report = report
+        self.strict = strict
+        self.name = name
 
 
-class Step(NamedTuple):
-    """One layer's function in a chain, and the id of its patch."""
-
-    patch: str
-    function: Function
+# A layer's function in a chain, after the id of its patch.
+Step = tuple[str, Function]
 
 
-class Composition(NamedTuple):
+class Composition:
     """The functions that a chain runs.
 
     Args:
@@ -79,13 +83,27 @@ class Composition(NamedTuple):
         without: builds the body without the layers of the given patches.
         answers_none: a layer may return None where the original returns a value.
         checks: the layers' ``Target.when``; empty if a layer has none.
+        load: imports the layers' modules and replaces this composition, in the first call; None
+            if they are imported.
     """
 
-    body: Function | None
-    steps: tuple[Step, ...] = ()
-    without: Callable[[frozenset[str]], Function | None] = lambda left_out: None
-    answers_none: bool = False
-    checks: tuple[Callable[..., bool], ...] = ()
+    __slots__ = ("answers_none", "body", "checks", "load", "steps", "without")
+
+    def __init__(
+        self,
+        body: Function | None,
+        steps: tuple[Step, ...] = (),
+        without: Callable[[frozenset[str]], Function | None] = lambda left_out: None,
+        answers_none: bool = False,
+        checks: tuple[Callable[..., bool], ...] = (),
+        load: Callable[[], None] | None = None,
+    ):
+        self.load = load
+        self.body = body
+        self.steps = steps
+        self.without = without
+        self.answers_none = answers_none
+        self.checks = checks
 
 
 class _Calls(threading.local):
@@ -135,6 +153,9 @@ class Chain:
                     pass
             if original is not None and body is original:
                 return original(*args, **kwargs)
+            if composition.load is not None:
+                composition.load()
+                return installed(*args, **kwargs)
             outer = calls.entries
             entries: list[list[Any]] = []
             calls.entries = entries
@@ -251,16 +272,16 @@ def _culprit(error: BaseException | None, steps: Sequence[Step], left_out: froze
 
     The outermost one if no layer is in the traceback, or if the call returned None.
     """
-    left = [step for step in steps if step.patch not in left_out]
+    left = [(patch, function) for patch, function in steps if patch not in left_out]
     found = 0
     trace = error.__traceback__ if error is not None else None
     while trace is not None:
         code = trace.tb_frame.f_code
         # Search inwards only: two patches may use the same function.
-        inner = (i for i in range(found, len(left)) if _code_of(left[i].function) is code)
+        inner = (i for i in range(found, len(left)) if _code_of(left[i][1]) is code)
         found = next(inner, found)
         trace = trace.tb_next
-    return left[found].patch
+    return left[found][0]
 
 
 def _code_of(function: Any) -> CodeType | None:

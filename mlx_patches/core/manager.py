@@ -22,6 +22,7 @@ from .guard import Failure, Policy
 from .imports import loaded
 from .outcome import Outcome, Status, Verdict
 from .patch import Patch, Target
+from .registry import Registry
 from .resolve import Found, in_process
 from .site import Aliases, Composed, Layer, Site, current_owner
 
@@ -72,28 +73,26 @@ class Manager:
 
     Args:
         gate: decides each target.
-        rank: returns a patch's place among the layers of a site, from its id; the lowest is
-            innermost. By default patches stack in the order in which they are applied.
+        registry: ranks the patches at a site, and completes the targets of patches whose module is
+            not imported. By default patches stack in the order in which they are applied, and
+            targets are complete.
         strict: raise a layer's failure to the host.
         on_withdrawal: called after a patch was taken out because it failed in calls.
-        load: returns a target with its factory and its check, from its patch's id and its path
-            (``Registry.target``). By default targets are complete as they arrive.
     """
 
     def __init__(
         self,
         gate: Gate,
-        rank: Callable[[str], int] | None = None,
+        registry: Registry | None = None,
         strict: bool = False,
         on_withdrawal: Callable[[], None] = lambda: None,
-        load: Callable[[str, str], Target] | None = None,
     ):
         self.gate = gate
         self.strict = strict
         self._on_withdrawal = on_withdrawal
-        self._load = load
+        self._registry = registry
         self.lock = threading.RLock()
-        self._rank = rank or self._by_arrival
+        self._rank = registry.rank if registry else self._by_arrival
         self._arrivals: dict[str, int] = {}
         self._sites: dict[str, Site] = {}
         self._aliases = Aliases()
@@ -273,10 +272,11 @@ class Manager:
         return outcomes, ready
 
     def _decide(self, patch: Patch, target: Target) -> Outcome | _Ready:
-        key = (patch.id, target.path)
+        path = target.path
+        key = (patch.id, path)
         module = loaded(target.module)
         known = self._ledger.get(key)
-        site = self._sites.get(target.path)
+        site = self._sites.get(path)
         layer = site.layer_of(patch.id) if site else None
         if site is not None and layer is not None and not site.problem():
             return _outcome(patch, target, Status.APPLIED, layer.reason)
@@ -294,7 +294,7 @@ class Manager:
                 reason = f"{target.module} is {state}"
                 return _outcome(patch, target, Status.PENDING, reason)
         else:
-            found = in_process(module, target, self._originals(target.path))
+            found = in_process(module, target, self._originals(path))
             verdict = self.gate.decide(patch, target, found)
             if verdict.ok:
                 return target, found, verdict.reason
@@ -371,8 +371,8 @@ class Manager:
             known = self._sites.get(target.path)
         site = self._site(target, found, known)
         before = site.composed
-        complete = self._load(patch.id, target.path) if self._load else target
-        layer = Layer(patch.id, complete, self._rank(patch.id), reason)
+        load = self._registry.loader(patch.id, target.path) if self._registry else None
+        layer = Layer(patch.id, target, self._rank(patch.id), reason, load)
         return _Change(site, site.compose_with(layer), before, known)
 
     def _site(self, target: Target, found: Found, known: Site | None) -> Site:
@@ -381,7 +381,35 @@ class Manager:
             return known
         report = functools.partial(self._failed, target.path)
         policy = Policy(report, self.strict, target.path)
-        return Site(target.path, found.owner, found.original, policy, self._aliases, lost=known)
+        owner, original = found.owner, found.original
+        return Site(target.path, owner, original, policy, self._aliases, self._load, known)
+
+    def _load(self, site: Site) -> None:
+        """Import the modules of layers that wait for this call, and run what they compose.
+
+        The attribute is not written: another package may have replaced it since. A patch whose
+        module or factory fails is taken out everywhere.
+
+        Raises:
+            Exception: with ``strict``, what the module or the factory raised.
+        """
+        while (waiting := site.composed).wait:
+            made: list[Layer] = []
+            for layer in waiting.layers:
+                try:
+                    layer.complete()
+                    composed = site.compose([*made, layer])
+                    site.check(composed)
+                except (Exception, SystemExit) as error:
+                    if self.strict:
+                        raise
+                    self._failed(site.path, Failure(layer.patch, error, False, lasting=True))
+                    break
+                made.append(layer)
+            else:
+                with self.lock:
+                    if site.composed is waiting:
+                        site.run(composed)
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
@@ -433,9 +461,9 @@ class Manager:
             with self.lock:
                 if site.composed is not before:
                     continue
-                if composed.parts:
+                if not composed.is_empty:
                     if site.problem():  # leave a third-party replacement in place
-                        site.composed = composed
+                        site.run(composed)
                     else:
                         site.write(composed)
                     return ""
@@ -458,7 +486,7 @@ class Manager:
             count = len(seen)
             if failure.patch in self.withdrawn:
                 return
-            out = failure.touched or count >= FAILURES
+            out = failure.touched or failure.lasting or count >= FAILURES
             if out:
                 reason = f"taken out: {seen[-1]}"
                 self.withdrawn[failure.patch] = reason

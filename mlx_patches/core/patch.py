@@ -23,9 +23,9 @@ class Target(NamedTuple):
         factory: builds the replacement from the original. It runs whenever the attribute's layers
             are composed, possibly several times, and must have no other effect. Functions
             arrive inside a recorder: ``inspect.unwrap`` returns the release's own function.
-        body: the functions whose code carries the defect, by qualified name; their hash is
-            the target's fingerprint. By default the target itself.
-        adds: the release does not define the attribute and the patch adds it.
+        fingerprint_of: the functions whose code carries the defect, by qualified name; their hash
+            is the target's fingerprint. By default the target itself.
+        defines_new_attribute: the release does not define the attribute and the patch adds it.
         supports: the attribute has no defect, but the patch's other targets depend on it. It is
             patched in every release of its distribution if one of them needs the patch.
         answers_none: the replacement may return None where the original returns a value.
@@ -39,8 +39,8 @@ class Target(NamedTuple):
     module: str
     name: str
     factory: Factory
-    body: tuple[str, ...] = ()
-    adds: bool = False
+    fingerprint_of: tuple[str, ...] = ()
+    defines_new_attribute: bool = False
     supports: bool = False
     answers_none: bool = False
     when: Callable[..., bool] | None = None
@@ -53,7 +53,7 @@ class Target(NamedTuple):
     @property
     def bodies(self) -> tuple[str, ...]:
         """The qualified names whose code is fingerprinted."""
-        return self.body or (self.name,)
+        return self.fingerprint_of or (self.name,)
 
     @property
     def mentions(self) -> tuple[str, ...]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import MlxPatchesError
 from .patch import Patch, Target
+
+logger = logging.getLogger("mlx_patches")
 
 
 class Entry:
@@ -31,11 +34,18 @@ class Registry:
     Args:
         entries: where each patch is declared.
         table: the JSON file of their declarations, as returned by ``describe``.
+        renamed: former ids to those of today. A former id is accepted, with a warning.
     """
 
-    def __init__(self, entries: Mapping[str, Entry] | None = None, table: Path | None = None):
+    def __init__(
+        self,
+        entries: Mapping[str, Entry] | None = None,
+        table: Path | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ):
         self._entries = dict(entries or {})
         self._table = table
+        self._renamed = dict(renamed or {})
         self._patches: dict[str, Patch] = {}
         self._declared: dict[str, Patch] = {}
         self._origins: dict[str, str] = {}
@@ -52,12 +62,21 @@ class Registry:
         self._patches[patch.id] = patch
         self._origins[patch.id] = origin
 
+    def today(self, name: str) -> str:
+        """The id of today for a former one, with a warning; any other name unchanged."""
+        if name not in self._renamed:
+            return name
+        new = self._renamed[name]
+        logger.warning("mlx_patches: the patch %s is called %s now", name, new)
+        return new
+
     def get(self, patch_id: str) -> Patch:
         """Return a patch.
 
         Raises:
             MlxPatchesError: there is none of this id.
         """
+        patch_id = self.today(patch_id)
         if patch_id not in self:
             raise MlxPatchesError(
                 f"no patch {patch_id!r}{self.hint(patch_id)} (mlx-patches list shows them all)"
@@ -70,25 +89,27 @@ class Registry:
         return self._patches[patch_id]
 
     def declared(self, patch_id: str) -> Patch:
-        """Return a patch from the table; its module is imported when one of its factories runs.
+        """Return a patch from the table, without importing its module.
 
-        It has no ``doc`` and its targets have no ``when``: ``get`` and ``target`` return these.
+        It has no ``doc``, and its targets have no factory and no check: ``get`` and ``target``
+        return these.
 
         Raises:
             MlxPatchesError: there is none of this id.
         """
+        patch_id = self.today(patch_id)
         if patch_id in self._declared:
             return self._declared[patch_id]
         row = None if patch_id in self._patches else self._declarations.get(patch_id)
         if row is None or patch_id not in self._entries:
             return self.get(patch_id)
-        targets = []
-        for distribution, module, name, body, *flags in row["targets"]:
-            factory = functools.partial(self._run_factory, patch_id, f"{module}:{name}")
-            targets.append(Target(distribution, module, name, factory, tuple(body), *flags))
+        targets = tuple(
+            Target(distribution, module, name, _incomplete, tuple(body), *flags)
+            for distribution, module, name, body, *flags in row["targets"]
+        )
         module = self._entries[patch_id].place.partition(":")[0]
         summary, probe, optional = row["summary"], row["probe"], row["optional"]
-        patch = Patch(patch_id, summary, tuple(targets), probe, module, optional)
+        patch = Patch(patch_id, summary, targets, probe, module, optional)
         self._declared[patch_id] = patch
         return patch
 
@@ -116,9 +137,11 @@ class Registry:
                 return target
         raise MlxPatchesError(f"{patch_id} has no target {path}: {self._table} is out of date")
 
-    def _run_factory(self, patch_id: str, path: str, original: Any) -> Any:
-        """Run the factory of a declared target."""
-        return self.target(patch_id, path).factory(original)
+    def loader(self, patch_id: str, path: str) -> Callable[[], Target] | None:
+        """A function that calls ``target``; None for a patch of another package."""
+        if patch_id not in self._entries:
+            return None
+        return functools.partial(self.target, patch_id, path)
 
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""
@@ -160,7 +183,15 @@ class Registry:
                 "probe": patch.probe,
                 "optional": patch.optional,
                 "targets": [
-                    [t.distribution, t.module, t.name, t.body, t.adds, t.supports, t.answers_none]
+                    [
+                        t.distribution,
+                        t.module,
+                        t.name,
+                        t.fingerprint_of,
+                        t.defines_new_attribute,
+                        t.supports,
+                        t.answers_none,
+                    ]
                     for t in patch.targets
                 ],
             }
@@ -172,3 +203,8 @@ class Registry:
 
     def __iter__(self) -> Iterator[Patch]:
         return map(self.get, self.ids())
+
+
+def _incomplete(original: Any) -> Any:
+    """The factory of a target from the table."""
+    raise MlxPatchesError("the target comes from the table: Registry.target completes it")

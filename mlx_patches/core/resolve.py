@@ -61,21 +61,21 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
             return Found(missing=f"{name} comes from {owner.__module__} and is patched there")
     live = vars(owner).get(attribute, MISSING)
     original = originals.get(target.path, live)
-    if live is MISSING and original is MISSING and not target.adds:
+    if live is MISSING and original is MISSING and not target.defines_new_attribute:
         return Found(missing=f"{target.path} does not exist in this release")
     bodies = [_lookup(module, name) for name in target.bodies]
     prints = {
-        name: fingerprint.of_object(body)
+        name: fingerprint.hash_object(body)
         for name, body in zip(target.bodies, bodies, strict=True)
         if body is not MISSING
     }
     if not prints:
         return Found(missing=f"{target.module} has none of {', '.join(target.bodies)}")
     foreign = replaced_by(original, module)
-    if target.adds and original is not MISSING:
+    if target.defines_new_attribute and original is not MISSING:
         missing = f"{foreign or 'the release'} defines {target.path} itself"
         return Found(missing=missing, foreign=foreign)
-    if foreign and not target.adds and not _is_defined_in_file(target):
+    if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
     return Found(fingerprint.combined(prints), "", foreign, owner, original)
 
@@ -101,7 +101,7 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     found = {name: prints[name] for name in target.bodies if name in prints}
     owner = target.name.partition(".")[0]
     present = target.name in prints or (
-        target.adds and any(name.partition(".")[0] == owner for name in prints)
+        target.defines_new_attribute and any(name.partition(".")[0] == owner for name in prints)
     )
     if not found or not present:
         return Found(missing=f"{target.module} does not define {owner}")
@@ -112,7 +112,7 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
 def _parse(path: Path, names: frozenset[str]) -> dict[str, str] | None:
     """A file's qualified names to their fingerprints; None if it cannot be read or parsed."""
     try:
-        return fingerprint.of_file(path, sorted(names))
+        return fingerprint.hash_file(path, sorted(names))
     except (OSError, SyntaxError, ValueError):
         return None
 
@@ -121,7 +121,7 @@ def _is_defined_in_file(target: Target) -> bool:
     """Whether the release's file defines a target, rather than importing it."""
     path = source_file(target.module)
     try:
-        return path is None or bool(fingerprint.of_file(path, [target.name]))
+        return path is None or bool(fingerprint.hash_file(path, [target.name]))
     except (OSError, SyntaxError):
         return True
 

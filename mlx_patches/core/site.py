@@ -6,6 +6,9 @@ the last layer is removed, the original object itself is put back.
 
 A site of a function, method, class method, static method or property installs functions that run a
 ``Chain``; so does a function that a patch adds. Any other value is installed as it is, unguarded.
+
+Start-up imports no module of a patch that only wraps functions: such layers wait for the site's
+first call, which composes them. A process imports the patches that it uses.
 """
 
 from __future__ import annotations
@@ -22,32 +25,65 @@ from .guard import Chain, Composition, Function, Policy, Step
 from .patch import MISSING, Target
 
 _ACCESSORS = ("fget", "fset", "fdel")
+# Kinds of attributes that are called: what is installed does not depend on the layers.
+_CALLED = (FunctionType, classmethod, staticmethod)
 
 
 class Layer:
     """One patch's part of a site.
 
-    ``rank`` is the patch's place in the registry: the lowest is innermost. ``reason`` says why the
-    patch is needed.
+    Args:
+        patch: the patch's id.
+        target: the target, complete only if ``load`` is None.
+        rank: the patch's place in the registry: the lowest is innermost.
+        reason: why the patch is needed.
+        load: imports the patch's module; returns the target with its factory and its check.
     """
 
-    def __init__(self, patch: str, target: Target, rank: int, reason: str):
+    def __init__(
+        self,
+        patch: str,
+        target: Target,
+        rank: int,
+        reason: str,
+        load: Callable[[], Target] | None = None,
+    ):
         self.patch = patch
         self.target = target
         self.rank = rank
         self.reason = reason
+        self.load = load
+
+    def complete(self) -> None:
+        """Import the patch's module, unless the target is complete."""
+        load = self.load
+        if load is not None:
+            self.target, self.load = load(), None
 
 
 class Composed:
     """The result of a site's layers: the value to install, and each factory's result.
 
-    ``parts`` are (patch, its factory's result), the innermost first.
+    ``parts`` are (patch, its factory's result), the innermost first. If the layers ``wait`` for the
+    first call, the value is the original's and there are no parts.
     """
 
-    def __init__(self, layers: tuple[Layer, ...], value: Any, parts: tuple[tuple[str, Any], ...]):
+    def __init__(
+        self,
+        layers: tuple[Layer, ...],
+        value: Any,
+        parts: tuple[tuple[str, Any], ...] = (),
+        wait: bool = False,
+    ):
         self.layers = layers
         self.value = value
         self.parts = parts
+        self.wait = wait
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no layer changes the original."""
+        return not self.parts and not self.wait
 
 
 class Site:
@@ -59,6 +95,7 @@ class Site:
         original: its value without our layers; ``MISSING`` if the release does not define it.
         policy: what to do with failures of layers.
         aliases: collects what to replace in other modules.
+        load: called in the first call, to complete and write layers that wait for it.
         lost: the former site of this path; other modules may still refer to its function.
     """
 
@@ -69,6 +106,7 @@ class Site:
         original: Any,
         policy: Policy,
         aliases: Aliases,
+        load: Callable[[Site], None] = lambda site: None,
         lost: Site | None = None,
     ):
         self.path = path
@@ -79,6 +117,7 @@ class Site:
         self._lost = lost.live if lost else original
         self._policy = policy
         self._aliases = aliases
+        self._load = functools.partial(load, self)
         self._kind = _kind(original)
         functions = _functions(original) if self._kind else ()
         if isinstance(owner, type) and self._kind is not staticmethod:
@@ -87,7 +126,7 @@ class Site:
         entered = [chain and chain.entered for chain in self._chains]
         # The argument of the innermost layer: the original inside a recorder of its entries.
         self._bottom = _like(original, entered) if self._kind else original
-        self.composed = Composed((), self._bottom, ())
+        self.composed = Composed((), self._bottom)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -102,13 +141,19 @@ class Site:
     def compose(self, layers: Sequence[Layer]) -> Composed:
         """Apply the factories of these layers to the original, the innermost first.
 
+        Layers whose modules are not imported wait for the first call, where that changes nothing
+        but the functions that a call runs.
+
         Raises:
             MlxPatchesError: a factory returned its argument.
         """
         ordered = tuple(sorted(layers, key=lambda layer: layer.rank))
+        if ordered and self._kind in _CALLED and all(layer.load for layer in ordered):
+            return Composed(ordered, self._bottom, wait=True)
         value, parts = self._bottom, []
         for layer in ordered:
-            if value is MISSING and not layer.target.adds:
+            layer.complete()
+            if value is MISSING and not layer.target.defines_new_attribute:
                 continue  # another patch adds what it wraps, and is not in effect
             made = layer.target.factory(value)
             if _is_same(made, value):
@@ -134,8 +179,7 @@ class Site:
     def write(self, composed: Composed) -> None:
         """Put a composition in effect; one without layers puts the original back."""
         covered = self.is_covered()
-        self.composed = composed
-        if not composed.parts:
+        if composed.is_empty:
             self._stop()
             if not covered:
                 self._put(self.original)
@@ -146,6 +190,22 @@ class Site:
                 self._put(installed)
         else:
             self._put(composed.value)
+        self.composed = composed  # last: after an interrupt, who writes again finds the layers
+
+    def check(self, composed: Composed) -> None:
+        """Check that the installed functions can run a composition.
+
+        Raises:
+            MlxPatchesError: it would have to be installed itself.
+        """
+        if not _runs_in_chains(composed.value, self._kind):
+            raise MlxPatchesError(f"the replacement of {self.path} is not a function")
+
+    def run(self, composed: Composed) -> None:
+        """Let the installed functions run a composition, whatever the attribute holds by now."""
+        if _runs_in_chains(composed.value, self._kind):
+            self._run(composed)
+        self.composed = composed
 
     def take_out(self) -> str:
         """Put the original back, without layers; returns why that failed, or an empty string.
@@ -159,13 +219,17 @@ class Site:
         if covered and not any(chain and chain.original for chain in self._chains):
             above = describe(wrapper_above(live, self.live))
             return f"cannot be taken out: {above} is on top of it"
-        self.composed = Composed((), self._bottom, ())
         self._stop()
-        if live is self.live:
-            self._put(self.original)
-        else:
-            self._rebind(self.live, self.original)
-            self.live = self.live if covered else self.original
+        try:
+            if live is self.live:
+                self._put(self.original)
+            else:
+                self._rebind(self.live, self.original)
+                self.live = self.live if covered else self.original
+        except Exception:  # the attribute cannot be written, and runs only the original
+            self.composed = Composed((), self._bottom)
+            raise
+        self.composed = Composed((), self._bottom)
         return ""
 
     def _stop(self) -> None:
@@ -174,6 +238,10 @@ class Site:
             chain.composition = Composition(chain.original)
 
     def _run(self, composed: Composed) -> None:
+        if composed.wait:
+            for waiting in filter(None, self._chains):
+                waiting.composition = Composition(None, load=self._load)
+            return
         values = _functions(composed.value)
         if not self._chains:
             self._chains = [None] * len(values)
@@ -188,7 +256,7 @@ class Site:
             for patch, part in composed.parts:
                 step = _functions(part)[index]
                 if step is not None and step is not below:
-                    steps.insert(0, Step(patch, step))
+                    steps.insert(0, (patch, step))
                     below = step
             body = function if steps else chain.original
             rest = functools.partial(self._body_without, composed.layers, index)
@@ -223,19 +291,24 @@ class Site:
         return _like(value, functions)
 
     def _put(self, value: Any) -> None:
-        """Write the attribute; other modules get it in the aliases' next pass."""
-        if value is MISSING:
-            if self.attribute in vars(self.owner):
-                delattr(self.owner, self.attribute)
-        elif self._current() is not value:
-            setattr(self.owner, self.attribute, value)
-        if value is not self.live:  # else the modules that imported it hold it already
-            former, self.live = self.live, value
-            self._rebind(former, value)
+        """Write the attribute; other modules get it in the aliases' next pass.
 
-    def _rebind(self, former: Any, value: Any) -> None:
+        Each step can be done again: an interrupt may come before any of them.
+        """
+        there = self._current()
+        if value is not there:
+            if value is MISSING:
+                delattr(self.owner, self.attribute)
+            else:
+                setattr(self.owner, self.attribute, value)
+        if not (value is there is self.live):  # else the modules that imported it hold it already
+            self._rebind(there, value)
+            self.live = value
+
+    def _rebind(self, there: Any, value: Any) -> None:
         if isinstance(self.owner, ModuleType) and value is not MISSING:
-            for old in {id(one): one for one in (self._lost, self.original, former)}.values():
+            olds = (self._lost, self.original, self.live, there)
+            for old in {id(one): one for one in olds}.values():
                 if old is not value and old is not MISSING:
                     self._aliases.add(self.attribute, old, value, self.owner)
 
@@ -261,7 +334,11 @@ class Site:
     def is_covered(self) -> bool:
         """Whether a third-party wrapper is on top of the installed object."""
         live = self._current()
-        return live is not self.live and live is not self.original and covers(live, self.live)
+        if live is self.live or live is self.original:
+            return False
+        mine = [chain.installed for chain in self._chains if chain]
+        is_mine = _kind(live) and any(function_of(live) is one for one in mine)
+        return not is_mine and covers(live, self.live)
 
     def cells(self) -> Iterator[Any]:
         """Our own references to the original: the closure cells of the chains."""
@@ -306,14 +383,14 @@ class Aliases:
         changes = self._changes
         attributes = {attribute for attribute, *_ in changes}
         olds = {id(old) for _, old, *_ in changes}
-        packages = {owner.__name__.partition(".")[0] for *_, owner in changes}
+        packages = tuple({owner.__name__.partition(".")[0] for *_, owner in changes})
         for name, module in list(sys.modules.items()) if changes else ():
             held = getattr(module, "__dict__", None)
             if type(held) is not dict:
                 continue
-            package = name.partition(".")[0]
-            if package not in packages and held.keys().isdisjoint(attributes):
+            if held.keys().isdisjoint(attributes) and not name.startswith(packages):
                 continue
+            package = name.partition(".")[0]
             for key in list(held) if package in packages else attributes:
                 if id(held.get(key)) not in olds:
                     continue

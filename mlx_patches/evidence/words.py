@@ -24,6 +24,9 @@ VARIANTS = (
     "own-keys",
     "tied",
     "untied",
+    "sinks",
+    "dense",
+    "experts",
 )
 
 # The verdict on one scenario, the worst first: a family has the verdict of its worst cell.

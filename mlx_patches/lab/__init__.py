@@ -57,7 +57,7 @@ TOLERANCES = {FLOAT32: EXACT, BFLOAT16: Tolerance(0.11, 0.11, rounding=2**-7)}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Generated:
     """A token that a batch generator generated.
 
     ``own`` is the token's log-probability and ``every`` those of all tokens, of shape

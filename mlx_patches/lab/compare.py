@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..evidence.words import GREEN, INSENSITIVE, RED
-from . import Cell, Said, Tolerance
+from . import Cell, Generated, Tolerance
 
 
 def differences(
@@ -97,8 +97,8 @@ def ranked(logits: Any, rank: int) -> int:
     return int((mx.argsort(logits)[-1 - rank] if rank else mx.argmax(logits)).item())
 
 
-def spoken(
-    said: Sequence[Sequence[Said]],
+def compare_generated(
+    said: Sequence[Sequence[Generated]],
     alone: Sequence[Sequence[Any]],
     tolerance: Tolerance,
     ranks: Sequence[int] = (),

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..probes import NotApplicable
-from . import Cell, LabModel, Said, engine, offline, speakers
-from .compare import spoken
+from . import Cell, Generated, LabModel, engine, generators, offline
+from .compare import compare_generated
 from .registry import scenario
 from .rows import LENGTHS, alone, row_with_image, rows_of, steps
 
@@ -37,9 +37,9 @@ def engine_(model: LabModel) -> Cell:
     rows = rows_of(model, LENGTHS)
     count = steps(model)
     first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
-    said = speakers.generate(model, [first, second], late, count)
+    said = generators.generate(model, [first, second], late, count)
     expected = [alone(model, prompt, count) for prompt in (first, second, late)]
-    return spoken(said, expected, model.tolerance)
+    return compare_generated(said, expected, model.tolerance)
 
 
 @scenario("processors")
@@ -47,11 +47,11 @@ def processors(model: LabModel) -> Cell:
     """Rows with a logits processor beside rows without, in the release's batch generator."""
     rows = rows_of(model, [LENGTHS[-1]] * len(PROCESSED))
     requests = [
-        speakers.Request(turn, row.text[: row.chunks[0]], count, [penalized] if processed else ())
+        generators.Request(turn, row.text[: row.chunks[0]], count, [penalized] if processed else ())
         for row, (turn, count, processed) in zip(rows, PROCESSED, strict=True)
     ]
-    said = speakers.answered(model, requests)
-    return heard(model, requests, said)
+    said = generators.run_requests(model, requests)
+    return compare_with_alone(model, requests, said)
 
 
 @scenario("samplers")
@@ -60,16 +60,18 @@ def samplers(model: LabModel) -> Cell:
 
     A generator that takes no sampler of a row has the release's top_p for all rows.
     """
-    nucleus = speakers.nucleus(model, NUCLEUS)
-    by_row = speakers.samples_by_row(model)
+    nucleus = generators.nucleus(model, NUCLEUS)
+    by_row = generators.samples_by_row(model)
     own = {"second best": second_best, "nucleus": nucleus} if by_row else {}
     rows = rows_of(model, [LENGTHS[-1]] * len(SAMPLED))
     requests = [
-        speakers.Request(turn, row.text[: row.chunks[0]], count, sampler=own.get(name))
+        generators.Request(turn, row.text[: row.chunks[0]], count, sampler=own.get(name))
         for row, (turn, count, name) in zip(rows, SAMPLED, strict=True)
     ]
-    said = speakers.answered(model, requests, **({} if by_row else {"sampler": nucleus}))
-    return heard(model, requests, said, [int(one.sampler is second_best) for one in requests])
+    said = generators.run_requests(model, requests, **({} if by_row else {"sampler": nucleus}))
+    return compare_with_alone(
+        model, requests, said, [int(one.sampler is second_best) for one in requests]
+    )
 
 
 @scenario("leaves")
@@ -77,10 +79,10 @@ def leaves(model: LabModel) -> Cell:
     """A row is removed from the release's batch generator, and another one comes afterwards."""
     rows = rows_of(model, [length for _, length, *_ in LEAVERS])
     requests = [
-        speakers.Request(turn, row.text[: row.chunks[0]], count, leaves=gone)
+        generators.Request(turn, row.text[: row.chunks[0]], count, leaves=gone)
         for row, (turn, _, count, gone) in zip(rows, LEAVERS, strict=True)
     ]
-    return heard(model, requests, speakers.answered(model, requests))
+    return compare_with_alone(model, requests, generators.run_requests(model, requests))
 
 
 @scenario("engine-images")
@@ -93,10 +95,10 @@ def engine_images(model: LabModel) -> Cell:
         for length, patches in SHOWN
     ]
     requests = [
-        speakers.Request(turn, row.text[: row.chunks[0]], count, image=row.image, leaves=gone)
+        generators.Request(turn, row.text[: row.chunks[0]], count, image=row.image, leaves=gone)
         for row, (turn, _, count, gone) in zip(rows, LEAVERS, strict=True)
     ]
-    return heard(model, requests, speakers.answered(model, requests))
+    return compare_with_alone(model, requests, generators.run_requests(model, requests))
 
 
 @scenario("max-kv-size")
@@ -105,13 +107,13 @@ def max_kv_size(model: LabModel) -> Cell:
 
     Alone means what the release's ``stream_generate`` does: ``make_prompt_cache`` of that size.
     """
-    limited = replace(model, make_cache=speakers.limited_caches(model, SMALL_CACHE))
+    limited = replace(model, make_cache=generators.limited_caches(model, SMALL_CACHE))
     rows = rows_of(model, LENGTHS)
     count = SMALL_CACHE + 2
     first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
-    said = speakers.generate(model, [first, second], late, count, max_kv_size=SMALL_CACHE)
+    said = generators.generate(model, [first, second], late, count, max_kv_size=SMALL_CACHE)
     expected = [alone(limited, prompt, count) for prompt in (first, second, late)]
-    return spoken(said, expected, model.tolerance)
+    return compare_generated(said, expected, model.tolerance)
 
 
 @scenario("batch-generate")
@@ -123,7 +125,9 @@ def batch_generate(model: LabModel) -> Cell:
         return offline_(model, prompts)
     count = steps(model)
     said = offline.batch_generate(model, prompts, count)
-    return spoken(said, [alone(model, prompt, count) for prompt in prompts], model.tolerance)
+    return compare_generated(
+        said, [alone(model, prompt, count) for prompt in prompts], model.tolerance
+    )
 
 
 @scenario("batch-generate-images")
@@ -136,21 +140,21 @@ def batch_generate_images(model: LabModel) -> Cell:
     return offline_(model, prompts, rows[0].image)
 
 
-def heard(
+def compare_with_alone(
     model: LabModel,
-    requests: Sequence[speakers.Request],
-    said: Sequence[Sequence[Said]],
+    requests: Sequence[generators.Request],
+    said: Sequence[Sequence[Generated]],
     ranks: Sequence[int] = (),
 ) -> Cell:
     """Compare what the release's generator said of requests with each of them alone.
 
-    ``ranks``: see ``spoken``.
+    ``ranks``: see ``compare_generated``.
     """
     expected = [
         alone(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
         for one, rank in zip(requests, ranks or [0] * len(requests), strict=True)
     ]
-    return spoken(said, expected, model.tolerance, ranks)
+    return compare_generated(said, expected, model.tolerance, ranks)
 
 
 def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | None = None) -> Cell:
@@ -158,7 +162,7 @@ def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | No
     count, grid = steps(model), None if image is None else image.grid
     said = offline.batch_generate(model, prompts, count, grid)
     own = [offline.batch_generate(model, [prompt], count, grid)[0] for prompt in prompts]
-    return spoken(said, [[one.every for one in row] for row in own], model.tolerance)
+    return compare_generated(said, [[one.every for one in row] for row in own], model.tolerance)
 
 
 def penalized(tokens: Any, logits: Any) -> Any:

@@ -15,9 +15,9 @@ from typing import Any
 
 from ..core.packages import package_of
 from ..probes import NotApplicable
-from . import LabModel, Said
+from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
-from .speakers import Endless, TextOnly
+from .generators import Endless, TextOnly
 
 PADDING = 0
 # Attributes that a whole model may read even for a text.
@@ -31,7 +31,7 @@ def batch_generate(
     count: int,
     grid: Any = None,
     padding_side: str = "left",
-) -> list[list[Said]]:
+) -> list[list[Generated]]:
     """The tokens that the public function generates greedily, by row.
 
     Args:
@@ -55,20 +55,28 @@ def _answers(
     count: int,
     grid: Any,
     padding_side: str,
-) -> list[list[Said]]:
+) -> list[list[Generated]]:
     if model.family.distribution == "mlx-lm":
         answers = generate(model.module, _Numbers(), [list(p) for p in prompts], max_tokens=count)
-        return [[Said(token) for token in _figures(text)] for text in answers.texts]
-    heard = _Heard()
+        return [[Generated(token) for token in _figures(text)] for text in answers.texts]
+    recorder = _Recorder()
     texts = [f"ids {' '.join(map(str, prompt))};" for prompt in prompts]
     images = None if grid is None else [_blank() for _ in prompts]
     whole = WholeModel(model, grid is not None)
     answers = generate(
-        whole, _Numbers(grid, padding_side), images, prompts=texts, max_tokens=count, sampler=heard
+        whole,
+        _Numbers(grid, padding_side),
+        images,
+        prompts=texts,
+        max_tokens=count,
+        sampler=recorder,
     )
     tokens = [_figures(text) for text in answers.texts]
     return [
-        [Said(token, every=step[row]) for token, step in zip(own, heard.steps, strict=False)]
+        [
+            Generated(token, every=step[row])
+            for token, step in zip(own, recorder.steps, strict=False)
+        ]
         for row, own in enumerate(tokens)
     ]
 
@@ -159,7 +167,7 @@ def config(model: LabModel) -> Any:
     return SimpleNamespace(**{**marks, **settings, "model_type": name})
 
 
-class _Heard:
+class _Recorder:
     """A greedy sampler that keeps the log-probabilities of each step."""
 
     def __init__(self) -> None:

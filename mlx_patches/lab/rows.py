@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import Cell, LabModel, engine, speakers
+from . import Cell, LabModel, engine, generators
 from .compare import differences, ranked
 
 # A prompt shorter than the window of a shrunk model, one longer, one in between.
@@ -29,7 +29,7 @@ class Row:
     text: tuple[int, ...]
     chunks: tuple[int, ...]
     fed: int = 0
-    said: dict[int, Any] = field(default_factory=dict)
+    logits: dict[int, Any] = field(default_factory=dict)
     image: engine.Image | None = None
     delta: int = 0
 
@@ -42,9 +42,9 @@ class Row:
         self.fed += count
         return list(self.text[self.fed - count : self.fed])
 
-    def hear(self, logits: Any) -> None:
+    def record(self, logits: Any) -> None:
         """Store the logits of the last token that was fed."""
-        self.said[self.fed - 1] = logits
+        self.logits[self.fed - 1] = logits
 
 
 def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
@@ -84,14 +84,14 @@ def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> 
     """Feed the next ``count`` tokens of each row in one call."""
     places = [range(row.fed, row.fed + count) for row in rows] if count > 1 else None
     new = rows[0].fed == 0
-    said = _call(model, rows, [row.take(count) for row in rows], cache, places, new)
-    hear(rows, said)
+    logits = _call(model, rows, [row.take(count) for row in rows], cache, places, new)
+    record_logits(rows, logits)
 
 
-def hear(rows: Sequence[Row], said: Any) -> None:
+def record_logits(rows: Sequence[Row], logits: Any) -> None:
     """Store the logits of each row's last token."""
     for index, row in enumerate(rows):
-        row.hear(said[index, -1])
+        row.record(logits[index, -1])
 
 
 def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
@@ -122,12 +122,12 @@ def prefill_left(
         count = row.chunks[0] - settles
         places.append([0] * pad + list(range(count)))
         table.append([0] * pad + row.take(count))
-    said = _feed_table(model, rows, table, cache, places, chunk)
+    logits = _feed_table(model, rows, table, cache, places, chunk)
     if settles:
         engine.settle(cache)
         feed(model, rows, cache, 1)
     else:
-        hear(rows, said)
+        record_logits(rows, logits)
     return cache
 
 
@@ -170,15 +170,15 @@ def pieces(length: int, size: int) -> list[int]:
 
 def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
     """Compare the rows' logits in the batch with their logits alone."""
-    said = [row.said for row in rows]
-    return differences(said, [solo(model, row) for row in rows], model.tolerance)
+    logits = [row.logits for row in rows]
+    return differences(logits, [solo(model, row) for row in rows], model.tolerance)
 
 
 def alone(
     model: LabModel,
     prompt: list[int],
     count: int,
-    processors: Sequence[speakers.Processor] = (),
+    processors: Sequence[generators.Processor] = (),
     rank: int = 0,
     image: engine.Image | None = None,
 ) -> list[Any]:
@@ -190,14 +190,14 @@ def alone(
 
     row = Row(tuple(prompt), (len(prompt),), image=image)
     cache = prefill_alone(model, row)
-    said: list[Any] = []
+    generated: list[Any] = []
     while True:
-        logits = row.said[row.fed - 1]
+        logits = row.logits[row.fed - 1]
         for process in processors:
             logits = process(mx.array(row.text), logits[None])[0]
-        said.append(logits)
-        if len(said) == count:
-            return said
+        generated.append(logits)
+        if len(generated) == count:
+            return generated
         row.text += (ranked(logits, rank),)
         feed(model, [row], cache, 1)
 
@@ -227,7 +227,7 @@ def solo_run(model: LabModel, row: Row, cache: list[Any]) -> dict[int, Any]:
     for count in row.chunks:
         feed(model, [row], cache, count)
     decode(model, [row], cache, len(row.text) - row.fed)
-    return row.said
+    return row.logits
 
 
 def _feed_table(
@@ -239,13 +239,13 @@ def _feed_table(
     chunk: int,
 ) -> Any:
     """Feed padded prompts, in pieces if ``chunk`` is not 0; returns the last piece's logits."""
-    said, start = None, 0
+    logits, start = None, 0
     for size in pieces(len(table[0]), chunk or len(table[0])):
         part = slice(start, start + size)
         tokens, at = [line[part] for line in table], [line[part] for line in places]
-        said = _call(model, rows, tokens, cache, at, new=start == 0)
+        logits = _call(model, rows, tokens, cache, at, new=start == 0)
         start += size
-    return said
+    return logits
 
 
 def _call(
@@ -271,9 +271,9 @@ def _call(
     deltas = [row.delta for row in rows]
     images = [row.image for row in rows]
     kwargs = engine.position_kwargs(model, deltas, places, new, images)
-    said = model.call(mx.array(table), cache, **kwargs)
-    mx.eval(said)
+    logits = model.call(mx.array(table), cache, **kwargs)
+    mx.eval(logits)
     if places is not None:
         for row, delta in zip(rows, engine.captured_deltas(model, deltas), strict=True):
             row.delta = delta
-    return said
+    return logits

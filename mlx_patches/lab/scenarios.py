@@ -284,7 +284,7 @@ def quantized(model: LabModel, bits: int) -> Cell:
     except Exception as error:
         raise NotApplicable(f"not even alone: {engine.where(error)}") from error
     decode(model, rows, prefill_left(model, rows, cache=cache), steps(model))
-    return differences([row.said for row in rows], alone, model.tolerance.quantized())
+    return differences([row.logits for row in rows], alone, model.tolerance.quantized())
 
 
 def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:

@@ -51,9 +51,9 @@ def _rope(kind: str, **settings: Any) -> Variant:
     return Variant(("rope_scaling", "rope_parameters"), change)
 
 
-def _value(name: str, value: Any) -> Variant:
-    """Another value of one field."""
-    return Variant((name,), lambda config: {**config, name: value})
+def _values(**fields: Any) -> Variant:
+    """Other values of some fields."""
+    return Variant(tuple(fields), lambda config: {**config, **fields})
 
 
 def _without_windows(config: Config) -> Config:
@@ -64,6 +64,9 @@ def _without_windows(config: Config) -> Config:
         changed["layer_types"] = ["full_attention" if one == slides else one for one in kinds]
     return changed
 
+
+# More layers than a small config has.
+_ALL = 64
 
 VARIANTS: dict[str, Variant] = {
     "linear": _rope("linear", factor=2.0),
@@ -84,9 +87,27 @@ VARIANTS: dict[str, Variant] = {
         long_factor=[4.0 + 4 * pair / _PAIRS for pair in range(_PAIRS)],
     ),
     "full-attention": Variant(("sliding_window",), _without_windows),
-    "own-keys": _value("num_kv_shared_layers", 0),
-    "tied": _value("tie_word_embeddings", True),
-    "untied": _value("tie_word_embeddings", False),
+    "own-keys": _values(num_kv_shared_layers=0),
+    "tied": _values(tie_word_embeddings=True),
+    "untied": _values(tie_word_embeddings=False),
+    "sinks": _values(add_swa_attention_sink_bias=True, add_full_attention_sink_bias=True),
+    "dense": _values(first_k_dense_replace=_ALL, mlp_only_layers=list(range(_ALL))),
+    "experts": Variant(
+        ("enable_moe_block", "first_k_dense_replace", "mlp_only_layers", "num_local_experts"),
+        lambda config: {
+            **config,
+            "enable_moe_block": True,
+            "first_k_dense_replace": 0,
+            "mlp_only_layers": [],
+            "n_routed_experts": 4,
+            "num_experts": 4,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+            "shared_intermediate_size": 32,
+        },
+    ),
 }
 
 

@@ -35,7 +35,7 @@ class Gate:
         # Start-up reads no rules of distributions that are not installed.
         rule = self._rule(patch, target) if installed else None
         body = found.body if found and not found.missing else None
-        verdict = judge(rule, installed, target.name, body)
+        verdict = decide_by_rule(rule, installed, target.name, body)
         if found is None:
             return verdict
         if found.missing:
@@ -80,13 +80,15 @@ class Gate:
         if not target.supports:
             return self.matrix.rule(patch.id, target.distribution)
         for name in dict.fromkeys(one.distribution for one in patch.targets if not one.supports):
-            if judge(self.matrix.rule(patch.id, name), self.installed(name), "", None).ok:
+            if decide_by_rule(self.matrix.rule(patch.id, name), self.installed(name), "", None).ok:
                 note = f"the patch's targets in {name} need it"
                 return Rule(">=0", note=note, declared=True)
         return None
 
 
-def judge(rule: Rule | None, installed: Installed | None, name: str, body: str | None) -> Verdict:
+def decide_by_rule(
+    rule: Rule | None, installed: Installed | None, name: str, body: str | None
+) -> Verdict:
     """Decide by version and fingerprint.
 
     A known fingerprint outranks the version string: edited builds and git installs carry a

@@ -16,14 +16,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from typing import Literal
+
     from .sets import BrokenSet, Warned
+
+    # What a rule says of a version; ``clear`` is outside of both ranges.
+    Decision = Literal["affected", "fixed", "clear", "unmeasured"]
 
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
 COMPILED = _HERE / "compiled.json"
 # The compiled file's format: an incomplete upgrade may leave the file of an older mlx-patches.
-_FORMAT = 2
-_DECISIONS = {decision[0]: decision for decision in ("affected", "fixed", "clear")}
+_FORMAT = 3
+_DECISIONS: dict[str, Decision] = {"a": "affected", "f": "fixed", "c": "clear"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -55,8 +60,8 @@ class Rule(NamedTuple):
         """The reason, with the note appended."""
         return f"{reason}; {self.note}" if self.note else reason
 
-    def decide(self, version: str) -> str:
-        """Classify a version: ``affected``, ``fixed``, ``clear`` or ``unmeasured``.
+    def decide(self, version: str) -> Decision:
+        """Classify a version.
 
         An unmeasured release between two clear ones counts as clear. Pre-releases count as members
         of a range; a local part (``+git``) does not matter.
@@ -78,7 +83,7 @@ class Rule(NamedTuple):
         neighbours = {self._side(v) for v in (*older[-1:], *newer[:1])}
         return "clear" if newer and neighbours == {"clear"} else "unmeasured"
 
-    def _side(self, release: str) -> str:
+    def _side(self, release: str) -> Decision:
         from packaging.version import Version
 
         from .ranges import is_within
@@ -136,7 +141,8 @@ class CompatMatrix:
         return self._rules[key]
 
     def _read_rule(self, patch: str, distribution: str) -> Rule | None:
-        raw = self._document["patches"].get(patch, {}).get(distribution)
+        rules = self._document["patches"].get(patch, {})
+        raw = (json.loads(rules) if isinstance(rules, str) else rules).get(distribution)
         if raw is None:
             return None
         bodies = raw.get("bodies", {})
@@ -195,7 +201,10 @@ class CompatMatrix:
         return tuple(Warned(**raw) for raw in self._document.get("warnings", ()))
 
     def compiled(self) -> dict[str, Any]:
-        """The document with the answer for each measured release filled in."""
+        """The document with the answer for each measured release filled in.
+
+        A patch's rules are JSON in a string: start-up parses those of the patches that it decides.
+        """
         document: dict[str, Any] = json.loads(json.dumps(self._document))
         for patch, rules in document["patches"].items():
             for distribution, raw in rules.items():
@@ -203,6 +212,7 @@ class CompatMatrix:
                 assert rule is not None
                 decided = map(rule.decide, self.releases.get(distribution, ()))
                 raw["decided"] = "".join(decision[0] for decision in decided)
+            document["patches"][patch] = json.dumps(rules, separators=(",", ":"))
         return document
 
 

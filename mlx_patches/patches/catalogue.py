@@ -29,7 +29,7 @@ _CATALOGUE = (
     ("mamba-rows", "caches.recurrent.extract:MAMBA_ROWS", "mlx-lm"),
     ("rotating-restored", "caches.rotating:ROTATING_RESTORED", ""),
     ("joined-dtype", "caches.plain.joined", ""),
-    ("never-written", "caches.plain.empty:NEVER_WRITTEN", ""),
+    ("empty-cache-ops", "caches.plain.empty:EMPTY_CACHE_OPS", ""),
     ("gemma2-masks", "masks.gemma2_masks", ""),
     ("learned-positions", "positions.learned_positions", ""),
     ("dynamic-rope", "positions.dynamic_rope", ""),
@@ -70,7 +70,7 @@ _CATALOGUE = (
     ("top-p-rows", "generation.top_p_rows", "mlx-vlm"),
     ("top-p-dtype", "generation.top_p_dtype", ""),
     ("extra-eos", "loading.extra_eos", ""),
-    ("mask-list", "masks.mask_list", ""),
+    ("mask-from-cache-list", "masks.mask_from_cache_list", ""),
     ("mask-after-update", "masks.mask_after_update", "mlx-vlm"),
     ("mask-by-offset", "masks.mask_by_offset", "mlx-vlm"),
     ("padding-nan", "caches.plain.padding:PADDING_NAN", ""),
@@ -78,10 +78,10 @@ _CATALOGUE = (
     ("mistral-row-scale", "positions.mistral_row_scale", "mlx-vlm"),
     ("shared-layer-offset", "positions.shared_layer_offset", ""),
     ("altup-batch", "models.altup_batch", "mlx-vlm"),
-    ("single-joins", "caches.lists:SINGLE_JOINS", "mlx-vlm"),
+    ("extend-solo-batch", "caches.lists:EXTEND_SOLO_BATCH", "mlx-vlm"),
     ("deepstack-rows", "positions.deepstack_rows", "mlx-vlm"),
     ("aya-masks", "masks.aya_masks", "mlx-vlm"),
-    ("ring-rows", "models.ring_rows", "mlx-vlm"),
+    ("ring-cache-batching", "models.ring_cache_batching", "mlx-vlm"),
     ("minimax-m3-batch", "models.minimax_m3_batch", "mlx-vlm"),
     ("aya-blur", "models.aya_blur", "mlx-vlm"),
     ("phi4-siglip-code", "loading.phi4_siglip_code", "mlx-vlm"),
@@ -136,6 +136,14 @@ _CATALOGUE = (
     ("vllm-gemma4-reasoning", "vllm_mlx.gemma4_reasoning", "vllm-mlx"),
 )
 
+# Former ids to those of today; a user's settings may still have the former ones.
+RENAMED = {
+    "never-written": "empty-cache-ops",
+    "mask-list": "mask-from-cache-list",
+    "single-joins": "extend-solo-batch",
+    "ring-rows": "ring-cache-batching",
+}
+
 
 def builtin() -> Registry:
     """A registry of the built-in patches."""
@@ -145,4 +153,5 @@ def builtin() -> Registry:
             for id_, place, distribution in _CATALOGUE
         },
         DECLARATIONS,
+        RENAMED,
     )

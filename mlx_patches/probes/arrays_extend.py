@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .arrays_mask import merged
+from .arrays_mask import make_merged_cache
 from .offset_alias import cache_of
 
 _NEW, _GONE = 3, 1
@@ -20,7 +20,7 @@ def probe(target: Target) -> Result:
     kind = cache_of(target)
     if not hasattr(kind, "merge"):
         raise NotApplicable("ArraysCache has no merge in this release")
-    merged(target, kind)  # not every release merges empty caches
+    make_merged_cache(target, kind)  # not every release merges empty caches
     for kept in (range(_NEW), range(_NEW - _GONE)):
         for order in (1, -1):
             empty = kind.merge([kind(2) for _ in range(_NEW)])

@@ -19,7 +19,7 @@ def probe(target: Target) -> Result:
     for name in ("merge", "prepare", "advance"):
         if not hasattr(cache_class, name):
             raise NotApplicable(f"ArraysCache has no {name} in this release")
-    cache: Any = merged(target, cache_class)
+    cache: Any = make_merged_cache(target, cache_class)
     cache.prepare(lengths=_LENGTHS)
     fed = 0
     for chunk in _CHUNKS:
@@ -33,7 +33,7 @@ def probe(target: Target) -> Result:
     return Result(False, "every chunk's mask marks the rows' tokens")
 
 
-def merged(target: Target, cache_class: Any) -> Any:
+def make_merged_cache(target: Target, cache_class: Any) -> Any:
     """Merge two empty caches, as the release's engine does to start a batch."""
     module = importlib.import_module(target.module)
     rows = [cache_class(2) for _ in _LENGTHS]

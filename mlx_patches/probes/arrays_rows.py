@@ -22,12 +22,12 @@ def probe(target: Target) -> Result:
     for name in (operation, "make_mask"):
         if not hasattr(cache_class, name):
             raise NotApplicable(f"ArraysCache has no {name} in this release")
-    cache = fed(cache_class, _PADDING)
+    cache = make_fed_cache(cache_class, _PADDING)
     if operation == "filter":
         cache.filter(mx.array([2, 0]))
         left = [2, 4]
     else:
-        cache.extend(fed(cache_class, None))
+        cache.extend(make_fed_cache(cache_class, None))
         left = [*_PADDING, 0]
     mask = cache.make_mask(_NEXT)
     seen = None if mask is None else mask.tolist()
@@ -35,7 +35,7 @@ def probe(target: Target) -> Result:
     return Result(seen not in (None, wanted), f"after {operation} the mask is {seen}")
 
 
-def fed(cache_class: Any, left_padding: list[int] | None) -> Any:
+def make_fed_cache(cache_class: Any, left_padding: list[int] | None) -> Any:
     """Make a batch after ``_FED`` positions; one row without padding where that is None."""
     import mlx.core as mx
 

@@ -14,7 +14,13 @@ _TOKENS = 4
 _FAMILY = "gemma3"
 _MROPE = "qwen2_5_vl"
 # Patches for the other defects of the M-RoPE family.
-_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "rope-deltas")
+_OTHERS = (
+    "offset-alias",
+    "mask-from-cache-list",
+    "mask-after-update",
+    "mask-by-offset",
+    "rope-deltas",
+)
 
 
 def probe(target: Target) -> Result:
@@ -34,7 +40,7 @@ def compare(target: Target, family: str, side: str = "left") -> Result:
     """Compare the logits of rows generated together with those of each row generated alone."""
     from ..lab import EXACT, Family, NotBuilt, engine, offline
     from ..lab.build import build
-    from ..lab.compare import spoken
+    from ..lab.compare import compare_generated
     from ..lab.rows import rows_of
 
     module = importlib.import_module(target.module)
@@ -50,5 +56,5 @@ def compare(target: Target, family: str, side: str = "left") -> Result:
     alone = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]
     engine.forget(model)
     said = offline.batch_generate(model, prompts, _TOKENS, padding_side=side)
-    cell = spoken(said, [[one.every for one in row] for row in alone], EXACT)
+    cell = compare_generated(said, [[one.every for one in row] for row in alone], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)

@@ -7,7 +7,7 @@ import importlib
 from ..core.patch import Target
 from . import NotApplicable, Result
 from .offset_alias import cache_of
-from .rotating_merge import fed
+from .rotating_merge import make_fed_cache
 
 _LENGTH = 3
 
@@ -18,7 +18,9 @@ def probe(target: Target) -> Result:
     caches = importlib.import_module(target.module)
     if not hasattr(caches.KVCache, "meta_state") or not hasattr(caches.KVCache, "from_state"):
         raise NotApplicable("this release restores caches without from_state")
-    saved = kind(fed(caches.KVCache(), _LENGTH), fed(caches.KVCache(), _LENGTH + 1))
+    saved = kind(
+        make_fed_cache(caches.KVCache(), _LENGTH), make_fed_cache(caches.KVCache(), _LENGTH + 1)
+    )
     restored = kind.from_state(saved.state, saved.meta_state)
     before, after = (
         [(inner.offset, inner.state[0].tolist()) for inner in one.caches]

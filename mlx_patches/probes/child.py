@@ -128,7 +128,7 @@ def _body(target: Target) -> str | None:
     from ..core.distributions import source_file
 
     path = source_file(target.module)
-    prints = fingerprint.of_file(path, target.bodies) if path else {}
+    prints = fingerprint.hash_file(path, target.bodies) if path else {}
     ordered = {name: prints[name] for name in target.bodies if name in prints}
     return fingerprint.combined(ordered) if ordered else None
 

@@ -14,14 +14,20 @@ _TOKENS = 3
 _PIECE = 4
 _FAMILY = "qwen3_vl"
 # Patches for other defects of the same models.
-_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset", "rope-deltas")
+_OTHERS = (
+    "offset-alias",
+    "mask-from-cache-list",
+    "mask-after-update",
+    "mask-by-offset",
+    "rope-deltas",
+)
 
 
 def probe(target: Target) -> Result:
     """Red where a row's logits differ from those of its prompt fed alone in one call."""
     from ..lab import EXACT, Family, NotBuilt, engine
     from ..lab.build import build
-    from ..lab.compare import spoken
+    from ..lab.compare import compare_generated
 
     in_model = target.module.startswith("mlx_vlm.models.")
     try:
@@ -37,12 +43,12 @@ def probe(target: Target) -> Result:
             alone(model, tokens, own) for (tokens, _), own in zip(prompts, arguments, strict=True)
         ]
         try:
-            said = together(model, [list(tokens) for tokens, _ in prompts], arguments)
+            said = generate_together(model, [list(tokens) for tokens, _ in prompts], arguments)
         except NotApplicable:
             raise
         except Exception as error:
             return Result(True, engine.where(error))
-        cell = spoken(said, expected, EXACT)
+        cell = compare_generated(said, expected, EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 
@@ -94,10 +100,10 @@ def alone(model: Any, tokens: Any, arguments: dict[str, Any]) -> list[Any]:
     return said
 
 
-def together(model: Any, prompts: list[list[int]], arguments: list[dict[str, Any]]) -> Any:
+def generate_together(model: Any, prompts: list[list[int]], arguments: list[dict[str, Any]]) -> Any:
     """The rows' tokens and logits in the generator, their prompts fed in chunks."""
-    from ..lab import engine, speakers
+    from ..lab import engine, generators
 
     engine.forget(model)
-    speak = speakers.speaker(model, _TOKENS, prefill_step_size=_PIECE)
-    return speakers.all_said(speak, speak.add(prompts, arguments), _TOKENS)
+    generator = generators.make_generator(model, _TOKENS, prefill_step_size=_PIECE)
+    return generators.collect_tokens(generator, generator.add(prompts, arguments), _TOKENS)

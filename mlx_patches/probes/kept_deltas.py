@@ -26,7 +26,7 @@ def probe(target: Target) -> Result:
         raise NotApplicable(str(reason)) from None
     if not hasattr(model.module, KEPT):
         return Result(False, "the release's model accepts no rope deltas")
-    for row, apart in zip(("the image's row", "the text"), in_turn(model), strict=True):
+    for row, apart in zip(("the image's row", "the text"), decode_in_turn(model), strict=True):
         if not apart <= EXACT.logits:
             return Result(True, f"{row} differs by {apart:.2g} of the logits' scale", apart)
     left = left_by_text(model)
@@ -35,7 +35,7 @@ def probe(target: Target) -> Result:
     return Result(False, "each row has its own delta", 0.0)
 
 
-def in_turn(model: Any) -> list[float]:
+def decode_in_turn(model: Any) -> list[float]:
     """How far each row is from the same row alone, relative to the logits, if both take turns."""
     import mlx.core as mx
 

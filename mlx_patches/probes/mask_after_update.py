@@ -36,7 +36,7 @@ def probe(target: Target) -> Result:
     figures = []
     for row, pad in enumerate(_LEFT_PADDING):
         alone = run(model, [padded[row][pad:]], (0,), solo_caches(), skip=pad)
-        figures.append(apart(together[row, pad:], alone[0]))
+        figures.append(largest_difference(together[row, pad:], alone[0]))
     worst = largest(figures)
     if not worst <= _TOLERANCE:
         return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
@@ -96,7 +96,7 @@ def run(
     return mx.concatenate(said, axis=1)
 
 
-def apart(one: Any, other: Any) -> float:
+def largest_difference(one: Any, other: Any) -> float:
     """The largest difference, relative to the scale of ``other``; NaN where either has a NaN."""
     import mlx.core as mx
 

@@ -35,13 +35,13 @@ def captured_moves(target: Target, attribute: str, updates: bool) -> Result:
         if captured.tolist() != before:
             moved.append(step)
 
-    def fed(left_padding: list[int], tokens: int) -> Any:
+    def make_fed_cache(left_padding: list[int], tokens: int) -> Any:
         cache = make(cache_class, left_padding)
         if tokens:
             cache.update_and_fetch(*keys_and_values(len(left_padding), tokens))
         return cache
 
-    cache = fed([1, 0], 0)
+    cache = make_fed_cache([1, 0], 0)
     watch("update_and_fetch", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 4)))
     watch("decode", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 1)))
     if updates and hasattr(cache, "trim") and cache.is_trimmable():

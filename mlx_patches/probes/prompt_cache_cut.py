@@ -11,7 +11,7 @@ from unittest import mock
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .rotating_last_piece import fed
+from .rotating_last_piece import make_fed_cache
 
 # The window, how many tokens the first turn cached, and how many of them the second shares.
 CASES = ((4, 8, 6), (16, 8, 5), (8, 8, 3))
@@ -41,7 +41,10 @@ def otherwise(module: Any, window: int, held: int, shared: int) -> str:
     import mlx.core as mx
 
     kinds = importlib.import_module("mlx_vlm.models.cache")
-    caches = [fed(kinds.KVCache(), held), fed(kinds.RotatingKVCache(max_size=window), held)]
+    caches = [
+        make_fed_cache(kinds.KVCache(), held),
+        make_fed_cache(kinds.RotatingKVCache(max_size=window), held),
+    ]
     prompt = [*range(1, shared + 1), *_NEW]
     given = caches_of_turn(module, caches, list(range(1, held + 1)), prompt)
     if given is None:

@@ -13,7 +13,7 @@ from . import NotApplicable, Result
 
 _STEPS = 4
 # Patches for other defects of the same models.
-_OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
+_OTHERS = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 
 
 def probe(target: Target) -> Result:
@@ -26,10 +26,10 @@ def probe(target: Target) -> Result:
         from .kept_deltas import probe as take_turns
 
         return take_turns(target)
-    return spoken(target)
+    return compare_generated(target)
 
 
-def spoken(target: Target) -> Result:
+def compare_generated(target: Target) -> Result:
     """Compare the logits of a tiny model's rows in batches with those alone."""
     require_own(target)
     from ..lab import EXACT, Family, NotBuilt, engine
@@ -59,7 +59,7 @@ def spoken(target: Target) -> Result:
             raise
         except Exception as error:
             return Result(True, engine.where(error))
-        cell = differences([row.said for row in rows], alone, EXACT)
+        cell = differences([row.logits for row in rows], alone, EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 
@@ -132,7 +132,7 @@ def images_together(model: Any) -> list[Any]:
 def queued_prompts(model: Any) -> list[Any]:
     """An image and a text, both embedded before either is fed alone; in both orders."""
     from ..lab import engine
-    from ..lab.rows import decode, hear, text_and_image
+    from ..lab.rows import decode, record_logits, text_and_image
 
     queued = []
     for image_first in (False, True):
@@ -147,7 +147,7 @@ def queued_prompts(model: Any) -> list[Any]:
             engine.embed(model, row.image)
         for row in rows:
             cache = model.make_cache()
-            hear([row], model.call([row.take(row.chunks[0])], cache))
+            record_logits([row], model.call([row.take(row.chunks[0])], cache))
             decode(model, [row], cache, _STEPS)
         queued += rows
     return queued

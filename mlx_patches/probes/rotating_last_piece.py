@@ -82,7 +82,7 @@ def with_histories(kind: Any, histories: Sequence[int]) -> Any:
     return batch
 
 
-def fed(cache: Any, length: int) -> Any:
+def make_fed_cache(cache: Any, length: int) -> Any:
     """Feed the cache tokens 1, 2, ... one at a time; returns the cache."""
     import mlx.core as mx
 

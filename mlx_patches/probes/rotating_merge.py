@@ -21,7 +21,7 @@ def probe(target: Target) -> Result:
     if not hasattr(batch_kind, "merge"):
         raise NotApplicable("this release does not merge caches")
     caches = importlib.import_module(target.module)
-    rows = [fed(caches.RotatingKVCache(_WINDOW), length) for length in _LENGTHS]
+    rows = [make_fed_cache(caches.RotatingKVCache(_WINDOW), length) for length in _LENGTHS]
     batch = batch_kind.merge(rows)
     if batch.offset.tolist() != list(_LENGTHS):
         return Result(True, f"offsets {batch.offset.tolist()}, not {list(_LENGTHS)}")
@@ -35,7 +35,7 @@ def probe(target: Target) -> Result:
     return Result(False, "every row sees its own window")
 
 
-def fed(cache: Any, length: int) -> Any:
+def make_fed_cache(cache: Any, length: int) -> Any:
     """Feed the cache tokens 1, 2, ... in one piece; returns the cache."""
     import mlx.core as mx
 

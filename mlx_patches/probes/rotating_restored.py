@@ -27,7 +27,7 @@ def probe(target: Target) -> Result:
     return Result(False, "a restored batch decodes as before")
 
 
-def fed(batch_class: Any, steps: int) -> Any:
+def make_fed_cache(batch_class: Any, steps: int) -> Any:
     """Make a batch that was fed a prompt and this many decode steps."""
     cache = batch_class(_WINDOW, list(_PADDING))
     for count in (_PROMPT, *[1] * steps):
@@ -43,14 +43,14 @@ def numbers(cache: Any, count: int) -> list[list[int]]:
 
 def rotated_as_saved(batch_class: Any, steps: int) -> str:
     """Describe a change of ``rotated``; empty where it is restored."""
-    cache = fed(batch_class, steps)
+    cache = make_fed_cache(batch_class, steps)
     copy = restored(cache)
     return "" if copy.rotated == cache.rotated else f"rotated {copy.rotated}, was {cache.rotated}"
 
 
 def goes_on(batch_class: Any, steps: int) -> str:
     """Feed a restored batch a chunk, then a step; describe what goes wrong, if anything."""
-    cache = fed(batch_class, steps)
+    cache = make_fed_cache(batch_class, steps)
     copy = restored(cache)
     copy.rotated = cache.rotated  # restored by the target meta_state
     try:

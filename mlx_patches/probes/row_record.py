@@ -23,7 +23,7 @@ _HYBRIDS = ("qwen3_5",)
 # Patches for other defects of the same caches.
 _OTHERS = (
     "offset-alias",
-    "mask-list",
+    "mask-from-cache-list",
     "mask-after-update",
     "mask-by-offset",
     "rotating-restored",
@@ -69,7 +69,7 @@ def follow_rows(target: Target) -> Result:
         except Exception as error:
             return Result(True, engine.where(error))
     places = [next(at for at, row in enumerate(rows) if row is one) for one in moved]
-    cell = differences([row.said for row in moved], [alone[at] for at in places], EXACT)
+    cell = differences([row.logits for row in moved], [alone[at] for at in places], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 
@@ -159,10 +159,10 @@ class Rows:
         """Feed each row one token a step, without positions."""
         import mlx.core as mx
 
-        from ..lab.rows import hear
+        from ..lab.rows import record_logits
 
         for _ in range(count):
-            hear(rows, self.model.call(mx.array([row.take(1) for row in rows]), cache))
+            record_logits(rows, self.model.call(mx.array([row.take(1) for row in rows]), cache))
 
 
 def _merge(batch: Rows, rows: list[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.patch import Target
 from . import Result
 from .offset_alias import cache_of
-from .rotating_merge import fed
+from .rotating_merge import make_fed_cache
 
 _MODEL = "tiny"
 _PROMPT = [5, 9, 2, 7]
@@ -25,7 +25,7 @@ def probe(target: Target) -> Result:
 def trimmable(prompts_class: Any, caches: Any) -> str:
     """Describe a wrong hit on caches that can be trimmed; empty where it is right."""
     prompts = prompts_class()
-    prompts.insert_cache(_MODEL, _PROMPT, [fed(caches.KVCache(), len(_PROMPT))])
+    prompts.insert_cache(_MODEL, _PROMPT, [make_fed_cache(caches.KVCache(), len(_PROMPT))])
     found, rest = prompts.fetch_nearest_cache(_MODEL, list(_PROMPT))
     if list(rest) != _PROMPT[-1:]:
         return f"left to feed: {rest}, not {_PROMPT[-1:]}"

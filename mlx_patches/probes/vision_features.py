@@ -24,11 +24,11 @@ def probe(target: Target) -> Result:
     except ImportError as error:
         raise NotApplicable("this release has no vision feature cache") from error
     if owner == "stream_generate":
-        return of_stream(module, kept)
-    return of_server(getattr(module, owner), kept)
+        return probe_stream(module, kept)
+    return probe_server(getattr(module, owner), kept)
 
 
-def of_server(kind: Any, kept: Any) -> Result:
+def probe_server(kind: Any, kept: Any) -> Result:
     """Embed two pictures under one URL with the server, the second one twice."""
     import mlx.core as mx
 
@@ -56,7 +56,7 @@ def of_server(kind: Any, kept: Any) -> Result:
     return Result(len(encoded) != 2, f"two pictures were encoded {len(encoded)} times")
 
 
-def of_stream(module: Any, kept: Any) -> Result:
+def probe_stream(module: Any, kept: Any) -> Result:
     """Stream with a file, then a URL, whose picture changes between two requests."""
     import mlx.core as mx
 

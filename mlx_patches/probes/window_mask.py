@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import Result
-from .rotating_merge import fed
+from .rotating_merge import make_fed_cache
 
 _WINDOW = 4
 # How many tokens the cache holds, and how many come next.
@@ -33,7 +33,7 @@ def mask_of(caches: Any, before: int, count: int, array: bool) -> Any:
     """The mask of the next ``count`` tokens after ``before`` others."""
     cache = caches.KVCache()
     if before:
-        fed(cache, before)
+        make_fed_cache(cache, before)
     return cache.make_mask(count, return_array=array, window_size=_WINDOW)
 
 

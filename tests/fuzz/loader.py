@@ -21,7 +21,7 @@ from pathlib import Path
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing.models import read_folder
 from mlx_patches.core.distributions import Installed
-from mlx_patches.matrix.gate import judge
+from mlx_patches.matrix.gate import decide_by_rule
 from mlx_patches.matrix.matrix import CompatMatrix, builtin_path
 
 # Seconds of CPU for one input.
@@ -96,7 +96,7 @@ def matrix(folder: Path, data: bytes) -> None:
         for distribution in ("fake-lm", "mlx-lm", "mlx-vlm"):
             rule = loaded.rule(patch, distribution)
             for version in ("1.0", "0.31.3", "2.0.dev1+g1", "no version"):
-                assert judge(rule, Installed(distribution, version), "C.f", None).reason
+                assert decide_by_rule(rule, Installed(distribution, version), "C.f", None).reason
     for model in loaded.models:
         loaded.patches_for(model, "mlx-lm")
     for broken in loaded.broken_sets:

@@ -55,7 +55,7 @@ from mlx_patches.patches.masks import (
     gemma2_masks,
     mask_after_update,
     mask_by_offset,
-    mask_list,
+    mask_from_cache_list,
     plamo3_window,
     quantized_decode_mask,
     quantized_masks,
@@ -74,7 +74,7 @@ from mlx_patches.patches.models import (
     phimoe_routing,
     recurrent_batch,
     recurrent_padding,
-    ring_rows,
+    ring_cache_batching,
     row_by_row,
     row_calls,
     unknown_kwargs,
@@ -324,11 +324,11 @@ def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     update = row_record.update_record
     monkeypatch.setattr(
-        ring_rows,
+        ring_cache_batching,
         "update_record",
         lambda cache, lengths: update(cache, lengths=None if lengths is None else lengths + 1),
     )
-    monkeypatch.setattr(ring_rows, "end_prompts", lambda caches: None)
+    monkeypatch.setattr(ring_cache_batching, "end_prompts", lambda caches: None)
 
 
 def rows_that_begin_at_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +376,7 @@ def masks_in_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_list, "find_attention_cache", lambda caches: None)
+    monkeypatch.setattr(mask_from_cache_list, "find_attention_cache", lambda caches: None)
 
 
 def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +423,7 @@ def no_layer_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepstack_rows, "aligned", lambda rows, lengths: rows)
+    monkeypatch.setattr(deepstack_rows, "number_features", lambda rows, lengths: rows)
 
 
 def layers_that_need_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,7 +519,7 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         write(cache, record if deltas is None else dataclasses.replace(record, deltas=deltas - 1))
 
     monkeypatch.setattr(row_record, "write_record", write_others)
-    monkeypatch.setattr(rope_deltas, "parked", lambda *_: True)
+    monkeypatch.setattr(rope_deltas, "holds_saved_positions", lambda *_: True)
     monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
     monkeypatch.setattr(kept_deltas, "own_deltas", lambda *_: None)
 
@@ -782,7 +782,7 @@ MUTANTS: dict[str, Mutant] = {
     "quantized-decode-mask": masks_in_a_word,
     "quantized-merge": values_for_keys,
     "deepstack-rows": features_in_lists,
-    "ring-rows": rings_without_an_end,
+    "ring-cache-batching": rings_without_an_end,
     "minimax-m3-batch": rows_that_begin_at_the_padding,
     "aya-blur": a_kernel_of_one,
     "phi4-siglip-code": code_that_is_trusted,
@@ -793,9 +793,9 @@ MUTANTS: dict[str, Mutant] = {
     "media-policy": hosts_and_paths_that_are_all_public,
     "server-start-adapter": starts_without_an_adapter,
     "sinks-warning": a_window_without_a_word,
-    "single-joins": layers_as_they_are,
+    "extend-solo-batch": layers_as_they_are,
     "joined-dtype": columns_of_the_default_type,
-    "never-written": empty_caches_that_are_not,
+    "empty-cache-ops": empty_caches_that_are_not,
     "gemma2-masks": masks_of_four_axes,
     "learned-positions": positions_of_the_first_row,
     "long-rope": rows_that_are_long_together,
@@ -849,7 +849,7 @@ MUTANTS: dict[str, Mutant] = {
     "mask-by-offset": masks_cut_to_the_rows,
     "recurrent-padding": spans_without_padding,
     "extra-eos": first_id_only,
-    "mask-list": lists_as_they_come,
+    "mask-from-cache-list": lists_as_they_come,
     "mask-after-update": masks_as_they_come,
     "padding-nan": values_as_they_come,
     "unknown-kwargs": arguments_as_they_come,

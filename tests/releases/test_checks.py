@@ -46,7 +46,9 @@ class Skips:
             if chain is not None and chain.composition.checks:
                 composition = chain.composition
                 body = functools.partial(self.run, site.path, chain, composition)
-                chain.composition = composition._replace(body=body, checks=())
+                chain.composition = guard.Composition(
+                    body, composition.steps, composition.without, composition.answers_none
+                )
 
     def run(self, path: str, chain: Any, composition: Any, *args: Any, **kwargs: Any) -> Any:
         needed = any(check(*args, **kwargs) for check in composition.checks)

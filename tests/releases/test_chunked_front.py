@@ -18,10 +18,10 @@ pytest.importorskip("mlx_vlm")
 # Patches of other defects that a batch of Llama 4 meets in batch_generate.
 OTHERS = (
     "offset-alias",
-    "mask-list",
+    "mask-from-cache-list",
     "row-by-row",
     "padded-prompts",
-    "single-joins",
+    "extend-solo-batch",
     "padding-nan",
 )
 

@@ -17,7 +17,7 @@ from .conftest import installed
 mx = pytest.importorskip("mlx.core")
 PATCHES = [
     catalogue.builtin().get(name)
-    for name in ("offset-alias", "mask-list", "shared-layer-offset", "altup-batch")
+    for name in ("offset-alias", "mask-from-cache-list", "shared-layer-offset", "altup-batch")
 ]
 
 

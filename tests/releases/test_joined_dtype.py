@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.plain.joined import extended
+from mlx_patches.patches.caches.plain.joined import extend_in_own_dtype
 
 from .conftest import installed
 
@@ -47,7 +47,7 @@ def test_rows_are_in_their_places(caches, kind, dtype):
         written, new = batch(caches, kind, 2, 3, dtype), batch(caches, kind, 1)
         keys, values = written.keys, written.values
         cache, other = (new, written) if new_first else (written, new)
-        extended(extend, cache, other)
+        extend_in_own_dtype(extend, cache, other)
         rows = slice(1, 3) if new_first else slice(0, 2)
         for side, was in ((cache.keys, keys), (cache.values, values)):
             assert side.dtype == dtype
@@ -66,7 +66,7 @@ def test_batches_of_one_kind_go_to_the_release_as_they_are(caches, kind, tokens)
     first, second = (batch(caches, kind, 1, count) for count in tokens)
     before = [dict(vars(one)) for one in (first, second)]
     seen = []
-    extended(lambda *both: seen.extend(dict(vars(one)) for one in both), first, second)
+    extend_in_own_dtype(lambda *both: seen.extend(dict(vars(one)) for one in both), first, second)
     assert [list(one.values()) for one in seen] == [list(one.values()) for one in before]
 
 
@@ -81,7 +81,7 @@ def test_a_release_that_raises_leaves_both_as_they_were(caches, kind, new_first)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        extended(refuse, cache, other)
+        extend_in_own_dtype(refuse, cache, other)
     assert pair[1].keys is pair[1].values is None
     assert pair[0].keys.shape[0] == 2
 

@@ -83,21 +83,21 @@ LARGE = [0.0, 2.0, 0.0, 0.0]
 def test_an_engines_rounding_proves_nothing(dtype, rows, verdict):
     import mlx.core as mx
 
-    from mlx_patches.lab import TOLERANCES, Said, compare
+    from mlx_patches.lab import TOLERANCES, Generated, compare
 
-    said = [[Said(token)] for token, _ in rows]
+    said = [[Generated(token)] for token, _ in rows]
     alone = [[mx.array(logits)] for _, logits in rows]
-    assert compare.spoken(said, alone, TOLERANCES[dtype]).verdict == verdict
+    assert compare.compare_generated(said, alone, TOLERANCES[dtype]).verdict == verdict
 
 
 def test_nan_log_probabilities_are_no_rounding():
     import mlx.core as mx
 
-    from mlx_patches.lab import TOLERANCES, Said, compare
+    from mlx_patches.lab import TOLERANCES, Generated, compare
 
     for token in (0, 1):
-        said = [[Said(token, every=mx.full((4,), float("nan"), mx.bfloat16))]]
-        cell = compare.spoken(said, [[mx.array(SMALL)]], TOLERANCES["bfloat16"])
+        said = [[Generated(token, every=mx.full((4,), float("nan"), mx.bfloat16))]]
+        cell = compare.compare_generated(said, [[mx.array(SMALL)]], TOLERANCES["bfloat16"])
         assert cell.verdict == "red"
 
 

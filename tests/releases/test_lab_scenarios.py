@@ -15,7 +15,7 @@ from packaging.version import Version
 
 import mlx_patches
 from mlx_patches.evidence.words import BFLOAT16
-from mlx_patches.lab import Family, LabModel, NotBuilt, speakers
+from mlx_patches.lab import Family, LabModel, NotBuilt, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import device, main
 from mlx_patches.lab.engine_scenarios import penalized, second_best
@@ -253,7 +253,7 @@ def test_a_planted_defect_turns_its_cells_red(right, monkeypatch, method, plant,
 def test_a_processor_of_another_row_is_red(right, applied, monkeypatch):
     if SCENARIOS["processors"](right).verdict == "n/a":
         pytest.skip("this release's generator takes no processors of a row")
-    kinds = (speakers._LmSpeaker, speakers._VlmSpeaker)
+    kinds = (generators._LmGenerator, generators._VlmGenerator)
     kept = [kind.insert_requests for kind in kinds]
 
     def turned(insert):
@@ -271,16 +271,16 @@ def test_a_processor_of_another_row_is_red(right, applied, monkeypatch):
 
 def test_a_sampler_of_another_row_is_red(right, applied, monkeypatch):
     assert SCENARIOS["samplers"](right).verdict == "green"
-    insert = speakers._LmSpeaker.insert_requests
+    insert = generators._LmGenerator.insert_requests
 
     def turned(self, requests):
         others = [None if one.sampler else second_best for one in requests]
         pairs = zip(requests, others, strict=True)
         return insert(self, [replace(one, sampler=own) for one, own in pairs])
 
-    monkeypatch.setattr(speakers._LmSpeaker, "insert_requests", turned)
-    if not speakers.samples_by_row(right):
-        monkeypatch.setattr(speakers, "nucleus", lambda model, top_p: token_of_the_first_row)
+    monkeypatch.setattr(generators._LmGenerator, "insert_requests", turned)
+    if not generators.samples_by_row(right):
+        monkeypatch.setattr(generators, "nucleus", lambda model, top_p: token_of_the_first_row)
     assert SCENARIOS["samplers"](right).verdict == "red"
 
 
@@ -291,7 +291,9 @@ def token_of_the_first_row(logprobs):
 
 
 def test_a_nucleus_that_keeps_a_less_likely_token_is_red(right, applied, monkeypatch):
-    monkeypatch.setattr(speakers, "nucleus", lambda *asked: lambda logprobs: second_best(logprobs))
+    monkeypatch.setattr(
+        generators, "nucleus", lambda *asked: lambda logprobs: second_best(logprobs)
+    )
     assert SCENARIOS["samplers"](right).verdict == "red"
 
 
@@ -300,7 +302,7 @@ def test_a_row_that_leaves_in_a_wrong_way_is_red(right, applied, monkeypatch, ch
     if SCENARIOS["leaves"](right).verdict == "n/a":
         pytest.skip("this release's generator cannot remove a row")
     if change is None:
-        for kind in (speakers._LmSpeaker, speakers._VlmSpeaker):
+        for kind in (generators._LmGenerator, generators._VlmGenerator):
             monkeypatch.setattr(kind, "remove", lambda self, uid: None)
     else:
         for kind in {type(layer) for layer in right.make_batch_cache([0])}:
@@ -488,7 +490,7 @@ def test_solo_runs_are_shared(right):
 
 def test_the_engine_says_every_token(right):
     prompts = [[3, 4, 5], [6, 7, 8, 9, 10]]
-    said = speakers.generate(right, prompts, [11, 12], 9)
+    said = generators.generate(right, prompts, [11, 12], 9)
     assert [len(row) for row in said] == [9, 9, 9]
     importlib.import_module("mlx.core").clear_cache()
 

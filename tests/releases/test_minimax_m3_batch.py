@@ -70,7 +70,7 @@ def test_what_another_call_left_on_the_model_is_not_read(patched):
     model.module._rope_deltas = mx.full((2, 1), 7)
     model.module._position_ids = mx.full((3, 99), 5)
     decode(model, rows, cache, 3)
-    said = [row.said[row.fed - 1] for row in rows]
+    said = [row.logits[row.fed - 1] for row in rows]
     for row, logits in zip(rows, said, strict=True):
         own = model.make_cache()
         alone = model.call([list(row.text[: row.fed])], own)[0, -1]
@@ -103,7 +103,9 @@ def test_an_even_decode_step_gets_no_positions_and_no_row_blocks(patched, monkey
     for name in ("row_positions", "RowBlocks", "shift"):
         monkeypatch.setattr(minimax_m3_batch, name, refuse)
     decode(model, rows, cache, 4)
-    assert all(logits.shape == (model.vocabulary,) for row in rows for logits in row.said.values())
+    assert all(
+        logits.shape == (model.vocabulary,) for row in rows for logits in row.logits.values()
+    )
 
 
 def test_one_row_has_the_same_bits(language, ungated):

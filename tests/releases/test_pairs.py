@@ -24,7 +24,7 @@ def shared_attributes():
     """(path, patch, other) for every two patches with layers at one attribute here."""
     for patch in PATCHES:
         import_modules(patch)
-    manager = Manager(anything_goes(*PATCHES), catalogue.builtin().rank)
+    manager = Manager(anything_goes(*PATCHES), catalogue.builtin())
     try:
         for patch in PATCHES:
             manager.apply(patch)
@@ -56,7 +56,7 @@ def seen(path, *patches):
 
 @pytest.fixture
 def manager():
-    made = Manager(anything_goes(*PATCHES), catalogue.builtin().rank)
+    made = Manager(anything_goes(*PATCHES), catalogue.builtin())
     yield made
     made.restore()
 
@@ -98,4 +98,6 @@ def live_object(path):
 
 def is_added(patch, other, path):
     """Whether one of them adds the attribute; taking that patch out then removes it."""
-    return any(t.adds for one in (patch, other) for t in one.targets if t.path == path)
+    return any(
+        t.defines_new_attribute for one in (patch, other) for t in one.targets if t.path == path
+    )

@@ -92,7 +92,7 @@ def test_a_window_that_is_cut_back_stays_one_or_is_marked():
     import mlx.core as mx
     from mlx_lm.models.cache import RotatingKVCache
 
-    from mlx_patches.patches.vllm_mlx.prefix_hit import HOLED
+    from mlx_patches.patches.vllm_mlx.prefix_hit import INCOMPLETE
 
     host = importlib.import_module("vllm_mlx.memory_cache")
     patch = catalogue.builtin().get("prefix-hit")
@@ -106,8 +106,8 @@ def test_a_window_that_is_cut_back_stays_one_or_is_marked():
     cut = host._trim_cache_offset([short], 2)[0]
     assert type(cut) is RotatingKVCache
     assert (cut.offset, short.offset) == (WINDOW - 4, WINDOW - 2)
-    assert not hasattr(cut, HOLED)
+    assert not hasattr(cut, INCOMPLETE)
     cut = host._trim_cache_offset([wrapped], 2)
-    assert hasattr(cut[0], HOLED)
+    assert hasattr(cut[0], INCOMPLETE)
     if hasattr(host, "_dequantize_cache"):
-        assert hasattr(host._dequantize_cache(cut)[0], HOLED)
+        assert hasattr(host._dequantize_cache(cut)[0], INCOMPLETE)

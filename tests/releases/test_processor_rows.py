@@ -122,7 +122,7 @@ def vision_answers(rows, every=1):
     """The answers of mlx-vlm's engine for rows that join one by one and end one by one."""
     import mlx.core as mx
 
-    from mlx_patches.lab import Family, speakers
+    from mlx_patches.lab import Family, generators
     from mlx_patches.lab.build import build
 
     def penalized(penalty):
@@ -132,7 +132,7 @@ def vision_answers(rows, every=1):
 
         return process
 
-    speak = speakers.speaker(
+    generator = generators.make_generator(
         build(Family("mlx-vlm", "mistral3")), TOKENS, prefill_batch_size=1, completion_batch_size=8
     )
     said, order = {}, []
@@ -140,12 +140,12 @@ def vision_answers(rows, every=1):
         row, due = divmod(turn, every)
         if due == 0 and row < len(rows):
             prompt, penalty = rows[row]
-            order += speak.generator.insert(
+            order += generator.release.insert(
                 [prompt],
                 max_tokens=[TOKENS - 2 * len(prompt)],
-                prompt_kwargs=[speak._own(prompt)],
+                prompt_kwargs=[generator._own(prompt)],
                 logits_processors=[[penalized(penalty)] if penalty else None],
             )
-        for uid, one in speak.next():
+        for uid, one in generator.next():
             said.setdefault(uid, []).append(one.token)
     return [said[uid] for uid in order]

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.prompt_cache_cut import found
-from mlx_patches.probes.rotating_last_piece import fed
+from mlx_patches.probes.rotating_last_piece import make_fed_cache
 
 from .conftest import installed
 
@@ -34,7 +34,10 @@ def kinds():
 
 
 def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
-    state = State(fed(kinds.KVCache(), HELD), fed(kinds.RotatingKVCache(max_size=16), HELD))
+    state = State(
+        make_fed_cache(kinds.KVCache(), HELD),
+        make_fed_cache(kinds.RotatingKVCache(max_size=16), HELD),
+    )
     assert found(State.find, state, [0, 1, 2, 9, 9]) == 3
     assert [cache.offset for cache in state.cache] == [3, 3]
     assert state.token_ids == [0, 1, 2]
@@ -43,7 +46,7 @@ def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
 @pytest.mark.parametrize("prompt", [[0, 1, 2, 3, 4, 5, 6, 7, 9], [9, 9], [0, 1, 2]])
 def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
     """The prompt repeats all of the last turn, none of it, or is a beginning of it."""
-    state = State(fed(kinds.RotatingKVCache(max_size=4), HELD))
+    state = State(make_fed_cache(kinds.RotatingKVCache(max_size=4), HELD))
     assert found(State.find, state, prompt) == State.find(state, prompt)
     assert state.cache[0].offset == HELD
     assert len(state.token_ids) == HELD
@@ -53,8 +56,8 @@ def test_what_cannot_be_cut_is_read_anew(kinds):
     class Recurrent:
         """A cache without an offset, like those of recurrent layers."""
 
-    for other in (fed(kinds.RotatingKVCache(max_size=4), HELD), Recurrent()):
-        plain = fed(kinds.KVCache(), HELD)
+    for other in (make_fed_cache(kinds.RotatingKVCache(max_size=4), HELD), Recurrent()):
+        plain = make_fed_cache(kinds.KVCache(), HELD)
         state = State(plain, other)
         assert found(State.find, state, [0, 1, 2, 9, 9]) == 0
         assert plain.offset == HELD

@@ -19,7 +19,7 @@ from .conftest import installed, is_tested, verdict
 mx = pytest.importorskip("mlx.core")
 
 PATCH = catalogue.builtin().get("recurrent-padding")
-OTHERS = ("offset-alias", "mask-by-offset", "mask-list", "rope-deltas", "arrays-chunks")
+OTHERS = ("offset-alias", "mask-by-offset", "mask-from-cache-list", "rope-deltas", "arrays-chunks")
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10], [12])
 LONGEST = max(map(len, PROMPTS))
 PADDING = [LONGEST - len(prompt) for prompt in PROMPTS]

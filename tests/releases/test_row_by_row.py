@@ -21,7 +21,7 @@ from .conftest import installed
 
 mx = pytest.importorskip("mlx.core")
 
-# The prompts of the last one are fed row by row.
+# Prompts of the last one with a mask are fed row by row.
 SOME = (
     "mlx-lm:afm7",
     "mlx-vlm:afm7",
@@ -81,7 +81,9 @@ def compare_step(batch: object, model: LabModel) -> None:
 def test_a_piece_that_is_all_padding(family):
     pytest.importorskip("mlx_vlm")
     model = built(f"mlx-vlm:{family}")
-    with out_of_the_way(("row-by-row", "offset-alias", "rotating-max-size", "mask-list")):
+    with out_of_the_way(
+        ("row-by-row", "offset-alias", "rotating-max-size", "mask-from-cache-list")
+    ):
         cell = SCENARIOS["chunked-batch"](model)
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)
@@ -257,7 +259,7 @@ def test_a_row_decodes_with_its_own_delta(order, ungated):
     engine._mark(model)
     made = [with_image(model, *of) for of in ((11, 3, 7), (9, 2, 14), (7, 0, 21))]
     prompts = [made[index] for index in order]
-    with out_of_the_way(("offset-alias", "mask-list")):
+    with out_of_the_way(("offset-alias", "mask-from-cache-list")):
         said, deltas = prefill_and_decode(model, prompts)
         for row, prompt in enumerate(prompts):
             alone, (own,) = prefill_and_decode(model, [prompt])

@@ -13,7 +13,7 @@ import pytest
 from mlx_patches.lab import Family, NotBuilt, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.compare import differences
-from mlx_patches.lab.rows import feed, hear, row_with_image, rows_of, solo, text_and_image
+from mlx_patches.lab.rows import feed, record_logits, row_with_image, rows_of, solo, text_and_image
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches import row_record
 from mlx_patches.patches.positions import prompts, rope_deltas
@@ -23,7 +23,7 @@ mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("rope-deltas")
 # Families whose models keep the positions, in every release that has the family.
 FAMILIES = ("glm4v", "paddleocr_vl")
-OTHERS = ("offset-alias", "mask-list", "mask-after-update", "mask-by-offset")
+OTHERS = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 
 
 @pytest.fixture(params=FAMILIES)
@@ -42,7 +42,7 @@ def model(request, ungated):
 
 def assert_as_alone(model, rows):
     cell = differences(
-        [row.said for row in rows], [solo(model, row) for row in rows], model.tolerance
+        [row.logits for row in rows], [solo(model, row) for row in rows], model.tolerance
     )
     assert cell.verdict == "green", cell.detail
 
@@ -65,7 +65,7 @@ def prefilled(model, rows):
 def step(model, rows, cache, count=3):
     """Feed each row one token a step, without passing rope deltas."""
     for _ in range(count):
-        hear(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
+        record_logits(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
 
 
 def test_a_cancel_between_two_pieces_leaves_the_others_their_positions(model):

@@ -38,7 +38,13 @@ RELEASES = tuple(
     f"{Path(mx.__file__).parents[1]}/{package}/models/" for package in ("mlx_lm", "mlx_vlm")
 )
 # Patches of other defects that some of these families have.
-OTHERS = ("offset-alias", "rotating-max-size", "mask-list", "chunked-front", "mllama-text")
+OTHERS = (
+    "offset-alias",
+    "rotating-max-size",
+    "mask-from-cache-list",
+    "chunked-front",
+    "mllama-text",
+)
 
 
 def name_families() -> list[str]:
@@ -97,11 +103,10 @@ def step(model: LabModel, cache: list, number: int) -> object:
     return model.call([[token] for token in STEPS[number]], cache)
 
 
-def test_a_step_is_one_call(model, calls):
+def test_a_prompt_and_a_step_are_one_call(model, calls):
     cache = engine.batch_cache(model, PADDING)
     mx.eval(model.call(TABLE, cache))
-    if model.family.name != "falcon_ocr":
-        assert calls == [ROWS]
+    assert calls == [ROWS]
     calls.clear()
     for number in range(3):
         mx.eval(step(model, cache, number))
@@ -114,6 +119,14 @@ def test_a_step_reads_nothing_of_the_device(model):
     mx.eval(step(model, cache, 0))
     with costs.reads((*costs.OURS, *RELEASES)) as seen:
         said = step(model, cache, 1)
+    mx.eval(said)
+    assert not seen, "\n".join(seen)
+
+
+def test_a_prompt_reads_nothing_of_the_device(model):
+    cache = engine.batch_cache(model, PADDING)
+    with costs.reads((*costs.OURS, *RELEASES)) as seen:
+        said = model.call(TABLE, cache)
     mx.eval(said)
     assert not seen, "\n".join(seen)
 

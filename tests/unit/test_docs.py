@@ -177,7 +177,7 @@ def new_release_rows() -> list[list[str]]:
 def test_a_new_release_is_judged_as_the_table_says(rule, code, status):
     bodies = {"affected_bodies": {"f": {"red"}}, "sound_bodies": {"f": {"sound"}}}
     given = RULES[rule] and matrix.Rule(**RULES[rule], **bodies, releases=("1", "2"))
-    verdict = gate.judge(given, Installed("toy-lm", "3"), "f", CODE[code])
+    verdict = gate.decide_by_rule(given, Installed("toy-lm", "3"), "f", CODE[code])
     assert ("applied" if verdict.ok else str(verdict.status)) == status, verdict.reason
 
 

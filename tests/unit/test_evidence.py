@@ -85,14 +85,14 @@ TRACED = {
     "versions": {"mlx-lm": "0.2"},
     "without": {"mamba": {"merge": "r"}},
     "with": {"mamba": {"merge": "g"}},
-    "needs": {"mamba": {"merge": ["mask-list"]}},
+    "needs": {"mamba": {"merge": ["mask-from-cache-list"]}},
 }
 
 
 def test_an_entry_holds_for_the_sets_whose_repairs_were_traced():
     unknown = {**TRACED, "set": "mlx-lm 0.1", "versions": {"mlx-lm": "0.1"}, "needs": {}}
     found = model_rows.rows([unknown, TRACED], always=[])
-    assert set(found["mamba"]["mlx-lm"]) == {"recurrent-padding", "mask-list"}
+    assert set(found["mamba"]["mlx-lm"]) == {"recurrent-padding", "mask-from-cache-list"}
     listed = model_rows.block([unknown, TRACED], []).partition("models:")[0]
     assert listed == "measured:\n  mlx-lm:\n    - {releases: {mlx-lm: 0.2}}\n"
 
@@ -100,14 +100,14 @@ def test_an_entry_holds_for_the_sets_whose_repairs_were_traced():
 def test_an_entry_has_the_companions_of_its_patches():
     one = {**TRACED, "companions": {"mamba": {"growth": ["offset-chain"]}}}
     found = model_rows.rows([one], always=[])
-    assert found["mamba"]["mlx-lm"] == ["offset-chain", "recurrent-padding", "mask-list"]
+    assert found["mamba"]["mlx-lm"] == ["offset-chain", "recurrent-padding", "mask-from-cache-list"]
 
 
 def test_an_entry_does_not_hold_for_a_set_that_could_not_build_the_family():
     unbuilt = {**TRACED, "set": "mlx-lm 0.1", "without": {"mamba": {"build": "x"}}, "needs": {}}
     unbuilt |= {"versions": {"mlx-lm": "0.1"}, "with": {}}
     found = model_rows.rows([unbuilt, TRACED], always=[])
-    assert set(found["mamba"]["mlx-lm"]) == {"recurrent-padding", "mask-list"}
+    assert set(found["mamba"]["mlx-lm"]) == {"recurrent-padding", "mask-from-cache-list"}
     listed = model_rows.block([unbuilt, TRACED], []).partition("models:")[0].splitlines()
     assert listed[2:] == [
         "    - {releases: {mlx-lm: 0.1}, unbuilt: [mamba]}",

@@ -41,7 +41,7 @@ from .conftest import (
 ROOT = Path(__file__).parents[2]
 OURS = {
     str(ROOT / "mlx_patches" / "core" / f"{name}.py")
-    for name in ("manager", "effect", "guard", "patch")
+    for name in ("manager", "site", "guard", "patch")
 }
 
 
@@ -52,7 +52,12 @@ EVERYWHERE = (
     "attend",
     "Cache.state",
     "Cache.make",
-    target("Cache.extra", factory=lambda _: marked, adds=True, body=("Cache.update",)),
+    target(
+        "Cache.extra",
+        factory=lambda _: marked,
+        defines_new_attribute=True,
+        fingerprint_of=("Cache.update",),
+    ),
     target("Other.update"),
 )
 

@@ -21,7 +21,7 @@ def of(source, name="f", folder=None):
     """Fingerprint of a definition in a source text, None where it defines no such name."""
     path = folder / "sample.py"
     path.write_text(dedent(source))
-    return fingerprint.of_file(path, [name]).get(name)
+    return fingerprint.hash_file(path, [name]).get(name)
 
 
 @pytest.fixture
@@ -312,14 +312,14 @@ def attribute(module, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_live_object_and_file_agree(site, name):
     path = site.write("pk.py", LIVE)
-    live = fingerprint.of_object(attribute(load("pk"), name))
-    assert live == fingerprint.of_file(path, [name])[name] is not None
+    live = fingerprint.hash_object(attribute(load("pk"), name))
+    assert live == fingerprint.hash_file(path, [name])[name] is not None
 
 
 def test_a_wrapper_has_the_fingerprint_of_what_it_wraps(site):
     site.write("pk.py", LIVE)
     module = load("pk")
-    assert fingerprint.of_object(module.deco(module.A.method)) == fingerprint.of_object(
+    assert fingerprint.hash_object(module.deco(module.A.method)) == fingerprint.hash_object(
         module.A.method
     )
 
@@ -328,7 +328,7 @@ def test_every_accessor_of_a_property_counts(site):
     site.write("pk.py", LIVE)
     both = load("pk").A.both
     prints = [
-        fingerprint.of_object(one)
+        fingerprint.hash_object(one)
         for one in (both, property(both.fget), property(both.fget, both.fset))
     ]
     assert len(set(prints)) == 3
@@ -337,26 +337,26 @@ def test_every_accessor_of_a_property_counts(site):
 def test_no_source_gives_none():
     scope = {}
     exec("def f(): return 1", scope)
-    assert fingerprint.of_object(scope["f"]) is None
-    assert fingerprint.of_object(len) is None
-    assert fingerprint.of_object(property(len)) is None
-    assert fingerprint.of_object(property()) is None
-    assert fingerprint.of_object(3) is None
+    assert fingerprint.hash_object(scope["f"]) is None
+    assert fingerprint.hash_object(len) is None
+    assert fingerprint.hash_object(property(len)) is None
+    assert fingerprint.hash_object(property()) is None
+    assert fingerprint.hash_object(3) is None
 
 
 def test_names_that_a_file_lacks_are_left_out(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text(PLAIN)
-    assert set(fingerprint.of_file(path, ["f", "g", "f.g", "F.f"])) == {"f"}
+    assert set(fingerprint.hash_file(path, ["f", "g", "f.g", "F.f"])) == {"f"}
 
 
 def test_a_file_that_cannot_be_parsed_raises(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text("def f(:\n")
     with pytest.raises(SyntaxError):
-        fingerprint.of_file(path, ["f"])
+        fingerprint.hash_file(path, ["f"])
     with pytest.raises(OSError):
-        fingerprint.of_file(tmp_path / "none.py", ["f"])
+        fingerprint.hash_file(tmp_path / "none.py", ["f"])
 
 
 # -- several bodies --------------------------------------------------------------------------

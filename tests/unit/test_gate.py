@@ -26,7 +26,7 @@ BODIES = Rule(
 
 def judge(version, body=None, rule=RULE, name="C.f"):
     installed = Installed("fake-lm", version) if version else None
-    return gate.judge(rule, installed, name, body)
+    return gate.decide_by_rule(rule, installed, name, body)
 
 
 @pytest.mark.parametrize("body", [None, NEW])
@@ -187,7 +187,7 @@ def test_no_source_leaves_the_version():
 @pytest.mark.parametrize("version", ["0.95", "", "unknown", "1.x", "2.0-zz"])
 @pytest.mark.parametrize("body", [None, NEW])
 def test_beyond_all_evidence_has_drifted(version, body):
-    verdict = gate.judge(BODIES, Installed("fake-lm", version), "C.f", body)
+    verdict = gate.decide_by_rule(BODIES, Installed("fake-lm", version), "C.f", body)
     assert (verdict.ok, verdict.status) == (False, Status.DRIFTED)
     assert "not measured" in verdict.reason
 
@@ -211,7 +211,7 @@ def test_a_later_release_has_drifted_where_the_latest_measured_is_clear():
 
 def test_reason_names_the_commit_of_a_direct_install():
     installed = Installed("fake-lm", "1.5", commit="0123456789abcdef")
-    verdict = gate.judge(BODIES, installed, "C.f", BROKEN)
+    verdict = gate.decide_by_rule(BODIES, installed, "C.f", BROKEN)
     assert "fake-lm 1.5 at commit 0123456789ab" in verdict.reason
 
 

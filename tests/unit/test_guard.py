@@ -451,7 +451,10 @@ def test_what_a_patch_adds_may_raise(cache):
         raise ValueError("on purpose")
 
     adding = target(
-        "Cache.extra", factory=lambda original: extra, adds=True, body=("Cache.update",)
+        "Cache.extra",
+        factory=lambda original: extra,
+        defines_new_attribute=True,
+        fingerprint_of=("Cache.update",),
     )
     manager, _ = applied(adding)
     with pytest.raises(ValueError, match="on purpose"):
@@ -462,7 +465,12 @@ def test_what_a_patch_adds_may_raise(cache):
 def test_attributes_that_a_patch_adds_are_not_slowed_down(cache):
     read = Attribute("offset", lambda instance: 1)
     applied(
-        target("Cache.offset", factory=lambda original: read, adds=True, body=("Cache.update",))
+        target(
+            "Cache.offset",
+            factory=lambda original: read,
+            defines_new_attribute=True,
+            fingerprint_of=("Cache.update",),
+        )
     )
     assert vars(cache.Cache)["offset"] is read
 

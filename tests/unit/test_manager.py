@@ -60,7 +60,7 @@ KINDS = {
     "static_method": 'target("Cache.twice"),',
     "function": 'target("attend"),',
     "added": 'target("Cache.offset", factory=lambda o: Attribute("offset", shifted), '
-    'body=("Cache.update",), adds=True),',
+    'fingerprint_of=("Cache.update",), defines_new_attribute=True),',
     "several": 'target("Cache.update"), target("attend"), target("Cache.state"), '
     'target("Other.update"),',
     "two_modules": 'target("Cache.update"), target("Model.__call__", "fake_lm.model"),',
@@ -161,7 +161,7 @@ def test_drifted(cache):
     bodies = {"Cache.update": {"affected": ["0" * 16]}}
     outcome = apply(patch_of("Cache.update"), affected=">=1", bodies=bodies)
     assert outcome.status is Status.DRIFTED
-    assert fingerprint.of_object(cache.Cache.update) in outcome.reason
+    assert fingerprint.hash_object(cache.Cache.update) in outcome.reason
     assert outcome.finding
     assert cache.Cache().update(2) == 2
 
@@ -203,7 +203,11 @@ def test_no_conflict_where_nothing_is_needed(cache):
 
 def test_conflict_where_another_package_added_the_attribute(cache):
     theirs = cache.Cache.extra = property(lambda self: 7)
-    outcome = apply(patch_of(target("Cache.extra", body=("Cache.update",), adds=True)))
+    outcome = apply(
+        patch_of(
+            target("Cache.extra", fingerprint_of=("Cache.update",), defines_new_attribute=True)
+        )
+    )
     assert outcome.status is Status.CONFLICT
     assert "tests.unit.test_manager:" in outcome.reason
     assert vars(cache.Cache)["extra"] is theirs
@@ -243,7 +247,11 @@ def test_absent_where_the_release_takes_the_function_from_another_module(fake):
 
 
 def test_absent_where_the_release_defines_what_the_patch_would_add(cache):
-    outcome = apply(patch_of(target("Cache.twice", body=("Cache.update",), adds=True)))
+    outcome = apply(
+        patch_of(
+            target("Cache.twice", fingerprint_of=("Cache.update",), defines_new_attribute=True)
+        )
+    )
     assert outcome.status is Status.ABSENT
     assert outcome.reason == "the release defines fake_lm.cache:Cache.twice itself"
 
@@ -604,11 +612,19 @@ def test_either_of_two_is_taken_out_alone_and_put_back(cache, two, word):
     assert cache.attend is original
 
 
+def test_a_layer_taken_out_below_a_replacement_no_longer_runs(cache, two):
+    ours = cache.attend
+    cache.attend = theirs = lambda x: ("theirs", ours(x))
+    two.restore(["first"])
+    assert cache.attend is theirs
+    assert cache.attend(1) == ("theirs", ("second", 2))
+
+
 def test_order_is_that_of_the_registry(cache):
     original = cache.attend
     patches = [patch_of(target("attend", factory=named(w)), id=w) for w in ("first", "second")]
     registry = registry_of(*patches)
-    manager = Manager(Gate(matrix_for(*patches)), registry.rank)
+    manager = Manager(Gate(matrix_for(*patches)), registry)
     for patch in reversed(patches):
         manager.apply(patch)
     assert cache.attend(1) == ("second", ("first", 2))
@@ -722,7 +738,10 @@ def test_a_wrapper_that_hides_what_it_wraps_is_a_loss(cache):
 def test_an_added_attribute_under_a_wrapt_wrapper_stays(cache):
     patch = patch_of(
         target(
-            "Cache.extra", factory=lambda o: Attribute("extra"), body=("Cache.update",), adds=True
+            "Cache.extra",
+            factory=lambda o: Attribute("extra"),
+            fingerprint_of=("Cache.update",),
+            defines_new_attribute=True,
         )
     )
     manager = manager_for(patch)

@@ -304,7 +304,7 @@ def test_compiled_is_not_used_for_another_yaml(shipped):
 
 
 def test_compiled_is_not_used_in_the_format_of_another_version(shipped, monkeypatch):
-    monkeypatch.setattr(matrix_module, "_FORMAT", 3)
+    monkeypatch.setattr(matrix_module, "_FORMAT", 99)
     assert not CompatMatrix.builtin().rule("fix", "fake-lm").decided
 
 

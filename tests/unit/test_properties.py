@@ -15,7 +15,7 @@ from packaging.version import Version
 from mlx_patches import MlxPatchesError
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
-from mlx_patches.matrix.gate import judge
+from mlx_patches.matrix.gate import decide_by_rule
 from mlx_patches.matrix.matrix import CompatMatrix, Rule, builtin_path
 from mlx_patches.matrix.sets import BrokenSet
 
@@ -114,24 +114,24 @@ verdicts = (
 
 @given(*verdicts)
 def test_a_verdict_is_one_sentence_and_a_status_that_fits(rule, installed, body):
-    verdict = judge(rule, installed, "f", body)
+    verdict = decide_by_rule(rule, installed, "f", body)
     assert verdict.reason
     allowed = {Status.ABSENT, Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.DRIFTED}
     assert verdict.status in ({Status.PENDING} if verdict.ok else allowed)
-    assert judge(rule, installed, "f", body) == verdict
+    assert decide_by_rule(rule, installed, "f", body) == verdict
 
 
 @given(*verdicts)
 def test_never_applied_without_a_rule_or_a_release(rule, installed, body):
     if rule is None or installed is None:
-        assert not judge(rule, installed, "f", body).ok
+        assert not decide_by_rule(rule, installed, "f", body).ok
 
 
 @given(*verdicts)
 def test_a_known_body_decides_whatever_the_version(rule, installed, body):
     if rule is None or installed is None:
         return
-    verdict = judge(rule, installed, "f", body)
+    verdict = decide_by_rule(rule, installed, "f", body)
     if body in rule.affected_bodies["f"]:
         assert verdict.ok
     if body in rule.sound_bodies["f"]:
@@ -145,12 +145,12 @@ def test_an_unknown_body_is_applied_to_only_where_none_is_known(rule, installed,
         return
     known = rule.affected_bodies["f"] | rule.sound_bodies["f"]
     if known and body not in known:
-        assert not judge(rule, installed, "f", body).ok
+        assert not decide_by_rule(rule, installed, "f", body).ok
 
 
 @given(rules(), st.one_of(versions, garbage), st.one_of(st.none(), BODIES))
 def test_what_is_applied_is_in_the_range_or_has_the_body(rule, version, body):
-    if judge(rule, Installed("fake-lm", version), "f", body).ok:
+    if decide_by_rule(rule, Installed("fake-lm", version), "f", body).ok:
         assert rule.decide(version) == "affected" or body in rule.affected_bodies["f"]
 
 

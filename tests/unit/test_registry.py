@@ -77,12 +77,16 @@ def declaring(site, tmp_path):
     return write
 
 
-def test_a_declared_patch_is_imported_when_a_factory_runs(declaring):
+def test_a_declared_patch_is_imported_when_a_target_is_completed(declaring):
     registry = declaring()
     patch = registry.declared("lazy")
     assert "lazy_patches" not in sys.modules
     assert patch.targets[0].path == "fake_lm.cache:size"
-    assert patch.targets[0].factory(lambda: 2)() == 4
+    with pytest.raises(MlxPatchesError, match="completes it"):
+        patch.targets[0].factory(lambda: 2)
+    assert "lazy_patches" not in sys.modules
+    complete = registry.loader("lazy", "fake_lm.cache:size")
+    assert complete().factory(lambda: 2)() == 4
     assert "lazy_patches" in sys.modules
     real = registry.get("lazy")
     assert patch._replace(targets=()) == real._replace(targets=())
@@ -102,9 +106,9 @@ def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
 
 
 def test_a_declaration_that_is_out_of_date_says_so(declaring):
-    patch = declaring(name="width").declared("lazy")
+    registry = declaring(name="width")
     with pytest.raises(MlxPatchesError, match=r"no target fake_lm\.cache:size.*out of date"):
-        patch.targets[0].factory(lambda: 2)
+        registry.target("lazy", registry.declared("lazy").targets[0].path)
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}"])
@@ -144,3 +148,31 @@ def test_a_patch_knows_where_it_comes_from():
     registry.add(patch_of("f", id="theirs"), origin="other-package")
     assert registry.origin("theirs") == "other-package"
     assert registry.ids()[-1] == "theirs"
+
+
+def test_a_former_id_is_accepted_with_a_warning(caplog):
+    registry = Registry(renamed={"old-id": "new-id"})
+    registry.add(patch_of("f", id="new-id"))
+    for find in (registry.get, registry.declared):
+        caplog.clear()
+        assert find("old-id").id == "new-id"
+        assert caplog.messages == ["mlx_patches: the patch old-id is called new-id now"]
+    caplog.clear()
+    assert registry.get("new-id").id == "new-id"
+    assert not caplog.messages
+    assert "old-id" not in registry.ids()
+
+
+def test_a_former_id_switches_its_patch_off(fake, monkeypatch):
+    monkeypatch.setenv("MLX_PATCHES_DISABLE", "old-id")
+    registry = Registry(renamed={"old-id": "new-id"})
+    registry.add(patch_of("attend", id="new-id"))
+    session = Session(registry, matrix_for(registry.get("new-id")))
+    assert session.switched_off("new-id")
+    assert {str(one.status) for one in session.apply(["old-id"])} == {"disabled"}
+
+
+def test_every_former_id_has_a_patch_of_today():
+    ids = catalogue.builtin().ids()
+    assert set(catalogue.RENAMED.values()) <= set(ids)
+    assert not set(catalogue.RENAMED) & set(ids)

@@ -99,7 +99,9 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert needed <= set(own.patches)
         assert needed >= set(own.alone)
         if word in (words.RIGHT, "cannot batch"):
-            assert {severity.of_patch(id_) for id_ in needed - set(own.alone)} <= {words.FEATURE}
+            assert {severity.patch_severity(id_) for id_ in needed - set(own.alone)} <= {
+                words.FEATURE
+            }
     # Enabled: every family's verdict is judged again, and every seventh family is audited again.
     monkeypatch.setattr(boot, "active", lambda: True)
     enabled = mlx_patches.audit()
@@ -186,9 +188,9 @@ MEASURED = {
         "partly": {"merge": "row 0: NaN", "trim": "ValueError: no (mlx_lm/models/a.py:1)"},
     },
     "needs": {
-        "text": {"merge": ["mask-list"]},
-        "dies": {"merge": ["single-joins"]},
-        "partly": {"merge": ["mask-list"]},
+        "text": {"merge": ["mask-from-cache-list"]},
+        "dies": {"merge": ["extend-solo-batch"]},
+        "partly": {"merge": ["mask-from-cache-list"]},
         "window": {"max-kv-size": ["rotating-keep"]},
     },
 }
@@ -200,17 +202,19 @@ def judged(family):
     )
 
 
-IDLE = Here(False, frozenset({"mask-list", "single-joins", "padding-nan", "rotating-keep"}))
+IDLE = Here(
+    False, frozenset({"mask-from-cache-list", "extend-solo-batch", "padding-nan", "rotating-keep"})
+)
 ACTIVE = Here(True)
 
 
 @pytest.mark.parametrize(
     ("family", "word", "idle", "active", "patches"),
     [
-        ("text", "repaired", 1, 0, ("mask-list",)),
-        ("dies", "repaired", 1, 0, ("single-joins",)),
+        ("text", "repaired", 1, 0, ("mask-from-cache-list",)),
+        ("dies", "repaired", 1, 0, ("extend-solo-batch",)),
         ("untraced", "repaired", 1, 0, ("padding-nan", "sinks-warning")),
-        ("partly", "wrong", 1, 1, ("mask-list",)),
+        ("partly", "wrong", 1, 1, ("mask-from-cache-list",)),
         ("window", "right", 0, 0, ("rotating-keep",)),
         ("alone", "cannot batch", 0, 0, ()),
         ("unknown", "right", 0, 0, ("sinks-warning",)),
@@ -225,8 +229,8 @@ def test_a_verdict_is_its_cells(family, word, idle, active, patches):
 
 
 def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
-    assert judged("text").exit_code(Here(True, frozenset({"single-joins"}))) == 0
-    assert judged("dies").exit_code(Here(True, frozenset({"single-joins"}))) == 1
+    assert judged("text").exit_code(Here(True, frozenset({"extend-solo-batch"}))) == 0
+    assert judged("dies").exit_code(Here(True, frozenset({"extend-solo-batch"}))) == 1
 
 
 @pytest.mark.parametrize(

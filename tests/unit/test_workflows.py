@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,28 @@ def test_a_tag_is_the_version_and_has_a_dated_changelog(tag, passes):
         ["bash", "-e", "-c", step["run"]], cwd=ROOT, env={**os.environ, "GITHUB_REF_NAME": tag}
     )
     assert (done.returncode == 0) == passes
+
+
+METAL = yaml.safe_load((ROOT / ".github" / "workflows" / "metal.yml").read_text())["jobs"]["lab"]
+
+
+def test_metal_is_measured_on_apple_silicon_and_never_taken_for_another_device():
+    assert METAL["runs-on"].startswith("macos-")
+    command = one(METAL["steps"], "measure_lab")["run"].split()
+    assert command[command.index("--device") + 1] == "metal"
+    sets = tomllib.loads((ROOT / "tools" / "release_sets.toml").read_text())
+    assert set(METAL["strategy"]["matrix"]["set"]) <= set(sets)
+    assert one(METAL["steps"], "upload-artifact")["if"] == "always()"
+
+
+def test_new_evidence_of_a_mac_is_copied(tmp_path):
+    step = one(METAL["steps"], "mkdir measured")["run"]
+    lab = tmp_path / "tools" / "evidence" / "lab"
+    lab.mkdir(parents=True)
+    (lab / "mlx-lm-0.32.2.json").write_text("{}")
+    for command in (["init", "--quiet"], ["add", "--all"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (lab / "mlx-lm-0.32.2-metal-float32.json").write_text("{}")
+    subprocess.run(["bash", "-e", "-c", step], cwd=tmp_path, check=True)
+    copied = [file.name for file in (tmp_path / "measured").iterdir()]
+    assert copied == ["mlx-lm-0.32.2-metal-float32.json"]

@@ -76,16 +76,16 @@ CACHELIST_STATE = Patch(
                 module,
                 "CacheList.meta_state",
                 lambda original: property(read_classes, put_meta_states),
-                body=_FLAT_STATE,
-                adds=True,
+                fingerprint_of=_FLAT_STATE,
+                defines_new_attribute=True,
             ),
             Target(
                 distribution,
                 module,
                 "CacheList.from_state",
                 lambda original: classmethod(restore_list),
-                body=_FLAT_STATE,
-                adds=True,
+                fingerprint_of=_FLAT_STATE,
+                defines_new_attribute=True,
             ),
         )
     ),
@@ -163,8 +163,8 @@ def convert_chunks(layer: Any) -> Any:
     return row
 
 
-SINGLE_JOINS = Patch(
-    id="single-joins",
+EXTEND_SOLO_BATCH = Patch(
+    id="extend-solo-batch",
     summary="a batch that began with a single prompt crashes when the next one joins",
     targets=(
         Target(
@@ -172,11 +172,11 @@ SINGLE_JOINS = Patch(
             "mlx_vlm.generate",
             "Batch.extend",
             around(extend_batch),
-            body=("Batch.extend", "BatchGenerator._process_prompts"),
+            fingerprint_of=("Batch.extend", "BatchGenerator._process_prompts"),
         ),
         Target("mlx-vlm", "mlx_vlm.generate.ar", "_extend_cache", around(extend_layers)),
     ),
-    probe="mlx_patches.probes.single_joins:probe",
+    probe="mlx_patches.probes.extend_solo_batch:probe",
     module=__name__,
     doc="""A batch that began with a single prompt crashes when the next one joins.
 

@@ -78,8 +78,10 @@ ROTATING_MAX_SIZE = Patch(
             module,
             f"{name}.max_size",
             make_max_size,
-            body=tuple(f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")),
-            adds=True,
+            fingerprint_of=tuple(
+                f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")
+            ),
+            defines_new_attribute=True,
         )
         for distribution, module in _MODULES
         for name in ("RotatingKVCache", _BATCH)
@@ -245,8 +247,8 @@ ROTATING_RESTORED = Patch(
                 module,
                 f"{_BATCH}._lengths",
                 lambda original: Attribute("_lengths", read_lengths),
-                body=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
-                adds=True,
+                fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
+                defines_new_attribute=True,
             ),
             Target(distribution, module, f"{_BATCH}.meta_state", make_meta_state),
         )

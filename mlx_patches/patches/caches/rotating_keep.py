@@ -200,7 +200,7 @@ def extract_row(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
     return row
 
 
-def extended(extend: Callable[..., Any], cache: Any, other: Any) -> Any:
+def extend_with_keep(extend: Callable[..., Any], cache: Any, other: Any) -> Any:
     """Add another batch's rows; an empty batch takes over their ``keep``."""
     if cache.keys is None:
         cache.keep = read_keep(other)
@@ -242,8 +242,8 @@ PATCH = Patch(
                 *place,
                 f"{_BATCH}.keep",
                 lambda original: Attribute("keep", read_keep),
-                body=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
-                adds=True,
+                fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
+                defines_new_attribute=True,
             )
             for place in _PLACES
         ),
@@ -262,7 +262,7 @@ PATCH = Patch(
             for name, wrapper in (
                 ("merge", merge_rows),
                 ("extract", extract_row),
-                ("extend", extended),
+                ("extend", extend_with_keep),
             )
         ),
         Target(*_PLACES[1], f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),

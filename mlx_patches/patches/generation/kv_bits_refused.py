@@ -108,7 +108,7 @@ PATCH = Patch(
             "mlx_lm.generate",
             name,
             around(generated),
-            body=(name, "maybe_quantize_kv_cache"),
+            fingerprint_of=(name, "maybe_quantize_kv_cache"),
         )
         for name in ("generate_step", "speculative_generate_step")
     ),

@@ -41,7 +41,7 @@ def seeing(prompt: Any, processor: Processor) -> Processor:
         nonlocal missing
         if missing is None:
             missing = unseen(prompt, tokens)
-        return processor(together(missing, tokens), logits)
+        return processor(join_tokens(missing, tokens), logits)
 
     return process
 
@@ -51,7 +51,7 @@ def unseen(prompt: Any, tokens: Any) -> Any:
     return prompt[: max(0, prompt.size - tokens.size)]
 
 
-def together(missing: Any, tokens: Any) -> Any:
+def join_tokens(missing: Any, tokens: Any) -> Any:
     """Join both to all tokens so far."""
     import mlx.core as mx
 

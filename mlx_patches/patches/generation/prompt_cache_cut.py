@@ -62,7 +62,7 @@ PATCH = Patch(
             module,
             "PromptCacheState.find_prefix_length",
             around(found),
-            body=("stream_generate",),
+            fingerprint_of=("stream_generate",),
         )
         for module in ("mlx_vlm.generate", "mlx_vlm.generate.dispatch")
     ),

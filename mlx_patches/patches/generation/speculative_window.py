@@ -63,7 +63,7 @@ PATCH = Patch(
             "mlx_lm.models.cache",
             "trim_prompt_cache",
             around(trimmed),
-            body=("trim_prompt_cache", "RotatingKVCache.is_trimmable"),
+            fingerprint_of=("trim_prompt_cache", "RotatingKVCache.is_trimmable"),
         ),
     ),
     probe="mlx_patches.probes.speculative_window:probe",

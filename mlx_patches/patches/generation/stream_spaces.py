@@ -49,7 +49,7 @@ PATCH = Patch(
             "mlx_lm.tokenizer_utils",
             "BPEStreamingDetokenizer.__init__",
             around(begin_like_tokenizer),
-            body=(
+            fingerprint_of=(
                 "BPEStreamingDetokenizer.__init__",
                 "BPEStreamingDetokenizer._maybe_trim_space",
             ),

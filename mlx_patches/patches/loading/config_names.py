@@ -68,8 +68,8 @@ PATCH = Patch(
             f"mlx_lm.models.{complete.__name__}",
             "ModelArgs.from_dict",
             reads(complete),
-            body=("ModelArgs",),
-            adds=True,
+            fingerprint_of=("ModelArgs",),
+            defines_new_attribute=True,
         )
         for complete in (lfm2, nemotron_h)
     ),

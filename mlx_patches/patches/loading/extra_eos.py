@@ -109,7 +109,7 @@ PATCH = Patch(
                 "mlx_lm.tokenizer_utils",
                 name,  # load_tokenizer below 0.28.4, load since
                 around(lambda load, *args, **kwargs: tokenizer_loaded(load, *args, **kwargs)),
-                body=(name, "TokenizerWrapper.__init__"),
+                fingerprint_of=(name, "TokenizerWrapper.__init__"),
             )
             for name in ("load_tokenizer", "load")
         ),
@@ -118,7 +118,7 @@ PATCH = Patch(
             "mlx_vlm.utils",
             "load_model",
             around(lambda load, *args, **kwargs: model_loaded(load, *args, **kwargs)),
-            body=("load_config",),
+            fingerprint_of=("load_config",),
         ),
         *(
             Target(
@@ -126,7 +126,7 @@ PATCH = Patch(
                 "mlx_vlm.utils",
                 f"StoppingCriteria.{name}",
                 around(lambda fill, *args, **kwargs: criteria_filled(fill, *args, **kwargs)),
-                body=(
+                fingerprint_of=(
                     "StoppingCriteria.__init__",
                     "StoppingCriteria.reset",
                     "resolve_eos_token_ids",

@@ -107,7 +107,7 @@ PATCH = Patch(
                 f"mlx_vlm.models.{module}",
                 "Model.sanitize",
                 around(vision_sanitized),
-                body=body,
+                fingerprint_of=body,
             )
             for module, body in _VISION
         ),

@@ -55,12 +55,16 @@ PATCH = Patch(
             "mlx_lm.models.granite",
             "Model.sanitize",
             lambda original: without_spare,
-            body=("Model",),
-            adds=True,
+            fingerprint_of=("Model",),
+            defines_new_attribute=True,
         ),
         *(
             Target(
-                "mlx-lm", f"mlx_lm.models.{module}", "Model.sanitize", around(sanitized), body=body
+                "mlx-lm",
+                f"mlx_lm.models.{module}",
+                "Model.sanitize",
+                around(sanitized),
+                fingerprint_of=body,
             )
             for module, body in (
                 ("granitemoehybrid", ("Model.sanitize",)),

@@ -79,7 +79,7 @@ PATCH = Patch(
             f"mlx_vlm.models.{family}.language",
             "Qwen2Model.__call__",
             around(modelled),
-            body=("Attention.__call__", "Qwen2Model.__call__"),
+            fingerprint_of=("Attention.__call__", "Qwen2Model.__call__"),
         )
         for family in _FAMILIES
     ),

@@ -44,7 +44,7 @@ PATCH = Patch(
             "mlx_lm.models.plamo3",
             "Model.make_cache",
             around(made),
-            body=("Model.make_cache", "Plamo3Decoder.__call__"),
+            fingerprint_of=("Model.make_cache", "Plamo3Decoder.__call__"),
         ),
     ),
     probe="mlx_patches.probes.plamo3_window:probe",

@@ -234,7 +234,7 @@ def initialize(cache: Any) -> None:
         type(cache).__init__(cache, [0])
 
 
-def extended(extend: Callable[..., None], cache: Any, other: Any) -> None:
+def extend_index_keys(extend: Callable[..., None], cache: Any, other: Any) -> None:
     """Append the rows of another batch."""
     begin_index(cache, other)
     extend(cache, other)
@@ -264,7 +264,7 @@ PATCH = Patch(
         _target("MiniMaxAttention._sparse_decode_attention", around(decoded), supports=True),
         _target(f"{_CACHE}.offset", around(read_offset)),
         _target(f"{_CACHE}.state", make_state),
-        _target(f"{_CACHE}.extend", around(extended), f"{_CACHE}._extend_index_keys"),
+        _target(f"{_CACHE}.extend", around(extend_index_keys), f"{_CACHE}._extend_index_keys"),
     ),
     probe="mlx_patches.probes.minimax_m3_batch:probe",
     module=__name__,

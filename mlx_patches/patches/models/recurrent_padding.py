@@ -264,7 +264,7 @@ def _of_lm(family: str) -> Iterator[Target]:
         bodies.append(f"{MIXERS[family]}.__call__")
     how = MASKED_STEPS if family in MAMBA2 else STRETCHES
     factory = functools.partial(call_with_padding, how=how)
-    yield Target("mlx-lm", module, "Model.__call__", factory, body=tuple(bodies))
+    yield Target("mlx-lm", module, "Model.__call__", factory, fingerprint_of=tuple(bodies))
     if family not in MAMBA2:
         layer = {**LAYERS, **MASKED}[family]
         yield Target("mlx-lm", module, *layer, supports=True, when=is_announced)

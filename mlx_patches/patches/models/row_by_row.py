@@ -11,13 +11,16 @@ How
     depend on the position. A model that takes position ids is given each row's own. Nothing is
     read from the device.
 
-    Rows are fed one by one in these calls: a prompt of Cohere Compass, Ernie 4.5 VL or Hunyuan VL
-    with an image (its positions depend on the row's tokens) or with a mask of the host's; any
-    prompt of Falcon OCR; every call of Falcon OCR before mlx-vlm 0.5.0 (its tables hold positions
-    that all rows share); and every call of Falcon Perception (it keeps its detections on the
-    model, and reads each token from the device). Each row then goes through the model with its
-    own cache, extracted from the batch; the new keys and values enter the batch's caches
-    together. Every output is joined, and arguments that the patch does not know are passed on.
+    Rows are fed one by one in these calls: prompts of Cohere Compass, Ernie 4.5 VL or Hunyuan VL
+    in one batch with an image (its positions depend on the row's tokens); prompts of Hunyuan VL
+    that come as embeddings while the model has position ids of some prompt, which may be an
+    image's; a prompt of Falcon OCR with an image after the row's beginning, or in one batch with
+    texts (a host does not say whose the image is); a prompt of these four with a mask of the
+    host's; every call of Falcon OCR before mlx-vlm 0.5.0 (its tables hold positions that all rows
+    share); and every call of Falcon Perception (it keeps its detections on the model, and reads
+    each token from the device). Each row then goes through the model with its own cache,
+    extracted from the batch; the new keys and values enter the batch's caches together. Every
+    output is joined, and arguments that the patch does not know are passed on.
 
     Feeding rows one by one is a debt: a batched call costs one model call and one copy of the
     keys and values for each row, and one device read for the rows' offsets. The copies are freed
@@ -92,7 +95,8 @@ BATCHED: dict[str, Any] = {
     "mllama": mllama,
     "moondream3": moondream3,
 }
-# Families whose text and decode steps take one call; an image's positions depend on its row.
+# Families whose text and decode steps take one call. Falcon OCR's images do too, if each row
+# brings its own positions; those of the others depend on the row's tokens.
 STEPPED: dict[str, Any] = {
     "cohere_compass": cohere_compass,
     "ernie4_5_moe_vl": ernie4_5_moe_vl,

@@ -37,20 +37,20 @@ _IDS, _ARGUMENTS = 1, 3
 Arguments = Mapping[str, Any]
 
 
-def merged(
+def merge_with_numbers(
     merge: Callable[..., Any],
     rows: Sequence[Arguments | None],
     ids: Sequence[Sequence[int]],
     *rest: Any,
 ) -> Any:
     """Merge the prompts' arguments, with features numbered by token."""
-    return merge(aligned(rows, list(map(len, ids))), ids, *rest)
+    return merge(number_features(rows, list(map(len, ids))), ids, *rest)
 
 
-def mixed(build: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -> Any:
+def build_with_numbers(build: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -> Any:
     """Build a batch of which some prompts begin in the prefix cache, with numbered features."""
     given = [one[_ARGUMENTS] for one in sequences]
-    rows = aligned(given, [len(one[_IDS]) for one in sequences])
+    rows = number_features(given, [len(one[_IDS]) for one in sequences])
     if rows is given:
         return build(generator, sequences)
     return build(
@@ -62,15 +62,17 @@ def mixed(build: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -
     )
 
 
-def split(apart: Callable[..., Any], arguments: Arguments | None, count: int) -> Any:
+def split_with_numbers(split: Callable[..., Any], arguments: Arguments | None, count: int) -> Any:
     """Split the arguments of all prompts into those of each, with numbered features."""
     mask = (arguments or {}).get(MASK)
     if arguments and mask is not None and mask.shape[0] == count:
-        (arguments,) = aligned([arguments], [mask.shape[1]])
-    return apart(arguments, count)
+        (arguments,) = number_features([arguments], [mask.shape[1]])
+    return split(arguments, count)
 
 
-def aligned(rows: Sequence[Arguments | None], lengths: Sequence[int]) -> Sequence[Arguments | None]:
+def number_features(
+    rows: Sequence[Arguments | None], lengths: Sequence[int]
+) -> Sequence[Arguments | None]:
     """The prompts' arguments with numbers (prompts, tokens) in place of features, and the table.
 
     Returns ``rows`` unchanged if no prompt has features, or if a prompt's features do not match
@@ -91,12 +93,12 @@ def aligned(rows: Sequence[Arguments | None], lengths: Sequence[int]) -> Sequenc
         lines += table[0].shape[0]
     joined = list(tables.values())
     whole = joined[0] if len(joined) == 1 else list(map(mx.concatenate, zip(*joined, strict=True)))
-    placed: list[Arguments | None] = []
+    numbered_rows: list[Arguments | None] = []
     for row, (mask, numbers, table) in zip(rows, numbered, strict=True):
         if start := starts.get(id(table), 0):
             numbers = mx.where(numbers > 0, numbers + start, 0)
-        placed.append({**(row or {}), MASK: mask, FEATURES: numbers, TABLE: whole})
-    return placed
+        numbered_rows.append({**(row or {}), MASK: mask, FEATURES: numbers, TABLE: whole})
+    return numbered_rows
 
 
 def has_features(row: Arguments | None) -> bool:
@@ -131,20 +133,20 @@ def has_table(*args: Any, **kwargs: Any) -> bool:
     return TABLE in kwargs
 
 
-def by_list(call: Callable[..., Any]) -> Callable[..., Any]:
+def call_with_lists(call: Callable[..., Any]) -> Callable[..., Any]:
     """The language model's call, with numbers turned back into lists of features."""
 
     @functools.wraps(call)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         table = kwargs.pop(TABLE, None)
         if table is not None:
-            kwargs[FEATURES] = listed(kwargs[FEATURES], table)
+            kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
         return call(*args, **kwargs)
 
     return replacement
 
 
-def listed(numbers: Any, table: Sequence[Any]) -> list[Any]:
+def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
     """For each layer the features of these tokens, (image tokens, width), row after row."""
     import mlx.core as mx
 
@@ -163,14 +165,19 @@ PATCH = Patch(
                 "mlx-vlm",
                 f"mlx_vlm.models.{family}.language",
                 "LanguageModel.__call__",
-                by_list,
+                call_with_lists,
                 when=has_table,
             )
             for family in ("qwen3_vl", "qwen3_vl_moe")
         ),
-        Target("mlx-vlm", _GENERATE, "_merge_prefill_prompt_kwargs", around(merged)),
-        Target("mlx-vlm", _GENERATE, "_split_prompt_kwargs_per_row", around(split)),
-        Target("mlx-vlm", _GENERATE, "BatchGenerator._build_mixed_prompt_batch", around(mixed)),
+        Target("mlx-vlm", _GENERATE, "_merge_prefill_prompt_kwargs", around(merge_with_numbers)),
+        Target("mlx-vlm", _GENERATE, "_split_prompt_kwargs_per_row", around(split_with_numbers)),
+        Target(
+            "mlx-vlm",
+            _GENERATE,
+            "BatchGenerator._build_mixed_prompt_batch",
+            around(build_with_numbers),
+        ),
     ),
     probe="mlx_patches.probes.deepstack_rows:probe",
     module=__name__,

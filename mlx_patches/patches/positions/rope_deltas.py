@@ -65,56 +65,56 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         held = kwargs.get("cache", args[place] if len(args) > place else None)
         cache: Any = held or ()
-        timed = find_timed(cache)
-        if timed is None:
+        counting_cache = find_counting_cache(cache)
+        if counting_cache is None:
             return call(model, inputs, *args, **kwargs)
-        carrier, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
+        record_cache, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
         waiting = prompts.waiting_prompts(model)
         given = handed = kwargs.get("rope_deltas")
         own, starts = None, None
-        if feeds_prompts(waiting, carrier, length):
-            starts = read_starts(timed.offset, rows)
+        if feeds_prompts(waiting, record_cache, length):
+            starts = read_starts(counting_cache.offset, rows)
         if kwargs.get("position_ids") is not None:
             if starts is not None:  # the host passes positions: take its prompts off the queue
                 prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
             if starts is not None:
-                own = feed_prompts(waiting, carrier, starts, inputs)
+                own = feed_prompts(waiting, record_cache, starts, inputs)
             computes = any(kwargs.get(name) is not None for name in GRIDS)
             if own is None and not computes and length > 1 and waiting.left_on(model):
-                own = text_positions(carrier, timed, inputs.shape)
+                own = text_positions(record_cache, counting_cache, inputs.shape)
             if own is None:
-                own = positions(model, carrier, timed, inputs.shape)
+                own = positions(model, record_cache, counting_cache, inputs.shape)
             if own is not None:
                 kwargs["position_ids"] = own
-                given = fill_column(carrier, "deltas", rows)
+                given = fill_column(record_cache, "deltas", rows)
         noted = waiting.noted
         out = call(model, inputs, *args, **kwargs)
-        carrier = cache[0]  # some models replace the caches in their list
+        record_cache = cache[0]  # some models replace the caches in their list
         if own is None and waiting.noted > noted:  # the call computed positions for these tokens
-            starts = starts or read_starts(find_timed(cache).offset - length, rows)
-            if starts and feed_prompts(waiting, carrier, starts, inputs) is not None:
+            starts = starts or read_starts(find_counting_cache(cache).offset - length, rows)
+            if starts and feed_prompts(waiting, record_cache, starts, inputs) is not None:
                 return out
         if given is None and length > 1:
-            given = kept_on(model)
-        elif own is not None and handed is None and kept_on(model) is not None:
+            given = read_model_deltas(model)
+        elif own is not None and handed is None and read_model_deltas(model) is not None:
             # The model computed no deltas, and an engine would read another batch's from it. An
             # engine that passes deltas is decoding: those stored may be a queued prompt's.
             model._rope_deltas = given
-        remember(carrier, given, rows)
+        remember(record_cache, given, rows)
         return out
 
     return replacement
 
 
-def find_timed(cache: Sequence[Any]) -> Any:
+def find_counting_cache(cache: Sequence[Any]) -> Any:
     """The first of a model's caches that has an ``offset``; None if none has."""
     return next((layer for layer in cache if hasattr(layer, "offset")), None)
 
 
-def feeds_prompts(waiting: prompts.Waiting, carrier: Any, length: int) -> bool:
+def feeds_prompts(waiting: prompts.Waiting, record_cache: Any, length: int) -> bool:
     """Whether a row may be fed a piece of an image prompt; reads nothing from the device."""
-    record = read_record(carrier)
+    record = read_record(record_cache)
     return bool(record and record.prompts) or (length > 1 and bool(waiting))
 
 
@@ -124,7 +124,9 @@ def read_starts(offset: Any, rows: int) -> list[int] | None:
     return starts if len(starts) == rows else None
 
 
-def feed_prompts(waiting: prompts.Waiting, carrier: Any, starts: Sequence[int], ids: Any) -> Any:
+def feed_prompts(
+    waiting: prompts.Waiting, record_cache: Any, starts: Sequence[int], ids: Any
+) -> Any:
     """Position ids (3, rows, length) of all rows, if any of them is fed an image prompt.
 
     Afterwards the record holds each row's delta, and the prompts that are not at their end.
@@ -132,12 +134,12 @@ def feed_prompts(waiting: prompts.Waiting, carrier: Any, starts: Sequence[int], 
 
     Args:
         waiting: the prompts of the model.
-        carrier: the cache with the record.
+        record_cache: the cache with the record.
         starts: where in its text each row's piece begins.
         ids: the token ids of the piece, (rows, length).
     """
     rows, length = ids.shape[:2]
-    record = read_record(carrier)
+    record = read_record(record_cache)
     held: Sequence[Any] = record.prompts if record else ()
     held = held if len(held) == rows else (None,) * rows
     fed = prompts.follow_prompts(waiting, held, starts, ids)
@@ -146,83 +148,89 @@ def feed_prompts(waiting: prompts.Waiting, carrier: Any, starts: Sequence[int], 
         prompt if prompt is not None and end < prompt.length else None
         for prompt, end in zip(fed, ends, strict=True)
     )
-    update_record(carrier, prompts=unfinished if any(unfinished) else ())
+    update_record(record_cache, prompts=unfinished if any(unfinished) else ())
     if not any(fed):
         return None
     import mlx.core as mx
 
-    before = fill_column(carrier, "deltas", rows)
+    before = fill_column(record_cache, "deltas", rows)
     places, deltas = [], []
     for row, (prompt, start, end) in enumerate(zip(fed, starts, ends, strict=True)):
         delta = before[row : row + 1]
-        place = counted(mx.array([start]), delta, (1, length))
+        place = count_positions(mx.array([start]), delta, (1, length))
         if prompt is not None:
             own = prompt.positions(max(0, start), end)
             place = mx.concatenate([place[:, :, : length - own.shape[-1]], own], axis=-1)
             delta = prompt.delta(end)
         places.append(place)
         deltas.append(delta)
-    update_record(carrier, deltas=mx.concatenate(deltas))
+    update_record(record_cache, deltas=mx.concatenate(deltas))
     return mx.concatenate(places, axis=1)
 
 
-def text_positions(carrier: Any, timed: Any, shape: tuple[int, ...]) -> Any:
+def text_positions(record_cache: Any, counting_cache: Any, shape: tuple[int, ...]) -> Any:
     """Position ids (3, rows, length) of texts at their beginning; None if rows have begun."""
-    whole = timed.offset == 0 if isinstance(timed.offset, int) else timed.keys is None
+    whole = (
+        counting_cache.offset == 0
+        if isinstance(counting_cache.offset, int)
+        else counting_cache.keys is None
+    )
     if not whole:
         return None
-    deltas = fill_column(carrier, "deltas", shape[0])
-    update_record(carrier, deltas=deltas)
-    if begins(timed, shape[1]):
-        return from_zero(shape)
-    return counted(column(timed.offset, shape[0]), deltas, shape)
+    deltas = fill_column(record_cache, "deltas", shape[0])
+    update_record(record_cache, deltas=deltas)
+    if begins(counting_cache, shape[1]):
+        return make_text_positions(shape)
+    return count_positions(as_column(counting_cache.offset, shape[0]), deltas, shape)
 
 
-def positions(model: Any, carrier: Any, timed: Any, shape: tuple[int, ...]) -> Any:
+def positions(model: Any, record_cache: Any, counting_cache: Any, shape: tuple[int, ...]) -> Any:
     """Position ids (3, rows, length) for the next tokens; None to leave them to the model.
 
     Args:
         model: the language model.
-        carrier: the cache with the record of the rows.
-        timed: a cache whose ``offset`` is an int or an array (rows,).
+        record_cache: the cache with the record of the rows.
+        counting_cache: a cache whose ``offset`` is an int or an array (rows,).
         shape: the shape of the token ids, (rows, length).
     """
     rows, length = shape[:2]
-    offset = timed.offset
-    deltas = read_column(carrier, "deltas", rows)
+    offset = counting_cache.offset
+    deltas = read_column(record_cache, "deltas", rows)
     if not getattr(offset, "ndim", 0):
         if deltas is None or length > 1:
             return None
     elif deltas is None and length > 1:
-        if parked(model, rows, length):
+        if holds_saved_positions(model, rows, length):
             return None
-        if begins(timed, length):
-            return from_zero(shape)
-    return counted(column(offset, rows), deltas, shape)
+        if begins(counting_cache, length):
+            return make_text_positions(shape)
+    return count_positions(as_column(offset, rows), deltas, shape)
 
 
-def begins(timed: Any, length: int) -> bool:
+def begins(counting_cache: Any, length: int) -> bool:
     """Whether the next piece begins with every row's first token; does not wait for the device."""
-    if isinstance(timed.offset, int):
-        return bool(timed.offset == 0)
-    return getattr(timed, "keys", timed) is None and is_unpadded(timed, length)
+    if isinstance(counting_cache.offset, int):
+        return bool(counting_cache.offset == 0)
+    return getattr(counting_cache, "keys", counting_cache) is None and is_unpadded(
+        counting_cache, length
+    )
 
 
-def from_zero(shape: tuple[int, ...]) -> Any:
+def make_text_positions(shape: tuple[int, ...]) -> Any:
     """Position ids (3, rows, length) of texts without padding, from their first token on."""
     import mlx.core as mx
 
     return mx.broadcast_to(mx.arange(shape[1]), (3, *shape[:2]))
 
 
-def column(offset: Any, rows: int) -> Any:
+def as_column(offset: Any, rows: int) -> Any:
     """A cache's offset as an array (rows,)."""
     import mlx.core as mx
 
     return offset if getattr(offset, "ndim", 0) else mx.array([offset] * rows)
 
 
-def counted(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
+def count_positions(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
     """Position ids (3, rows, length), counted from the rows' offsets plus their deltas."""
     import mlx.core as mx
 
@@ -236,25 +244,25 @@ def counted(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
     return mx.broadcast_to(mx.maximum(own, 0)[None], (3, rows, length))
 
 
-def parked(model: Any, rows: int, length: int) -> bool:
+def holds_saved_positions(model: Any, rows: int, length: int) -> bool:
     """Whether the positions stored on the model have the shape of these rows' prompts."""
     held = getattr(model, "_position_ids", None)
     return held is not None and held.shape[-2] == rows and held.shape[-1] >= length
 
 
-def kept_on(model: Any) -> Any:
+def read_model_deltas(model: Any) -> Any:
     """The rope deltas stored on the model."""
     return getattr(model, "_rope_deltas", None)
 
 
-def remember(carrier: Any, deltas: Any, rows: int) -> None:
+def remember(record_cache: Any, deltas: Any, rows: int) -> None:
     """Write the deltas of a cache's rows to its record, if there is one for each row."""
     import mlx.core as mx
 
-    if deltas is not None and deltas is not read_column(carrier, "deltas", rows):
+    if deltas is not None and deltas is not read_column(record_cache, "deltas", rows):
         deltas = mx.array(deltas).reshape(-1, 1)
         if deltas.shape[0] == rows:
-            update_record(carrier, deltas=deltas)
+            update_record(record_cache, deltas=deltas)
 
 
 PATCH = Patch(

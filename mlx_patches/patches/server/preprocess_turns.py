@@ -39,7 +39,7 @@ PATCH = Patch(
             "ResponseGenerator._cpu_preprocess",
             around(prepared),
             # Since 0.6.5 the caller holds a lock.
-            body=("ResponseGenerator._cpu_preprocess", "ResponseGenerator.generate"),
+            fingerprint_of=("ResponseGenerator._cpu_preprocess", "ResponseGenerator.generate"),
         )
         for module in ("mlx_vlm.server", "mlx_vlm.server.generation")
     ),

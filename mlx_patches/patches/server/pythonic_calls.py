@@ -105,7 +105,7 @@ PATCH = Patch(
             "mlx_lm.tokenizer_utils",
             "TokenizerWrapper.__init__",
             around(wrapped),
-            body=("TokenizerWrapper.__init__", "_infer_tool_parser"),
+            fingerprint_of=("TokenizerWrapper.__init__", "_infer_tool_parser"),
         ),
     ),
     probe="mlx_patches.probes.pythonic_calls:probe",

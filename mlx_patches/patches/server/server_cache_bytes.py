@@ -51,7 +51,7 @@ PATCH = Patch(
             "mlx_lm.server",
             "ResponseGenerator.__init__",
             around(begin_limited),
-            body=("ResponseGenerator.__init__", "run"),
+            fingerprint_of=("ResponseGenerator.__init__", "run"),
         ),
     ),
     probe="mlx_patches.probes.server_cache_bytes:probe",

@@ -40,7 +40,7 @@ PATCH = Patch(
             "vllm_mlx.memory_cache",
             "MemoryAwarePrefixCache.fetch",
             around(fetched),
-            body=("MemoryAwarePrefixCache.fetch", "_trim_cache_offset"),
+            fingerprint_of=("MemoryAwarePrefixCache.fetch", "_trim_cache_offset"),
         ),
     ),
     probe="mlx_patches.probes.fetched_prefix:probe",

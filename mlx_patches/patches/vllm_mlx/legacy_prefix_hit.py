@@ -33,7 +33,7 @@ PATCH = Patch(
     id="legacy-prefix-hit",
     summary="a prompt found in the host's older prefix cache is answered from a wrong context",
     targets=tuple(
-        Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), body=_BODY)
+        Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), fingerprint_of=_BODY)
         for name, wrapper in zip(
             _BODY,
             (

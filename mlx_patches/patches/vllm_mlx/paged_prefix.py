@@ -302,7 +302,7 @@ PATCH = Patch(
     summary="the host's paged cache returns another prefix's blocks, or restores wrong states",
     targets=(
         *(
-            Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), body=_BODY)
+            Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), fingerprint_of=_BODY)
             for name, wrapper in zip(
                 _BODY,
                 (

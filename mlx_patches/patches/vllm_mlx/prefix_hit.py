@@ -27,7 +27,7 @@ from ...core.patch import Patch, Target, around
 
 MODULE = "vllm_mlx.memory_cache"
 # Attribute that marks a cache which lacks tokens that its offset counts.
-HOLED = "_mlx_patches_holed"
+INCOMPLETE = "_mlx_patches_incomplete"
 
 
 def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
@@ -53,7 +53,7 @@ def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
     """Copies of caches for a request, cut to ``length`` tokens; None if they cannot be cut."""
     layers = [layer for cache in caches for layer in getattr(cache, "caches", (cache,))]
     lengths = {int(layer.offset) for layer in layers if hasattr(layer, "offset")}
-    if len(lengths) != 1 or any(hasattr(layer, HOLED) for layer in layers):
+    if len(lengths) != 1 or any(hasattr(layer, INCOMPLETE) for layer in layers):
         return None
     excess = lengths.pop() - length
     if excess < 0 or (excess and not all(map(trimmable, layers))):
@@ -102,8 +102,8 @@ def cut_layer(layer: Any, cut: Any, trim_by: int) -> Any:
     if other and trimmable(layer):
         return owned(layer, trim_by)
     wrapped = hasattr(layer, "max_size") and not trimmable(layer)
-    if other or hasattr(layer, HOLED) or (wrapped and trim_by > 1 and cut is not layer):
-        setattr(cut, HOLED, True)
+    if other or hasattr(layer, INCOMPLETE) or (wrapped and trim_by > 1 and cut is not layer):
+        setattr(cut, INCOMPLETE, True)
     return cut
 
 
@@ -111,8 +111,8 @@ def dequantized(restore: Any, cache: Sequence[Any]) -> Any:
     """Dequantize caches as the host does, and keep their marks."""
     restored = restore(cache)
     for layer, own in zip(cache, restored, strict=True):
-        if hasattr(layer, HOLED):
-            setattr(own, HOLED, True)
+        if hasattr(layer, INCOMPLETE):
+            setattr(own, INCOMPLETE, True)
     return restored
 
 
@@ -126,14 +126,18 @@ PATCH = Patch(
             MODULE,
             "_trim_cache_offset",
             around(cut_back),
-            body=("_trim_cache_offset", "MemoryAwarePrefixCache.fetch"),
+            fingerprint_of=("_trim_cache_offset", "MemoryAwarePrefixCache.fetch"),
         ),
         Target(
             "vllm-mlx",
             MODULE,
             "_dequantize_cache",
             around(dequantized),
-            body=("_dequantize_cache", "_trim_cache_offset", "MemoryAwarePrefixCache.fetch"),
+            fingerprint_of=(
+                "_dequantize_cache",
+                "_trim_cache_offset",
+                "MemoryAwarePrefixCache.fetch",
+            ),
         ),
     ),
     probe="mlx_patches.probes.prefix_hit:probe",

@@ -62,7 +62,7 @@ PATCH = Patch(
             "vllm_mlx.mllm_batch_generator",
             "MLLMBatchGenerator._run_vision_encoding",
             around(encoded),
-            body=("MLLMBatchGenerator._process_prompts",),
+            fingerprint_of=("MLLMBatchGenerator._process_prompts",),
         ),
     ),
     probe="mlx_patches.probes.sliding_vlm:probe",

@@ -115,7 +115,7 @@ PATCH = Patch(
                     with_own_parsers(generator), *args, **kwargs
                 )
             ),
-            body=("stream_chat_completion",),
+            fingerprint_of=("stream_chat_completion",),
         ),
     ),
     probe="mlx_patches.probes.stream_parsers:probe",

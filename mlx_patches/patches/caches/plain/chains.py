@@ -58,7 +58,7 @@ def _update_of(place: tuple[str, str], kind: str, *methods: str) -> Target:
     """The target that ties a class's counts; ``methods`` advance them."""
     name = f"{kind}.update_and_fetch"
     body = tuple(f"{kind}.{method}" for method in methods)
-    return Target(*place, name, around(update_and_tie), body=body, when=is_due)
+    return Target(*place, name, around(update_and_tie), fingerprint_of=body, when=is_due)
 
 
 OFFSET_CHAIN = Patch(

@@ -182,8 +182,8 @@ _FACTORIES: dict[str, Factory] = {
     "ArraysCache.extract": around(extract_slots),
 }
 
-NEVER_WRITTEN = Patch(
-    id="never-written",
+EMPTY_CACHE_OPS = Patch(
+    id="empty-cache-ops",
     summary="a cache that was never written cannot be saved, nor a row taken from its batch",
     targets=tuple(
         Target(distribution, module, name, factory)
@@ -193,7 +193,7 @@ NEVER_WRITTEN = Patch(
         )
         for name, factory in _FACTORIES.items()
     ),
-    probe="mlx_patches.probes.never_written:probe",
+    probe="mlx_patches.probes.empty_cache_ops:probe",
     module=__name__,
     doc="""A cache that was never written cannot be saved, and no row can be taken from its batch.
 

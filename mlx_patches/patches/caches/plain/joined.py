@@ -30,7 +30,7 @@ def joins_empty(cache: Any, other: Any) -> bool:
     return (cache.keys is None) is not (other.keys is None)
 
 
-def extended(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
+def extend_in_own_dtype(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
     """Add the rows of ``other`` after those of ``cache``."""
     if not joins_empty(cache, other):
         return extend(cache, other)
@@ -49,7 +49,9 @@ PATCH = Patch(
     id="joined-dtype",
     summary="keys and values turn float32 when a prompt joins during prefill: twice the memory",
     targets=tuple(
-        Target(distribution, module, f"{name}.extend", around(extended), when=joins_empty)
+        Target(
+            distribution, module, f"{name}.extend", around(extend_in_own_dtype), when=joins_empty
+        )
         for distribution, module in (
             ("mlx-lm", "mlx_lm.models.cache"),
             ("mlx-vlm", "mlx_vlm.models.cache"),

@@ -47,8 +47,8 @@ def _added(place: tuple[str, str], cls: str, attribute: str, methods: tuple[str,
         *place,
         f"{cls}.{attribute}",
         read_through_handle(attribute),
-        body=tuple(f"{cls}.{method}" for method in methods),
-        adds=True,
+        fingerprint_of=tuple(f"{cls}.{method}" for method in methods),
+        defines_new_attribute=True,
     )
 
 
@@ -179,7 +179,7 @@ FROZEN_STATE = Patch(
             *place,
             f"{cls}.state",
             around(read_state),
-            body=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
+            fingerprint_of=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
         )
         for place, classes in (
             (_LM, _STATES),

@@ -61,7 +61,7 @@ BATCH_QUANTIZED = Patch(
             "_right_padding",
             lambda original: Attribute("_right_padding", contract.read_right_padding),
             ["__init__", "state", "meta_state", "finalize"],
-            adds=True,
+            is_new=True,
         ),
     ),
     probe="mlx_patches.probes.batch_quantized:probe",
@@ -171,12 +171,12 @@ def _merge_targets() -> tuple[Target, ...]:
                 module,
                 "QuantizedKVCache.merge",
                 lambda original: classmethod(merge_from_quantized),
-                body=(
+                fingerprint_of=(
                     "QuantizedKVCache.merge",
                     "QuantizedKVCache.update_and_fetch",
                     "BatchKVCache.merge",
                 ),
-                adds=True,
+                defines_new_attribute=True,
             )
             for distribution, module in classes
         ),
@@ -196,8 +196,8 @@ def _merge_targets() -> tuple[Target, ...]:
             "mlx_lm.models.cache",
             "QuantizedKVCache.__len__",
             lambda original: count_tokens,
-            body=("_BaseCache.__len__", "QuantizedKVCache.__len__"),
-            adds=True,
+            fingerprint_of=("_BaseCache.__len__", "QuantizedKVCache.__len__"),
+            defines_new_attribute=True,
         ),
     )
 

@@ -57,7 +57,7 @@ class BatchClass(NamedTuple):
     name: str
 
     def target(
-        self, attribute: str, factory: Factory, bodies: Sequence[str], adds: bool = False
+        self, attribute: str, factory: Factory, bodies: Sequence[str], is_new: bool = False
     ) -> Target:
         """A target at one attribute, fingerprinted by the bodies of these methods."""
         return Target(
@@ -65,13 +65,13 @@ class BatchClass(NamedTuple):
             self.module,
             f"{self.name}.{attribute}",
             factory,
-            body=tuple(f"{self.name}.{body}" for body in bodies),
-            adds=adds,
+            fingerprint_of=tuple(f"{self.name}.{body}" for body in bodies),
+            defines_new_attribute=is_new,
         )
 
     def added(self, attribute: str, factory: Factory) -> Target:
         """A target at an attribute that releases may lack."""
-        return self.target(attribute, factory, [attribute, "update_and_fetch"], adds=True)
+        return self.target(attribute, factory, [attribute, "update_and_fetch"], is_new=True)
 
 
 # -- methods ---------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ RECURRENT_EXTRACT = Patch(
             "Batch.extract_cache",
             around(extract_caches),
             # ``extract_cache`` alone is the same in releases whose caches have ``extract``.
-            body=("Batch.extract_cache", "_merge_caches"),
+            fingerprint_of=("Batch.extract_cache", "_merge_caches"),
         ),
     ),
     probe="mlx_patches.probes.recurrent_extract:probe",
@@ -85,7 +85,7 @@ MAMBA_ROWS = Patch(
     id="mamba-rows",
     summary="Mamba prompts with a history raise in a batch; an extracted row's state never updates",
     targets=tuple(
-        Target(*LM, path, around(wrapper), body=(path, "MambaCache.__init__"))
+        Target(*LM, path, around(wrapper), fingerprint_of=(path, "MambaCache.__init__"))
         for path, wrapper in (
             ("ArraysCache.merge", merge_without_padding),
             ("ArraysCache.extract", extract_as_batch),

@@ -40,7 +40,7 @@ ARRAYS_MASK = Patch(
             *where,
             "ArraysCache.make_mask",
             around(mask_both_sides),
-            body=("ArraysCache.make_mask", "ArraysCache.merge"),
+            fingerprint_of=("ArraysCache.make_mask", "ArraysCache.merge"),
             when=has_both,
         )
         for where in (LM, VLM)

@@ -64,7 +64,7 @@ ARRAYS_EXTEND = Patch(
     id="arrays-extend",
     summary="a prompt that joins others while they are being fed breaks a hybrid model's batch",
     targets=tuple(
-        Target(*LM, path, around(wrapper), body=(path, "ArraysCache.extend"))
+        Target(*LM, path, around(wrapper), fingerprint_of=(path, "ArraysCache.extend"))
         for path, wrapper in (
             ("ArraysCache.merge", merge_counted),
             ("ArraysCache.filter", filter_counted),

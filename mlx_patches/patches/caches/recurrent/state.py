@@ -37,7 +37,7 @@ ARRAYS_RESTORED = Patch(
             *LM,
             "ArraysCache.state",
             complete_restored,
-            body=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
+            fingerprint_of=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
         ),
     ),
     probe="mlx_patches.probes.arrays_restored:probe",

@@ -23,13 +23,16 @@ from .offsets import (
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
     """Set position ids (rows, length, 3), the batch's mask, and caches whose offset is a number.
 
+    Each call of a prompt with an image has the image's grid, or the model itself numbers its
+    tokens as text.
+
     Returns:
         ``REFUSED`` for a prompt that is not text alone.
     """
     rows, length = shape
     import mlx.core as mx
 
-    if length > 1:
+    if length > 1 or offset == 0:
         if not is_text(bound):
             return REFUSED
         deltas = start_deltas(bound, offset, rows)

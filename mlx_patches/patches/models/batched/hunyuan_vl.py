@@ -9,7 +9,19 @@ from typing import Any
 
 from ...parts import with_parts
 from ..row_calls import find_argument
-from .offsets import REFUSED, RowOffset, is_text, put_argument, put_mask, put_model
+from .offsets import (
+    EMBEDDINGS,
+    REFUSED,
+    RowOffset,
+    is_text,
+    put_argument,
+    put_mask,
+    put_model,
+)
+
+# The model's attribute for a prompt's position ids. Embedding an image sets it to the image's, and
+# embedding a text to None.
+POSITIONS = "_position_ids"
 
 # A table of rotations is made anew when it is too short; lengths are multiples of this.
 _STEP = 256
@@ -20,11 +32,15 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
     That code reads the position ids cached on the model; the code for later tokens has one table
     for all rows. Text has the same position on all axes, so both rotate it alike.
+
+    Returns:
+        ``REFUSED`` for a prompt that is not text alone, or may be of an image whose position ids
+        are on the model.
     """
     rows, length = shape
     model = bound.args[0]
     sections = model.model.layers[0].self_attn.xdrope_section
-    if not sections or (length > 1 and not is_text(bound)):
+    if not sections or (length > 1 and (not is_text(bound) or has_positions(bound))):
         return REFUSED
     import mlx.core as mx
 
@@ -32,9 +48,15 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     own = mx.broadcast_to(offset.positions(length)[:, None], (rows, len(sections), length))
     layers = [with_table(layer, offset + length) for layer in model.model.layers]
     decoder = with_parts(model.model, layers=layers)
-    put_model(bound, with_parts(model, model=decoder, _position_ids=own))
+    put_model(bound, with_parts(model, model=decoder, **{POSITIONS: own}))
     put_argument(bound, "cache", [as_prompt(layer) for layer in find_argument(bound, "cache")])
     return None
+
+
+def has_positions(bound: inspect.BoundArguments) -> bool:
+    """Whether a prompt comes as embeddings, and the model has the position ids of some prompt."""
+    known = getattr(bound.args[0], POSITIONS, None)
+    return known is not None and find_argument(bound, EMBEDDINGS) is not None
 
 
 def with_table(layer: Any, length: int) -> Any:

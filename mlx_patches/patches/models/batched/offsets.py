@@ -17,6 +17,8 @@ Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], Any]
 Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
 # The arguments of a call with text alone; a call with an image has others too.
 TEXT = (*TOKENS[:3], "cache", "rope_deltas", "logits_to_keep", "n_to_process")
+# What an engine computes for every prompt, with an image or without.
+EMBEDDINGS = "inputs_embeds"
 # ``prepare`` returns this for a batch whose rows have to be fed one by one.
 REFUSED = object()
 
@@ -138,13 +140,26 @@ def put_views(bound: inspect.BoundArguments, offset: int) -> None:
     put_argument(bound, "cache", views)
 
 
-def is_text(bound: inspect.BoundArguments) -> bool:
-    """Whether a call is of text alone: it has nothing of an image, and no mask of the host's."""
+def is_text(bound: inspect.BoundArguments, *more: str) -> bool:
+    """Whether a call is of text alone: it has nothing of an image, and no mask of the host's.
+
+    Embeddings do not tell. But what an image's positions depend on comes with each of its calls:
+    the engines pass on all that the processor returned, and for text it returns token ids alone.
+
+    Args:
+        bound: the call.
+        more: further arguments of the family that come with text too.
+    """
+    return given_names(bound).issubset((*TEXT, EMBEDDINGS, *more))
+
+
+def given_names(bound: inspect.BoundArguments) -> set[str]:
+    """The names of a call's arguments that are not None, without the model's own."""
     _, *names = bound.arguments
     extra = find_extra_name(bound.signature)
     given = {name: bound.arguments[name] for name in names if name != extra}
     given |= bound.arguments.get(extra, {})
-    return all(value is None or name in TEXT for name, value in given.items())
+    return {name for name, value in given.items() if value is not None}
 
 
 def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) -> Any:

@@ -136,12 +136,12 @@ def ring_mask(cache: Any, window: int) -> Any:
 def merge(original: Any) -> Any:
     """``merge`` of rings: one plain batch cache that carries the lengths of their prompts."""
 
-    def merged(cls: Any, caches: Sequence[Any]) -> Any:
+    def merge_rows(cls: Any, caches: Sequence[Any]) -> Any:
         return importlib.import_module("mlx_vlm.models.cache").BatchKVCache.merge(
             [in_order(ring) for ring in caches]
         )
 
-    return classmethod(merged)
+    return classmethod(merge_rows)
 
 
 def in_order(ring: Any) -> Any:
@@ -176,7 +176,7 @@ def in_order(ring: Any) -> Any:
 
 
 PATCH = Patch(
-    id="ring-rows",
+    id="ring-cache-batching",
     summary="a batch of Unlimited-OCR attends to tokens that the same row alone has dropped",
     targets=(
         Target(
@@ -192,6 +192,6 @@ PATCH = Patch(
         ),
         *cache_targets("mlx-vlm", "BatchKVCache"),
     ),
-    probe="mlx_patches.probes.ring_rows:probe",
+    probe="mlx_patches.probes.ring_cache_batching:probe",
     module=__name__,
 )

@@ -34,7 +34,7 @@ def made(caches: Any, kind: str, rows: int = 2) -> Any:
     return getattr(caches, kind)(*arguments, *([[0] * rows] if kind.startswith("Batch") else []))
 
 
-def saved(caches: Any, kind: str) -> str:
+def save_empty(caches: Any, kind: str) -> str:
     """Save and restore through ``state``."""
     cache = made(caches, kind)
     state = cache.state
@@ -56,7 +56,7 @@ def feeds(cache: Any) -> bool:
     return bool(keys.shape[2] == 3)
 
 
-def extracted(caches: Any, kind: str) -> str:
+def extract_empty(caches: Any, kind: str) -> str:
     """Extract a row of an empty batch, or of a recurrent cache with one unused slot."""
     import mlx.core as mx
 
@@ -72,7 +72,7 @@ def extracted(caches: Any, kind: str) -> str:
     return "" if row.keys is None and feeds(row) else "the row is not empty"
 
 
-def merged(caches: Any, kind: str) -> str:
+def merge_empty(caches: Any, kind: str) -> str:
     """Merge empty rows, then an empty and a written row."""
     import mlx.core as mx
 
@@ -91,7 +91,7 @@ def merged(caches: Any, kind: str) -> str:
     return "" if held == [[0, 0, 0, 1], [1, 1, 1, 1]] else f"the batch holds {held}"
 
 
-def filtered(caches: Any, kind: str) -> str:
+def filter_empty(caches: Any, kind: str) -> str:
     """Keep one row of three."""
     import mlx.core as mx
 
@@ -100,7 +100,7 @@ def filtered(caches: Any, kind: str) -> str:
     return "" if cache.offset.size == cache.left_padding.size == 1 else "removed rows are left"
 
 
-def extended(caches: Any, kind: str) -> str:
+def extend_empty(caches: Any, kind: str) -> str:
     """Extend two empty rows by one; then join a written row and two empty ones in both orders."""
     import mlx.core as mx
 
@@ -123,7 +123,7 @@ def extended(caches: Any, kind: str) -> str:
     return ""
 
 
-def finalized(caches: Any, kind: str) -> str:
+def finalize_empty(caches: Any, kind: str) -> str:
     """Finalize right padding that was prepared, without tokens."""
     cache = made(caches, kind)
     cache.prepare(lengths=[1, 2], right_padding=[1, 0])
@@ -134,10 +134,10 @@ def finalized(caches: Any, kind: str) -> str:
 
 
 _OPERATIONS = {
-    "state": saved,
-    "extract": extracted,
-    "merge": merged,
-    "filter": filtered,
-    "extend": extended,
-    "finalize": finalized,
+    "state": save_empty,
+    "extract": extract_empty,
+    "merge": merge_empty,
+    "filter": filter_empty,
+    "extend": extend_empty,
+    "finalize": finalize_empty,
 }

@@ -63,9 +63,9 @@ def strange(cache: Any, rows: list[tuple[int, int]]) -> str:
 
 def _prompts(target: Target) -> Result:
     """Join a prompt while one other row decodes."""
-    from ..lab import EXACT, Family, NotBuilt, engine, speakers
+    from ..lab import EXACT, Family, NotBuilt, engine, generators
     from ..lab.build import build
-    from ..lab.compare import spoken
+    from ..lab.compare import compare_generated
     from ..lab.rows import alone
 
     try:
@@ -74,10 +74,10 @@ def _prompts(target: Target) -> Result:
         raise NotApplicable(str(reason)) from None
     first, late = _PROMPTS
     try:
-        said = speakers.generate(model, [first], late, _TOKENS)
+        said = generators.generate(model, [first], late, _TOKENS)
     except NotApplicable:
         raise
     except Exception as error:
         return Result(True, engine.where(error))
-    cell = spoken(said, [alone(model, prompt, _TOKENS) for prompt in _PROMPTS], EXACT)
+    cell = compare_generated(said, [alone(model, prompt, _TOKENS) for prompt in _PROMPTS], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)

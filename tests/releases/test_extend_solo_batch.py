@@ -6,11 +6,10 @@ import importlib
 
 import pytest
 
-from mlx_patches.lab import EXACT, Family, speakers
+from mlx_patches.lab import EXACT, Family, generators
 from mlx_patches.lab.build import build
-from mlx_patches.lab.compare import spoken
+from mlx_patches.lab.compare import compare_generated
 from mlx_patches.lab.rows import alone
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.lists import convert_chunks, convert_to_batch
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
@@ -57,8 +56,8 @@ def test_a_row_joins_llama4(monkeypatch):
     chunked = next(type(c) for c in model.make_cache() if hasattr(c, "chunk_size"))
     monkeypatch.setattr(chunked, "step", 4)
     prompts = [5, 9, 2, 7], [8, 6, 10]
-    needed = [patch.id for patch in catalogue.builtin() if patch.id.startswith(("row-", "single"))]
-    with out_of_the_way((*needed, "offset-alias", "mask-list")):
-        said = speakers.generate(model, [prompts[0]], prompts[1], 24)
-        cell = spoken(said, [alone(model, prompt, 24) for prompt in prompts], EXACT)
+    needed = ("row-by-row", "extend-solo-batch", "offset-alias", "mask-from-cache-list")
+    with out_of_the_way(needed):
+        said = generators.generate(model, [prompts[0]], prompts[1], 24)
+        cell = compare_generated(said, [alone(model, prompt, 24) for prompt in prompts], EXACT)
     assert cell.verdict == "green", cell.detail

@@ -1,6 +1,6 @@
 """The release's own batch generator: rows that come, generate tokens, and go.
 
-mlx-lm and mlx-vlm call it in different ways; a speaker is called in one.
+mlx-lm and mlx-vlm call it in different ways; a wrapper here is called in one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..probes import NotApplicable
-from . import LabModel, Said
+from . import Generated, LabModel
 from .engine import Image, embed, generate_module, own_positions, package, unless_refused
 
 Processor = Callable[[Any, Any], Any]
@@ -26,7 +26,7 @@ def generate(
     late: Sequence[int],
     count: int,
     **options: Any,
-) -> list[list[Said]]:
+) -> list[list[Generated]]:
     """The tokens that the release's own batch generator generates greedily, by row.
 
     Args:
@@ -36,7 +36,7 @@ def generate(
         count: how many tokens each row generates.
         options: arguments of the generator.
     """
-    return unless_refused(_generated, speaker(model, count, **options), prompts, late, count)
+    return unless_refused(_generated, make_generator(model, count, **options), prompts, late, count)
 
 
 def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
@@ -65,7 +65,7 @@ def _slides(config: Any) -> bool:
     return bool(config.get("sliding_window")) or any(map(_slides, config.values()))
 
 
-def speaker(model: LabModel, count: int, **options: Any) -> Any:
+def make_generator(model: LabModel, count: int, **options: Any) -> Any:
     """The release's own batch generator, for rows that generate ``count`` tokens.
 
     Args:
@@ -77,12 +77,12 @@ def speaker(model: LabModel, count: int, **options: Any) -> Any:
     if generator is None:
         raise NotApplicable("the release has no batch generator")
     vision = "processor" in inspect.signature(generator).parameters
-    return (_VlmSpeaker if vision else _LmSpeaker)(model, generator, count, **options)
+    return (_VlmGenerator if vision else _LmGenerator)(model, generator, count, **options)
 
 
 def samples_by_row(model: LabModel) -> bool:
     """Whether the release's batch generator takes a sampler of each row."""
-    return "samplers" in inspect.signature(speaker(model, 1).generator.insert).parameters
+    return "samplers" in inspect.signature(make_generator(model, 1).release.insert).parameters
 
 
 def nucleus(model: LabModel, top_p: float) -> Sampler:
@@ -102,7 +102,7 @@ class Request:
     Args:
         turn: the generator's step at which the row is inserted, from 0.
         prompt: token ids.
-        count: how many tokens are heard of the row.
+        count: how many tokens are collected of the row.
         processors: logits processors of this row; None if the engine is told of none.
         sampler: the row's sampler; None if it has the generator's.
         image: the prompt, if it holds images.
@@ -133,45 +133,49 @@ class Request:
         return own
 
 
-def answered(model: LabModel, requests: Sequence[Request], **options: Any) -> list[list[Said]]:
+def run_requests(
+    model: LabModel, requests: Sequence[Request], **options: Any
+) -> list[list[Generated]]:
     """The tokens of requests that come and go in the release's batch generator, by row.
 
     ``options`` are arguments of the generator.
     """
-    speak = speaker(model, max(one.asked for one in requests), **options)
-    taken = inspect.signature(speak.generator.insert).parameters
+    generator = make_generator(model, max(one.asked for one in requests), **options)
+    taken = inspect.signature(generator.release.insert).parameters
     for name in (name for one in requests for name in one.own if name not in taken):
         raise NotApplicable(f"the release's generator takes no {name.replace('_', ' ')} of a row")
-    if any(one.leaves for one in requests) and not hasattr(speak.generator, "remove"):
+    if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
-    return unless_refused(_answered, speak, requests)
+    return unless_refused(_run_requests, generator, requests)
 
 
-def _answered(speak: _LmSpeaker | _VlmSpeaker, requests: Sequence[Request]) -> list[list[Said]]:
-    said: dict[int, list[Said]] = {}
+def _run_requests(
+    generator: _LmGenerator | _VlmGenerator, requests: Sequence[Request]
+) -> list[list[Generated]]:
+    said: dict[int, list[Generated]] = {}
     leaving: dict[int, int] = {}
     order: list[int] = []
     last = max(one.turn for one in requests)
     for turn in range(last + 10 * max(one.count for one in requests)):
         coming = [one for one in requests if one.turn == turn]
         if coming:
-            new = speak.insert_requests(coming)
+            new = generator.insert_requests(coming)
             leaving |= {uid: one.count for uid, one in zip(new, coming, strict=True) if one.leaves}
             order += new
-        for uid, token in speak.next():
+        for uid, token in generator.next():
             said.setdefault(uid, []).append(token)
             if len(said[uid]) == leaving.get(uid):
-                speak.remove(uid)
+                generator.remove(uid)
         if turn >= last and sum(map(len, said.values())) == sum(one.count for one in requests):
             break
     return [said.get(uid, []) for uid in order]
 
 
-def all_said(speak: Any, order: Sequence[int], count: int) -> list[list[Said]]:
+def collect_tokens(generator: Any, order: Sequence[int], count: int) -> list[list[Generated]]:
     """The tokens of these rows until each has generated ``count``."""
-    said: dict[int, list[Said]] = {uid: [] for uid in order}
+    said: dict[int, list[Generated]] = {uid: [] for uid in order}
     for _ in range(10 * count):
-        for uid, one in speak.next():
+        for uid, one in generator.next():
             said[uid].append(one)
         if all(len(row) == count for row in said.values()):
             break
@@ -179,37 +183,37 @@ def all_said(speak: Any, order: Sequence[int], count: int) -> list[list[Said]]:
 
 
 def _generated(
-    speak: _LmSpeaker | _VlmSpeaker,
+    generator: _LmGenerator | _VlmGenerator,
     prompts: Sequence[Sequence[int]],
     late: Sequence[int],
     count: int,
-) -> list[list[Said]]:
-    said: dict[int, list[Said]] = {}
-    order = speak.insert(prompts)
+) -> list[list[Generated]]:
+    said: dict[int, list[Generated]] = {}
+    order = generator.insert(prompts)
     for turn in range(10 * count):
         if turn == 5:
-            order += speak.insert([late])
-        for uid, one in speak.next():
+            order += generator.insert([late])
+        for uid, one in generator.next():
             said.setdefault(uid, []).append(one)
         if turn > 5 and all(len(said.get(uid, ())) == count for uid in order):
             break
     return [said.get(uid, []) for uid in order]
 
 
-class _LmSpeaker:
+class _LmGenerator:
     """The batch generator of mlx-lm."""
 
     def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
-        self.generator = generator(model.module, max_tokens=count, **options)
+        self.release = generator(model.module, max_tokens=count, **options)
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        return list(self.generator.insert([list(prompt) for prompt in prompts]))
+        return list(self.release.insert([list(prompt) for prompt in prompts]))
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
         """Insert rows with their own token counts, processors and samplers."""
         names = {name for one in requests for name in one.own}
         return list(
-            self.generator.insert(
+            self.release.insert(
                 [list(one.prompt) for one in requests],
                 [one.asked for one in requests],
                 **{name: [one.own.get(name) for one in requests] for name in names},
@@ -218,16 +222,16 @@ class _LmSpeaker:
 
     def remove(self, uid: int) -> None:
         """Remove a row whose client has left."""
-        self.generator.remove([uid])
+        self.release.remove([uid])
 
-    def next(self) -> list[tuple[int, Said]]:
-        answers = self.generator.next()
+    def next(self) -> list[tuple[int, Generated]]:
+        answers = self.release.next()
         if isinstance(answers, tuple):  # (prompt responses, generation responses)
             answers = answers[1]
-        return [(a.uid, Said(a.token, every=a.logprobs)) for a in answers]
+        return [(a.uid, Generated(a.token, every=a.logprobs)) for a in answers]
 
 
-class _VlmSpeaker:
+class _VlmGenerator:
     """The batch generator of mlx-vlm.
 
     The generator requires embeddings, which mlx-vlm computes outside the language model. It gets
@@ -237,8 +241,8 @@ class _VlmSpeaker:
 
     def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
         self.model = model
-        self.generator = generator(TextOnly(model), Endless(), max_tokens=count, **options)
-        self.by_row = "prompt_kwargs" in inspect.signature(self.generator.insert).parameters
+        self.release = generator(TextOnly(model), Endless(), max_tokens=count, **options)
+        self.by_row = "prompt_kwargs" in inspect.signature(self.release.insert).parameters
         self.waiting: list[int] = []
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
@@ -246,9 +250,9 @@ class _VlmSpeaker:
         embed(self.model, None)
         if self.by_row:
             own = [self._own(prompt) for prompt in lists]
-            return list(self.generator.insert(lists, prompt_kwargs=own))
+            return list(self.release.insert(lists, prompt_kwargs=own))
         self.waiting = [len(prompt) for prompt in lists]
-        return list(self.generator.insert(lists))
+        return list(self.release.insert(lists))
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
         """Insert rows with their own token counts, processors and images, as they come."""
@@ -259,12 +263,12 @@ class _VlmSpeaker:
         embed(self.model, None)
         prompts = [list(one.prompt) for one in requests]
         self.waiting = [len(prompt) for prompt in prompts]
-        return list(self.generator.insert(prompts, [one.asked for one in requests]))
+        return list(self.release.insert(prompts, [one.asked for one in requests]))
 
     def _insert_request(self, one: Request) -> int:
         embed(self.model, one.image)
         prompt = list(one.prompt)
-        (uid,) = self.generator.insert(
+        (uid,) = self.release.insert(
             [prompt],
             [one.asked],
             prompt_kwargs=[self._own(prompt, one.image)],
@@ -274,7 +278,7 @@ class _VlmSpeaker:
 
     def remove(self, uid: int) -> None:
         """Remove a row whose client has left."""
-        self.generator.remove(uid)
+        self.release.remove(uid)
 
     def add(self, prompts: list[list[int]], arguments: Sequence[dict[str, Any]]) -> list[int]:
         """Insert prompts with the arguments that their embedding step returned."""
@@ -283,22 +287,22 @@ class _VlmSpeaker:
         own = [
             {**self._own(prompt), **more} for prompt, more in zip(prompts, arguments, strict=True)
         ]
-        return list(self.generator.insert(prompts, prompt_kwargs=own))
+        return list(self.release.insert(prompts, prompt_kwargs=own))
 
-    def next(self) -> list[tuple[int, Said]]:
+    def next(self) -> list[tuple[int, Generated]]:
         import mlx.core as mx
 
         extra = {}
         if self.waiting:
             extra["inputs_embeds"] = mx.zeros((len(self.waiting), max(self.waiting), 1))
             self.waiting = []
-        answers = self.generator.next(**extra)
+        answers = self.release.next(**extra)
         if isinstance(answers, tuple):
             answers = answers[1]
         return [
             (
                 a.uid,
-                Said(
+                Generated(
                     a.token,
                     own=getattr(a, "token_logprob", None),
                     every=getattr(a, "logprobs", None),

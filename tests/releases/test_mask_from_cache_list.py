@@ -9,12 +9,12 @@ import pytest
 from mlx_patches.core.patch import Target
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.mask_list import asked, own_function, same
+from mlx_patches.probes.mask_from_cache_list import asked, own_function, same
 
 from .conftest import installed, run_probe
 
 mx = pytest.importorskip("mlx.core")
-PATCH = catalogue.builtin().get("mask-list")
+PATCH = catalogue.builtin().get("mask-from-cache-list")
 
 
 @pytest.fixture(

@@ -60,7 +60,7 @@ def holds_keys(cache: Any) -> bool:
 
 
 PATCH = Patch(
-    id="mask-list",
+    id="mask-from-cache-list",
     summary="a mask made from a list of caches ignores left padding",
     targets=tuple(
         Target(distribution, module, "create_attention_mask", taking_lists, when=is_list)
@@ -69,6 +69,6 @@ PATCH = Patch(
             ("mlx-vlm", "mlx_vlm.models.base"),
         )
     ),
-    probe="mlx_patches.probes.mask_list:probe",
+    probe="mlx_patches.probes.mask_from_cache_list:probe",
     module=__name__,
 )

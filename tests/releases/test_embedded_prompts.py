@@ -1,0 +1,331 @@
+"""Prompts that come as embeddings: text takes one call, what may be an image one call a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.patch import Patch
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
+from mlx_patches.lab.build import build
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models.batched import cohere_compass, hunyuan_vl
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.rope_deltas import out_of_the_way
+
+from . import costs
+
+mx = pytest.importorskip("mlx.core")
+pytest.importorskip("mlx_vlm")
+
+FAMILIES = ("cohere_compass", "ernie4_5_moe_vl", "hunyuan_vl")
+TEXTS = ([5, 9, 2, 7, 3], [8, 6], [4, 11, 13, 1])
+LONGEST = max(map(len, TEXTS))
+EQUAL = [[1 + (3 * row + place) % 20 for place in range(LONGEST)] for row in range(len(TEXTS))]
+PADDING = [LONGEST - len(text) for text in TEXTS]
+TABLE = [[0] * pad + text for pad, text in zip(PADDING, TEXTS, strict=True)]
+STEPS = ([12, 3, 8], [2, 30, 7], [21, 4, 4])
+# What an engine passes for a text of Cohere Compass beside its embeddings.
+SHOWN = mx.array([[0] * pad + [1] * (LONGEST - pad) for pad in PADDING])
+TOLERANCE = 1e-3
+OTHERS = ("offset-alias", "rotating-max-size", "mask-from-cache-list", "extend-solo-batch")
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request, ungated: Callable[[Patch], Manager]) -> Iterator[LabModel]:
+    """A tiny model, with the patch applied."""
+    try:
+        built = build(Family("mlx-vlm", request.param))
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+    manager = ungated(catalogue.builtin().get("row-by-row"))
+    engine.forget(built)
+    with out_of_the_way(OTHERS):
+        yield built
+    engine.forget(built)
+    engine.unmark()
+    assert not manager.withdrawn
+    assert not manager.failures
+
+
+@pytest.fixture
+def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of each call of the decoder during the test."""
+    decoder = type(model.module.model)
+    own = decoder.__call__
+    rows: list[int] = []
+
+    def counted(self, *args, **kwargs):
+        rows.append((args[0] if args else kwargs["input_ids"]).shape[0])
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(decoder, "__call__", counted)
+    return rows
+
+
+def embedded(model: LabModel, table: list[list[int]]) -> Any:
+    """Embeddings of token ids; 0 for padding, as an engine makes it."""
+    ids, weights = mx.array(table), model.module.model.embed_tokens
+    # An image's token is beyond the tiny model's vocabulary.
+    return weights(ids % weights.weight.shape[0]) * (ids > 0)[..., None]
+
+
+def fed(model: LabModel, table: list[list[int]], cache: list[Any], **more: Any) -> Any:
+    """The logits of a prompt that comes as embeddings."""
+    return model.call(table, cache, inputs_embeds=embedded(model, table), **more)
+
+
+def with_mask(model: LabModel, mask: Any) -> dict[str, Any]:
+    """The arguments of a text that the engine passes beside its embeddings."""
+    return {cohere_compass.PADDING: mask} if model.family.name == "cohere_compass" else {}
+
+
+def check(said: Any, alone: Any) -> None:
+    """Compare logits of one row, at the positions that both have, from the end."""
+    last = min(said.shape[0], alone.shape[0])
+    said, alone = said[-last:], alone[-last:]
+    assert mx.abs(said - alone).max().item() <= TOLERANCE * max(1.0, mx.abs(alone).max().item())
+
+
+def models_folder() -> str:
+    """The folder of the release's models."""
+    import mlx_vlm
+
+    return f"{mlx_vlm.__path__[0]}/models/"
+
+
+def check_rows(model: LabModel, said: Any, steps: list[Any]) -> None:
+    """Compare a prompt and the steps after it with each row alone."""
+    for row, text in enumerate(TEXTS):
+        own = model.make_cache()
+        engine.forget(model)
+        check(said[row][-len(text) :], fed(model, [text], own)[0])
+        for step, tokens in zip(steps, STEPS, strict=True):
+            check(step[row], model.call([[tokens[row]]], own)[0])
+
+
+def take_steps(model: LabModel, batch: list[Any]) -> list[Any]:
+    """The logits of some decode steps."""
+    return [model.call([[token] for token in tokens], batch)[:, -1:] for tokens in STEPS]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_text_is_as_alone(model, calls, masked):
+    """In unequal rows, and in the steps after them; nothing is read."""
+    more = with_mask(model, SHOWN) if masked else {}
+    batch = engine.batch_cache(model, PADDING)
+    with costs.reads((*costs.OURS, models_folder())) as seen:
+        said = fed(model, TABLE, batch, **more)
+    assert not seen, "\n".join(seen)
+    assert calls == [len(TEXTS)]
+    check_rows(model, said, take_steps(model, batch))
+
+
+def test_a_text_in_pieces_is_as_alone(model, calls):
+    """The second row begins with the second piece; the last piece is one token."""
+    batch = engine.batch_cache(model, PADDING)
+    ends = [(0, 3), (3, 4), (4, 5)]
+    with costs.reads((*costs.OURS, models_folder())) as seen:
+        said = [
+            fed(
+                model,
+                [row[start:stop] for row in TABLE],
+                batch,
+                n_to_process=stop - start,
+                **with_mask(model, SHOWN[:, start:stop]),
+            )
+            for start, stop in ends
+        ]
+    assert not seen, "\n".join(seen)
+    assert calls == [len(TEXTS)] * len(ends)
+    check_rows(model, said[-1][:, -1:], take_steps(model, batch))
+
+
+def test_a_second_text_is_as_alone(model, calls):
+    """Rows with a history of unequal lengths."""
+    second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    histories, alone = [], []
+    for text, more in zip(TEXTS, second, strict=True):
+        for kept in (histories, alone):
+            engine.forget(model)
+            cache = model.make_cache()
+            mx.eval(fed(model, [text], cache))
+            kept.append(cache if kept is histories else fed(model, [more], cache)[0])
+    batch = engine.merge(model, histories)
+    engine.forget(model)
+    calls.clear()
+    said = fed(model, second, batch)
+    assert calls == [len(TEXTS)]
+    for row, own in enumerate(alone):
+        check(said[row], own)
+
+
+def test_one_row_of_a_batch_is_as_alone(model, calls):
+    said = fed(model, [[0, 0, *TEXTS[0]]], engine.batch_cache(model, [2]))
+    assert calls == [1]
+    engine.forget(model)
+    check(said[0, 2:], fed(model, [TEXTS[0]], model.make_cache())[0])
+
+
+def test_texts_of_one_token_have_no_deltas(model):
+    """Another request left its own on the model."""
+    if not hasattr(model.module, "_rope_deltas"):
+        pytest.skip("the model keeps none")
+    model.module._rope_deltas = mx.array([[-2], [-2], [-2]])
+    one = [text[:1] for text in TEXTS]
+    batch = engine.batch_cache(model, [0] * len(TEXTS))
+    said = fed(model, one, batch)
+    second = model.call([[token] for token in STEPS[0]], batch)
+    for row, text in enumerate(one):
+        own = model.make_cache()
+        check(said[row], fed(model, [text], own)[0])
+        check(second[row], model.call([[STEPS[0][row]]], own)[0])
+
+
+def test_the_deltas_of_another_batch_are_not_used(model):
+    """It decodes between the pieces of a text's prompt, with the deltas of its images."""
+    if not hasattr(model.module, "_rope_deltas"):
+        pytest.skip("the model keeps none")
+    other, batch = (engine.batch_cache(model, PADDING) for _ in range(2))
+    fed(model, TABLE, other)
+    fed(model, [row[:-1] for row in TABLE], batch)
+    deltas = mx.array([[-1]] * len(TEXTS))
+    model.call([[token] for token in STEPS[0]], other, rope_deltas=deltas)
+    said = fed(model, [row[-1:] for row in TABLE], batch)
+    check_rows(model, said[:, -1:], take_steps(model, batch))
+
+
+def test_a_mask_of_the_host_goes_row_by_row(model, calls):
+    if model.family.name == "cohere_compass":
+        pytest.skip("it takes a mask of the tokens alone")
+    batch = engine.batch_cache(model, PADDING)
+    said = fed(model, TABLE, batch, mask=batch[0].make_mask(LONGEST))
+    assert calls == [1] * len(TEXTS)
+    check_rows(model, said, take_steps(model, batch))
+
+
+@pytest.mark.parametrize("name", ["token_type_ids", "image_grid_thw", "position_ids"])
+def test_a_prompt_that_may_hold_an_image_goes_row_by_row(model, calls, name):
+    rows = len(TEXTS)
+    own = mx.broadcast_to(mx.arange(LONGEST), (rows, LONGEST))
+    axes = {"ernie4_5_moe_vl": mx.stack([own] * 3, -1), "hunyuan_vl": mx.stack([own] * 4, 1)}
+    given = {
+        "token_type_ids": mx.zeros((rows, LONGEST), mx.int32),
+        "image_grid_thw": mx.array([[1, 2, 2]] * rows),
+        "position_ids": axes.get(model.family.name, own),
+    }
+    batch = engine.batch_cache(model, [0] * rows)
+    mx.eval(fed(model, EQUAL, batch, **{name: given[name]}))
+    assert calls == [1] * rows
+
+
+def with_image(model: LabModel, patches: tuple[int, int], after: int) -> tuple[list[int], Any]:
+    """A prompt's token ids and the grid of its image."""
+    config = getattr(model.module, "config", None)
+    start = getattr(config, "vision_start_token_id", 3)
+    token = getattr(config, "image_token_id", 4)
+    vision = getattr(config, "vision_config", None)
+    merged = getattr(vision, "spatial_merge_size", 1)
+    height, width = patches
+    ids = [1, 2, start, *[token] * (height * width), *range(20, 20 + after)]
+    return ids, mx.array([[1, height * merged, width * merged]])
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_prompts_with_images_are_as_alone(model, calls, images):
+    """Unequal rows, of which the second is a text if one has an image; and the steps after."""
+    prompts = [with_image(model, (2, 3), 4), with_image(model, (1, 2), 1)][:images]
+    ids = [*[ids for ids, _ in prompts], list(range(30, 36))][:2]
+    padding = [len(ids[0]) - len(row) for row in ids]
+    table = [[0] * pad + row for pad, row in zip(padding, ids, strict=True)]
+    batch = engine.batch_cache(model, padding)
+    said = fed(model, table, batch, image_grid_thw=mx.concatenate([grid for _, grid in prompts]))
+    assert calls == [1] * len(ids)
+    steps = [model.call([[token] for token in tokens[:2]], batch)[:, -1:] for tokens in STEPS]
+    for row, text in enumerate(ids):
+        own = model.make_cache()
+        engine.forget(model)
+        more = {"image_grid_thw": prompts[row][1]} if row < images else {}
+        check(said[row][-len(text) :], fed(model, [text], own, **more)[0])
+        for step, tokens in zip(steps, STEPS, strict=True):
+            check(step[row], model.call([[tokens[row]]], own)[0])
+
+
+def with_positions(model: LabModel) -> Any:
+    """Position ids of an image at the end of each row, which the model keeps for its prompt."""
+    sections = len(model.module.model.layers[0].self_attn.xdrope_section)
+    own = mx.broadcast_to(mx.arange(LONGEST), (len(TEXTS), sections, LONGEST))
+    return mx.where(mx.arange(sections)[:, None] > 0, mx.minimum(own, 2), own)
+
+
+def test_hunyuan_may_have_the_positions_of_an_image(model, calls):
+    """An image of each row, which only the model's own position ids tell."""
+    if not hasattr(model.module, hunyuan_vl.POSITIONS) or model.family.name != "hunyuan_vl":
+        pytest.skip("its positions come with each call")
+    own = with_positions(model)
+    model.module._position_ids = own
+    batch = engine.batch_cache(model, [0] * len(TEXTS))
+    said = fed(model, EQUAL, batch)
+    assert calls == [1] * len(TEXTS)
+    steps = take_steps(model, batch)
+    for row, text in enumerate(EQUAL):
+        cache = model.make_cache()
+        model.module._position_ids = own[row : row + 1]
+        check(said[row], fed(model, [text], cache)[0])
+        for step, tokens in zip(steps, STEPS, strict=True):
+            check(step[row], model.call([[tokens[row]]], cache)[0])
+
+
+def test_a_mask_of_other_tokens_goes_row_by_row(model, calls):
+    if model.family.name != "cohere_compass":
+        pytest.skip("its texts have no mask")
+    mask = mx.ones((len(TEXTS), LONGEST + 2), mx.int32)
+    mx.eval(fed(model, TABLE, engine.batch_cache(model, PADDING), attention_mask=mask))
+    assert calls == [1] * len(TEXTS)
+
+
+class Embedded(generators.TextOnly):
+    """A language model that is called with embeddings, as an engine's requests are."""
+
+    def __call__(self, tokens: Any, inputs_embeds: Any = None, cache: Any = None, **more: Any):
+        if inputs_embeds is not None:
+            more["inputs_embeds"] = embedded(self._model, tokens.tolist())
+        return SimpleNamespace(logits=self._model.call(tokens, cache, **more))
+
+
+def test_the_engine_feeds_texts_in_one_call(model, calls):
+    """Its prompts of one batch, with what their embedding step returns."""
+    count = 4
+    try:
+        generator = generators.make_generator(model, count)
+        generator.release.model = Embedded(model)
+        if generator.by_row:
+            more = [
+                {
+                    "inputs_embeds": mx.zeros((1, len(text), 1)),
+                    **with_mask(model, mx.ones((1, len(text)), mx.int32)),
+                }
+                for text in TEXTS
+            ]
+            order = list(
+                generator.release.insert([list(text) for text in TEXTS], prompt_kwargs=more)
+            )
+        else:
+            order = generator.insert(TEXTS)
+        said = generators.collect_tokens(generator, order, count)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert set(calls) == {len(TEXTS)}
+    # Some engines feed the last token of the prompts by itself.
+    assert len(calls) <= count + 2
+    for text, row in zip(TEXTS, said, strict=True):
+        engine.forget(model)
+        cache = model.make_cache()
+        logits = fed(model, [text], cache)[0, -1]
+        for one in row:
+            assert logits.max().item() - logits[one.token].item() <= TOLERANCE
+            logits = model.call([[one.token]], cache)[0, -1]
