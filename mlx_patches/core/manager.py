@@ -404,6 +404,9 @@ class Manager:
                     if self.strict:
                         raise
                     self._failed(site.path, Failure(layer.patch, error, False, lasting=True))
+                    with self.lock:  # whatever kept it from being taken out: this loop must end
+                        if site.composed.wait and site.layer_of(layer.patch):
+                            site.run(site.compose_without(layer.patch))
                     break
                 made.append(layer)
             else:

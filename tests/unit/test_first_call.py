@@ -142,6 +142,18 @@ def test_a_patch_that_cannot_be_made_is_taken_out_whole(fake, session, caplog, k
     assert len(caplog.records) == 1
 
 
+def test_a_patch_that_cannot_be_taken_out_does_not_hold_up_the_call(fake, session, monkeypatch):
+    def refuse(site, patch):
+        raise RuntimeError("cannot be taken out")
+
+    cache = load("fake_lm.cache")
+    made = session({"bad": BROKEN["module"]}, bad=["attend"], good=["attend"])
+    made.apply(["bad", "good"])
+    monkeypatch.setattr(made.manager, "_remove", refuse)
+    assert cache.attend(1) == ("good", 2)
+    monkeypatch.undo()
+
+
 def test_a_strict_session_raises_in_each_call(fake, session, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_STRICT", "1")
     cache = load("fake_lm.cache")
