@@ -41,6 +41,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mlx_patches.auditing import recommend  # noqa: E402
+from mlx_patches.auditing.verdict import severity_of  # noqa: E402
 from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.evidence import store  # noqa: E402
@@ -50,7 +51,10 @@ from mlx_patches.evidence.words import (  # noqa: E402
     DEVICES,
     DTYPES,
     FATES,
+    FEATURE,
     FLOAT32,
+    SECURITY,
+    SEVERITIES,
     place_of,
 )
 from mlx_patches.lab import record  # noqa: E402
@@ -60,6 +64,8 @@ from mlx_patches.patches import catalogue  # noqa: E402
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 FINDINGS = ROOT / "docs" / "findings.md"
 SECONDS = 3600
+# No scenario sees a defect of the others.
+SEEN = tuple(name for name in SEVERITIES if name not in (SECURITY, FEATURE))
 SHORTEST = 3  # how many families a line of the findings names
 
 
@@ -459,7 +465,8 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "is red if one of its scenarios is red, except `max-kv-size`, which is a feature.",
         "`repaired` means red without the patches and green with them. The models are tiny, with",
         "random weights. Every set was measured on a CPU in float32; the first table adds the",
-        "cells of other devices and dtypes, which the second table counts alone.",
+        "cells of other devices and dtypes, which the second table counts alone. The last columns",
+        "count the families that are wrong as released by the worst of their cells.",
         "",
         *counts(["release set"], [([one["set"]], one) for one in evidence]),
         "",
@@ -474,14 +481,30 @@ def findings(evidence: list[dict[str, Any]]) -> str:
 
 def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, Any]]]) -> list[str]:
     """A table of how many families have each fate, a line for each evidence."""
-    lines = [
-        f"| {' | '.join([*names, *FATES])} |",
-        "|---|" + "---|" * (len(names) - 1 + len(FATES)),
-    ]
+    heads = [*names, *FATES, *SEEN]
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---|" * (len(heads) - 1)]
     for labels, one in rows:
-        fates = list(family_fates(one).values())
-        lines.append(f"| {' | '.join([*labels, *(str(fates.count(name)) for name in FATES)])} |")
+        fates, worst = list(family_fates(one).values()), worst_severities(one)
+        cells = [fates.count(name) for name in FATES] + [worst.count(name) for name in SEEN]
+        lines.append(f"| {' | '.join([*labels, *map(str, cells)])} |")
     return lines
+
+
+def worst_severities(one: dict[str, Any]) -> list[str]:
+    """For each family that is red as released: the worst severity of its red cells."""
+    red = {
+        family: [name for name, pair in pairs.items() if pair[0] == "r"]
+        for family, pairs in cell_pairs(one).items()
+    }
+    said = one.get("details_without", {})
+    return [
+        min(
+            (severity_of(name, said.get(family, {}).get(name, "")) for name in names),
+            key=SEVERITIES.index,
+        )
+        for family, names in red.items()
+        if names
+    ]
 
 
 def elsewhere() -> list[tuple[list[str], dict[str, Any]]]:
