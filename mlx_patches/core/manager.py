@@ -117,7 +117,8 @@ class Manager:
 
         Args:
             patch: the patch. Applying it again covers modules that were imported since.
-            strict: raise if a target that may need the patch did not get it.
+            strict: raise if a target that may need the patch did not get it. Layers are made now,
+                not in their first call.
             dry_run: decide everything, change nothing.
             wanted: called just before the write; False cancels it. Another thread may have
                 restored the patch meanwhile.
@@ -137,6 +138,8 @@ class Manager:
             ]
         else:
             outcomes = self._commit(patch, outcomes, ready, wanted, rebind)
+            if strict or self.strict:
+                outcomes = self._load_all(patch, outcomes)
         outcomes.sort(key=lambda outcome: order[outcome.target])
         if strict:
             for outcome in outcomes:
@@ -389,9 +392,6 @@ class Manager:
 
         The attribute is not written: another package may have replaced it since. A patch whose
         module or factory fails is taken out everywhere.
-
-        Raises:
-            Exception: with ``strict``, what the module or the factory raised.
         """
         while (waiting := site.composed).wait:
             made: list[Layer] = []
@@ -401,8 +401,6 @@ class Manager:
                     composed = site.compose([*made, layer])
                     site.check(composed)
                 except (Exception, SystemExit) as error:
-                    if self.strict:
-                        raise
                     self._failed(site.path, Failure(layer.patch, error, False, lasting=True))
                     with self.lock:  # whatever kept it from being taken out: this loop must end
                         if site.composed.wait and site.layer_of(layer.patch):
@@ -413,6 +411,14 @@ class Manager:
                 with self.lock:
                     if site.composed is waiting:
                         site.run(composed)
+
+    def _load_all(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
+        """Make the patch's layers that wait for a first call; returns its outcomes after that."""
+        for site in self.sites():
+            if site.layer_of(patch.id):
+                self._load(site)
+        reason = self.withdrawn.get(patch.id)
+        return _all_failed(patch, outcomes, reason) if reason else outcomes
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from mlx_patches import MlxPatchesError
 from mlx_patches.activation.session import Session
 from mlx_patches.core.registry import Entry, Registry
 
@@ -154,16 +155,26 @@ def test_a_patch_that_cannot_be_taken_out_does_not_hold_up_the_call(fake, sessio
     monkeypatch.undo()
 
 
-def test_a_strict_session_raises_in_each_call(fake, session, monkeypatch):
-    monkeypatch.setenv("MLX_PATCHES_STRICT", "1")
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("environment", [True, False])
+def test_where_it_is_strict_apply_raises(fake, session, monkeypatch, kind, environment):
+    if environment:
+        monkeypatch.setenv("MLX_PATCHES_STRICT", "1")
     cache = load("fake_lm.cache")
-    made = session({"bad": BROKEN["module"]}, bad=["attend"])
-    made.apply(["bad"])
-    for _ in range(2):
-        with pytest.raises(ValueError, match="broken"):
-            cache.attend(1)
-    made.restore()
-    assert cache.attend(1) == 2
+    original = cache.attend
+    made = session({"bad": BROKEN[kind].format(id="bad", names=["attend"])}, bad=["attend"])
+    with pytest.raises(MlxPatchesError, match="bad is not in effect"):
+        made.apply(["bad"], strict=not environment)
+    assert cache.attend is original
+
+
+def test_where_it_is_strict_a_layer_that_waits_is_made(fake, session):
+    load("fake_lm.cache")
+    made = session(one=["attend"])
+    made.apply(["one"])
+    assert imported() == []
+    assert {str(o.status) for o in made.apply(["one"], strict=True)} == {"applied"}
+    assert imported() == ["patch_one"]
 
 
 def test_the_first_calls_of_many_threads_are_all_patched(fake, session):
