@@ -53,8 +53,14 @@ def attribute(
     """
     import mlx_patches
 
+    from .scenarios import SCENARIOS
+
     mlx_patches.apply(patches=every_patch())
-    tried = Tried(built(family, dtype=dtype)[0], in_effect())
+    model = built(family, dtype=dtype)[0]
+    for name in scenarios:
+        # It may import a module of the release, whose patches are not in effect before.
+        SCENARIOS[name](model)
+    tried = Tried(model, in_effect())
     applied = [one for one in dict.fromkeys(patch for patch, _ in in_order()) if one not in kept]
     found: dict[str, list[str]] = {}
     for name in scenarios:

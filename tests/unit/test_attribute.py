@@ -46,6 +46,24 @@ def test_a_cell_s_patch_is_found_and_all_are_in_effect_again(effect):
     assert effect[0] == set(IDS)
 
 
+def test_a_patch_of_a_module_that_the_scenario_imports_is_found(effect, monkeypatch):
+    imported, apply = set(), mlx_patches.apply
+
+    def import_and_run(model):
+        if not imported:  # the import hook applies what waited for the module
+            imported.add("needed")
+            apply(imported)
+        return Cell("green" if "needed" in effect[0] else "red")
+
+    monkeypatch.setattr(
+        mlx_patches,
+        "apply",
+        lambda patches: apply([one for one in patches if imported or one != "needed"]),
+    )
+    monkeypatch.setattr(scenarios, "SCENARIOS", {"trim": import_and_run})
+    assert attribute.attribute(FAMILY, ["trim"]) == {"trim": ["needed"]}
+
+
 def test_a_patch_that_does_not_come_back_is_an_error(effect):
     effect[1].add("needed")
     with pytest.raises(MlxPatchesError, match=r"no longer in effect .*: needed at x:y"):
