@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +14,7 @@ from click.testing import CliRunner
 from mlx_patches import MlxPatchesError
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
-from mlx_patches.lab import Family, record, report, runner
+from mlx_patches.lab import Family, families, record, report, runner
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.runner import Row, Task
 
@@ -246,8 +245,7 @@ def test_exit_code(verdicts, code):
 @pytest.fixture
 def two_families(monkeypatch):
     names = {"mlx-lm": ["llama", "gemma4"], "mlx-vlm": ["gemma4"]}
-    fake = SimpleNamespace(families=lambda d: [Family(d, name) for name in names[d]])
-    monkeypatch.setitem(sys.modules, "mlx_patches.lab.families", fake)
+    monkeypatch.setattr(families, "families", lambda d: [Family(d, name) for name in names[d]])
     monkeypatch.setattr(runner.distributions, "find", lambda name: name)
 
 
