@@ -190,7 +190,8 @@ class Manager:
             for key, outcome in list(self._ledger.items()):
                 if key[0] in wanted and outcome.status is Status.PENDING:
                     del self._ledger[key]
-            for key in [key for key in self._judged if key[0] in wanted]:
+            # Copied at once: other threads decide targets without the lock.
+            for key in [key for key in list(self._judged) if key[0] in wanted]:
                 del self._judged[key]
         return outcomes
 
