@@ -540,3 +540,19 @@ def test_stop_tokens_of_all_kinds(tmp_path):
         found = read_folder(tmp_path)
         assert len(found.problem) < 1000
         assert found.eos == ({"config.json": huge} if value is huge else {})
+
+
+def test_a_patch_is_restored_while_others_are_decided(fake):
+    load("fake_lm.cache")
+    patches = [patch_of("attend", id=f"fix-{number}") for number in range(3000)]
+    manager = manager_for(*patches, rule={"affected": "<1", "fixed": ">=1"})
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    decider = threading.Thread(target=lambda: [manager.apply(p, dry_run=True) for p in patches])
+    try:
+        decider.start()
+        while decider.is_alive():
+            manager.restore(["fix-0"])
+    finally:
+        decider.join()
+        sys.setswitchinterval(interval)
