@@ -160,7 +160,7 @@ CONDITIONS = [
         "--model",
         "qwen3",
         code=1,
-        first=r"qwen3 gives wrong text in a batch here \(mlx-lm 0.31.3\): 3 of ",
+        first=r"qwen3 gives wrong text in a batch here \(mlx-lm 0.31.3\): 4 of ",
         also="processor-rows",
         where=[OLDER, VLLM_MLX],
     ),
