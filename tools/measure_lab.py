@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -57,7 +56,7 @@ from mlx_patches.evidence.words import (  # noqa: E402
     SEVERITIES,
     place_of,
 )
-from mlx_patches.lab import record  # noqa: E402
+from mlx_patches.lab import record, runner  # noqa: E402
 from mlx_patches.lab.record import Cells, details, letters  # noqa: E402
 from mlx_patches.patches import catalogue  # noqa: E402
 
@@ -207,7 +206,7 @@ def measure(
         return
     with release_sets.environment(one) as python:
         if todo:
-            check_devices({device_of(python)}, place.device)
+            check_devices({runner.device(str(python))}, place.device)
             evidence["versions"] = measure_matrix.versions(python)
         for part in todo:
             rows = cells(one, python, part, jobs, only, place)
@@ -222,13 +221,6 @@ def measure(
     file.write_text(json.dumps(evidence, indent=1) + "\n")
     fates = list(family_fates(evidence).values())
     print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
-
-
-def device_of(python: Path) -> str:
-    """The device that MLX computes on in an environment; empty if MLX cannot be run."""
-    code = "from mlx_patches.lab.child import device; print(device())"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
 
 
 def check_devices(found: set[str], wanted: str) -> None:

@@ -95,7 +95,7 @@ class Site:
         original: its value without our layers; ``MISSING`` if the release does not define it.
         policy: what to do with failures of layers.
         aliases: collects what to replace in other modules.
-        load: called in the first call, to complete and write layers that wait for it.
+        load: called in the first call, to complete the layers that wait for it.
         lost: the former site of this path; other modules may still refer to its function.
     """
 

@@ -221,13 +221,13 @@ def _measure(task: Task, seconds: float, variables: dict[str, str]) -> list[Row]
 
 
 @cache
-def device() -> str:
-    """The device that MLX computes on in this environment; empty if MLX cannot be run.
+def device(python: str = sys.executable) -> str:
+    """The device that MLX computes on in an environment; empty if MLX cannot be run.
 
     A child process finds it, because this process never imports MLX.
     """
     code = "from mlx_patches.lab.child import device; print(device())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
