@@ -12,7 +12,9 @@ from types import FrameType
 from typing import Any
 
 import mlx_patches
+from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.lab import LabModel, engine
+from mlx_patches.lab.families import models_folder
 from mlx_patches.lab.held import arrays
 
 # The array methods that wait for an array's value.
@@ -189,3 +191,24 @@ def live_bytes(make: Callable[[], Any]) -> int:
     finally:
         if collects:
             gc.enable()
+
+
+def with_models() -> tuple[str, ...]:
+    """The code whose reads count where the releases' models may not read either."""
+    folders = filter(None, map(models_folder, MODEL_PACKAGES.values()))
+    return (*OURS, *(f"{folder}/" for folder in folders))
+
+
+def decoder_rows(model: LabModel, monkeypatch: Any) -> list[int]:
+    """A list that gets the number of rows of each call of the model's decoder, from now on."""
+    decoder = type(model.module.model)
+    own = decoder.__call__
+    rows: list[int] = []
+
+    def counted(self: Any, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        tokens = kwargs.get("input_ids", kwargs.get("x", inputs))
+        rows.append(tokens.shape[0])
+        return own(self, *(() if inputs is None else (inputs,)), *args, **kwargs)
+
+    monkeypatch.setattr(decoder, "__call__", counted)
+    return rows

@@ -55,16 +55,7 @@ def model(request, ungated: Callable[[Patch], Manager]) -> Iterator[LabModel]:
 @pytest.fixture
 def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each call of the decoder during the test."""
-    decoder = type(model.module.model)
-    own = decoder.__call__
-    rows: list[int] = []
-
-    def counted(self, *args, **kwargs):
-        rows.append((args[0] if args else kwargs["input_ids"]).shape[0])
-        return own(self, *args, **kwargs)
-
-    monkeypatch.setattr(decoder, "__call__", counted)
-    return rows
+    return costs.decoder_rows(model, monkeypatch)
 
 
 def embedded(model: LabModel, table: list[list[int]]) -> Any:
@@ -91,13 +82,6 @@ def check(said: Any, alone: Any) -> None:
     assert mx.abs(said - alone).max().item() <= TOLERANCE * max(1.0, mx.abs(alone).max().item())
 
 
-def models_folder() -> str:
-    """The folder of the release's models."""
-    import mlx_vlm
-
-    return f"{mlx_vlm.__path__[0]}/models/"
-
-
 def check_rows(model: LabModel, said: Any, steps: list[Any]) -> None:
     """Compare a prompt and the steps after it with each row alone."""
     for row, text in enumerate(TEXTS):
@@ -118,7 +102,7 @@ def test_a_text_is_as_alone(model, calls, masked):
     """In unequal rows, and in the steps after them; nothing is read."""
     more = with_mask(model, SHOWN) if masked else {}
     batch = engine.batch_cache(model, PADDING)
-    with costs.reads((*costs.OURS, models_folder())) as seen:
+    with costs.reads(costs.with_models()) as seen:
         said = fed(model, TABLE, batch, **more)
     assert not seen, "\n".join(seen)
     assert calls == [len(TEXTS)]
@@ -129,7 +113,7 @@ def test_a_text_in_pieces_is_as_alone(model, calls):
     """The second row begins with the second piece; the last piece is one token."""
     batch = engine.batch_cache(model, PADDING)
     ends = [(0, 3), (3, 4), (4, 5)]
-    with costs.reads((*costs.OURS, models_folder())) as seen:
+    with costs.reads(costs.with_models()) as seen:
         said = [
             fed(
                 model,

@@ -48,16 +48,7 @@ def model(ungated: Callable[[Patch], Manager]) -> Iterator[LabModel]:
 @pytest.fixture
 def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each call of the decoder during the test."""
-    decoder = type(model.module.model)
-    own = decoder.__call__
-    rows: list[int] = []
-
-    def counted(self, inputs, *args, **kwargs):
-        rows.append(inputs.shape[0])
-        return own(self, inputs, *args, **kwargs)
-
-    monkeypatch.setattr(decoder, "__call__", counted)
-    return rows
+    return costs.decoder_rows(model, monkeypatch)
 
 
 def left_padded(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
@@ -70,13 +61,6 @@ def left_padded(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int
 def check(said: Any, alone: Any) -> None:
     """Compare logits of one row."""
     assert mx.abs(said - alone).max().item() <= TOLERANCE * max(1.0, mx.abs(alone).max().item())
-
-
-def models_folder() -> str:
-    """The folder of the release's models."""
-    import mlx_vlm
-
-    return f"{mlx_vlm.__path__[0]}/models/"
 
 
 def embedded(model: LabModel, table: Sequence[Sequence[int]]) -> Any:
@@ -110,7 +94,7 @@ def test_a_text_is_as_alone(model, calls, embeddings):
 
 def test_one_row_of_a_batch_is_as_alone(model, calls):
     cache = engine.batch_cache(model, [2])
-    with costs.reads((*costs.OURS, models_folder())) as seen:
+    with costs.reads(costs.with_models()) as seen:
         said = model.call([[0, 0, *TEXTS[0]]], cache)
     assert not seen, "\n".join(seen)
     assert calls == [1]
@@ -201,7 +185,7 @@ def test_images_are_as_alone(model, calls, hidden):
     prompts = [with_image(model, *image) for image in IMAGES]
     padding, whole = joined(prompts, hidden)
     batch = engine.batch_cache(model, padding)
-    with costs.reads((*costs.OURS, models_folder())) as seen:
+    with costs.reads(costs.with_models()) as seen:
         said = fed(model, whole, batch)
     assert not seen, "\n".join(seen)
     assert calls == [len(IMAGES)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -33,10 +32,6 @@ TOLERANCE = 1e-3
 # An attribute of falcon_ocr up to mlx-vlm 0.4.4, which keeps one row's delta for all rows.
 OLD = "_rope_delta"
 
-# The models' own code.
-RELEASES = tuple(
-    f"{Path(mx.__file__).parents[1]}/{package}/models/" for package in ("mlx_lm", "mlx_vlm")
-)
 # Patches of other defects that some of these families have.
 OTHERS = (
     "offset-alias",
@@ -86,17 +81,7 @@ def model(request, manager: Manager) -> Iterator[LabModel]:
 @pytest.fixture
 def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each call of the decoder during the test."""
-    decoder = type(model.module.model)
-    installed_call = decoder.__call__
-    rows: list[int] = []
-
-    def counted(self, inputs=None, *args, **kwargs):
-        tokens = kwargs.get("input_ids", kwargs.get("x", inputs))
-        rows.append(tokens.shape[0])
-        return installed_call(self, *(() if inputs is None else (inputs,)), *args, **kwargs)
-
-    monkeypatch.setattr(decoder, "__call__", counted)
-    return rows
+    return costs.decoder_rows(model, monkeypatch)
 
 
 def step(model: LabModel, cache: list, number: int) -> object:
@@ -117,7 +102,7 @@ def test_a_step_reads_nothing_of_the_device(model):
     cache = engine.batch_cache(model, PADDING)
     mx.eval(model.call(TABLE, cache))
     mx.eval(step(model, cache, 0))
-    with costs.reads((*costs.OURS, *RELEASES)) as seen:
+    with costs.reads(costs.with_models()) as seen:
         said = step(model, cache, 1)
     mx.eval(said)
     assert not seen, "\n".join(seen)
@@ -125,7 +110,7 @@ def test_a_step_reads_nothing_of_the_device(model):
 
 def test_a_prompt_reads_nothing_of_the_device(model):
     cache = engine.batch_cache(model, PADDING)
-    with costs.reads((*costs.OURS, *RELEASES)) as seen:
+    with costs.reads(costs.with_models()) as seen:
         said = model.call(TABLE, cache)
     mx.eval(said)
     assert not seen, "\n".join(seen)
