@@ -1,16 +1,17 @@
 """The patches' cost in the releases' own engines: prefill, decode, a joining row, memory.
 
     python benchmarks/engine.py [--shape tiny|1b|8b] [--family llama --family qwen3_vl]
-        [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 15] [--seconds 60] [--steps 64]
-        [--clock wall|cpu|thread]
+        [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 200] [--seconds 60] [--steps 64]
+        [--clock wall|cpu|thread] [--control]
 
 Requests go through the release's own ``BatchGenerator``. It computes a step while the tokens of
-the step before are read, so a device read that a patch adds shows in the times. A round runs the
-same requests without patches and with what `apply()` puts in effect, in alternating order:
-one warm-up run and five timed runs each, of which the best counts. It prints the median of the
-rounds' ratios with a 95 % bootstrap interval. Weights are random. On a busy machine use
-``--clock cpu``, the CPU time of the process, or ``--clock thread``, the CPU time of the thread that
-drives the engine: it includes what the patches add, and no kernels.
+the step before are read, so a device read that a patch adds shows in the times. The process holds
+two copies of the release: one as released, one with what `apply()` puts in effect. A round runs
+the same requests once in each, in alternating order, with the same weights, which are random. It
+prints the interquartile mean of the rounds' ratios with a 95 % bootstrap interval; ``--control``
+compares two copies without patches. On a busy machine use ``--clock cpu``, the CPU time of the
+process, or ``--clock thread``, the CPU time of the thread that drives the engine: it includes what
+the patches add, and no kernels.
 Needs an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default device.
 """
 
@@ -26,8 +27,8 @@ import random
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ import mlx_patches
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.families import models_folder
+
+from .copies import Copy
 
 FAMILIES = (
     "llama",
@@ -51,8 +54,8 @@ FAMILIES = (
     "gpt_oss",
 )
 ROWS = (1, 8, 32)
-# Timed runs of each side of a round, after one warm-up run.
-RUNS = 5
+# Rounds that are not counted: each copy's caches and inline caches fill in them.
+WARM_UP = 3
 KINDS = ("equal", "unequal")
 CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
@@ -138,17 +141,25 @@ class Run(NamedTuple):
     peak: float
 
 
+class Side(NamedTuple):
+    """A copy of the releases, and a model of it."""
+
+    copy: Copy
+    model: LabModel
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--family", action="append", help="may be repeated")
     parser.add_argument("--rows", type=int, action="append", help="may be repeated")
     parser.add_argument("--prompts", choices=KINDS, action="append", help="may be repeated")
-    parser.add_argument("--rounds", type=int, default=15, help="at most, for each line")
+    parser.add_argument("--rounds", type=int, default=200, help="at most, for each line")
     parser.add_argument("--seconds", type=float, default=600.0, help="at most, for each line")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--prompt", type=int, help="tokens of the longest prompt")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--control", action="store_true", help="no patches: shows the noise")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     shape = shape._replace(
@@ -158,17 +169,16 @@ def main() -> None:
     for name in options.family or FAMILIES:
         for family in installed(name):
             try:
-                model = made(family, shape)
+                with sides(family, shape, options.control) as both:
+                    for rows in options.rows or ROWS:
+                        for kind in options.prompts or KINDS if rows > 1 else KINDS[:1]:
+                            vocabulary = both[0].model.vocabulary
+                            prompts = texts(rows, shape.prompt, kind == "equal", vocabulary)
+                            limit = (options.rounds, options.seconds)
+                            pairs = rounds(both, prompts, shape.steps, limit, options.clock)
+                            print(line(family, rows, kind, pairs, shape.steps), flush=True)
             except NotBuilt as reason:
                 print(f"| {family} | not built: {reason} |")
-                continue
-            for rows in options.rows or ROWS:
-                for kind in options.prompts or KINDS if rows > 1 else KINDS[:1]:
-                    prompts = texts(rows, shape.prompt, kind == "equal", model.vocabulary)
-                    limit = (options.rounds, options.seconds)
-                    pairs = rounds(model, prompts, shape.steps, limit, options.clock)
-                    print(line(family, rows, kind, pairs, shape.steps), flush=True)
-            del model
             gc.collect()
             mx.clear_cache()
 
@@ -216,8 +226,32 @@ def texts(rows: int, longest: int, equal: bool, vocabulary: int) -> list[list[in
     return [[words.randrange(1, vocabulary - 20) for _ in range(length)] for length in lengths]
 
 
+@contextmanager
+def sides(family: Family, shape: Shape, is_control: bool = False) -> Iterator[tuple[Side, Side]]:
+    """A model in a copy of the release without patches, and the same model in one with them.
+
+    Raises:
+        NotBuilt: the family cannot be built.
+    """
+    first, second = Copy(), Copy()
+    with first.active():
+        plain = made(family, shape)
+        with suppress(Exception):  # `rounds` tells it
+            run(plain, [[1, 2]], 2, time.perf_counter)  # imports what a run imports
+    applied = ExitStack()
+    try:
+        with second.active():
+            applied.enter_context(patches(not is_control))
+            patched = made(family, shape)
+            patched.module.update(plain.module.parameters())
+        yield Side(first, plain), Side(second, patched)
+    finally:
+        with second.active():  # patches are removed where they were applied
+            applied.close()
+
+
 def rounds(
-    model: LabModel,
+    both: tuple[Side, Side],
     prompts: Sequence[Sequence[int]],
     steps: int,
     limit: tuple[int, float],
@@ -228,30 +262,30 @@ def rounds(
     None stands for a run that raised. ``limit`` is the most rounds, and the seconds after which no
     further round begins.
     """
-    pairs = []
+    pairs: list[tuple[Run | None, Run | None]] = []
     count, seconds = limit
     gc.collect()
-    gc.freeze()  # so that the collection before each side looks only at what the runs left
+    gc.freeze()  # so that the collection before each run looks only at what the runs left
     end = time.perf_counter() + seconds
-    for number in range(count):
+    for number in range(-WARM_UP, count):
         if pairs and time.perf_counter() > end:
             break
-        found: dict[bool, Run | None] = {}
-        for is_patched in (False, True) if number % 2 else (True, False):
-            with patches(is_patched):
-                try:
-                    found[is_patched] = timed(model, prompts, steps, CLOCKS[clock])
-                except Exception:
-                    found[is_patched] = None
-        pairs.append((found[False], found[True]))
-        if found[True] is None:
+        found: list[Run | None] = [None, None]
+        for index in (0, 1) if number % 2 else (1, 0):
+            copy, model = both[index]
+            with copy.active():
+                found[index] = timed(model, prompts, steps, CLOCKS[clock])
+        plain, patched = found
+        if number >= 0 or plain is None or patched is None:
+            pairs.append((plain, patched))
+        if patched is None:
             break
     gc.unfreeze()
     return pairs
 
 
 @contextmanager
-def patches(wanted: bool) -> Any:
+def patches(wanted: bool) -> Iterator[None]:
     """Apply inside the block what ``apply()`` gives this model and release, or nothing."""
     with mlx_patches.patched() if wanted else nullcontext():
         yield
@@ -259,18 +293,16 @@ def patches(wanted: bool) -> Any:
 
 def timed(
     model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
-) -> Run:
-    """The best of several runs, without garbage collections: noise only ever adds time.
-
-    The first run does not count: Python's inline caches adapt to the patched classes in it.
-    """
+) -> Run | None:
+    """A run without garbage collections; None if it raised."""
     gc.collect()
     gc.disable()
     try:
-        _, *runs = [run(model, prompts, steps, clock) for _ in range(1 + RUNS)]
+        return run(model, prompts, steps, clock)
+    except Exception:
+        return None
     finally:
         gc.enable()
-    return Run(*map(min, zip(*runs, strict=True)))
 
 
 def run(
@@ -323,16 +355,22 @@ def line(family: Family, rows: int, kind: str, pairs: Sequence[Any], steps: int)
 
 
 def shown(ratios: Sequence[float]) -> str:
-    """Format a median with its interval."""
+    """Format an interquartile mean with its interval."""
     low, high = interval(ratios)
-    return f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"
+    return f"{middle(ratios):.3f} ({low:.3f} to {high:.3f})"
+
+
+def middle(values: Sequence[float]) -> float:
+    """The mean of the middle half: outliers count as little as in a median, which varies more."""
+    ordered, quarter = sorted(values), len(values) // 4
+    return statistics.fmean(ordered[quarter : len(values) - quarter])
 
 
 def interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the median, with a fixed seed."""
+    """The 95 % bootstrap interval of the interquartile mean, with a fixed seed."""
     chance = random.Random(0)
-    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(draws))
-    return medians[int(0.025 * draws)], medians[int(0.975 * draws) - 1]
+    found = sorted(middle(chance.choices(values, k=len(values))) for _ in range(draws))
+    return found[int(0.025 * draws)], found[int(0.975 * draws) - 1]
 
 
 def heading(name: str, shape: Shape, count: int, clock: str) -> str:
@@ -340,8 +378,8 @@ def heading(name: str, shape: Shape, count: int, clock: str) -> str:
     said = (
         f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
         f"commit {commit()}. Shape {name}: {SAID[name]}, prompts of {shape.prompt} tokens, unequal "
-        f"ones from half of that on, {shape.steps} steps; medians of up to {count} paired rounds, "
-        f"each the best of {RUNS} runs, 95 % intervals, {clock} time."
+        f"ones from half of that on, {shape.steps} steps; interquartile means of up to {count} "
+        f"paired rounds, 95 % intervals, {clock} time."
     )
     head = "| family | rows | prompts | prefill | decode | first token of a row that joins "
     return f"{said}\n\n{head}| peak memory | tokens/s | rounds |\n|{'---|' * 9}"

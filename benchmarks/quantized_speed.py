@@ -4,8 +4,8 @@
         [--prompt 512] [--rounds 7] [--steps 32]
 
 Requests go through the ``BatchGenerator`` of mlx-vlm, which quantizes from the first token on. The
-rounds alternate between the caches; it prints the median of the rounds' ratios with a 95 %
-bootstrap interval. Weights are random. Needs an environment with mlx-vlm from 0.5.0 on, whose
+rounds alternate between the caches; it prints the interquartile mean of the rounds' ratios with a
+95 % bootstrap interval. Weights are random. Needs an environment with mlx-vlm from 0.5.0 on, whose
 generator takes ``kv_bits``, and mlx-patches; it uses MLX's default device.
 """
 
@@ -80,7 +80,7 @@ def main() -> None:
     print(
         f"{family}, shape {options.shape}, {versions()}, {device()}, commit {commit()}: "
         f"{options.rows} rows, unequal prompts of up to {options.prompt} tokens, "
-        f"{options.steps} steps, medians of {options.rounds} rounds.\n"
+        f"{options.steps} steps, interquartile means of {options.rounds} rounds.\n"
     )
     print("| keys and values | prefill | decode | a row that joins | tokens/s |")
     print("|---|---|---|---|---|")

@@ -2,42 +2,90 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
 
+import mlx_patches
+from mlx_patches import status
 from mlx_patches.lab import build as lab_build
 from mlx_patches.lab.shrink import grow_config
 
 pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.slow
 
+OURS = Path(mlx_patches.__file__).parent
+
 
 @pytest.fixture(scope="module")
 def engine():
-    file = Path(__file__).parents[2] / "benchmarks" / "engine.py"
-    spec = importlib.util.spec_from_file_location("benchmark_engine", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as context:
+        context.syspath_prepend(Path(__file__).parents[2])
+        yield importlib.import_module("benchmarks.engine")
+
+
+def test_one_copy_of_the_release_has_the_patches(engine):
+    from mlx.utils import tree_flatten
+
+    (family,) = engine.installed("llama")
+    before = _modules()
+    with engine.sides(family, engine.SHAPES["tiny"]) as ((first, plain), (second, patched)):
+        assert _modules() == before
+        assert type(plain.module) is not type(patched.module)
+        weights = [dict(tree_flatten(model.module.parameters())) for model in (plain, patched)]
+        assert all(weights[0][name] is value for name, value in weights[1].items())
+        with second.active():
+            paths = {outcome.target for outcome in status().applied}
+            assert any(map(_is_patched, paths))
+        with first.active():
+            assert any(path.partition(":")[0] in sys.modules for path in paths)
+            assert not any(map(_is_patched, paths))
+        held = [dict(copy.modules) for copy in (first, second)]
+        engine.rounds(((first, plain), (second, patched)), [[1, 2, 3]], 1, (1, 60.0), "wall")
+        assert [first.modules, second.modules] == held
+    assert _modules() == before
+    control = engine.sides(family, engine.SHAPES["tiny"], is_control=True)
+    with control as (_, (second, _)), second.active():
+        assert not status().applied
+
+
+def _modules() -> dict[str, object]:
+    """The modules of the releases that are imported now."""
+    return {
+        name: module
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] in ("mlx_lm", "mlx_vlm")
+    }
+
+
+def _is_patched(path: str) -> bool:
+    """Whether a live attribute, ``module:Qualified.name``, is a function of ours."""
+    module, _, name = path.partition(":")
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    found = getattr(found, "fget", None) or getattr(found, "__func__", found)
+    code = getattr(found, "__code__", None)
+    return code is not None and Path(code.co_filename).is_relative_to(OURS)
 
 
 def test_a_line_of_the_table(engine):
     for name in ("llama", "qwen2_5_vl"):
         for family in engine.installed(name):
-            model = engine.made(family, engine.SHAPES["tiny"])
-            prompts = engine.texts(2, 8, False, model.vocabulary)
-            assert [len(prompt) for prompt in prompts] == [8, 6]
-            pairs = engine.rounds(model, prompts, 2, (2, 60.0), "wall")
-            if any(patched is None for _, patched in pairs):
-                pytest.skip("the release's engine does not take these prompts")
-            assert len(pairs) == 2
+            with engine.sides(family, engine.SHAPES["tiny"]) as both:
+                prompts = engine.texts(2, 8, False, both[0].model.vocabulary)
+                assert [len(prompt) for prompt in prompts] == [8, 6]
+                pairs = engine.rounds(both, prompts, 2, (2, 60.0), "wall")
+                if any(patched is None for _, patched in pairs):
+                    pytest.skip("the release's engine does not take these prompts")
+                assert len(pairs) == 2
+                assert len(engine.rounds(both, prompts, 2, (9, 0.0), "wall")) == 1
             cells = engine.line(family, 2, "unequal", pairs, 2).strip("| ").split(" | ")
             assert cells[:3] == [str(family), "2", "unequal"]
             assert len(cells) == 9
-            assert len(engine.rounds(model, prompts, 2, (9, 0.0), "wall")) == 1
     heads = engine.heading("tiny", engine.SHAPES["tiny"], 2, "wall").splitlines()
     assert heads[-2].count("|") == heads[-1].count("|") == 10
 
