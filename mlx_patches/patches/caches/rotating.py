@@ -61,10 +61,12 @@ def make_max_size(original: Any) -> Attribute:
 
     def read(cache: Any) -> Any:
         # Without a call: each layer reads it several times a step.
-        held = cache.__dict__
-        if "max_size" in held and type(held["max_size"]) is int:
-            return held["max_size"]
-        return convert_to_int(stored(cache, "max_size"))  # written before the patch was applied
+        try:
+            size = cache.__dict__["max_size"]
+        except KeyError:
+            return stored(cache, "max_size")  # raises AttributeError
+        # Another value was written before the patch was applied.
+        return size if type(size) is int else convert_to_int(size)
 
     return Attribute("max_size", read, convert_to_int)
 
