@@ -637,7 +637,11 @@ def counts_that_always_begin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def offsets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "tie_counts", lambda cache: None)
+    monkeypatch.setattr(chains, "EVERY", 10**9)
+
+
+def counts_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "tie", lambda cache, *counts: None)
 
 
 def places_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -774,7 +778,7 @@ MUTANTS: dict[str, Mutant] = {
     "arrays-mask": lengths_that_are_one_longer,
     "arrays-advance": counts_that_always_begin,
     "offset-chain": offsets_that_wait,
-    "rotating-chain": offsets_that_wait,
+    "rotating-chain": counts_that_wait,
     "arrays-rows": padding_of_other_rows,
     "batch-quantized": rows_beside_their_places,
     "batch-turbo-quant": states_without_codecs,

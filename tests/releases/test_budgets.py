@@ -61,8 +61,8 @@ COUNTING = (
     "cohere2",
     "exaone4",
 )
-# Two spans of decode steps. Within each, every count is evaluated at least once.
-EARLY, LATE = range(20, 60), range(260, 300)
+# Two spans of decode steps, each longer than the period in which a graph grows and is cut.
+EARLY, LATE = range(40, 80), range(260, 300)
 # Buffers grow by this many tokens. A prompt of this length makes a cut buffer as large as others.
 BLOCK = 256
 STEPS = 50

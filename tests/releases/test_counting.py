@@ -8,7 +8,9 @@ import random
 
 import pytest
 
+import mlx_patches
 from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.plain import chains
 from mlx_patches.patches.caches.recurrent import advance
 from mlx_patches.probes.arrays_advance import count_edges
 
@@ -192,6 +194,103 @@ def test_pieces_of_any_length_are_evaluated(piece, ungated):
     ungated(CHAIN)
     cache, _ = fed(200, piece)
     assert count_edges(cache.offset) <= count_edges(fed(1)[0].offset) * 33
+
+
+def lived(seed):
+    """The offset after each of many operations of a batch, in an order that a host may use."""
+    choose = random.Random(seed)
+    cache, _ = fed(1)
+    seen = []
+    for _ in range(150):
+        rows = cache.offset.shape[0]
+        act = choose.choice(
+            ["update"] * 12 + ["trim", "filter", "extend", "finalize", "write", "subtract", "copy"]
+        )
+        if act == "update":
+            token = mx.ones((rows, 1, choose.choice([1, 1, 1, 2, 40]), 8))
+            cache.update_and_fetch(token, token)
+        elif act == "trim":
+            cache.trim(choose.randrange(3))
+        elif act == "filter" and rows > 1:
+            cache.filter(mx.array(sorted(choose.sample(range(rows), rows - 1))))
+        elif act == "extend" and rows < 5:
+            cache.extend(fed(choose.randrange(1, 50))[0])
+        elif act == "finalize" and hasattr(cache, "_right_padding"):
+            padding = [choose.randrange(3) for _ in range(rows)]
+            cache.prepare(lengths=[3 - pad for pad in padding], right_padding=padding)
+            token = mx.ones((rows, 1, 3, 8))
+            cache.update_and_fetch(token, token)
+            cache.finalize()
+        elif act == "write":
+            cache.offset = cache.offset + 1
+        elif act == "subtract":
+            cache.offset -= mx.array([choose.randrange(2) for _ in range(rows)])
+        elif act == "copy":
+            cache = copy.copy(cache)
+        seen.append((cache.offset if choose.randrange(3) == 0 else mx.array(cache.offset)).tolist())
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_a_batch_goes_through_its_offset_is_the_releases(seed, ungated):
+    wanted = lived(seed)
+    ungated(CHAIN)
+    assert lived(seed) == wanted
+
+
+def test_the_offset_beside_its_handles():
+    """``offset-alias`` changes how the same attribute is read."""
+    wanted = lived(0)
+    with mlx_patches.patched(patches=["offset-alias", "offset-chain"]):
+        assert lived(0) == wanted
+        cache, _ = fed(70)
+        assert count_edges(cache.offset) <= count_edges(fed(1)[0].offset) * 33
+
+
+def test_what_changes_while_the_patch_is_out_is_seen(ungated):
+    manager = ungated(CHAIN)
+    cache, _ = fed(40)
+    manager.restore()
+    cache.offset -= 7
+    ungated(CHAIN)
+    token = mx.ones((2, 1, 1, 8))
+    for _ in range(40):
+        cache.update_and_fetch(token, token)
+    assert cache.offset.tolist() == [-1 + 80 - 7, 80 - 7]
+
+
+def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
+    """Only the offset at the start of a count is evaluated, and only once."""
+    ungated(CHAIN)
+    tied = []
+    tie = chains.tie
+    monkeypatch.setattr(chains, "tie", lambda cache, *counts: (tied.append(1), tie(cache, *counts)))
+    cache, _ = fed(200)
+    assert len(tied) == 1
+    cache.extend(fed(9)[0])
+    token = mx.ones((4, 1, 1, 8))
+    for _ in range(200):
+        mx.eval(cache.update_and_fetch(token, token))
+    assert len(tied) == 2
+
+
+def test_rows_that_come_and_go_leave_no_chain_of_offsets(ungated):
+    ungated(CHAIN)
+    cache, sizes = fed(40)[0], []
+    token = mx.ones((2, 1, 1, 8))
+    for _ in range(12):
+        cache.filter(mx.array([0]))
+        cache.extend(module.BatchKVCache.merge([one(5)]))
+        for _ in range(2 * chains.EVERY):
+            mx.eval(cache.update_and_fetch(token, token))
+        sizes.append(count_edges(cache.offset))
+    assert max(sizes[6:]) <= max(sizes[:6])
+
+
+def one(tokens):
+    cache = module.KVCache()
+    cache.update_and_fetch(mx.ones((1, 1, tokens, 8)), mx.ones((1, 1, tokens, 8)))
+    return cache
 
 
 def test_no_keys_are_copied(ungated):
