@@ -7,8 +7,9 @@ the last layer is removed, the original object itself is put back.
 A site of a function, method, class method, static method or property installs functions that run a
 ``Chain``; so does a function that a patch adds. Any other value is installed as it is, unguarded.
 
-Start-up imports no module of a patch that only wraps functions: such layers wait for the site's
-first call, which composes them. A process imports the patches that it uses.
+Start-up imports no patch's module: layers wait for the site's first call, which composes them. An
+attribute that a patch adds to a class is a ``StandIn`` until it is first read or written. A process
+imports the patches that it uses.
 """
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ from typing import Any
 from .errors import MlxPatchesError
 from .foreign import covers, describe, function_of, relink, wrapper_above
 from .guard import Chain, Composition, Function, Policy, Step
-from .patch import MISSING, Target
+from .patch import MISSING, Attribute, Target, stored
 
 _ACCESSORS = ("fget", "fset", "fdel")
-# Kinds of attributes that are called: what is installed does not depend on the layers.
-_CALLED = (FunctionType, classmethod, staticmethod)
 
 
 class Layer:
@@ -86,6 +85,43 @@ class Composed:
         return not self.parts and not self.wait
 
 
+class StandIn:
+    """The attribute of a class that waiting layers will add; its first use makes them."""
+
+    __wrapped__ = Attribute.__wrapped__
+
+    def __init__(self, site: Site):
+        self._site = site
+
+    def _made(self) -> Any:
+        """The attribute that the layers made; ``MISSING`` if they failed."""
+        self._site.load()
+        return self._site.composed.value
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        made = self._made()
+        if hasattr(made, "__get__"):
+            return made.__get__(instance, owner)
+        if instance is None and made is not MISSING:
+            return made
+        return stored(owner if instance is None else instance, self._site.attribute)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        made = self._made()
+        if hasattr(made, "__set__"):
+            made.__set__(instance, value)
+        else:
+            instance.__dict__[self._site.attribute] = value
+
+    def __delete__(self, instance: Any) -> None:
+        made = self._made()
+        if hasattr(made, "__delete__"):
+            made.__delete__(instance)
+        else:
+            stored(instance, self._site.attribute)
+            del instance.__dict__[self._site.attribute]
+
+
 class Site:
     """One attribute of a module or a class.
 
@@ -117,7 +153,7 @@ class Site:
         self._lost = lost.live if lost else original
         self._policy = policy
         self._aliases = aliases
-        self._load = functools.partial(load, self)
+        self.load = functools.partial(load, self)
         self._kind = _kind(original)
         functions = _functions(original) if self._kind else ()
         if isinstance(owner, type) and self._kind is not staticmethod:
@@ -148,8 +184,11 @@ class Site:
             MlxPatchesError: a factory returned its argument.
         """
         ordered = tuple(sorted(layers, key=lambda layer: layer.rank))
-        if ordered and self._kind in _CALLED and all(layer.load for layer in ordered):
-            return Composed(ordered, self._bottom, wait=True)
+        if ordered and all(layer.load for layer in ordered):
+            if self._kind:
+                return Composed(ordered, self._bottom, wait=True)
+            if self._adds(ordered):
+                return Composed(ordered, StandIn(self), wait=True)
         value, parts = self._bottom, []
         for layer in ordered:
             layer.complete()
@@ -161,6 +200,14 @@ class Site:
             value = made
             parts.append((layer.patch, made))
         return Composed(ordered, value, tuple(parts))
+
+    def _adds(self, layers: Sequence[Layer]) -> bool:
+        """Whether layers add an attribute to a class: a stand-in for it can see its first use."""
+        return (
+            self.original is MISSING
+            and isinstance(self.owner, type)
+            and any(layer.target.defines_new_attribute for layer in layers)
+        )
 
     def compose_with(self, layer: Layer) -> Composed:
         """Compose with one more layer, in place of the one that its patch has here."""
@@ -193,16 +240,19 @@ class Site:
         self.composed = composed  # last: after an interrupt, who writes again finds the layers
 
     def check(self, composed: Composed) -> None:
-        """Check that the installed functions can run a composition.
+        """Check that a composition is of the attribute's kind.
 
         Raises:
-            MlxPatchesError: it would have to be installed itself.
+            MlxPatchesError: it replaces a function by something else.
         """
-        if not _runs_in_chains(composed.value, self._kind):
+        if self._kind and not _runs_in_chains(composed.value, self._kind):
             raise MlxPatchesError(f"the replacement of {self.path} is not a function")
 
     def run(self, composed: Composed) -> None:
-        """Let the installed functions run a composition, whatever the attribute holds by now."""
+        """Put a composition in effect; what replaced the attribute since stays."""
+        if self._current() is self.live:
+            self.write(composed)
+            return
         if _runs_in_chains(composed.value, self._kind):
             self._run(composed)
         self.composed = composed
@@ -240,7 +290,7 @@ class Site:
     def _run(self, composed: Composed) -> None:
         if composed.wait:
             for waiting in filter(None, self._chains):
-                waiting.composition = Composition(None, load=self._load)
+                waiting.composition = Composition(None, load=self.load)
             return
         values = _functions(composed.value)
         if not self._chains:

@@ -91,12 +91,149 @@ def test_what_is_taken_out_before_its_first_call_is_never_imported(fake, session
     assert cache.attend is original
 
 
-def test_the_accessors_of_a_property_do_not_wait(fake, session):
-    """A layer may add a setter, so what is installed depends on it."""
+def test_the_accessors_of_a_property_wait(fake, session):
     cache = load("fake_lm.cache")
-    session(one=["Cache.state"]).apply(["one"])
-    assert imported() == ["patch_one"]
+    original = vars(cache.Cache)["state"]
+    made = session(one=["Cache.state"])
+    made.apply(["one"])
+    assert imported() == []
+    live = vars(cache.Cache)["state"]
     assert cache.Cache().state == ("one", [0])
+    assert imported() == ["patch_one"]
+    assert vars(cache.Cache)["state"] is live
+    assert {str(o.status) for o in made.status()} == {"applied"}
+    made.restore()
+    assert vars(cache.Cache)["state"] is original
+
+
+SETTER = (
+    DECLARED
+    + """
+def writable(original):
+    return property(lambda cache: ("one", original.fget(cache)), lambda cache, value: None)
+PATCH = PATCH._replace(targets=(PATCH.targets[0]._replace(factory=writable),))
+"""
+)
+
+
+def test_a_layer_may_add_an_accessor(fake, session):
+    cache = load("fake_lm.cache")
+    made = session({"one": SETTER.format(id="one", names=["Cache.state"])}, one=["Cache.state"])
+    made.apply(["one"])
+    held = cache.Cache()
+    assert held.state == ("one", [0])
+    held.state = 1
+    assert {str(o.status) for o in made.status()} == {"applied"}
+
+
+ADDED = """
+from mlx_patches.core.patch import Attribute, Patch, Target, Written
+
+def method(cache, more):
+    return ("added", more)
+
+MADE = {made}
+PATCH = Patch("one", "one goes wrong", (Target("fake-lm", "fake_lm.cache", "Cache.extra",
+    lambda original: MADE, fingerprint_of=("Cache.update",), defines_new_attribute=True),),
+    "probes:none", __name__)
+"""
+READ = 'Attribute("extra", lambda cache: vars(cache)["extra"] + 1, lambda value: value * 10)'
+
+
+@pytest.fixture
+def adding(fake):
+    """A function that makes a session of a patch that adds ``Cache.extra``."""
+
+    def make(source):
+        fake.write("patch_one.py", source)
+        row = ["fake-lm", "fake_lm.cache", "Cache.extra", ["Cache.update"], True, False, False]
+        table = {"one": {"summary": "", "probe": "probes:none", "optional": False}}
+        table["one"]["targets"] = [row]
+        file = fake.root / "declarations.json"
+        file.write_text(json.dumps(table))
+        registry = Registry({"one": Entry("patch_one")}, file)
+        made = Session(registry, matrix_for(*registry.each_declared()))
+        cache = load("fake_lm.cache").Cache
+        made.apply(["one"])
+        assert imported() == []
+        assert {str(o.status) for o in made.status()} == {"applied"}
+        return made, cache
+
+    return make
+
+
+@pytest.mark.parametrize("first", ["read", "write", "delete", "class"])
+def test_an_added_attribute_is_made_in_its_first_use(adding, first):
+    made, kind = adding(ADDED.format(made=READ))
+    cache = kind()
+    vars(cache)["extra"] = 4
+    if first == "read":
+        assert cache.extra == 5
+    elif first == "write":
+        cache.extra = 3
+        assert vars(cache)["extra"] == 30
+    elif first == "delete":
+        del cache.extra
+        assert "extra" not in vars(cache)
+    else:
+        assert kind.extra is vars(kind)["extra"]
+    assert imported() == ["patch_one"]
+    assert type(vars(kind)["extra"]).__name__ == "Attribute"
+    assert {str(o.status) for o in made.status()} == {"applied"}
+    made.restore()
+    assert "extra" not in vars(kind)
+
+
+def test_an_attribute_whose_writes_are_seen(adding):
+    _, kind = adding(
+        ADDED.format(made='Written("extra", lambda cache: vars(cache).pop("note", 0))')
+    )
+    cache = kind()
+    assert not hasattr(cache, "extra")
+    vars(cache).update(extra=1, note=2)
+    assert cache.extra == 1
+    cache.extra = 3
+    assert "note" not in vars(cache)
+    assert cache.extra == 3
+    del cache.extra
+    with pytest.raises(AttributeError, match="'Cache' object has no attribute 'extra'"):
+        del cache.extra
+
+
+def test_an_added_method_is_made_in_its_first_call(adding):
+    made, kind = adding(ADDED.format(made="method"))
+    assert kind().extra(7) == ("added", 7)
+    assert kind.extra(None, 8) == ("added", 8)
+    assert {str(o.status) for o in made.status()} == {"applied"}
+    made.restore()
+    assert "extra" not in vars(kind)
+
+
+@pytest.mark.parametrize("broken", ["raise ValueError('broken')\n", ADDED.format(made="1 / 0")])
+def test_an_added_attribute_that_cannot_be_made(adding, caplog, broken):
+    made, kind = adding(broken)
+    held = kind()
+    vars(held)["extra"] = 4
+    with caplog.at_level(logging.WARNING):
+        assert held.extra == 4
+        with pytest.raises(AttributeError, match="extra"):
+            kind().extra  # noqa: B018
+        held.extra = 5
+    assert vars(held)["extra"] == 5
+    assert len(caplog.records) == 1
+    assert {str(o.status) for o in made.status()} == {"failed"}
+    assert "extra" not in vars(kind)
+
+
+def test_what_replaced_an_added_attribute_before_its_first_use_stays(adding):
+    made, kind = adding(ADDED.format(made=READ))
+    ours = vars(kind)["extra"]
+    kind.extra = theirs = property(lambda cache: ("theirs", ours.__get__(cache, kind)))
+    cache = kind()
+    vars(cache)["extra"] = 4
+    assert cache.extra == ("theirs", 5)
+    assert vars(kind)["extra"] is theirs
+    assert {str(o.status) for o in made.status()} == {"lost"}
 
 
 def test_what_replaced_the_attribute_before_its_first_call_stays(fake, session):
