@@ -24,12 +24,14 @@ from mlx_patches.lab.build import build
 from tests.releases import costs
 
 PROMPT = 64
+# Patches may let a graph grow for 32 steps before they cut it.
+STEPS = 36
 
 
 class Cost(NamedTuple):
     """Graph nodes, Python calls, and device reads by mlx_patches, of one call of a model."""
 
-    nodes: int
+    nodes: float
     calls: int
     reads: int
 
@@ -78,28 +80,46 @@ def compared(make: Callable[[], costs.Batch]) -> list[str]:
     if patched is None:
         return ["raises"] * 2 * len(Cost._fields)
     if plain is None:
-        return [str(count) for cost in patched for count in cost]
+        return [f"{round(count, 1):g}" for cost in patched for count in cost]
     return [
-        f"{a} {b - a:+d}" if b != a else str(a)
+        f"{round(a, 1):g}" + (f" {round(b - a, 1):+g}" if round(b - a, 1) else "")
         for one, other in zip(plain, patched, strict=True)
         for a, b in zip(one, other, strict=True)
     ]
 
 
 def measured(make: Callable[[], costs.Batch]) -> list[Cost]:
-    """The cost of a prompt, and of the second decode step after it."""
-    return [cost(make, 0), cost(make, 2)]
+    """The cost of a prompt, and of a decode step after it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        batch, logits = fed(make, 0, lambda call: call)
+        prompt = costs.nodes([logits, batch.cache], folder).total()
+        return [Cost(prompt, *counted(make, 0)), Cost(evaluated(make, folder), *counted(make, 2))]
 
 
-def cost(make: Callable[[], costs.Batch], steps: int) -> Cost:
-    """The cost of the last of ``steps`` decode steps after a prompt; of the prompt if 0."""
-    with tempfile.TemporaryDirectory() as folder:
-        batch, logits = fed(make, steps, lambda call: call)
-        nodes = costs.nodes([logits, batch.cache], Path(folder)).total()
+def evaluated(make: Callable[[], costs.Batch], folder: Path) -> float:
+    """The mean number of nodes of a decode step, if the engine evaluates only the logits."""
+    import mlx.core as mx
+
+    batch = make()
+    batch.evaluate(batch.prefill(PROMPT))
+    total = 0
+    for step in range(STEPS):
+        logits = batch.step(step)
+        total += costs.nodes([logits], folder).total()
+        mx.eval(logits)
+    return total / STEPS
+
+
+def counted(make: Callable[[], costs.Batch], steps: int) -> list[int]:
+    """The calls and the reads of the last of ``steps`` decode steps after a prompt.
+
+    Those of the prompt if ``steps`` is 0.
+    """
     found: list[int] = []
 
     def profiled(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def call_profiled(*args: Any, **kwargs: Any) -> Any:
             events: list[str] = []
             sys.setprofile(lambda frame, event, callee: events.append(event))
             try:
@@ -108,20 +128,20 @@ def cost(make: Callable[[], costs.Batch], steps: int) -> Cost:
                 sys.setprofile(None)
                 found.append(events.count("call") + events.count("c_call"))
 
-        return counted
+        return call_profiled
 
     def watched(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def call_watched(*args: Any, **kwargs: Any) -> Any:
             with costs.reads() as seen:
                 out = call(*args, **kwargs)
             found.append(len(seen))
             return out
 
-        return counted
+        return call_watched
 
     for counting in (profiled, watched):
         fed(make, steps, counting)
-    return Cost(nodes, *found)
+    return found
 
 
 def fed(
