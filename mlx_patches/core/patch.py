@@ -154,28 +154,24 @@ class Attribute(property):
 
 
 class Written:
-    """An instance attribute that calls a function when it is written; reads are as fast as ever.
+    """An instance attribute whose writes a subclass sees; reads are as fast as ever.
 
     It has no ``__get__``, so Python reads the instance's ``__dict__`` without a call.
 
     Args:
         name: the attribute.
-        written: ``written(instance)`` is called before a value is stored.
     """
 
     __wrapped__ = Attribute.__wrapped__
 
-    def __init__(self, name: str, written: Callable[[Any], None]):
+    def __init__(self, name: str):
         self.name = name
-        self.written = written
 
     def __set__(self, instance: Any, value: Any) -> None:
-        self.written(instance)
         instance.__dict__[self.name] = value
 
     def __delete__(self, instance: Any) -> None:
         stored(instance, self.name)
-        self.written(instance)
         del instance.__dict__[self.name]
 
 

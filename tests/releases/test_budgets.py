@@ -227,8 +227,8 @@ def test_an_engine_evaluates_no_more_nodes_in_many_steps(family: Family, tmp_pat
         before = evaluated()
     except Exception:
         pytest.skip("the release refuses this batch without a patch")
-    # `offset-chain` evaluates a layer's offset once in the life of a batch.
-    assert patched(evaluated) - before <= len(model.make_cache())
+    # In each layer, `offset-chain` adds a node once in 32 steps, and two at the first of these.
+    assert patched(evaluated) - before <= 3 * len(model.make_cache())
 
 
 def expect_no_more_nodes(

@@ -16,14 +16,15 @@ from mlx_patches.probes.arrays_advance import count_edges
 
 from .conftest import installed
 
-if not installed("mlx-lm"):
-    pytest.skip("no mlx-lm, whose caches these are", allow_module_level=True)
 mx = pytest.importorskip("mlx.core")
-module = importlib.import_module("mlx_lm.models.cache")
+# Without mlx-lm beside it, mlx-vlm has caches of its own.
+package = "mlx_lm" if installed("mlx-lm") else "mlx_vlm"
+module = importlib.import_module(f"{package}.models.cache")
 ARRAYS = catalogue.builtin().get("arrays-advance")
 CHAIN = catalogue.builtin().get("offset-chain")
 counts = pytest.mark.skipif(
-    not hasattr(module.ArraysCache, "advance"), reason="this release's caches do not count"
+    package != "mlx_lm" or not hasattr(module.ArraysCache, "advance"),
+    reason="this release's caches do not count, or count without a chain",
 )
 
 
@@ -136,6 +137,7 @@ def test_a_step_adds_no_node(ungated):
     assert count_edges(cache.left_padding, cache.lengths) == before
 
 
+@counts
 def test_an_advance_that_raises_leaves_the_padding():
     def failing(cache, N):
         cache.left_padding = None
@@ -204,11 +206,19 @@ def lived(seed):
     for _ in range(150):
         rows = cache.offset.shape[0]
         act = choose.choice(
-            ["update"] * 12 + ["trim", "filter", "extend", "finalize", "write", "subtract", "copy"]
+            ["update"] * 9
+            + ["single"] * 3
+            + ["trim", "filter", "extend", "finalize", "write", "subtract", "copy", "state"]
         )
         if act == "update":
             token = mx.ones((rows, 1, choose.choice([1, 1, 1, 2, 40]), 8))
             cache.update_and_fetch(token, token)
+        elif act == "single":
+            for _ in range(choose.randrange(30, 70)):
+                cache.update_and_fetch(mx.ones((rows, 1, 1, 8)), mx.ones((rows, 1, 1, 8)))
+        elif act == "state":
+            other, _ = fed(choose.randrange(1, 99))
+            cache.state = other.state
         elif act == "trim":
             cache.trim(choose.randrange(3))
         elif act == "filter" and rows > 1:
@@ -231,7 +241,7 @@ def lived(seed):
     return seen
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_whatever_a_batch_goes_through_its_offset_is_the_releases(seed, ungated):
     wanted = lived(seed)
     ungated(CHAIN)
@@ -272,6 +282,8 @@ def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
     for _ in range(200):
         mx.eval(cache.update_and_fetch(token, token))
     assert len(tied) == 2
+    fed(300, 2)
+    assert len(tied) > 2 + 300 / 40  # pieces of several tokens are not counted
 
 
 def test_rows_that_come_and_go_leave_no_chain_of_offsets(ungated):

@@ -16,84 +16,110 @@ EVERY = 32
 
 # -- offset-chain ------------------------------------------------------------------------------
 
-# The cache attribute that holds its ``Counted``; any write of ``offset`` removes it.
-NOTE = "_mlx_patches_offset"
-# In its place while an update runs. It is false: an update that raised leaves it behind.
-_UPDATING = ()
+# Attributes of a cache: its ``Count``, ``_idx`` when ``offset`` was last written, and how many
+# counts were begun.
+COUNT, LAST, BEGUN = "_mlx_patches_count", "_mlx_patches_last", "_mlx_patches_begun"
+# Where no count gets old, the offset is evaluated once in so many counts.
+COUNTS = 8
 
 
-class Counted(NamedTuple):
-    """A cache's offset when a count began, and the number of positions fed since. Immutable.
+class Count(NamedTuple):
+    """A count of the single tokens that were fed since a position. Immutable: copies share it.
 
     Args:
         since: identifies the application of the patch; a count of an earlier one may be stale.
-        offset: the value when the count began, (rows,).
-        fed: how many positions were fed since.
+        offset: the offset (rows,) at that position.
+        position: the cache's ``_idx`` there.
+        left_padding: the cache's array; another one means that rows came, left or were replaced.
+        due: the position at which the chain is to be replaced.
         is_evaluated: the keys depend on ``offset``, so a step evaluates it.
     """
 
     since: object
     offset: Any
-    fed: int
+    position: int
+    left_padding: Any
+    due: int
     is_evaluated: bool
 
 
-def update_and_count(
+class WatchedOffset(Written):
+    """``offset``, whose writes end the cache's count unless updates of one token are the writers.
+
+    An update writes the offset before it advances ``_idx``. Updates of one token each write it at
+    one position after the other; any other writer, or a longer piece, breaks this order.
+    """
+
+    def __set__(self, cache: Any, value: Any) -> None:
+        held = cache.__dict__
+        held["offset"] = value
+        position = held.get("_idx")
+        if type(position) is not int or held.get(LAST) != position - 1:
+            held.pop(COUNT, None)
+        held[LAST] = position
+
+
+def watch_offset(original: Any) -> Any:
+    """Factory of the attribute ``offset``, whose writes are watched."""
+    watched = WatchedOffset("offset")
+    if original is MISSING:
+        return watched
+
+    def put(cache: Any, value: Any) -> None:
+        original.fset(cache, value)
+        watched.__set__(cache, cache.__dict__["offset"])
+
+    return property(original.fget, put, original.fdel, original.__doc__)
+
+
+def cut_chain(
     since: object,
     update: Callable[[Any, Any, Any], Any],
     cache: Any,
     keys: Any,
     values: Any,
 ) -> Any:
-    """Run the release's update; once in ``EVERY`` positions, replace the chain of its additions.
+    """Replace the chain of additions by one if only single tokens were fed; then run the update.
 
     Keys and values are (rows, heads, tokens, width), or tuples of such arrays.
     """
     held = cache.__dict__
-    note = held.get(NOTE)
-    if not note or note.since is not since:
-        note = Counted(since, make_handle(held.get("offset")), 0, False)
-    held[NOTE] = _UPDATING
-    out = update(cache, keys, values)
-    if held.pop(NOTE, None) is _UPDATING:
-        return out  # the update wrote no offset
-    tokens = keys.shape[-2]
-    fed = note.fed + tokens
-    is_evaluated = note.is_evaluated
-    # A longer piece of a prompt adds one node for many positions; a later step replaces it too.
-    if fed % EVERY < tokens < EVERY:
-        held["offset"] = note.offset + fed
-        if not is_evaluated:
-            tie(cache, note.offset, held["left_padding"])
-            is_evaluated = True
-    held[NOTE] = Counted(since, note.offset, fed, is_evaluated)
-    return out
+    position, padding, count = held["_idx"], held["left_padding"], held.get(COUNT)
+    if (
+        count is not None
+        and count.since is since
+        and count.left_padding is padding
+        and held.get(LAST) == position - 1
+    ):
+        held["offset"] = count.offset + (position - count.position)
+        if not count.is_evaluated:
+            tie(cache, count.offset, padding)
+        count = count._replace(due=position + EVERY, is_evaluated=True)
+    else:
+        held[BEGUN] = held.get(BEGUN, 0) + 1
+        start = make_handle(held["offset"])
+        is_evaluated = cache.keys is not None and held[BEGUN] % COUNTS == 0
+        if is_evaluated:
+            tie(cache, start, padding)
+        count = Count(since, start, position, padding, position + EVERY, is_evaluated)
+        held[LAST] = position - 1  # this update's own write does not end the count
+    held[COUNT] = count
+    return update(cache, keys, values)
 
 
-def count_updates(update: Any) -> Any:
+def is_uncounted(cache: Any, keys: Any, values: Any) -> bool:
+    """Whether a cache has no count, or one that is due."""
+    count = cache.__dict__.get(COUNT)
+    return count is None or cache._idx >= count.due
+
+
+def cut_chains(update: Any) -> Any:
     """Factory of the replacement; each application of the patch begins new counts."""
-    return around(functools.partial(update_and_count, object()))(update)
-
-
-def end_count(cache: Any) -> None:
-    """End a cache's count, because its offset is written."""
-    cache.__dict__.pop(NOTE, None)
-
-
-def watch_offset(original: Any) -> Any:
-    """Factory of the attribute ``offset``, whose writes end the count."""
-    if original is MISSING:
-        return Written("offset", end_count)
-
-    def put(cache: Any, value: Any) -> None:
-        end_count(cache)
-        original.fset(cache, value)
-
-    return property(original.fget, put, original.fdel, original.__doc__)
+    return around(functools.partial(cut_chain, object()))(update)
 
 
 def _counted(place: tuple[str, str], kind: str) -> tuple[Target, Target]:
-    """The targets that count a class's updates."""
+    """The targets that count the tokens of a class."""
     update = f"{kind}.update_and_fetch"
     return (
         Target(
@@ -104,7 +130,7 @@ def _counted(place: tuple[str, str], kind: str) -> tuple[Target, Target]:
             defines_new_attribute=True,
             supports=True,
         ),
-        Target(*place, update, count_updates),
+        Target(*place, update, cut_chains, when=is_uncounted),
     )
 
 
@@ -146,11 +172,10 @@ OFFSET_CHAIN = Patch(
         node, with a buffer of its own, to the chain of all before it, until Metal ends the
         process with "Resource limit (499000) exceeded".
     How
-        The positions fed since the last change of ``offset`` are counted in Python. Once in 32,
-        ``offset`` becomes its value at that change plus the count: one node in place of the
-        chain, whose additions never run. That value is evaluated once, with the keys. Any other
-        write of ``offset`` ends the count. Pieces of a prompt of 32 tokens or more are left as
-        they are.
+        Once in 32 single tokens, ``offset`` becomes its value of 32 tokens ago plus 32: one node
+        in place of the chain, whose additions never run. The value that a count starts from is
+        evaluated once, with the keys. Any other write of ``offset``, and a piece of several
+        tokens, begins a new count; once in eight of them the offset is evaluated.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
