@@ -228,7 +228,10 @@ def test_an_engine_evaluates_no_more_nodes_in_many_steps(family: Family, tmp_pat
     except Exception:
         pytest.skip("the release refuses this batch without a patch")
     # In each layer, `offset-chain` adds a node once in 32 steps, and two at the first of these.
-    assert patched(evaluated) - before <= 3 * len(model.make_cache())
+    most = 3
+    if needed("rotating-chain"):  # a node a step in sliding layers, as in mlx-lm from 0.31.1 on
+        most += PERIOD
+    assert patched(evaluated) - before <= most * len(model.make_cache())
 
 
 def expect_no_more_nodes(
