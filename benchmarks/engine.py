@@ -276,7 +276,7 @@ def rounds(
             with copy.active():
                 found[index] = timed(model, prompts, steps, CLOCKS[clock])
         plain, patched = found
-        if number >= 0 or plain is None or patched is None:
+        if number >= 0 or patched is None:
             pairs.append((plain, patched))
         if patched is None:
             break
