@@ -1,6 +1,6 @@
 """The patches' cost in the releases' own engines: prefill, decode, a joining row, memory.
 
-    python benchmarks/engine.py [--shape tiny|1b|8b] [--family llama --family qwen3_vl]
+    python -m benchmarks.engine [--shape tiny|1b|8b] [--family llama --family qwen3_vl]
         [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 200] [--seconds 60] [--steps 64]
         [--clock wall|cpu|thread] [--control]
 
@@ -11,8 +11,8 @@ the same requests once in each, in alternating order, with the same weights, whi
 prints the interquartile mean of the rounds' ratios with a 95 % bootstrap interval; ``--control``
 compares two copies without patches. On a busy machine use ``--clock cpu``, the CPU time of the
 process, or ``--clock thread``, the CPU time of the thread that drives the engine: it includes what
-the patches add, and no kernels.
-Needs an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default device.
+the patches add, and no kernels. Run it from the repository's root, in an environment with mlx-lm or
+mlx-vlm and mlx-patches; it uses MLX's default device.
 """
 
 from __future__ import annotations

@@ -24,8 +24,6 @@ from mlx_patches.lab.build import build
 from tests.releases import costs
 
 PROMPT = 64
-# Patches may let a graph grow for 32 steps before they cut it.
-STEPS = 36
 
 
 class Cost(NamedTuple):
@@ -99,16 +97,9 @@ def measured(make: Callable[[], costs.Batch]) -> list[Cost]:
 
 def evaluated(make: Callable[[], costs.Batch], folder: Path) -> float:
     """The mean number of nodes of a decode step, if the engine evaluates only the logits."""
-    import mlx.core as mx
-
     batch = make()
     batch.evaluate(batch.prefill(PROMPT))
-    total = 0
-    for step in range(STEPS):
-        logits = batch.step(step)
-        total += costs.nodes([logits], folder).total()
-        mx.eval(logits)
-    return total / STEPS
+    return costs.evaluated_nodes(batch, costs.PERIOD, folder) / costs.PERIOD
 
 
 def counted(make: Callable[[], costs.Batch], steps: int) -> list[int]:

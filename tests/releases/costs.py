@@ -27,6 +27,8 @@ PACKAGE = Path(mlx_patches.__file__).parent
 # The parts of the package that run inside a host's calls.
 OURS = tuple(f"{PACKAGE / part}/" for part in ("core", "patches"))
 RELEASES = ("mlx_lm", "mlx_vlm")
+# More decode steps than a graph grows for before a patch cuts it.
+PERIOD = 36
 Rows = Sequence[Sequence[int]]
 
 
@@ -170,6 +172,18 @@ class Solo(Batch):
 def tokens_of(length: int, row: int) -> list[int]:
     """Token ids of a row's prompt."""
     return [1 + (3 * row + 7 * i) % 20 for i in range(length)]
+
+
+def evaluated_nodes(batch: Batch, steps: int, folder: Path) -> int:
+    """How many nodes an engine evaluates in decode steps if it evaluates only the logits."""
+    import mlx.core as mx
+
+    total = 0
+    for step in range(steps):
+        logits = batch.step(step)
+        total += nodes([logits], folder).total()
+        mx.eval(logits)
+    return total
 
 
 def live_bytes(make: Callable[[], Any]) -> int:

@@ -63,8 +63,6 @@ COUNTING = (
 )
 # Two spans of decode steps, each longer than the period in which a graph grows and is cut.
 EARLY, LATE = range(40, 80), range(260, 300)
-# More steps than in that period.
-PERIOD = 36
 # Buffers grow by this many tokens. A prompt of this length makes a cut buffer as large as others.
 BLOCK = 256
 STEPS = 50
@@ -216,12 +214,7 @@ def test_an_engine_evaluates_no_more_nodes_in_many_steps(family: Family, tmp_pat
     def evaluated() -> int:
         batch = Batch(model, [0, 0])
         batch.evaluate(batch.prefill(PROMPT))
-        total = 0
-        for step in range(PERIOD):
-            logits = batch.step(step)
-            total += costs.nodes([logits], tmp_path).total()
-            mx().eval(logits)
-        return total
+        return costs.evaluated_nodes(batch, costs.PERIOD, tmp_path)
 
     try:
         before = evaluated()
@@ -230,7 +223,7 @@ def test_an_engine_evaluates_no_more_nodes_in_many_steps(family: Family, tmp_pat
     # In each layer, `offset-chain` adds a node once in 32 steps, and two at the first of these.
     most = 3
     if needed("rotating-chain"):  # a node a step in sliding layers, as in mlx-lm from 0.31.1 on
-        most += PERIOD
+        most += costs.PERIOD
     assert patched(evaluated) - before <= most * len(model.make_cache())
 
 

@@ -172,10 +172,11 @@ OFFSET_CHAIN = Patch(
         node, with a buffer of its own, to the chain of all before it, until Metal ends the
         process with "Resource limit (499000) exceeded".
     How
-        Once in 32 single tokens, ``offset`` becomes its value of 32 tokens ago plus 32: one node
-        in place of the chain, whose additions never run. The value that a count starts from is
-        evaluated once, with the keys. Any other write of ``offset``, and a piece of several
-        tokens, begins a new count; once in eight of them the offset is evaluated.
+        The tokens that are fed singly are counted. Once in 32 of them, ``offset`` becomes its
+        value at the start of the count plus their number: one node in place of the chain, whose
+        additions never run. That value is evaluated once, with the keys. Any other write of
+        ``offset``, and a piece of several tokens, begins a new count; once in eight counts the
+        offset is evaluated.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
