@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-PACKAGES = ("mlx_lm", "mlx_vlm")
+from mlx_patches.core.packages import MODELS
 
 
 class Copy:
@@ -35,5 +35,5 @@ class Copy:
 
 def take_modules() -> dict[str, ModuleType]:
     """Remove the releases' modules from ``sys.modules``, and return them by name."""
-    names = [name for name in sys.modules if name.partition(".")[0] in PACKAGES]
+    names = [name for name in sys.modules if name.partition(".")[0] in MODELS]
     return {name: sys.modules.pop(name) for name in names}

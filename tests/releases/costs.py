@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import mlx_patches
-from mlx_patches.core.packages import MODEL_PACKAGES
+from mlx_patches.core.packages import MODEL_PACKAGES, MODELS
 from mlx_patches.lab import LabModel, engine
 from mlx_patches.lab.families import models_folder
 from mlx_patches.lab.held import arrays
@@ -26,7 +26,6 @@ NUMPY = ("array", "asarray", "ascontiguousarray", "copyto", "frombuffer")
 PACKAGE = Path(mlx_patches.__file__).parent
 # The parts of the package that run inside a host's calls.
 OURS = tuple(f"{PACKAGE / part}/" for part in ("core", "patches"))
-RELEASES = ("mlx_lm", "mlx_vlm")
 # More decode steps than a graph grows for before a patch cuts it.
 PERIOD = 36
 Rows = Sequence[Sequence[int]]
@@ -46,7 +45,7 @@ class Reads(list[str]):
                 code = frame.f_code
                 self.append(f"{what} in {code.co_filename}:{frame.f_lineno} {code.co_qualname}")
                 return
-            if str(frame.f_globals.get("__name__")).startswith(RELEASES):
+            if str(frame.f_globals.get("__name__")).startswith(MODELS):
                 return
             frame = frame.f_back
 

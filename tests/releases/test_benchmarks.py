@@ -11,6 +11,7 @@ import pytest
 
 import mlx_patches
 from mlx_patches import status
+from mlx_patches.core.packages import MODELS
 from mlx_patches.lab import build as lab_build
 from mlx_patches.lab.shrink import grow_config
 
@@ -55,9 +56,7 @@ def test_one_copy_of_the_release_has_the_patches(engine):
 def _modules() -> dict[str, object]:
     """The modules of the releases that are imported now."""
     return {
-        name: module
-        for name, module in sys.modules.items()
-        if name.partition(".")[0] in ("mlx_lm", "mlx_vlm")
+        name: module for name, module in sys.modules.items() if name.partition(".")[0] in MODELS
     }
 
 
