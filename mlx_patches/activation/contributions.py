@@ -81,28 +81,35 @@ def declaring(group: str) -> list[importlib.metadata.Distribution]:
     It searches each ``entry_points.txt`` for the group's heading: parsing them all costs 5 ms.
     """
     heading = f"[{group}]".encode()
-    found: list[importlib.metadata.Distribution] = []
+    folders = [folder for place in dict.fromkeys(sys.path) for folder in _metadata_folders(place)]
+    if not any(heading in _entry_points(folder) for folder in folders):
+        return []
     first: dict[str, str] = {}
-    for place in dict.fromkeys(sys.path):
-        try:
-            folders = [name for name in os.listdir(place or ".") if name.endswith(INFO)]
-        except OSError:
-            continue
-        for folder in sorted(folders):
-            entry = os.path.join(place, folder)
-            name = canonical(folder.removesuffix(INFO).rpartition("-")[0])
-            # An uninstall's leftovers have no METADATA: they do not hide an installed one.
-            if name in first and os.path.exists(os.path.join(first[name], "METADATA")):
-                continue
-            first[name] = entry
-            try:
-                with open(os.path.join(entry, "entry_points.txt"), "rb", buffering=0) as file:
-                    content = file.read()
-            except OSError:
-                continue
-            if heading in content:
-                found.append(importlib.metadata.PathDistribution(Path(entry)))
-    return found
+    for folder in folders:
+        name = canonical(os.path.basename(folder).removesuffix(INFO).rpartition("-")[0])
+        # An uninstall's leftovers have no METADATA: they do not hide an installed one.
+        if name not in first or not os.path.exists(os.path.join(first[name], "METADATA")):
+            first[name] = folder
+    found = [folder for folder in first.values() if heading in _entry_points(folder)]
+    return [importlib.metadata.PathDistribution(Path(folder)) for folder in found]
+
+
+def _metadata_folders(place: str) -> list[str]:
+    """The paths of the ``.dist-info`` folders in an entry of ``sys.path``."""
+    try:
+        names = sorted(name for name in os.listdir(place or ".") if name.endswith(INFO))
+    except OSError:
+        return []
+    return [os.path.join(place, name) for name in names]
+
+
+def _entry_points(folder: str) -> bytes:
+    """The text of a distribution's entry points; empty if it declares none."""
+    try:
+        with open(os.path.join(folder, "entry_points.txt"), "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _installed(group: str) -> Iterator[tuple[str, Any]]:

@@ -17,10 +17,10 @@ EVERY = 32
 # -- offset-chain ------------------------------------------------------------------------------
 
 # Attributes of a cache: its ``Count``, ``_idx`` when ``offset`` was last written, and how many
-# counts were begun.
-COUNT, LAST, BEGUN = "_mlx_patches_count", "_mlx_patches_last", "_mlx_patches_begun"
-# Where no count gets old, the offset is evaluated once in so many counts.
-COUNTS = 8
+# updates no count covered.
+COUNT, LAST, UNCOVERED = "_mlx_patches_count", "_mlx_patches_last", "_mlx_patches_uncovered"
+# One in so many of those updates has the offset evaluated.
+UPDATES = 8
 
 
 class Count(NamedTuple):
@@ -94,17 +94,17 @@ def cut_chain(
         held["offset"] = count.offset + (position - count.position)
         if not count.is_evaluated:
             tie(cache, count.offset, padding)
-        count = count._replace(due=position + EVERY, is_evaluated=True)
-    else:
-        held[BEGUN] = held.get(BEGUN, 0) + 1
+        held[COUNT] = count._replace(due=position + EVERY, is_evaluated=True)
+        return update(cache, keys, values)
+    held[UNCOVERED] = held.get(UNCOVERED, 0) + 1
+    if cache.keys is not None and held[UNCOVERED] % UPDATES == 0:
+        tie(cache, held["offset"], padding)
+    out = update(cache, keys, values)
+    # No count begins with a piece of a prompt: a handle keeps MLX from reusing the offset's buffer.
+    if held["_idx"] == position + 1:
         start = make_handle(held["offset"])
-        is_evaluated = cache.keys is not None and held[BEGUN] % COUNTS == 0
-        if is_evaluated:
-            tie(cache, start, padding)
-        count = Count(since, start, position, padding, position + EVERY, is_evaluated)
-        held[LAST] = position - 1  # this update's own write does not end the count
-    held[COUNT] = count
-    return update(cache, keys, values)
+        held[COUNT] = Count(since, start, position + 1, padding, position + EVERY, False)
+    return out
 
 
 def is_uncounted(cache: Any, keys: Any, values: Any) -> bool:
@@ -175,8 +175,9 @@ OFFSET_CHAIN = Patch(
         The tokens that are fed singly are counted. Once in 32 of them, ``offset`` becomes its
         value at the start of the count plus their number: one node in place of the chain, whose
         additions never run. That value is evaluated once, with the keys. Any other write of
-        ``offset``, and a piece of several tokens, begins a new count; once in eight counts the
-        offset is evaluated.
+        ``offset``, and a piece of several tokens, ends the count. An update that no count covers
+        begins one if it feeds a single token; one in eight of these updates has the offset
+        evaluated.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
