@@ -1,8 +1,8 @@
-"""Two copies of the installed releases in one process, of which one has the patches.
+"""Copies of the installed releases in one process, of which one has the patches.
 
 Python adapts its bytecode to the classes that it meets, so a benchmark that applies and removes
-patches between two runs must warm up after each change. With two copies nothing changes: single
-runs alternate, and a machine whose speed drifts is as slow for the one as for the other.
+patches between two runs must warm up after each change. With copies nothing changes: single
+runs take turns, and a machine whose speed drifts is as slow for the one as for the other.
 """
 
 from __future__ import annotations

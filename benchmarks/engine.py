@@ -2,17 +2,18 @@
 
     python -m benchmarks.engine [--shape tiny|1b|8b] [--family llama --family qwen3_vl]
         [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 200] [--seconds 60] [--steps 64]
-        [--clock wall|cpu|thread] [--control]
+        [--clock wall|cpu|thread]
 
 Requests go through the release's own ``BatchGenerator``. It computes a step while the tokens of
 the step before are read, so a device read that a patch adds shows in the times. The process holds
-two copies of the release: one as released, one with what `apply()` puts in effect. A round runs
-the same requests once in each, in alternating order, with the same weights, which are random. It
-prints the interquartile mean of the rounds' ratios with a 95 % bootstrap interval; ``--control``
-compares two copies without patches. On a busy machine use ``--clock cpu``, the CPU time of the
-process, or ``--clock thread``, the CPU time of the thread that drives the engine: it includes what
-the patches add, and no kernels. Run it from the repository's root, in an environment with mlx-lm or
-mlx-vlm and mlx-patches; it uses MLX's default device.
+three copies of the release with the same weights, which are random: one as released, a control that
+is as released too, and one with what `apply()` puts in effect. A round runs the same requests once
+in each, in random order. It prints the interquartile mean of the rounds' ratios with a 95 %
+bootstrap interval, and the control's ratios, which show how far a line may be off. On a busy
+machine use ``--clock cpu``, the CPU time of the process, or ``--clock thread``, the CPU time of the
+thread that drives the engine: it includes what the patches add, and no kernels. Run it from the
+repository's root, in an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default
+device.
 """
 
 from __future__ import annotations
@@ -148,6 +149,25 @@ class Side(NamedTuple):
     model: LabModel
 
 
+class Sides(NamedTuple):
+    """The release without patches, the same once more, and with them."""
+
+    plain: Side
+    control: Side
+    patched: Side
+
+
+class Round(NamedTuple):
+    """A run of each side; None for a run that raised."""
+
+    plain: Run | None
+    control: Run | None
+    patched: Run | None
+
+
+PARTS = ("prefill", "decode", "join")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
@@ -159,7 +179,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--prompt", type=int, help="tokens of the longest prompt")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--control", action="store_true", help="no patches: shows the noise")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     shape = shape._replace(
@@ -169,14 +188,14 @@ def main() -> None:
     for name in options.family or FAMILIES:
         for family in installed(name):
             try:
-                with sides(family, shape, options.control) as both:
+                with sides(family, shape) as three:
                     for rows in options.rows or ROWS:
                         for kind in options.prompts or KINDS if rows > 1 else KINDS[:1]:
-                            vocabulary = both[0].model.vocabulary
+                            vocabulary = three.plain.model.vocabulary
                             prompts = texts(rows, shape.prompt, kind == "equal", vocabulary)
                             limit = (options.rounds, options.seconds)
-                            pairs = rounds(both, prompts, shape.steps, limit, options.clock)
-                            print(line(family, rows, kind, pairs, shape.steps), flush=True)
+                            found = rounds(three, prompts, shape.steps, limit, options.clock)
+                            print(line(family, rows, kind, found, shape.steps), flush=True)
             except NotBuilt as reason:
                 print(f"| {family} | not built: {reason} |")
             gc.collect()
@@ -227,61 +246,64 @@ def texts(rows: int, longest: int, equal: bool, vocabulary: int) -> list[list[in
 
 
 @contextmanager
-def sides(family: Family, shape: Shape, is_control: bool = False) -> Iterator[tuple[Side, Side]]:
-    """A model in a copy of the release without patches, and the same model in one with them.
+def sides(family: Family, shape: Shape) -> Iterator[Sides]:
+    """A model in two copies of the release without patches, and in one with them.
 
     Raises:
         NotBuilt: the family cannot be built.
     """
-    first, second = Copy(), Copy()
-    with first.active():
-        plain = made(family, shape)
-        with suppress(Exception):  # `rounds` tells it
-            run(plain, [[1, 2]], 2, time.perf_counter)  # imports what a run imports
+    found: list[Side] = []
     applied = ExitStack()
     try:
-        with second.active():
-            applied.enter_context(patches(not is_control))
-            patched = made(family, shape)
-            patched.module.update(plain.module.parameters())
-        yield Side(first, plain), Side(second, patched)
+        for is_patched in (False, False, True):
+            copy = Copy()
+            with copy.active():
+                if is_patched:
+                    applied.enter_context(patches(True))
+                model = made(family, shape)
+                if found:
+                    model.module.update(found[0].model.module.parameters())
+                with suppress(Exception):  # `rounds` tells it
+                    run(model, [[1, 2]], 2, time.perf_counter)  # imports what a run imports
+            found.append(Side(copy, model))
+        yield Sides(*found)
     finally:
-        with second.active():  # patches are removed where they were applied
+        with copy.active():  # patches are removed where they were applied
             applied.close()
 
 
 def rounds(
-    both: tuple[Side, Side],
+    three: Sides,
     prompts: Sequence[Sequence[int]],
     steps: int,
     limit: tuple[int, float],
     clock: str,
-) -> list[tuple[Run | None, Run | None]]:
-    """Pairs of runs, unpatched and patched, measured in alternating order.
+) -> list[Round]:
+    """Runs of the three sides, in a random order in each round.
 
-    None stands for a run that raised. ``limit`` is the most rounds, and the seconds after which no
-    further round begins.
+    ``limit`` is the most rounds, and the seconds after which no further round begins.
     """
-    pairs: list[tuple[Run | None, Run | None]] = []
+    measured: list[Round] = []
     count, seconds = limit
+    chance = random.Random(0)
     gc.collect()
     gc.freeze()  # so that the collection before each run looks only at what the runs left
     end = time.perf_counter() + seconds
     for number in range(-WARM_UP, count):
-        if pairs and time.perf_counter() > end:
+        if measured and time.perf_counter() > end:
             break
-        found: list[Run | None] = [None, None]
-        for index in (0, 1) if number % 2 else (1, 0):
-            copy, model = both[index]
+        found: list[Run | None] = [None] * len(three)
+        for index in chance.sample(range(len(three)), len(three)):
+            copy, model = three[index]
             with copy.active():
                 found[index] = timed(model, prompts, steps, CLOCKS[clock])
-        plain, patched = found
-        if number >= 0 or patched is None:
-            pairs.append((plain, patched))
-        if patched is None:
+        one = Round(*found)
+        if number >= 0 or one.patched is None:
+            measured.append(one)
+        if one.patched is None:
             break
     gc.unfreeze()
-    return pairs
+    return measured
 
 
 @contextmanager
@@ -339,19 +361,26 @@ def run(
     return Run(begun - start, decoded - begun, joined - decoded, mx.get_peak_memory())
 
 
-def line(family: Family, rows: int, kind: str, pairs: Sequence[Any], steps: int) -> str:
+def line(family: Family, rows: int, kind: str, found: Sequence[Round], steps: int) -> str:
     """A line of the table: ratios of speeds, patched over unpatched, and of peak memory."""
     cells = [str(family), str(rows), kind]
-    if not pairs or any(patched is None for _, patched in pairs):
+    patched = [one.patched for one in found if one.patched is not None]
+    if len(patched) < max(1, len(found)):
         return " | ".join(["|", *cells, "the patched release raises |"])
-    both = [(plain, patched) for plain, patched in pairs if plain is not None]
-    for part in ("prefill", "decode", "join"):
-        ratios = [getattr(plain, part) / getattr(patched, part) for plain, patched in both]
-        cells.append(shown(ratios) if ratios else "unpatched raises")
-    peaks = [patched.peak / plain.peak for plain, patched in both if plain.peak]
-    cells.append(f"{statistics.median(peaks):.3f}" if peaks else "-")
-    speed = statistics.median(rows * steps / patched.decode for _, patched in pairs)
-    return f"| {' | '.join([*cells, f'{speed:.0f}', str(len(both))])} |"
+    ratios = [speeds(one.plain, one.patched) for one in found if one.plain and one.patched]
+    control = [speeds(one.plain, one.control) for one in found if one.plain and one.control]
+    for part in PARTS:
+        cells.append(shown([one[part] for one in ratios]) if ratios else "unpatched raises")
+    middles = [f"{middle([one[part] for one in control]):.3f}" for part in PARTS if control]
+    peaks = [one.patched.peak / one.plain.peak for one in found if one.patched and one.plain]
+    cells += [", ".join(middles) or "-", f"{statistics.median(peaks):.3f}" if peaks else "-"]
+    speed = statistics.median(rows * steps / one.decode for one in patched)
+    return f"| {' | '.join([*cells, f'{speed:.0f}', str(len(found))])} |"
+
+
+def speeds(plain: Run, other: Run) -> dict[str, float]:
+    """The speed of a run over the unpatched one's, by part."""
+    return {part: getattr(plain, part) / getattr(other, part) for part in PARTS}
 
 
 def shown(ratios: Sequence[float]) -> str:
@@ -379,10 +408,11 @@ def heading(name: str, shape: Shape, count: int, clock: str) -> str:
         f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
         f"commit {commit()}. Shape {name}: {SAID[name]}, prompts of {shape.prompt} tokens, unequal "
         f"ones from half of that on, {shape.steps} steps; interquartile means of up to {count} "
-        f"paired rounds, 95 % intervals, {clock} time."
+        f"rounds, 95 % intervals, {clock} time. The control is the unpatched release once more: "
+        f"prefill, decode, join."
     )
     head = "| family | rows | prompts | prefill | decode | first token of a row that joins "
-    return f"{said}\n\n{head}| peak memory | tokens/s | rounds |\n|{'---|' * 9}"
+    return f"{said}\n\n{head}| control | peak memory | tokens/s | rounds |\n|{'---|' * 10}"
 
 
 def versions() -> str:

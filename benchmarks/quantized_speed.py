@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.engine import (
     CLOCKS,
+    PARTS,
     SHAPES,
     commit,
     device,
@@ -38,7 +39,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "TurboQuant, 3.5 bits": {"kv_bits": 3.5, **TURBO},
 }
 FLOATS = "not quantized"
-PARTS = ("prefill", "decode", "join")
 
 
 def main() -> None:

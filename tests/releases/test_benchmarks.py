@@ -28,29 +28,27 @@ def engine():
         yield importlib.import_module("benchmarks.engine")
 
 
-def test_one_copy_of_the_release_has_the_patches(engine):
+def test_one_copy_of_three_has_the_patches(engine):
     from mlx.utils import tree_flatten
 
     (family,) = engine.installed("llama")
     before = _modules()
-    with engine.sides(family, engine.SHAPES["tiny"]) as ((first, plain), (second, patched)):
+    with engine.sides(family, engine.SHAPES["tiny"]) as three:
         assert _modules() == before
-        assert type(plain.module) is not type(patched.module)
-        weights = [dict(tree_flatten(model.module.parameters())) for model in (plain, patched)]
-        assert all(weights[0][name] is value for name, value in weights[1].items())
-        with second.active():
+        assert len({type(side.model.module) for side in three}) == 3
+        weights = [dict(tree_flatten(side.model.module.parameters())) for side in three]
+        assert all(one[name] is value for name, value in weights[0].items() for one in weights)
+        with three.patched.copy.active():
             paths = {outcome.target for outcome in status().applied}
             assert any(map(_is_patched, paths))
-        with first.active():
-            assert any(path.partition(":")[0] in sys.modules for path in paths)
-            assert not any(map(_is_patched, paths))
-        held = [dict(copy.modules) for copy in (first, second)]
-        engine.rounds(((first, plain), (second, patched)), [[1, 2, 3]], 1, (1, 60.0), "wall")
-        assert [first.modules, second.modules] == held
+        for side in (three.plain, three.control):
+            with side.copy.active():
+                assert any(path.partition(":")[0] in sys.modules for path in paths)
+                assert not any(map(_is_patched, paths))
+        held = [dict(side.copy.modules) for side in three]
+        engine.rounds(three, [[1, 2, 3]], 1, (1, 60.0), "wall")
+        assert [side.copy.modules for side in three] == held
     assert _modules() == before
-    control = engine.sides(family, engine.SHAPES["tiny"], is_control=True)
-    with control as (_, (second, _)), second.active():
-        assert not status().applied
 
 
 def _modules() -> dict[str, object]:
@@ -74,19 +72,19 @@ def _is_patched(path: str) -> bool:
 def test_a_line_of_the_table(engine):
     for name in ("llama", "qwen2_5_vl"):
         for family in engine.installed(name):
-            with engine.sides(family, engine.SHAPES["tiny"]) as both:
-                prompts = engine.texts(2, 8, False, both[0].model.vocabulary)
+            with engine.sides(family, engine.SHAPES["tiny"]) as three:
+                prompts = engine.texts(2, 8, False, three.plain.model.vocabulary)
                 assert [len(prompt) for prompt in prompts] == [8, 6]
-                pairs = engine.rounds(both, prompts, 2, (2, 60.0), "wall")
-                if any(patched is None for _, patched in pairs):
+                found = engine.rounds(three, prompts, 2, (2, 60.0), "wall")
+                if any(one.patched is None for one in found):
                     pytest.skip("the release's engine does not take these prompts")
-                assert len(pairs) == 2
-                assert len(engine.rounds(both, prompts, 2, (9, 0.0), "wall")) == 1
-            cells = engine.line(family, 2, "unequal", pairs, 2).strip("| ").split(" | ")
+                assert len(found) == 2
+                assert len(engine.rounds(three, prompts, 2, (9, 0.0), "wall")) == 1
+            cells = engine.line(family, 2, "unequal", found, 2).strip("| ").split(" | ")
             assert cells[:3] == [str(family), "2", "unequal"]
-            assert len(cells) == 9
+            assert len(cells) == 10
     heads = engine.heading("tiny", engine.SHAPES["tiny"], 2, "wall").splitlines()
-    assert heads[-2].count("|") == heads[-1].count("|") == 10
+    assert heads[-2].count("|") == heads[-1].count("|") == 11
 
 
 def test_an_interval_holds_the_median(engine):
