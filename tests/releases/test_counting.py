@@ -286,6 +286,16 @@ def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
     assert len(tied) > 2 + 300 / 40  # pieces of several tokens are not counted
 
 
+def test_a_piece_of_a_prompt_begins_no_count(ungated):
+    """A count holds the offset, whose buffer MLX could not reuse then."""
+    ungated(CHAIN)
+    cache, _ = fed(1, 48)
+    assert chains.COUNT not in vars(cache)
+    token = mx.ones((2, 1, 1, 8))
+    cache.update_and_fetch(token, token)
+    assert chains.COUNT in vars(cache)
+
+
 def test_rows_that_come_and_go_leave_no_chain_of_offsets(ungated):
     ungated(CHAIN)
     cache, sizes = fed(40)[0], []
