@@ -48,7 +48,7 @@ def main() -> None:
     rows = {row for text in found for row in text.splitlines()}
     for row in rows:
         json.loads(row.partition(" ")[2])
-    known_files.TABLE.write_text("".join(f"\n{row}" for row in sorted(rows)) + "\n")
+    known_files.TABLE.write_text("".join(f"{row}\n" for row in sorted(rows)))
     print(f"{len(rows)} files of {len(found)} release sets")
 
 

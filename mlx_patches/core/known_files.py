@@ -1,8 +1,7 @@
 """Fingerprints of the releases' files, by the hash of the file.
 
 A released file is recognised by its bytes, so that activation parses nothing. The table is
-written by tools/known_files.py; a file that is not in it is parsed. Each line of it follows a
-line break, the first one too.
+written by tools/known_files.py; a file that is not in it is parsed.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ def entry_of(path: str) -> Entry:
         content, table = Path(path).read_bytes(), _table()
     except OSError:
         return {}
-    key = b"\n" + digest(content).encode() + b" "
-    start = table.find(key)
+    start = table.find(b"\n" + digest(content).encode() + b" ")
     if start < 0:
         return {}
-    line = table[start + len(key) : table.index(b"\n", start + 1)]
-    entry: Entry = json.loads(line)
+    line = table[start + 1 : table.index(b"\n", start + 1)]
+    entry: Entry = json.loads(line.partition(b" ")[2])
     return entry
 
 
@@ -42,4 +40,4 @@ def digest(content: bytes) -> str:
 
 @functools.cache
 def _table() -> bytes:
-    return TABLE.read_bytes()
+    return b"\n" + TABLE.read_bytes()
