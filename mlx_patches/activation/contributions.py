@@ -82,7 +82,8 @@ def declaring(group: str) -> list[importlib.metadata.Distribution]:
     """
     heading = f"[{group}]".encode()
     folders = [folder for place in dict.fromkeys(sys.path) for folder in _metadata_folders(place)]
-    if not any(heading in _entry_points(folder) for folder in folders):
+    declared = {folder for folder in folders if heading in _entry_points(folder)}
+    if not declared:
         return []
     first: dict[str, str] = {}
     for folder in folders:
@@ -90,7 +91,7 @@ def declaring(group: str) -> list[importlib.metadata.Distribution]:
         # An uninstall's leftovers have no METADATA: they do not hide an installed one.
         if name not in first or not os.path.exists(os.path.join(first[name], "METADATA")):
             first[name] = folder
-    found = [folder for folder in first.values() if heading in _entry_points(folder)]
+    found = [folder for folder in first.values() if folder in declared]
     return [importlib.metadata.PathDistribution(Path(folder)) for folder in found]
 
 
