@@ -58,6 +58,7 @@ ROWS = (1, 8, 32)
 # Rounds that are not counted: each copy's caches and inline caches fill in them.
 WARM_UP = 3
 KINDS = ("equal", "unequal")
+PARTS = ("prefill", "decode", "join")
 CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
     "cpu": time.process_time,
@@ -165,9 +166,6 @@ class Round(NamedTuple):
     patched: Run | None
 
 
-PARTS = ("prefill", "decode", "join")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
@@ -252,13 +250,13 @@ def sides(family: Family, shape: Shape) -> Iterator[Sides]:
     Raises:
         NotBuilt: the family cannot be built.
     """
+    copies = [Copy() for _ in Sides._fields]
     found: list[Side] = []
     applied = ExitStack()
     try:
-        for is_patched in (False, False, True):
-            copy = Copy()
+        for copy in copies:
             with copy.active():
-                if is_patched:
+                if copy is copies[-1]:
                     applied.enter_context(patches(True))
                 model = made(family, shape)
                 if found:
@@ -268,7 +266,7 @@ def sides(family: Family, shape: Shape) -> Iterator[Sides]:
             found.append(Side(copy, model))
         yield Sides(*found)
     finally:
-        with copy.active():  # patches are removed where they were applied
+        with copies[-1].active():  # patches are removed where they were applied
             applied.close()
 
 
@@ -364,23 +362,24 @@ def run(
 def line(family: Family, rows: int, kind: str, found: Sequence[Round], steps: int) -> str:
     """A line of the table: ratios of speeds, patched over unpatched, and of peak memory."""
     cells = [str(family), str(rows), kind]
-    patched = [one.patched for one in found if one.patched is not None]
-    if len(patched) < max(1, len(found)):
+    patched = [one.patched for one in found if one.patched]
+    if not patched or len(patched) < len(found):
         return " | ".join(["|", *cells, "the patched release raises |"])
-    ratios = [speeds(one.plain, one.patched) for one in found if one.plain and one.patched]
-    control = [speeds(one.plain, one.control) for one in found if one.plain and one.control]
-    for part in PARTS:
-        cells.append(shown([one[part] for one in ratios]) if ratios else "unpatched raises")
-    middles = [f"{middle([one[part] for one in control]):.3f}" for part in PARTS if control]
-    peaks = [one.patched.peak / one.plain.peak for one in found if one.patched and one.plain]
-    cells += [", ".join(middles) or "-", f"{statistics.median(peaks):.3f}" if peaks else "-"]
+    both = [(one.plain, one.patched) for one in found if one.plain and one.patched]
+    control = [(one.plain, one.control) for one in found if one.plain and one.control]
+    cells += [shown(speeds(both, part)) if both else "unpatched raises" for part in PARTS]
+    cells.append(
+        ", ".join(f"{middle(speeds(control, part)):.3f}" for part in PARTS if control) or "-"
+    )
+    peaks = [after.peak / before.peak for before, after in both if before.peak]
+    cells.append(f"{statistics.median(peaks):.3f}" if peaks else "-")
     speed = statistics.median(rows * steps / one.decode for one in patched)
-    return f"| {' | '.join([*cells, f'{speed:.0f}', str(len(found))])} |"
+    return f"| {' | '.join([*cells, f'{speed:.0f}', str(len(both))])} |"
 
 
-def speeds(plain: Run, other: Run) -> dict[str, float]:
-    """The speed of a run over the unpatched one's, by part."""
-    return {part: getattr(plain, part) / getattr(other, part) for part in PARTS}
+def speeds(pairs: Sequence[tuple[Run, Run]], part: str) -> list[float]:
+    """The speed of each pair's second run over that of its first, in one part."""
+    return [getattr(first, part) / getattr(second, part) for first, second in pairs]
 
 
 def shown(ratios: Sequence[float]) -> str:
