@@ -15,19 +15,22 @@ the outermost call, where the stack has room to recover. A function that a patch
 original to fall back to. Errors that a generator raises while it is iterated are not caught.
 
 A call costs two frames, the installed function and the recorder of the original's entries, and
-one more for each layer made by ``around``. Where every layer has a check (``Target.when``) and all
-checks say that nothing is to be done, a call costs one frame and those of the checks.
+one more for each layer. Where every layer has a check (``Target.when``) and all checks say that
+nothing is to be done, a call costs one frame and those of the checks. Where every layer of a getter
+is made by ``after``, nothing is recorded: a call costs one frame and those of the layers.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
 from .errors import MlxPatchesError, is_refusal
+from .patch import Changed
 
 Function = Callable[..., Any]
 # The result in an entry until the original returns.
@@ -85,9 +88,11 @@ class Composition:
         checks: the layers' ``Target.when``; empty if a layer has none.
         load: imports the layers' modules and replaces this composition, in the first call; None
             if they are imported.
+        changes: what a getter's layers do to the original's result, the innermost first; empty if
+            one of them is not made by ``after``.
     """
 
-    __slots__ = ("answers_none", "body", "checks", "load", "steps", "without")
+    __slots__ = ("answers_none", "body", "changes", "checks", "load", "steps", "without")
 
     def __init__(
         self,
@@ -97,8 +102,10 @@ class Composition:
         answers_none: bool = False,
         checks: tuple[Callable[..., bool], ...] = (),
         load: Callable[[], None] | None = None,
+        changes: tuple[Function, ...] = (),
     ):
         self.load = load
+        self.changes = changes
         self.body = body
         self.steps = steps
         self.without = without
@@ -122,22 +129,27 @@ class Chain:
         original: the release's own function; None if the release has none.
         like: the function whose name and signature ``installed`` takes over.
         policy: what to do with failures of layers.
+        is_getter: it is the getter of a property.
     """
 
     __slots__ = ("_calls", "composition", "entered", "installed", "original", "policy")
 
-    def __init__(self, original: Function | None, like: Function, policy: Policy):
+    def __init__(
+        self, original: Function | None, like: Function, policy: Policy, is_getter: bool = False
+    ):
         self.original = original
         self.policy = policy
         self._calls = _Calls()
         self.entered = _recorder(original, self._calls) if original else None
         # Replaced as a whole: a running call keeps its layers while other threads remove some.
         self.composition = Composition(original)
-        self.installed = self._make(like)
+        self.installed = self._make_getter(like) if is_getter else self._make(like)
 
     def _make(self, like: Function) -> Function:
-        calls, original = self._calls, self.original
+        calls = self._calls
+        original: Any = self.original
 
+        # ``kwargs`` are passed on only if there are any, which saves 50 ns a call.
         @functools.wraps(like)
         def installed(*args: Any, **kwargs: Any) -> Any:
             composition = self.composition
@@ -145,14 +157,14 @@ class Chain:
             if composition.checks:
                 try:
                     for is_needed in composition.checks:
-                        if is_needed(*args, **kwargs):
+                        if is_needed(*args, **kwargs) if kwargs else is_needed(*args):
                             break
                     else:
                         body = original
                 except Exception:  # the layers run, and are guarded
                     pass
             if original is not None and body is original:
-                return original(*args, **kwargs)
+                return original(*args, **kwargs) if kwargs else original(*args)
             if composition.load is not None:
                 composition.load()
                 return installed(*args, **kwargs)
@@ -184,6 +196,49 @@ class Chain:
                 failure = None  # its traceback refers to this frame: a cycle
 
         return installed
+
+    def _make_getter(self, like: Function) -> Function:
+        """An installed function of one argument, which takes half the time if it only changes."""
+        installed = self._make(like)
+        original: Any = self.original
+
+        @functools.wraps(like)
+        def getter(instance: Any) -> Any:
+            composition = self.composition
+            if not composition.changes:
+                return installed(instance)
+            result = changed = original(instance)
+            try:
+                for change in composition.changes:
+                    changed = change(changed, instance)
+            except (Exception, SystemExit) as error:
+                return self._settle(error, composition, instance, result)
+            if changed is None and result is not None and not composition.answers_none:
+                return self._settle(None, composition, instance, result)
+            return changed
+
+        return getter
+
+    def _settle(
+        self, error: BaseException | None, composition: Composition, instance: Any, result: Any
+    ) -> Any:
+        """What a getter returns whose change failed: what the original returned."""
+        try:
+            if isinstance(error, RecursionError) and self._is_nested():
+                raise error  # a layer of this chain made this call; the outermost call recovers
+            return self._recover(error, composition, [[(instance,), {}, result]], (instance,), {})
+        finally:
+            error = None  # its traceback refers to this frame: a cycle
+
+    def _is_nested(self) -> bool:
+        """Whether the getter that asks was called by a layer of this chain, in this thread."""
+        asking: Any = sys._getframe(2)
+        frame = asking.f_back
+        while frame is not None:
+            if frame.f_code is asking.f_code and frame.f_locals["self"] is self:
+                return True
+            frame = frame.f_back
+        return False
 
     def _owes_a_value(self, entries: list[list[Any]], args: tuple[Any, ...]) -> bool:
         """Whether the release's own function returns a value, so that a None is a failure."""
@@ -285,8 +340,9 @@ def _culprit(error: BaseException | None, steps: Sequence[Step], left_out: froze
 
 
 def _code_of(function: Any) -> CodeType | None:
-    """The code object of a layer's function; for a partial, of the function that it calls."""
-    inner = function.func if isinstance(function, functools.partial) else function
+    """The code object of a layer's function; for a partial or a change, of what it calls."""
+    inner = function.change if isinstance(function, Changed) else function
+    inner = inner.func if isinstance(inner, functools.partial) else inner
     code = getattr(inner, "__code__", None)
     return code if isinstance(code, CodeType) else None
 

@@ -100,21 +100,50 @@ def around(wrapper: Callable[..., Any]) -> Factory:
     proxy's 0.5 us would be measurable.
     """
 
+    def bind(original: Any) -> Any:  # a partial adds no frame to a call
+        return functools.update_wrapper(functools.partial(wrapper, original), original)
+
+    return _replace_with(bind)
+
+
+def after(change: Callable[..., Any]) -> Factory:
+    """Return a factory that gives ``change(result, *args, **kwargs)`` for the original's result.
+
+    It accepts what ``around`` does. A getter whose layers are all made by ``after`` takes half the
+    time.
+    """
+    return _replace_with(lambda original: Changed(original, change))
+
+
+class Changed:
+    """A function whose result is changed.
+
+    Args:
+        original: the function.
+        change: called with its result and its arguments; returns the new result.
+    """
+
+    def __init__(self, original: Any, change: Callable[..., Any]):
+        functools.update_wrapper(self, original)
+        self.original = original
+        self.change = change
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The changed result."""
+        return self.change(self.original(*args, **kwargs), *args, **kwargs)
+
+
+def _replace_with(bind: Callable[[Any], Any]) -> Factory:
+    """Return a factory that binds a replacement to the function of any kind of attribute."""
+
     def factory(original: Any) -> Any:
         if isinstance(original, property):
-            return property(
-                _bound(original.fget, wrapper), original.fset, original.fdel, original.__doc__
-            )
+            return property(bind(original.fget), original.fset, original.fdel, original.__doc__)
         if isinstance(original, (classmethod, staticmethod)):
-            return type(original)(_bound(original.__func__, wrapper))
-        return _bound(original, wrapper)
+            return type(original)(bind(original.__func__))
+        return bind(original)
 
     return factory
-
-
-def _bound(original: Any, wrapper: Callable[..., Any]) -> Any:
-    """Bind the wrapper to its original: a partial, which adds no frame to a call."""
-    return functools.update_wrapper(functools.partial(wrapper, original), original)
 
 
 class Attribute(property):

@@ -23,7 +23,7 @@ from typing import Any
 from .errors import MlxPatchesError
 from .foreign import covers, describe, function_of, relink, wrapper_above
 from .guard import Chain, Composition, Function, Policy, Step
-from .patch import MISSING, Attribute, Target, stored
+from .patch import MISSING, Attribute, Changed, Target, stored
 
 _ACCESSORS = ("fget", "fset", "fdel")
 
@@ -158,7 +158,10 @@ class Site:
         functions = _functions(original) if self._kind else ()
         if isinstance(owner, type) and self._kind is not staticmethod:
             functions = [_bindable(function) for function in functions]
-        self._chains = [self._chain(function, function) for function in functions]
+        self._chains = [
+            self._chain(function, function, self._is_getter(index))
+            for index, function in enumerate(functions)
+        ]
         entered = [chain and chain.entered for chain in self._chains]
         # The argument of the innermost layer: the original inside a recorder of its entries.
         self._bottom = _like(original, entered) if self._kind else original
@@ -169,8 +172,12 @@ class Site:
         """The layers in effect here, the innermost first."""
         return self.composed.layers
 
-    def _chain(self, original: Any, like: Any) -> Chain | None:
-        return Chain(original, like, self._policy) if like else None
+    def _chain(self, original: Any, like: Any, is_getter: bool = False) -> Chain | None:
+        return Chain(original, like, self._policy, is_getter) if like else None
+
+    def _is_getter(self, index: int) -> bool:
+        """Whether a function of this attribute is the getter of a property."""
+        return self._kind is property and index == 0
 
     # -- composing, which writes nothing --------------------------------------------------
 
@@ -312,7 +319,10 @@ class Site:
             rest = functools.partial(self._body_without, composed.layers, index)
             none = any(layer.target.answers_none for layer in composed.layers)
             checks = self._checks(composed.layers) if chain.original else ()
-            chain.composition = Composition(body, tuple(steps), rest, none, checks)
+            changes = tuple(step.change for _, step in reversed(steps) if type(step) is Changed)
+            if len(changes) < len(steps) or not self._is_getter(index):
+                changes = ()
+            chain.composition = Composition(body, tuple(steps), rest, none, checks, changes=changes)
 
     def _checks(self, layers: Sequence[Layer]) -> tuple[Callable[..., bool], ...]:
         """The layers' checks of a call's arguments; none if a layer must see every call."""

@@ -21,7 +21,7 @@ import mlx_patches
 from mlx_patches.activation import session as activation
 from mlx_patches.core.errors import refusal
 from mlx_patches.core.manager import Manager
-from mlx_patches.core.patch import Attribute, around
+from mlx_patches.core.patch import Attribute, after, around
 from mlx_patches.core.returns import gives_a_value
 from mlx_patches.core.site import Site
 from mlx_patches.lab import Cell, Family
@@ -305,6 +305,107 @@ def test_one_that_touches_state_each_time_fails_once(cache, caplog, itself):
     assert "fix was taken out: raised in fake_lm.cache:Cache.update: Recursion" in record.message
     assert statuses(manager.status()) == ["failed"]
     assert cache.Cache().update(3) == 3
+
+
+# -- layers that change what a getter returned ----------------------------------------------
+
+
+def add_one(state, cache):
+    return [*state, 1]
+
+
+def add_two(state, cache):
+    return [*state, 2]
+
+
+def test_changes_run_innermost_first_and_beside_other_layers(cache):
+    first, second, third = (
+        patch_of(target("Cache.state", factory=factory), id=name)
+        for name, factory in (
+            ("first", after(add_one)),
+            ("second", after(add_two)),
+            ("third", around(lambda get, made: [*get(made), 3])),
+        )
+    )
+    manager = manager_for(first, second, third)
+    made = cache.Cache()
+    for patch, state in (
+        (first, [0, 1]),
+        (second, [0, 1, 2]),
+        (third, [0, 1, 2, 3]),
+    ):
+        manager.apply(patch)
+        assert made.state == state
+    manager.restore(["first"])
+    assert made.state == [0, 2, 3]
+
+
+def test_a_change_works_on_functions_and_methods_too(cache):
+    change = after(lambda result, *args: result + 1)
+    applied(target("Cache.update", factory=change), target("attend", factory=change))
+    assert cache.Cache().update(3) == 4
+    assert cache.attend(1) == 3
+
+
+def no_state(state, made):
+    return None
+
+
+def fails(state, made):
+    raise ValueError("on purpose")
+
+
+def leaves(state, made):
+    raise SystemExit(3)
+
+
+def itself_without_end(state, made):
+    return itself_without_end(state, made)
+
+
+def getter_without_end(state, made):
+    return made.state
+
+
+CHANGES = {
+    no_state: "it returned None",
+    fails: "ValueError: on purpose",
+    leaves: "SystemExit: 3",
+    itself_without_end: "RecursionError",
+    getter_without_end: "RecursionError",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_fails_leaves_what_the_release_returned(cache, change, caplog):
+    manager, _ = applied(target("Cache.state", factory=after(change)))
+    made = cache.Cache()
+    for count in (1, 2):
+        assert made.state == [0]
+        assert f"fix was skipped in this call of fake_lm.cache:Cache.state ({count} of 3)" in (
+            caplog.text
+        )
+        assert statuses(manager.status()) == ["applied"]
+    assert [made.state for _ in range(3)] == [[0]] * 3
+    assert len(caplog.records) == 3
+    assert all(CHANGES[change] in record.message for record in caplog.records)
+    assert statuses(manager.status()) == ["failed"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_strict_raises_what_a_change_raised(cache, change, caplog):
+    patch = patch_of(target("Cache.state", factory=after(change)))
+    manager = Manager(Gate(matrix_for(patch)), strict=True)
+    manager.apply(patch)
+    with pytest.raises((ValueError, RecursionError, mlx_patches.MlxPatchesError)):
+        cache.Cache().state  # noqa: B018
+    assert statuses(manager.status()) == ["applied"]
+    assert caplog.records == []
+
+
+def test_none_is_a_change_where_the_target_says_so(cache):
+    applied(target("Cache.state", factory=after(no_state), answers_none=True))
+    assert cache.Cache().state is None
 
 
 def test_a_release_that_calls_itself_without_end_is_no_failure(fake):

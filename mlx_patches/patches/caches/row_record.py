@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.patch import Target, around
+from ...core.patch import Target, after, around
 
 RECORD = "_mlx_patches_rows"
 # The fields of a record that are arrays (rows, 1).
@@ -222,15 +222,17 @@ def detach_record(saved: Any) -> tuple[Any, RowRecord | None]:
     return saved, None
 
 
+def carry_record(saved: Any, cache: Any) -> Any:
+    """A cache's ``state`` or ``meta_state`` with the record of its rows, if it has one."""
+    # ``read_record`` inlined: engines read every layer's state after each piece of a prompt.
+    record = cache.__dict__.get(RECORD)
+    return saved if record is None else attach_record(saved, record)
+
+
 def carry_in_state(original: Any) -> property:
     """``state`` or ``meta_state`` that carries the record of the rows."""
-    assert original.fget is not None and original.fset is not None
-    get, put = original.fget, original.fset
-
-    def save(cache: Any) -> Any:
-        # ``read_record`` inlined: engines read every layer's state after each piece of a prompt.
-        record = cache.__dict__.get(RECORD)
-        return get(cache) if record is None else attach_record(get(cache), record)
+    saving = after(carry_record)(original)
+    put = original.fset
 
     def restore(cache: Any, saved: Any) -> None:
         plain, record = detach_record(saved)
@@ -238,7 +240,7 @@ def carry_in_state(original: Any) -> property:
         if record is not None:
             write_record(cache, record)
 
-    return property(save, restore, original.fdel, original.__doc__)
+    return property(saving.fget, restore, original.fdel, original.__doc__)
 
 
 # -- files -----------------------------------------------------------------------------

@@ -8,11 +8,9 @@ still works: it reads a handle, advances it, and stores it.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Attribute, Factory, Patch, Target, around, stored
+from ....core.patch import Attribute, Factory, Patch, Target, after, stored
 
 _LM = ("mlx-lm", "mlx_lm.models.cache")
 _VLM = ("mlx-vlm", "mlx_vlm.models.cache")
@@ -149,26 +147,21 @@ _STATES: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_state(getter: Callable[[Any], Any], cache: Any) -> Any:
-    """The cache's state as new objects, which the cache does not change."""
-    return copy_tree(getter(cache))
+def copy_state(state: Any, cache: Any = None) -> Any:
+    """A cache's state as new objects, which the cache does not change.
 
-
-# ``array.__copy__()`` without a frame of Python: every layer's state consists mostly of arrays.
-copy_array = operator.methodcaller("__copy__")
-
-
-def copy_tree(value: Any) -> Any:
-    """A tree of arrays as a new tree of handles; its shape and container types stay."""
-    kind = type(value)
+    It is a tree of arrays; its shape and container types stay.
+    """
+    kind = type(state)
     if kind is tuple or kind is list:
+        # ``make_handle`` inlined: engines read every layer's state after each piece of a prompt.
         try:
-            return kind(map(copy_array, value))
+            return kind([value.__copy__() for value in state])
         except AttributeError:  # not only arrays
-            return kind(map(copy_tree, value))
-    if hasattr(value, "_fields"):
-        return type(value)(*map(copy_tree, value))
-    return make_handle(value)
+            return kind(map(copy_state, state))
+    if hasattr(state, "_fields"):
+        return kind(*map(copy_state, state))
+    return make_handle(state)
 
 
 FROZEN_STATE = Patch(
@@ -178,7 +171,7 @@ FROZEN_STATE = Patch(
         Target(
             *place,
             f"{cls}.state",
-            around(read_state),
+            after(copy_state),
             fingerprint_of=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
         )
         for place, classes in (
