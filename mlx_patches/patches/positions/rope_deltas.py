@@ -80,9 +80,10 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         else:
             if starts is not None:
                 own = feed_prompts(waiting, record_cache, starts, inputs)
-            computes = any(kwargs.get(name) is not None for name in GRIDS)
-            if own is None and not computes and length > 1 and waiting.left_on(model):
-                own = text_positions(record_cache, counting_cache, inputs.shape)
+            if own is None and length > 1 and waiting.left_on(model):
+                computes = any(kwargs.get(name) is not None for name in GRIDS)
+                if not computes:
+                    own = text_positions(record_cache, counting_cache, inputs.shape)
             if own is None:
                 own = positions(model, record_cache, counting_cache, inputs.shape)
             if own is not None:
@@ -225,9 +226,11 @@ def make_text_positions(shape: tuple[int, ...]) -> Any:
 
 def as_column(offset: Any, rows: int) -> Any:
     """A cache's offset as an array (rows,)."""
+    if getattr(offset, "ndim", 0):
+        return offset
     import mlx.core as mx
 
-    return offset if getattr(offset, "ndim", 0) else mx.array([offset] * rows)
+    return mx.array([offset] * rows)
 
 
 def count_positions(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
@@ -257,9 +260,9 @@ def read_model_deltas(model: Any) -> Any:
 
 def remember(record_cache: Any, deltas: Any, rows: int) -> None:
     """Write the deltas of a cache's rows to its record, if there is one for each row."""
-    import mlx.core as mx
-
     if deltas is not None and deltas is not read_column(record_cache, "deltas", rows):
+        import mlx.core as mx
+
         deltas = mx.array(deltas).reshape(-1, 1)
         if deltas.shape[0] == rows:
             update_record(record_cache, deltas=deltas)
