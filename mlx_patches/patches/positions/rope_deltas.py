@@ -110,7 +110,10 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def find_counting_cache(cache: Sequence[Any]) -> Any:
     """The first of a model's caches that has an ``offset``; None if none has."""
-    return next((layer for layer in cache if hasattr(layer, "offset")), None)
+    for layer in cache:  # a generator would add two calls to each step
+        if hasattr(layer, "offset"):
+            return layer
+    return None
 
 
 def feeds_prompts(waiting: prompts.Waiting, record_cache: Any, length: int) -> bool:
