@@ -101,7 +101,7 @@ def cut_chain(
         evaluate(cache, held["offset"])
     if goes_on:
         held[COUNT] = Count(since, make_handle(held["offset"]), position, padding, False)
-        held[DUE] = position + EVERY - 1
+        held[DUE] = position + EVERY - LONG - 1  # the chain has ``LONG`` additions already
     return update(cache, keys, values)
 
 
