@@ -289,30 +289,11 @@ def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
 def test_a_piece_of_a_prompt_begins_no_count(ungated):
     """A count holds the offset, whose buffer MLX could not reuse then."""
     ungated(CHAIN)
-    cache, _ = fed(4, 48)
-    token = mx.ones((2, 1, 1, 8))
-    for _ in range(chains.LONG):
-        assert chains.COUNT not in vars(cache)
-        cache.update_and_fetch(token, token)
-    for _ in range(2):
-        cache.update_and_fetch(token, token)
-    assert chains.COUNT in vars(cache)
-    for tokens in (48, 1):  # the next write shows that the one before fed 48
-        cache.update_and_fetch(*[mx.ones((2, 1, tokens, 8))] * 2)
+    cache, _ = fed(1, 48)
     assert chains.COUNT not in vars(cache)
-
-
-def test_many_short_runs_leave_no_chain(ungated):
-    """Each ends before it begins a count, or soon after."""
-    ungated(CHAIN)
-    for length in (chains.LONG - 1, chains.LONG + 3):
-        cache, sizes = fed(1), []
-        for _ in range(4 * chains.MANY):
-            for tokens in (2, *[1] * length):
-                mx.eval(cache[0].update_and_fetch(*[mx.ones((2, 1, tokens, 8))] * 2))
-            sizes.append(count_edges(cache[0].offset))
-        half = len(sizes) // 2
-        assert max(sizes[half:]) <= max(sizes[:half])
+    token = mx.ones((2, 1, 1, 8))
+    cache.update_and_fetch(token, token)
+    assert chains.COUNT in vars(cache)
 
 
 def test_rows_that_come_and_go_leave_no_chain_of_offsets(ungated):

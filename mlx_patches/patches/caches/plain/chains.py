@@ -16,14 +16,11 @@ EVERY = 32
 
 # -- offset-chain ------------------------------------------------------------------------------
 
-# Attributes of a cache: its ``Count``; ``_idx`` at the last write of ``offset``, and at the write
-# after which an update has more to do; the runs of single tokens since the offset was evaluated.
-COUNT, RUNS = "_mlx_patches_count", "_mlx_patches_runs"
-LAST, DUE = "_mlx_patches_last", "_mlx_patches_due"
-# A run of so many tokens begins a count: a prompt and a short answer need none.
-LONG = 8
-# After so many runs the offset is evaluated.
-MANY = 8
+# Attributes of a cache: its ``Count``, ``_idx`` when ``offset`` was last written, and how many
+# updates no count covered.
+COUNT, LAST, UNCOVERED = "_mlx_patches_count", "_mlx_patches_last", "_mlx_patches_uncovered"
+# One in so many of those updates has the offset evaluated.
+UPDATES = 8
 
 
 class Count(NamedTuple):
@@ -34,6 +31,7 @@ class Count(NamedTuple):
         offset: the offset (rows,) at that position.
         position: the cache's ``_idx`` there.
         left_padding: the cache's array; another one means that rows came, left or were replaced.
+        due: the position at which the chain is to be replaced.
         is_evaluated: the keys depend on ``offset``, so a step evaluates it.
     """
 
@@ -41,11 +39,12 @@ class Count(NamedTuple):
     offset: Any
     position: int
     left_padding: Any
+    due: int
     is_evaluated: bool
 
 
 class WatchedOffset(Written):
-    """``offset``, whose writes end the run and its count unless they are of the next single token.
+    """``offset``, whose writes end the cache's count unless updates of one token are the writers.
 
     An update writes the offset before it advances ``_idx``. Updates of one token each write it at
     one position after the other; any other writer, or a longer piece, breaks this order.
@@ -54,11 +53,9 @@ class WatchedOffset(Written):
     def __set__(self, cache: Any, value: Any) -> None:
         held = cache.__dict__
         held["offset"] = value
-        position = held.get("_idx", -1)  # none in a cache that is being made
-        if held.get(LAST) != position - 1:
+        position = held.get("_idx")
+        if type(position) is not int or held.get(LAST) != position - 1:
             held.pop(COUNT, None)
-            held[RUNS] = runs = held.get(RUNS, 0) + 1
-            held[DUE] = position + LONG if runs < MANY else position
         held[LAST] = position
 
 
@@ -88,39 +85,32 @@ def cut_chain(
     """
     held = cache.__dict__
     position, padding, count = held["_idx"], held["left_padding"], held.get(COUNT)
-    goes_on = held.get(LAST) == position - 1
-    is_valid = count is not None and count.since is since and count.left_padding is padding
-    if goes_on and is_valid:
+    if (
+        count is not None
+        and count.since is since
+        and count.left_padding is padding
+        and held.get(LAST) == position - 1
+    ):
         held["offset"] = count.offset + (position - count.position)
         if not count.is_evaluated:
-            evaluate(cache, count.offset)
-            held[COUNT] = count._replace(is_evaluated=True)
-        held[DUE] = position + EVERY - 1
+            tie(cache, count.offset, padding)
+        held[COUNT] = count._replace(due=position + EVERY, is_evaluated=True)
         return update(cache, keys, values)
-    if held.get(RUNS, 0) >= MANY:
-        evaluate(cache, held["offset"])
-    if goes_on:
-        held[COUNT] = Count(since, make_handle(held["offset"]), position, padding, False)
-        held[DUE] = position + EVERY - LONG - 1  # the chain has ``LONG`` additions already
-    return update(cache, keys, values)
+    held[UNCOVERED] = held.get(UNCOVERED, 0) + 1
+    if cache.keys is not None and held[UNCOVERED] % UPDATES == 0:
+        tie(cache, held["offset"], padding)
+    out = update(cache, keys, values)
+    # No count begins with a piece of a prompt: a handle keeps MLX from reusing the offset's buffer.
+    if held["_idx"] == position + 1:
+        start = make_handle(held["offset"])
+        held[COUNT] = Count(since, start, position + 1, padding, position + EVERY, False)
+    return out
 
 
-def evaluate(cache: Any, offset: Any) -> None:
-    """Let the next step evaluate an offset, if the cache has keys."""
-    held = cache.__dict__
-    if cache.keys is not None:
-        tie(cache, offset, held["left_padding"])
-        held[RUNS] = 0
-
-
-def is_due(cache: Any, keys: Any, values: Any) -> bool:
-    """Whether an update replaces the chain, begins a count, or has the offset evaluated."""
-    held = cache.__dict__
-    try:
-        due: bool = held[LAST] >= held[DUE]
-    except KeyError:  # the offset was not written since the patch is in effect
-        return False
-    return due
+def is_uncounted(cache: Any, keys: Any, values: Any) -> bool:
+    """Whether a cache has no count, or one that is due."""
+    count = cache.__dict__.get(COUNT)
+    return count is None or cache._idx >= count.due
 
 
 def cut_chains(update: Any) -> Any:
@@ -140,7 +130,7 @@ def _counted(place: tuple[str, str], kind: str) -> tuple[Target, Target]:
             defines_new_attribute=True,
             supports=True,
         ),
-        Target(*place, update, cut_chains, when=is_due),
+        Target(*place, update, cut_chains, when=is_uncounted),
     )
 
 
@@ -182,11 +172,12 @@ OFFSET_CHAIN = Patch(
         node, with a buffer of its own, to the chain of all before it, until Metal ends the
         process with "Resource limit (499000) exceeded".
     How
-        A count begins after a run of eight single tokens. Once in 32 tokens, ``offset`` becomes
-        its value at the start of the count plus their number: one node in place of the chain,
-        whose additions never run. That value is evaluated once, with the keys. Any other write
-        of ``offset``, and a piece of several tokens, ends the run and its count; after eight
-        runs the offset is evaluated.
+        The tokens that are fed singly are counted. Once in 32 of them, ``offset`` becomes its
+        value at the start of the count plus their number: one node in place of the chain, whose
+        additions never run. That value is evaluated once, with the keys. Any other write of
+        ``offset``, and a piece of several tokens, ends the count. An update that no count covers
+        begins one if it feeds a single token; one in eight of these updates has the offset
+        evaluated.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
@@ -201,7 +192,7 @@ def update_and_tie(
     update: Callable[[Any, Any, Any], Any], cache: Any, keys: Any, values: Any
 ) -> Any:
     """Run the release's update; once in ``EVERY`` positions, tie the counts to the keys."""
-    due = passes_a_multiple(cache, keys, values)
+    due = is_due(cache, keys, values)
     out = update(cache, keys, values)
     if due:
         held = cache.__dict__  # not through handles: these references do not outlive the call
@@ -209,7 +200,7 @@ def update_and_tie(
     return out
 
 
-def passes_a_multiple(cache: Any, keys: Any, values: Any) -> bool:
+def is_due(cache: Any, keys: Any, values: Any) -> bool:
     """Whether an update with these keys (..., tokens, width) passes a multiple of ``EVERY``."""
     tokens = keys.shape[-2]
     fed = cache._offset  # ``_idx`` starts over when the window wraps
@@ -228,7 +219,7 @@ ROTATING_CHAIN = Patch(
                 "BatchRotatingKVCache._update_in_place",
                 "BatchRotatingKVCache._update_concat",
             ),
-            when=passes_a_multiple,
+            when=is_due,
         ),
     ),
     probe="mlx_patches.probes.offset_chain:probe",
