@@ -1,6 +1,6 @@
 """Memory of a batch's quantized keys and values against the same in floats, patches applied.
 
-    python benchmarks/quantized_memory.py [--rows 8] [--heads 8] [--tokens 512] [--width 128]
+    python -m benchmarks.quantized_memory [--rows 8] [--heads 8] [--tokens 512] [--width 128]
 
 Counts the bytes of all arrays in a layer's cache after one prompt of rows of unequal length,
 preallocated space included, and prints a markdown table. Needs an environment with mlx-vlm from
@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-from engine import commit, patches, versions
+
+from .engine import commit, patches, versions
 
 TYPES = ("bfloat16", "float32")
 GROUP = 64

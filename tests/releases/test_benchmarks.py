@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import os
+import re
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,13 +23,35 @@ pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.slow
 
 OURS = Path(mlx_patches.__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def engine():
     with pytest.MonkeyPatch.context() as context:
-        context.syspath_prepend(Path(__file__).parents[2])
+        context.syspath_prepend(ROOT)
         yield importlib.import_module("benchmarks.engine")
+
+
+# ``copies`` is a part of ``engine``.
+BENCHMARKS = sorted({file.stem for file in (ROOT / "benchmarks").glob("*.py")} - {"copies"})
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_command_of_its_docstring_starts(name):
+    docstring = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text()))
+    command = re.search(r"^    python ([-./\w ]+?)(?: \[|$)", docstring, re.MULTILINE)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, *command[1].split(), "--help"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ")
 
 
 def test_one_copy_of_three_has_the_patches(engine):
