@@ -319,9 +319,7 @@ class Site:
             rest = functools.partial(self._body_without, composed.layers, index)
             none = any(layer.target.answers_none for layer in composed.layers)
             checks = self._checks(composed.layers) if chain.original else ()
-            changes = tuple(step.change for _, step in reversed(steps) if type(step) is Changed)
-            if len(changes) < len(steps) or not self._is_getter(index):
-                changes = ()
+            changes = _changes(steps) if self._is_getter(index) else ()
             chain.composition = Composition(body, tuple(steps), rest, none, checks, changes=changes)
 
     def _checks(self, layers: Sequence[Layer]) -> tuple[Callable[..., bool], ...]:
@@ -460,6 +458,12 @@ class Aliases:
                     if mine and module is not owner and held.get(key) is old:
                         held[key] = new
         self._changes = []  # not before: after an interrupt the next pass starts again
+
+
+def _changes(steps: Sequence[Step]) -> tuple[Function, ...]:
+    """What layers do to a result, the innermost first; none if a layer is not made by ``after``."""
+    changes = [step.change for _, step in reversed(steps) if isinstance(step, Changed)]
+    return tuple(changes) if len(changes) == len(steps) else ()
 
 
 def _kind(obj: Any) -> type | None:

@@ -231,7 +231,7 @@ def carry_record(saved: Any, cache: Any) -> Any:
 
 def carry_in_state(original: Any) -> property:
     """``state`` or ``meta_state`` that carries the record of the rows."""
-    saving = after(carry_record)(original)
+    assert original.fget is not None and original.fset is not None
     put = original.fset
 
     def restore(cache: Any, saved: Any) -> None:
@@ -240,7 +240,8 @@ def carry_in_state(original: Any) -> property:
         if record is not None:
             write_record(cache, record)
 
-    return property(saving.fget, restore, original.fdel, original.__doc__)
+    carrying: property = after(carry_record)(original)
+    return carrying.setter(restore)
 
 
 # -- files -----------------------------------------------------------------------------

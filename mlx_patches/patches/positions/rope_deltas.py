@@ -80,10 +80,9 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         else:
             if starts is not None:
                 own = feed_prompts(waiting, record_cache, starts, inputs)
-            if own is None and length > 1 and waiting.left_on(model):
-                computes = any(kwargs.get(name) is not None for name in GRIDS)
-                if not computes:
-                    own = text_positions(record_cache, counting_cache, inputs.shape)
+            is_left = own is None and length > 1 and waiting.left_on(model)
+            if is_left and all(kwargs.get(name) is None for name in GRIDS):
+                own = text_positions(record_cache, counting_cache, inputs.shape)
             if own is None:
                 own = positions(model, record_cache, counting_cache, inputs.shape)
             if own is not None:
