@@ -224,9 +224,8 @@ def detach_record(saved: Any) -> tuple[Any, RowRecord | None]:
 
 def carry_record(saved: Any, cache: Any) -> Any:
     """A cache's ``state`` or ``meta_state`` with the record of its rows, if it has one."""
-    # ``read_record`` inlined: engines read every layer's state after each piece of a prompt.
-    record = cache.__dict__.get(RECORD)
-    return saved if record is None else attach_record(saved, record)
+    held = cache.__dict__  # no call: engines read every layer's state after each piece of a prompt
+    return attach_record(saved, held[RECORD]) if RECORD in held else saved
 
 
 def carry_in_state(original: Any) -> property:

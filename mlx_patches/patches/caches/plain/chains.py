@@ -16,11 +16,13 @@ EVERY = 32
 
 # -- offset-chain ------------------------------------------------------------------------------
 
-# Attributes of a cache: its ``Count``, ``_idx`` when ``offset`` was last written, and how many
-# updates no count covered.
-COUNT, LAST, UNCOVERED = "_mlx_patches_count", "_mlx_patches_last", "_mlx_patches_uncovered"
-# One in so many of those updates has the offset evaluated.
-UPDATES = 8
+# Attributes of a cache: its ``Count``, or None; ``_idx`` at the next write of ``offset`` if the last
+# one was of a single token; ``_idx`` at which an update has more to do; and how many runs of single
+# tokens began since the offset was evaluated.
+COUNT, NEXT = "_mlx_patches_count", "_mlx_patches_next"
+DUE, RUNS = "_mlx_patches_due", "_mlx_patches_runs"
+# After so many runs the offset is evaluated.
+MANY = 8
 
 
 class Count(NamedTuple):
@@ -31,20 +33,18 @@ class Count(NamedTuple):
         offset: the offset (rows,) at that position.
         position: the cache's ``_idx`` there.
         left_padding: the cache's array; another one means that rows came, left or were replaced.
-        due: the position at which the chain is to be replaced.
-        is_evaluated: the keys depend on ``offset``, so a step evaluates it.
+        is_evaluated: a step evaluates ``offset``, since the keys depend on it.
     """
 
     since: object
     offset: Any
     position: int
     left_padding: Any
-    due: int
     is_evaluated: bool
 
 
 class WatchedOffset(Written):
-    """``offset``, whose writes end the cache's count unless updates of one token are the writers.
+    """``offset``, whose writes end the run and its count unless they are of the next single token.
 
     An update writes the offset before it advances ``_idx``. Updates of one token each write it at
     one position after the other; any other writer, or a longer piece, breaks this order.
@@ -53,10 +53,17 @@ class WatchedOffset(Written):
     def __set__(self, cache: Any, value: Any) -> None:
         held = cache.__dict__
         held["offset"] = value
-        position = held.get("_idx")
-        if type(position) is not int or held.get(LAST) != position - 1:
-            held.pop(COUNT, None)
-        held[LAST] = position
+        try:
+            position = held["_idx"]
+            if position != held[NEXT]:
+                held[COUNT] = None
+                held[DUE] = position + 1  # if a single token is fed now, the next one is counted
+                held[RUNS] += 1
+            held[NEXT] = position + 1
+        except KeyError:  # the cache is being made, or was made before the patch was applied
+            held[COUNT] = None
+            held[NEXT] = held[DUE] = -1
+            held[RUNS] = 0
 
 
 def watch_offset(original: Any) -> Any:
@@ -85,32 +92,38 @@ def cut_chain(
     """
     held = cache.__dict__
     position, padding, count = held["_idx"], held["left_padding"], held.get(COUNT)
+    was_fed_singly = held.get(NEXT) == position
     if (
-        count is not None
+        was_fed_singly
+        and count is not None
         and count.since is since
         and count.left_padding is padding
-        and held.get(LAST) == position - 1
     ):
         held["offset"] = count.offset + (position - count.position)
         if not count.is_evaluated:
             tie(cache, count.offset, padding)
-        held[COUNT] = count._replace(due=position + EVERY, is_evaluated=True)
-        return update(cache, keys, values)
-    held[UNCOVERED] = held.get(UNCOVERED, 0) + 1
-    if cache.keys is not None and held[UNCOVERED] % UPDATES == 0:
-        tie(cache, held["offset"], padding)
-    out = update(cache, keys, values)
-    # No count begins with a piece of a prompt: a handle keeps MLX from reusing the offset's buffer.
-    if held["_idx"] == position + 1:
-        start = make_handle(held["offset"])
-        held[COUNT] = Count(since, start, position + 1, padding, position + EVERY, False)
-    return out
+            held[COUNT] = count._replace(is_evaluated=True)
+    else:
+        is_evaluated = cache.keys is not None and held.get(RUNS, 0) >= MANY
+        if is_evaluated:
+            tie(cache, held["offset"], padding)
+            held[RUNS] = 0
+        if was_fed_singly:
+            start = make_handle(held["offset"])
+            held[COUNT] = Count(since, start, position, padding, is_evaluated)
+    held[DUE] = position + EVERY
+    return update(cache, keys, values)
 
 
-def is_uncounted(cache: Any, keys: Any, values: Any) -> bool:
-    """Whether a cache has no count, or one that is due."""
-    count = cache.__dict__.get(COUNT)
-    return count is None or cache._idx >= count.due
+def is_due(cache: Any, keys: Any, values: Any) -> bool:
+    """Whether an update replaces the chain, begins a count, or has the offset evaluated."""
+    held = cache.__dict__
+    position = held["_idx"]
+    try:
+        due: bool = position == held[DUE] or (position != held[NEXT] and held[RUNS] >= MANY)
+    except KeyError:  # the offset was not written since the patch was applied
+        return False
+    return due
 
 
 def cut_chains(update: Any) -> Any:
@@ -130,7 +143,7 @@ def _counted(place: tuple[str, str], kind: str) -> tuple[Target, Target]:
             defines_new_attribute=True,
             supports=True,
         ),
-        Target(*place, update, cut_chains, when=is_uncounted),
+        Target(*place, update, cut_chains, when=is_due),
     )
 
 
@@ -172,12 +185,11 @@ OFFSET_CHAIN = Patch(
         node, with a buffer of its own, to the chain of all before it, until Metal ends the
         process with "Resource limit (499000) exceeded".
     How
-        The tokens that are fed singly are counted. Once in 32 of them, ``offset`` becomes its
-        value at the start of the count plus their number: one node in place of the chain, whose
-        additions never run. That value is evaluated once, with the keys. Any other write of
-        ``offset``, and a piece of several tokens, ends the count. An update that no count covers
-        begins one if it feeds a single token; one in eight of these updates has the offset
-        evaluated.
+        Tokens that are fed singly are counted from the second one on. Once in 32 of them,
+        ``offset`` becomes its value at the start of the count plus their number: one node in
+        place of the chain, whose additions never run. That value is evaluated once, with the
+        keys. Any other write of ``offset``, and a piece of several tokens, ends the run and its
+        count; after eight runs the offset is evaluated.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
@@ -192,7 +204,7 @@ def update_and_tie(
     update: Callable[[Any, Any, Any], Any], cache: Any, keys: Any, values: Any
 ) -> Any:
     """Run the release's update; once in ``EVERY`` positions, tie the counts to the keys."""
-    due = is_due(cache, keys, values)
+    due = is_tied(cache, keys, values)
     out = update(cache, keys, values)
     if due:
         held = cache.__dict__  # not through handles: these references do not outlive the call
@@ -200,7 +212,7 @@ def update_and_tie(
     return out
 
 
-def is_due(cache: Any, keys: Any, values: Any) -> bool:
+def is_tied(cache: Any, keys: Any, values: Any) -> bool:
     """Whether an update with these keys (..., tokens, width) passes a multiple of ``EVERY``."""
     tokens = keys.shape[-2]
     fed = cache._offset  # ``_idx`` starts over when the window wraps
@@ -219,7 +231,7 @@ ROTATING_CHAIN = Patch(
                 "BatchRotatingKVCache._update_in_place",
                 "BatchRotatingKVCache._update_concat",
             ),
-            when=is_due,
+            when=is_tied,
         ),
     ),
     probe="mlx_patches.probes.offset_chain:probe",
