@@ -286,15 +286,22 @@ def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
     assert len(tied) > 2 + 300 / 40  # pieces of several tokens are not counted
 
 
+def test_a_count_that_fails_leaves_the_offset_as_it_is(ungated, monkeypatch, caplog):
+    wanted = fed(70)[0].offset.tolist()
+    ungated(CHAIN)
+    monkeypatch.setattr(chains, "tie", lambda cache, *counts: 1 / 0)
+    assert fed(70)[0].offset.tolist() == wanted
+    assert fed(70, 2)[0].offset.tolist() == [139, 140]
+    assert "offset-chain failed" in caplog.text
+
+
 def test_a_piece_of_a_prompt_begins_no_count(ungated):
     """A count holds the offset, whose buffer MLX could not reuse then."""
     ungated(CHAIN)
     cache, _ = fed(3, 48)
     assert vars(cache)[chains.COUNT] is None
     token = mx.ones((2, 1, 1, 8))
-    for _ in range(2):
-        assert vars(cache)[chains.COUNT] is None
-        cache.update_and_fetch(token, token)
+    cache.update_and_fetch(token, token)
     assert vars(cache)[chains.COUNT] is not None
 
 

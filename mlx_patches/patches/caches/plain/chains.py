@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,12 +16,12 @@ EVERY = 32
 
 # -- offset-chain ------------------------------------------------------------------------------
 
-# Attributes of a cache: its ``Count``, or None; ``_idx`` at the next write of ``offset`` if the last
-# one was of a single token; ``_idx`` at which an update has more to do; and how many runs of single
-# tokens began since the offset was evaluated.
-COUNT, NEXT = "_mlx_patches_count", "_mlx_patches_next"
-DUE, RUNS = "_mlx_patches_due", "_mlx_patches_runs"
-# After so many runs the offset is evaluated.
+# Attributes of a cache: its ``Count``, or None; ``_idx`` at which there is more to do; how often
+# ``offset`` was written since ``_idx`` was; and how many counts ended since it was evaluated.
+COUNT, DUE = "_mlx_patches_count", "_mlx_patches_due"
+WRITES, ENDED = "_mlx_patches_writes", "_mlx_patches_ended"
+FRESH = {COUNT: None, DUE: 0, WRITES: 0, ENDED: 0}
+# After so many counts that ended the offset is evaluated.
 MANY = 8
 
 
@@ -44,30 +44,20 @@ class Count(NamedTuple):
 
 
 class WatchedOffset(Written):
-    """``offset``, whose writes end the run and its count unless they are of the next single token.
-
-    An update writes the offset before it advances ``_idx``. Updates of one token each write it at
-    one position after the other; any other writer, or a longer piece, breaks this order.
-    """
+    """``offset``, whose writes are counted."""
 
     def __set__(self, cache: Any, value: Any) -> None:
         held = cache.__dict__
         held["offset"] = value
         try:
-            position = held["_idx"]
-            if position != held[NEXT]:
-                held[COUNT] = None
-                held[DUE] = position + 1  # if a single token is fed now, the next one is counted
-                held[RUNS] += 1
-            held[NEXT] = position + 1
+            held[WRITES] += 1
         except KeyError:  # the cache is being made, or was made before the patch was applied
-            held[COUNT] = None
-            held[NEXT] = held[DUE] = -1
-            held[RUNS] = 0
+            held.update(FRESH)
+            held[WRITES] = 1
 
 
 def watch_offset(original: Any) -> Any:
-    """Factory of the attribute ``offset``, whose writes are watched."""
+    """Factory of the attribute ``offset``, whose writes are counted."""
     watched = WatchedOffset("offset")
     if original is MISSING:
         return watched
@@ -79,72 +69,80 @@ def watch_offset(original: Any) -> Any:
     return property(original.fget, put, original.fdel, original.__doc__)
 
 
-def cut_chain(
-    since: object,
-    update: Callable[[Any, Any, Any], Any],
-    cache: Any,
-    keys: Any,
-    values: Any,
-) -> Any:
-    """Replace the chain of additions by one if only single tokens were fed; then run the update.
+class WatchedPosition(Written):
+    """``_idx``, which an update advances after ``offset``.
 
-    Keys and values are (rows, heads, tokens, width), or tuples of such arrays.
+    If it advances by one after a single write of ``offset``, an update of one token wrote both.
+    Any other write of either one ends the count.
     """
+
+    def __set__(self, cache: Any, value: Any) -> None:
+        held = cache.__dict__
+        try:
+            is_single = held[WRITES] == 1 and value == held["_idx"] + 1
+        except KeyError:
+            held["_idx"] = value
+            held.update(FRESH)
+            return
+        held["_idx"] = value
+        held[WRITES] = 0
+        try:
+            if not is_single:
+                end_count(cache)
+            elif value >= held[DUE]:
+                cut_chain(self, cache)
+        except Exception:  # the host's write has succeeded, and the release's chain is right
+            held[COUNT], held[DUE] = None, value + EVERY
+            logging.getLogger("mlx_patches").warning(
+                "offset-chain failed; the graph of this batch grows with each token", exc_info=True
+            )
+
+
+def watch_position(original: Any) -> Any:
+    """Factory of the attribute ``_idx``; each application of the patch begins new counts."""
+    return WatchedPosition("_idx")
+
+
+def cut_chain(since: object, cache: Any) -> None:
+    """Replace the chain of additions by one if it is counted; else begin a count."""
     held = cache.__dict__
-    position, padding, count = held["_idx"], held["left_padding"], held.get(COUNT)
-    was_fed_singly = held.get(NEXT) == position
-    if (
-        was_fed_singly
-        and count is not None
-        and count.since is since
-        and count.left_padding is padding
-    ):
+    position, padding, count = held["_idx"], held["left_padding"], held[COUNT]
+    if count is not None and count.since is since and count.left_padding is padding:
         held["offset"] = count.offset + (position - count.position)
         if not count.is_evaluated:
             tie(cache, count.offset, padding)
             held[COUNT] = count._replace(is_evaluated=True)
     else:
-        is_evaluated = cache.keys is not None and held.get(RUNS, 0) >= MANY
-        if is_evaluated:
-            tie(cache, held["offset"], padding)
-            held[RUNS] = 0
-        if was_fed_singly:
-            start = make_handle(held["offset"])
-            held[COUNT] = Count(since, start, position, padding, is_evaluated)
+        start = make_handle(held["offset"])
+        held[COUNT] = Count(since, start, position, padding, False)
     held[DUE] = position + EVERY
-    return update(cache, keys, values)
 
 
-def is_due(cache: Any, keys: Any, values: Any) -> bool:
-    """Whether an update replaces the chain, begins a count, or has the offset evaluated."""
+def end_count(cache: Any) -> None:
+    """End a cache's count; the next single token begins one."""
     held = cache.__dict__
-    position = held["_idx"]
-    try:
-        due: bool = position == held[DUE] or (position != held[NEXT] and held[RUNS] >= MANY)
-    except KeyError:  # the offset was not written since the patch was applied
-        return False
-    return due
-
-
-def cut_chains(update: Any) -> Any:
-    """Factory of the replacement; each application of the patch begins new counts."""
-    return around(functools.partial(cut_chain, object()))(update)
+    held[COUNT], held[DUE] = None, 0
+    held[ENDED] += 1
+    if held[ENDED] >= MANY and cache.keys is not None:
+        tie(cache, held["offset"], held["left_padding"])
+        held[ENDED] = 0
 
 
 def _counted(place: tuple[str, str], kind: str) -> tuple[Target, Target]:
     """The targets that count the tokens of a class."""
     update = f"{kind}.update_and_fetch"
-    return (
+    watched = (("offset", watch_offset), ("_idx", watch_position))
+    first, second = (
         Target(
             *place,
-            f"{kind}.offset",
-            watch_offset,
+            f"{kind}.{name}",
+            factory,
             fingerprint_of=(update,),
             defines_new_attribute=True,
-            supports=True,
-        ),
-        Target(*place, update, cut_chains, when=is_due),
+        )
+        for name, factory in watched
     )
+    return first, second
 
 
 def tie(cache: Any, *counts: Any) -> None:
@@ -185,11 +183,11 @@ OFFSET_CHAIN = Patch(
         node, with a buffer of its own, to the chain of all before it, until Metal ends the
         process with "Resource limit (499000) exceeded".
     How
-        Tokens that are fed singly are counted from the second one on. Once in 32 of them,
-        ``offset`` becomes its value at the start of the count plus their number: one node in
-        place of the chain, whose additions never run. That value is evaluated once, with the
-        keys. Any other write of ``offset``, and a piece of several tokens, ends the run and its
-        count; after eight runs the offset is evaluated.
+        The writes of ``offset`` and ``_idx`` tell which tokens were fed singly; these are counted.
+        Once in 32 of them, ``offset`` becomes its value at the start of the count plus their
+        number: one node in place of the chain, whose additions never run. That value is evaluated
+        once, with the keys. Any other write, and a piece of several tokens, ends the count; after
+        eight counts that ended, the offset is evaluated.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
@@ -204,7 +202,7 @@ def update_and_tie(
     update: Callable[[Any, Any, Any], Any], cache: Any, keys: Any, values: Any
 ) -> Any:
     """Run the release's update; once in ``EVERY`` positions, tie the counts to the keys."""
-    due = is_tied(cache, keys, values)
+    due = is_due(cache, keys, values)
     out = update(cache, keys, values)
     if due:
         held = cache.__dict__  # not through handles: these references do not outlive the call
@@ -212,7 +210,7 @@ def update_and_tie(
     return out
 
 
-def is_tied(cache: Any, keys: Any, values: Any) -> bool:
+def is_due(cache: Any, keys: Any, values: Any) -> bool:
     """Whether an update with these keys (..., tokens, width) passes a multiple of ``EVERY``."""
     tokens = keys.shape[-2]
     fed = cache._offset  # ``_idx`` starts over when the window wraps
@@ -231,7 +229,7 @@ ROTATING_CHAIN = Patch(
                 "BatchRotatingKVCache._update_in_place",
                 "BatchRotatingKVCache._update_concat",
             ),
-            when=is_tied,
+            when=is_due,
         ),
     ),
     probe="mlx_patches.probes.offset_chain:probe",
