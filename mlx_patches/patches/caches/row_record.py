@@ -63,7 +63,7 @@ class RowRecord:
     @property
     def empty(self) -> bool:
         """Whether nothing is stored for any row."""
-        return not (self.columns() or self.prompts)
+        return self.deltas is None and self.lengths is None and not self.prompts
 
 
 _NOTHING = RowRecord()

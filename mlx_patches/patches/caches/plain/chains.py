@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....core.patch import MISSING, Patch, Target, Written, around
 from .reads import make_handle
@@ -16,6 +16,10 @@ EVERY = 32
 
 # -- offset-chain ------------------------------------------------------------------------------
 
+# A count of the single tokens that were fed since a position: the application of the patch (a count
+# of an earlier one may be stale), the offset (rows,) there, ``_idx`` there, the ``left_padding``
+# (another array means that rows came, left or were replaced), whether a step evaluates that offset.
+Count = tuple[object, Any, int, Any, bool]
 # Attributes of a cache: its ``Count``, or None; ``_idx`` at which there is more to do; how often
 # ``offset`` was written since ``_idx`` was; and how many counts ended since it was evaluated.
 COUNT, DUE = "_mlx_patches_count", "_mlx_patches_due"
@@ -25,35 +29,15 @@ FRESH = {COUNT: None, DUE: 0, WRITES: 0, ENDED: 0}
 MANY = 8
 
 
-class Count(NamedTuple):
-    """A count of the single tokens that were fed since a position. Immutable: copies share it.
-
-    Args:
-        since: identifies the application of the patch; a count of an earlier one may be stale.
-        offset: the offset (rows,) at that position.
-        position: the cache's ``_idx`` there.
-        left_padding: the cache's array; another one means that rows came, left or were replaced.
-        is_evaluated: a step evaluates ``offset``, since the keys depend on it.
-    """
-
-    since: object
-    offset: Any
-    position: int
-    left_padding: Any
-    is_evaluated: bool
-
-
 class WatchedOffset(Written):
     """``offset``, whose writes are counted."""
 
     def __set__(self, cache: Any, value: Any) -> None:
         held = cache.__dict__
         held["offset"] = value
-        try:
-            held[WRITES] += 1
-        except KeyError:  # the cache is being made, or was made before the patch was applied
+        if WRITES not in held:  # the cache is being made, or was made without the patch
             held.update(FRESH)
-            held[WRITES] = 1
+        held[WRITES] += 1
 
 
 def watch_offset(original: Any) -> Any:
@@ -78,14 +62,12 @@ class WatchedPosition(Written):
 
     def __set__(self, cache: Any, value: Any) -> None:
         held = cache.__dict__
-        try:
-            is_single = held[WRITES] == 1 and value == held["_idx"] + 1
-        except KeyError:
+        if WRITES not in held or "_idx" not in held:  # the cache is being made
             held["_idx"] = value
             held.update(FRESH)
             return
-        held["_idx"] = value
-        held[WRITES] = 0
+        is_single = held[WRITES] == 1 and value == held["_idx"] + 1
+        held["_idx"], held[WRITES] = value, 0
         try:
             if not is_single:
                 end_count(cache)
@@ -106,15 +88,16 @@ def watch_position(original: Any) -> Any:
 def cut_chain(since: object, cache: Any) -> None:
     """Replace the chain of additions by one if it is counted; else begin a count."""
     held = cache.__dict__
-    position, padding, count = held["_idx"], held["left_padding"], held[COUNT]
-    if count is not None and count.since is since and count.left_padding is padding:
-        held["offset"] = count.offset + (position - count.position)
-        if not count.is_evaluated:
-            tie(cache, count.offset, padding)
-            held[COUNT] = count._replace(is_evaluated=True)
+    position, padding = held["_idx"], held["left_padding"]
+    count: Count | None = held[COUNT]
+    if count is not None and count[0] is since and count[3] is padding:
+        _, start, begun, _, is_evaluated = count
+        held["offset"] = start + (position - begun)
+        if not is_evaluated:
+            tie(cache, start, padding)
+            held[COUNT] = (since, start, begun, padding, True)
     else:
-        start = make_handle(held["offset"])
-        held[COUNT] = Count(since, start, position, padding, False)
+        held[COUNT] = (since, make_handle(held["offset"]), position, padding, False)
     held[DUE] = position + EVERY
 
 
