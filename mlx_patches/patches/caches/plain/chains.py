@@ -16,16 +16,19 @@ EVERY = 32
 
 # -- offset-chain ------------------------------------------------------------------------------
 
-# A count of the single tokens that were fed since a position: the application of the patch (a count
-# of an earlier one may be stale), the offset (rows,) there, ``_idx`` there, the ``left_padding``
-# (another array means that rows came, left or were replaced), whether a step evaluates that offset.
+# A count of the single tokens that were fed since a position. It holds
+# - the application of the patch: a count of an earlier one may be stale;
+# - the offset (rows,) and ``_idx`` at that position;
+# - ``left_padding``: another array means that rows came, left or were replaced;
+# - whether a step evaluates that offset.
 Count = tuple[object, Any, int, Any, bool]
-# Attributes of a cache: its ``Count``, or None; ``_idx`` at which there is more to do; how often
-# ``offset`` was written since ``_idx`` was; and how many counts ended since it was evaluated.
+# Attributes of a cache: its ``Count``, or None; ``_idx`` at which a count begins or the chain is
+# replaced; the writes of ``offset`` since the last write of ``_idx``; the counts that ended since
+# the offset was evaluated.
 COUNT, DUE = "_mlx_patches_count", "_mlx_patches_due"
 WRITES, ENDED = "_mlx_patches_writes", "_mlx_patches_ended"
 FRESH = {COUNT: None, DUE: 0, WRITES: 0, ENDED: 0}
-# After so many counts that ended the offset is evaluated.
+# The offset is evaluated after so many counts that ended.
 MANY = 8
 
 
