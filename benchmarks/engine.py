@@ -2,18 +2,19 @@
 
     python -m benchmarks.engine [--shape tiny|1b|8b] [--family llama --family qwen3_vl]
         [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 200] [--seconds 60] [--steps 64]
-        [--clock wall|cpu|thread]
+        [--clock wall|cpu|thread] [--seed 0]
 
 Requests go through the release's own ``BatchGenerator``. It computes a step while the tokens of
 the step before are read, so a device read that a patch adds shows in the times. The process holds
 three copies of the release with the same weights, which are random: one as released, a control that
 is as released too, and one with what `apply()` puts in effect. A round runs the same requests once
 in each, in random order. It prints the interquartile mean of the rounds' ratios with a 95 %
-bootstrap interval, and the control's ratios, which show how far a line may be off. On a busy
-machine use ``--clock cpu``, the CPU time of the process, or ``--clock thread``, the CPU time of the
-thread that drives the engine: it includes what the patches add, and no kernels. Run it from the
-repository's root, in an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default
-device.
+bootstrap interval, and the control's ratios, which show how far a line may be off. A copy is up to
+1 % faster or slower than another throughout a process, with the same code; ``--seed`` changes the
+order in which they are made, and several processes show the cost itself. On a busy machine use
+``--clock cpu``, the CPU time of the process, or ``--clock thread``, the CPU time of the thread that
+drives the engine: it includes what the patches add, and no kernels. Run it from the repository's
+root, in an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default device.
 """
 
 from __future__ import annotations
@@ -177,22 +178,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--prompt", type=int, help="tokens of the longest prompt")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of copies and rounds")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     shape = shape._replace(
         prompt=options.prompt or shape.prompt, steps=options.steps or shape.steps
     )
+    chance = random.Random(options.seed)
     print(heading(options.shape, shape, options.rounds, options.clock), flush=True)
     for name in options.family or FAMILIES:
         for family in installed(name):
             try:
-                with sides(family, shape) as three:
+                with sides(family, shape, chance) as three:
                     for rows in options.rows or ROWS:
                         for kind in options.prompts or KINDS if rows > 1 else KINDS[:1]:
                             vocabulary = three.plain.model.vocabulary
                             prompts = texts(rows, shape.prompt, kind == "equal", vocabulary)
                             limit = (options.rounds, options.seconds)
-                            found = rounds(three, prompts, shape.steps, limit, options.clock)
+                            clock = CLOCKS[options.clock]
+                            found = rounds(three, prompts, shape.steps, limit, clock, chance)
                             print(line(family, rows, kind, found, shape.steps), flush=True)
             except NotBuilt as reason:
                 print(f"| {family} | not built: {reason} |")
@@ -244,7 +248,7 @@ def texts(rows: int, longest: int, equal: bool, vocabulary: int) -> list[list[in
 
 
 @contextmanager
-def sides(family: Family, shape: Shape) -> Iterator[Sides]:
+def sides(family: Family, shape: Shape, chance: random.Random) -> Iterator[Sides]:
     """A model in two copies of the release without patches, and in one with them.
 
     Raises:
@@ -252,24 +256,32 @@ def sides(family: Family, shape: Shape) -> Iterator[Sides]:
     """
     # The first copy of a process is about 1 % faster than later ones, patched or not: it only has
     # the weights that the others share, and is not measured.
-    copies = [Copy() for _ in ("weights", *Sides._fields)]
-    found: list[Side] = []
+    names = ["weights", *chance.sample(Sides._fields, len(Sides._fields))]
+    copies = {name: Copy() for name in names}
+    found: dict[str, Side] = {}
+    for name, copy in copies.items():
+        with copy.active():
+            model = made(family, shape)
+            if found:
+                model.module.update(found["weights"].model.module.parameters())
+            import_all(model)
+        found[name] = Side(copy, model)
+    patched = found["patched"]
     applied = ExitStack()
     try:
-        for copy in copies:
-            with copy.active():
-                if copy is copies[-1]:
-                    applied.enter_context(patches(True))
-                model = made(family, shape)
-                if found:
-                    model.module.update(found[0].model.module.parameters())
-                with suppress(Exception):  # `rounds` tells it
-                    run(model, [[1, 2]], 2, time.perf_counter)  # imports what a run imports
-            found.append(Side(copy, model))
-        yield Sides(*found[1:])
+        with patched.copy.active():  # last: what is imported while patches are applied gets them
+            applied.enter_context(patches(True))
+            import_all(patched.model)
+        yield Sides(*(found[name] for name in Sides._fields))
     finally:
-        with copies[-1].active():  # patches are removed where they were applied
+        with patched.copy.active():  # patches are removed where they were applied
             applied.close()
+
+
+def import_all(model: LabModel) -> None:
+    """Import what a run imports."""
+    with suppress(Exception):  # `rounds` tells it
+        run(model, [[1, 2]], 2, time.perf_counter)
 
 
 def rounds(
@@ -277,7 +289,8 @@ def rounds(
     prompts: Sequence[Sequence[int]],
     steps: int,
     limit: tuple[int, float],
-    clock: str,
+    clock: Callable[[], float],
+    chance: random.Random,
 ) -> list[Round]:
     """Runs of the three sides, in a random order in each round.
 
@@ -285,7 +298,6 @@ def rounds(
     """
     measured: list[Round] = []
     count, seconds = limit
-    chance = random.Random(0)
     gc.collect()
     gc.freeze()  # so that the collection before each run looks only at what the runs left
     end = time.perf_counter() + seconds
@@ -296,7 +308,7 @@ def rounds(
         for index in chance.sample(range(len(three)), len(three)):
             copy, model = three[index]
             with copy.active():
-                found[index] = timed(model, prompts, steps, CLOCKS[clock])
+                found[index] = timed(model, prompts, steps, clock)
         one = Round(*found)
         if number >= 0 or one.patched is None:
             measured.append(one)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import random
 import re
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,12 +56,15 @@ def test_the_command_of_its_docstring_starts(name):
     assert done.stdout.startswith("usage: ")
 
 
-def test_one_copy_of_three_has_the_patches(engine):
+@pytest.mark.parametrize("seed", range(2))
+def test_one_copy_of_three_has_the_patches(engine, seed):
+    """In any order in which the copies are made."""
     from mlx.utils import tree_flatten
 
     (family,) = engine.installed("llama")
     before = _modules()
-    with engine.sides(family, engine.SHAPES["tiny"]) as three:
+    chance = random.Random(seed)
+    with engine.sides(family, engine.SHAPES["tiny"], chance) as three:
         assert _modules() == before
         assert len({type(side.model.module) for side in three}) == 3
         weights = [dict(tree_flatten(side.model.module.parameters())) for side in three]
@@ -72,7 +77,7 @@ def test_one_copy_of_three_has_the_patches(engine):
                 assert any(path.partition(":")[0] in sys.modules for path in paths)
                 assert not any(map(_is_patched, paths))
         held = [dict(side.copy.modules) for side in three]
-        engine.rounds(three, [[1, 2, 3]], 1, (1, 60.0), "wall")
+        engine.rounds(three, [[1, 2, 3]], 1, (1, 60.0), time.perf_counter, chance)
         assert [side.copy.modules for side in three] == held
     assert _modules() == before
 
@@ -98,14 +103,15 @@ def _is_patched(path: str) -> bool:
 def test_a_line_of_the_table(engine):
     for name in ("llama", "qwen2_5_vl"):
         for family in engine.installed(name):
-            with engine.sides(family, engine.SHAPES["tiny"]) as three:
+            how = (time.perf_counter, random.Random(0))
+            with engine.sides(family, engine.SHAPES["tiny"], how[1]) as three:
                 prompts = engine.texts(2, 8, False, three.plain.model.vocabulary)
                 assert [len(prompt) for prompt in prompts] == [8, 6]
-                found = engine.rounds(three, prompts, 2, (2, 60.0), "wall")
+                found = engine.rounds(three, prompts, 2, (2, 60.0), *how)
                 if any(one.patched is None for one in found):
                     pytest.skip("the release's engine does not take these prompts")
                 assert len(found) == 2
-                assert len(engine.rounds(three, prompts, 2, (9, 0.0), "wall")) == 1
+                assert len(engine.rounds(three, prompts, 2, (9, 0.0), *how)) == 1
             cells = engine.line(family, 2, "unequal", found, 2).strip("| ").split(" | ")
             assert cells[:3] == [str(family), "2", "unequal"]
             assert len(cells) == 10

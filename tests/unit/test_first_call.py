@@ -127,14 +127,13 @@ def test_a_layer_may_add_an_accessor(fake, session):
 
 
 ADDED = """
-from mlx_patches.core.patch import Attribute, Patch, Target, Written
+from mlx_patches.core.patch import Attribute, Patch, Target
 
 def method(cache, more):
     return ("added", more)
 
-class Seen(Written):
-    def __set__(self, cache, value):
-        vars(cache).update(extra=value, note=0)
+def put(cache, value):
+    vars(cache).update(extra=value, note=0)
 
 MADE = {made}
 PATCH = Patch("one", "one goes wrong", (Target("fake-lm", "fake_lm.cache", "Cache.extra",
@@ -189,7 +188,7 @@ def test_an_added_attribute_is_made_in_its_first_use(adding, first):
 
 
 def test_an_attribute_whose_writes_are_seen(adding):
-    _, kind = adding(ADDED.format(made='Seen("extra")'))
+    _, kind = adding(ADDED.format(made='Attribute("extra", put=put)'))
     cache = kind()
     assert not hasattr(cache, "extra")
     vars(cache).update(extra=1, note=2)

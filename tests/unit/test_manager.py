@@ -884,6 +884,17 @@ def test_attribute_converts_and_leaves_the_value_in_place(cache):
     assert made.offset == 30
 
 
+def test_attribute_leaves_the_rest_of_the_instance(cache):
+    cache.Cache.extra = Attribute("extra")
+    made = cache.Cache()
+    made.first, made.extra, made.last = 1, 2, 3
+    assert list(vars(made).items())[-3:] == [("first", 1), ("extra", 2), ("last", 3)]
+    held = vars(made)
+    made.extra = 4  # the next write keeps the dict
+    assert vars(made) is held
+    assert (made.first, made.extra, made.last) == (1, 4, 3)
+
+
 def test_attribute_without_a_value_is_missing_as_ever(cache):
     cache.Cache.extra = Attribute("extra")
     with pytest.raises(AttributeError, match="'Cache' object has no attribute 'extra'"):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import MISSING, Patch, Target, Written, around
+from ....core.patch import MISSING, Attribute, Patch, Target, around, detach_dict, stored
 from .reads import make_handle
 
 _LM = ("mlx-lm", "mlx_lm.models.cache")
@@ -22,113 +22,101 @@ EVERY = 32
 # - ``left_padding``: another array means that rows came, left or were replaced;
 # - whether a step evaluates that offset.
 Count = tuple[object, Any, int, Any, bool]
-# Attributes of a cache: its ``Count``, or None; ``_idx`` at which a count begins or the chain is
-# replaced; the writes of ``offset`` since the last write of ``_idx``; the counts that ended since
+# Attributes of a cache: its ``Count``, or None; ``_idx`` from which a read of ``offset`` begins a
+# count or replaces the chain; ``_idx`` at the last write of ``offset``; the counts that ended since
 # the offset was evaluated.
 COUNT, DUE = "_mlx_patches_count", "_mlx_patches_due"
-WRITES, ENDED = "_mlx_patches_writes", "_mlx_patches_ended"
-FRESH = {COUNT: None, DUE: 0, WRITES: 0, ENDED: 0}
+LAST, ENDED = "_mlx_patches_last", "_mlx_patches_ended"
+FRESH = {COUNT: None, DUE: 0, LAST: None, ENDED: 0}
 # The offset is evaluated after so many counts that ended.
 MANY = 8
 
 
-class WatchedOffset(Written):
-    """``offset``, whose writes are counted."""
+def count_tokens(original: Any) -> Attribute:
+    """Factory of the attribute ``offset``, which counts the tokens that are fed singly.
 
-    def __set__(self, cache: Any, value: Any) -> None:
+    An update writes ``offset`` and then advances ``_idx``. If ``_idx`` is one more than at the last
+    write of ``offset``, that was an update of one token. Any other write ends the count.
+    """
+    since = object()  # each application of the patch begins new counts
+    # The only other patch of this attribute, and below this one: ``offset-alias``. Its handle is
+    # made here, since a second function would take as long as all of this one.
+    makes_handles = original is not MISSING
+
+    def read(cache: Any) -> Any:
+        held = cache.__dict__
+        try:
+            position = held["_idx"]
+            if position >= held[DUE] and held[LAST] == position - 1:
+                cut_chain(since, cache)
+            return held["offset"].__copy__() if makes_handles else held["offset"]
+        except (KeyError, AttributeError):  # the cache is being made, or was before the patch
+            return original.fget(cache) if makes_handles else stored(cache, "offset")
+
+    def write(cache: Any, value: Any) -> None:
         held = cache.__dict__
         held["offset"] = value
-        if WRITES not in held:  # the cache is being made, or was made without the patch
-            held.update(FRESH)
-        held[WRITES] += 1
-
-
-def watch_offset(original: Any) -> Any:
-    """Factory of the attribute ``offset``, whose writes are counted."""
-    watched = WatchedOffset("offset")
-    if original is MISSING:
-        return watched
-
-    def put(cache: Any, value: Any) -> None:
-        original.fset(cache, value)
-        watched.__set__(cache, cache.__dict__["offset"])
-
-    return property(original.fget, put, original.fdel, original.__doc__)
-
-
-class WatchedPosition(Written):
-    """``_idx``, which an update advances after ``offset``.
-
-    If it advances by one after a single write of ``offset``, an update of one token wrote both.
-    Any other write of either one ends the count.
-    """
-
-    def __set__(self, cache: Any, value: Any) -> None:
-        held = cache.__dict__
-        if WRITES not in held or "_idx" not in held:  # the cache is being made
-            held["_idx"] = value
-            held.update(FRESH)
-            return
-        is_single = held[WRITES] == 1 and value == held["_idx"] + 1
-        held["_idx"], held[WRITES] = value, 0
         try:
-            if not is_single:
-                end_count(cache)
-            elif value >= held[DUE]:
-                cut_chain(self, cache)
-        except Exception:  # the host's write has succeeded, and the release's chain is right
-            held[COUNT], held[DUE] = None, value + EVERY
-            logging.getLogger("mlx_patches").warning(
-                "offset-chain failed; the graph of this batch grows with each token", exc_info=True
-            )
+            position = held["_idx"]
+            if held[LAST] != position - 1:  # the count ends, and the next single token begins one
+                held[COUNT], held[DUE] = None, 0
+                held[ENDED] += 1
+                if held[ENDED] >= MANY:
+                    evaluate_offset(cache)
+        except KeyError:  # the cache is being made, or was made without the patch
+            position = held.get("_idx", 0)
+            held = detach_dict(cache)
+            held.update(FRESH)
+        held[LAST] = position
 
-
-def watch_position(original: Any) -> Any:
-    """Factory of the attribute ``_idx``; each application of the patch begins new counts."""
-    return WatchedPosition("_idx")
+    return Attribute("offset", read, put=write)
 
 
 def cut_chain(since: object, cache: Any) -> None:
     """Replace the chain of additions by one if it is counted; else begin a count."""
     held = cache.__dict__
-    position, padding = held["_idx"], held["left_padding"]
-    count: Count | None = held[COUNT]
-    if count is not None and count[0] is since and count[3] is padding:
-        _, start, begun, _, is_evaluated = count
-        held["offset"] = start + (position - begun)
-        if not is_evaluated:
-            tie(cache, start, padding)
-            held[COUNT] = (since, start, begun, padding, True)
-    else:
-        held[COUNT] = (since, make_handle(held["offset"]), position, padding, False)
+    position = held["_idx"]
     held[DUE] = position + EVERY
+    try:
+        count: Count | None = held[COUNT]
+        padding = held["left_padding"]
+        if count is not None and count[0] is since and count[3] is padding:
+            _, start, begun, _, is_evaluated = count
+            held["offset"] = start + (position - begun)
+            if not is_evaluated:
+                tie(cache, start, padding)
+                held[COUNT] = (since, start, begun, padding, True)
+        else:
+            held[COUNT] = (since, make_handle(held["offset"]), position, padding, False)
+    except Exception:
+        give_up(cache)
 
 
-def end_count(cache: Any) -> None:
-    """End a cache's count; the next single token begins one."""
+def evaluate_offset(cache: Any) -> None:
+    """Let the next step evaluate the offset, whose chain nothing else replaces."""
     held = cache.__dict__
-    held[COUNT], held[DUE] = None, 0
-    held[ENDED] += 1
-    if held[ENDED] >= MANY and cache.keys is not None:
-        tie(cache, held["offset"], held["left_padding"])
-        held[ENDED] = 0
+    try:
+        if cache.keys is not None:
+            held[ENDED] = 0
+            tie(cache, held["offset"], held["left_padding"])
+    except Exception:
+        give_up(cache)
 
 
-def _counted(place: tuple[str, str], kind: str) -> tuple[Target, Target]:
-    """The targets that count the tokens of a class."""
-    update = f"{kind}.update_and_fetch"
-    watched = (("offset", watch_offset), ("_idx", watch_position))
-    first, second = (
-        Target(
-            *place,
-            f"{kind}.{name}",
-            factory,
-            fingerprint_of=(update,),
-            defines_new_attribute=True,
-        )
-        for name, factory in watched
+def give_up(cache: Any) -> None:
+    """Log the current exception; the host goes on with the release's chain, which is right."""
+    cache.__dict__[COUNT] = None
+    logging.getLogger("mlx_patches").warning(
+        "offset-chain failed; the graph of this batch grows with each token", exc_info=True
     )
-    return first, second
+
+
+def _counted(place: tuple[str, str], kind: str) -> Target:
+    """The target that counts the tokens of a class."""
+    update = f"{kind}.update_and_fetch"
+    return Target(
+        *place, f"{kind}.offset", count_tokens, fingerprint_of=(update,), defines_new_attribute=True
+    )
 
 
 def tie(cache: Any, *counts: Any) -> None:
@@ -153,9 +141,9 @@ OFFSET_CHAIN = Patch(
     id="offset-chain",
     summary="a batch grows by a graph node a token in each layer without rotary positions",
     targets=(
-        *_counted(_LM, "BatchKVCache"),
-        *_counted(_VLM, "BatchKVCache"),
-        *_counted(_VLM, "BatchQuantizedKVCache"),
+        _counted(_LM, "BatchKVCache"),
+        _counted(_VLM, "BatchKVCache"),
+        _counted(_VLM, "BatchQuantizedKVCache"),
     ),
     probe="mlx_patches.probes.offset_chain:probe",
     module=__name__,
