@@ -2,16 +2,15 @@
 
     python -m benchmarks.engine [--shape tiny|1b|8b] [--family llama --family qwen3_vl]
         [--rows 1 --rows 8] [--prompts equal|unequal] [--rounds 200] [--seconds 60] [--steps 64]
-        [--clock wall|cpu|thread] [--seed 0]
+        [--clock wall|cpu|thread]
 
 Requests go through the release's own ``BatchGenerator``. It computes a step while the tokens of
 the step before are read, so a device read that a patch adds shows in the times. The process holds
-three copies of the release with the same weights, which are random: one as released, a control that
-is as released too, and one with what `apply()` puts in effect. A round runs the same requests once
-in each, in random order. It prints the interquartile mean of the rounds' ratios with a 95 %
-bootstrap interval, and the control's ratios, which show how far a line may be off. A copy is up to
-1 % faster or slower than another throughout a process, with the same code; ``--seed`` changes the
-order in which they are made, and several processes show the cost itself. On a busy machine use
+two copies of the release with the same weights, which are random. A round runs the same requests
+once in each, in random order, one as released and one with what `apply()` puts in effect. A copy is
+up to 2 % faster than another throughout a process, with the same code. So the patches change copies
+after each quarter of the rounds, and the table says how much faster the first copy was. It prints
+the interquartile mean of the rounds' ratios with a 95 % bootstrap interval. On a busy machine use
 ``--clock cpu``, the CPU time of the process, or ``--clock thread``, the CPU time of the thread that
 drives the engine: it includes what the patches add, and no kernels. Run it from the repository's
 root, in an environment with mlx-lm or mlx-vlm and mlx-patches; it uses MLX's default device.
@@ -58,6 +57,8 @@ FAMILIES = (
 ROWS = (1, 8, 32)
 # Rounds that are not counted: each copy's caches and inline caches fill in them.
 WARM_UP = 3
+# How often the patches are applied: in the first copy, the second, and so on.
+TURNS = 4
 KINDS = ("equal", "unequal")
 PARTS = ("prefill", "decode", "join")
 CLOCKS: dict[str, Callable[[], float]] = {
@@ -151,20 +152,15 @@ class Side(NamedTuple):
     model: LabModel
 
 
-class Sides(NamedTuple):
-    """The release without patches, the same once more, and with them."""
-
-    plain: Side
-    control: Side
-    patched: Side
-
-
 class Round(NamedTuple):
-    """A run of each side; None for a run that raised."""
+    """A run without the patches and one with them; None for a run that raised.
+
+    ``turn`` is the copy that had the patches: 0 or 1.
+    """
 
     plain: Run | None
-    control: Run | None
     patched: Run | None
+    turn: int
 
 
 def main() -> None:
@@ -178,26 +174,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--prompt", type=int, help="tokens of the longest prompt")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of copies and rounds")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     shape = shape._replace(
         prompt=options.prompt or shape.prompt, steps=options.steps or shape.steps
     )
-    chance = random.Random(options.seed)
     print(heading(options.shape, shape, options.rounds, options.clock), flush=True)
     for name in options.family or FAMILIES:
         for family in installed(name):
             try:
-                with sides(family, shape, chance) as three:
-                    for rows in options.rows or ROWS:
-                        for kind in options.prompts or KINDS if rows > 1 else KINDS[:1]:
-                            vocabulary = three.plain.model.vocabulary
-                            prompts = texts(rows, shape.prompt, kind == "equal", vocabulary)
-                            limit = (options.rounds, options.seconds)
-                            clock = CLOCKS[options.clock]
-                            found = rounds(three, prompts, shape.steps, limit, clock, chance)
-                            print(line(family, rows, kind, found, shape.steps), flush=True)
+                two = sides(family, shape)
+                for rows in options.rows or ROWS:
+                    for kind in options.prompts or KINDS if rows > 1 else KINDS[:1]:
+                        vocabulary = two[0].model.vocabulary
+                        prompts = texts(rows, shape.prompt, kind == "equal", vocabulary)
+                        limit = (options.rounds, options.seconds)
+                        found = rounds(two, prompts, shape.steps, limit, options.clock)
+                        print(line(family, rows, kind, found, shape.steps), flush=True)
             except NotBuilt as reason:
                 print(f"| {family} | not built: {reason} |")
             gc.collect()
@@ -247,75 +240,91 @@ def texts(rows: int, longest: int, equal: bool, vocabulary: int) -> list[list[in
     return [[words.randrange(1, vocabulary - 20) for _ in range(length)] for length in lengths]
 
 
-@contextmanager
-def sides(family: Family, shape: Shape, chance: random.Random) -> Iterator[Sides]:
-    """A model in two copies of the release without patches, and in one with them.
+def sides(family: Family, shape: Shape) -> tuple[Side, Side]:
+    """A model in two copies of the release, without patches.
 
     Raises:
         NotBuilt: the family cannot be built.
     """
-    # The first copy of a process is about 1 % faster than later ones, patched or not: it only has
-    # the weights that the others share, and is not measured.
-    names = ["weights", *chance.sample(Sides._fields, len(Sides._fields))]
-    copies = {name: Copy() for name in names}
-    found: dict[str, Side] = {}
-    for name, copy in copies.items():
+    found: list[Side] = []
+    for copy in (Copy(), Copy()):
         with copy.active():
             model = made(family, shape)
             if found:
-                model.module.update(found["weights"].model.module.parameters())
+                model.module.update(found[0].model.module.parameters())
             import_all(model)
-        found[name] = Side(copy, model)
-    patched = found["patched"]
-    applied = ExitStack()
-    try:
-        with patched.copy.active():  # last: what is imported while patches are applied gets them
-            applied.enter_context(patches(True))
-            import_all(patched.model)
-        yield Sides(*(found[name] for name in Sides._fields))
-    finally:
-        with patched.copy.active():  # patches are removed where they were applied
-            applied.close()
+        found.append(Side(copy, model))
+    first, second = found
+    return first, second
 
 
 def import_all(model: LabModel) -> None:
-    """Import what a run imports."""
+    """Import what a run imports: patches in the other copy would change what comes later."""
     with suppress(Exception):  # `rounds` tells it
         run(model, [[1, 2]], 2, time.perf_counter)
 
 
 def rounds(
-    three: Sides,
+    two: tuple[Side, Side],
     prompts: Sequence[Sequence[int]],
     steps: int,
     limit: tuple[int, float],
+    clock: str,
+) -> list[Round]:
+    """Runs of the two copies, in a random order in each round; the patches change copies.
+
+    ``limit`` is the most rounds, and the seconds after which no further round begins; each turn
+    gets its share, and at least one round.
+    """
+    count, seconds = limit
+    chance = random.Random(0)
+    found: list[Round] = []
+    for turn in range(TURNS):
+        with patches_in(two[turn % 2]):
+            gc.collect()
+            gc.freeze()  # so that the collection before each run looks only at what the runs left
+            end = time.perf_counter() + seconds / TURNS
+            for number in range(-WARM_UP, max(1, count // TURNS)):
+                if number > 0 and time.perf_counter() > end:
+                    break
+                one = round_of(two, turn % 2, prompts, steps, CLOCKS[clock], chance)
+                if number >= 0 or one.patched is None:
+                    found.append(one)
+                if one.patched is None:
+                    break
+            gc.unfreeze()
+    return found
+
+
+def round_of(
+    two: tuple[Side, Side],
+    turn: int,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
     clock: Callable[[], float],
     chance: random.Random,
-) -> list[Round]:
-    """Runs of the three sides, in a random order in each round.
+) -> Round:
+    """A run of each copy, in random order; the patches are in copy ``turn``."""
+    found: dict[int, Run | None] = {}
+    for index in chance.sample((0, 1), 2):
+        copy, model = two[index]
+        with copy.active():
+            found[index] = timed(model, prompts, steps, clock)
+    return Round(found[1 - turn], found[turn], turn)
 
-    ``limit`` is the most rounds, and the seconds after which no further round begins.
-    """
-    measured: list[Round] = []
-    count, seconds = limit
-    gc.collect()
-    gc.freeze()  # so that the collection before each run looks only at what the runs left
-    end = time.perf_counter() + seconds
-    for number in range(-WARM_UP, count):
-        if measured and time.perf_counter() > end:
-            break
-        found: list[Run | None] = [None] * len(three)
-        for index in chance.sample(range(len(three)), len(three)):
-            copy, model = three[index]
-            with copy.active():
-                found[index] = timed(model, prompts, steps, clock)
-        one = Round(*found)
-        if number >= 0 or one.patched is None:
-            measured.append(one)
-        if one.patched is None:
-            break
-    gc.unfreeze()
-    return measured
+
+@contextmanager
+def patches_in(side: Side) -> Iterator[None]:
+    """Apply inside the block what ``apply()`` gives this model and release in one copy."""
+    with ExitStack() as applied:
+        with side.copy.active():
+            applied.enter_context(patches(True))
+            import_all(side.model)
+        try:
+            yield
+        finally:
+            with side.copy.active():  # patches are removed where they were applied
+                applied.close()
 
 
 @contextmanager
@@ -379,27 +388,39 @@ def line(family: Family, rows: int, kind: str, found: Sequence[Round], steps: in
     patched = [one.patched for one in found if one.patched]
     if not patched or len(patched) < len(found):
         return " | ".join(["|", *cells, "the patched release raises |"])
-    both = [(one.plain, one.patched) for one in found if one.plain and one.patched]
-    control = [(one.plain, one.control) for one in found if one.plain and one.control]
-    cells += [shown(speeds(both, part)) if both else "unpatched raises" for part in PARTS]
-    cells.append(
-        ", ".join(f"{middle(speeds(control, part)):.3f}" for part in PARTS if control) or "-"
-    )
-    peaks = [after.peak / before.peak for before, after in both if before.peak]
+    both = [one for one in found if one.plain]
+    parts = [speeds(both, part) for part in PARTS] if both else []
+    cells += [shown(turns) for turns in parts] or ["unpatched raises"] * len(PARTS)
+    cells.append(", ".join(f"{first_over_second(turns):.3f}" for turns in parts) or "-")
+    peaks = [one.patched.peak / one.plain.peak for one in both if one.plain.peak]
     cells.append(f"{statistics.median(peaks):.3f}" if peaks else "-")
     speed = statistics.median(rows * steps / one.decode for one in patched)
     return f"| {' | '.join([*cells, f'{speed:.0f}', str(len(both))])} |"
 
 
-def speeds(pairs: Sequence[tuple[Run, Run]], part: str) -> list[float]:
-    """The speed of each pair's second run over that of its first, in one part."""
-    return [getattr(first, part) / getattr(second, part) for first, second in pairs]
+def speeds(found: Sequence[Round], part: str) -> list[list[float]]:
+    """Speeds with the patches over speeds without, for each copy that had the patches."""
+    return [
+        [getattr(one.plain, part) / getattr(one.patched, part) for one in found if one.turn == turn]
+        for turn in sorted({one.turn for one in found})
+    ]
 
 
-def shown(ratios: Sequence[float]) -> str:
-    """Format an interquartile mean with its interval."""
-    low, high = interval(ratios)
-    return f"{middle(ratios):.3f} ({low:.3f} to {high:.3f})"
+def shown(turns: Sequence[Sequence[float]]) -> str:
+    """Format a ratio of speeds with its interval."""
+    low, high = interval(turns)
+    return f"{ratio(turns):.3f} ({low:.3f} to {high:.3f})"
+
+
+def ratio(turns: Sequence[Sequence[float]]) -> float:
+    """The ratio of speeds, without the difference of the copies."""
+    return statistics.geometric_mean(map(middle, turns))
+
+
+def first_over_second(turns: Sequence[Sequence[float]]) -> float:
+    """How fast the first copy is, as a multiple of the second's speed."""
+    first, second = (middle(turns[0]), middle(turns[-1]))
+    return float((first / second) ** 0.5)
 
 
 def middle(values: Sequence[float]) -> float:
@@ -408,10 +429,12 @@ def middle(values: Sequence[float]) -> float:
     return statistics.fmean(ordered[quarter : len(values) - quarter])
 
 
-def interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the interquartile mean, with a fixed seed."""
+def interval(turns: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the ratio, with a fixed seed."""
     chance = random.Random(0)
-    found = sorted(middle(chance.choices(values, k=len(values))) for _ in range(draws))
+    found = sorted(
+        ratio([chance.choices(values, k=len(values)) for values in turns]) for _ in range(draws)
+    )
     return found[int(0.025 * draws)], found[int(0.975 * draws) - 1]
 
 
@@ -421,11 +444,10 @@ def heading(name: str, shape: Shape, count: int, clock: str) -> str:
         f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
         f"commit {commit()}. Shape {name}: {SAID[name]}, prompts of {shape.prompt} tokens, unequal "
         f"ones from half of that on, {shape.steps} steps; interquartile means of up to {count} "
-        f"rounds, 95 % intervals, {clock} time. The control is the unpatched release once more: "
-        f"prefill, decode, join."
+        f"rounds, 95 % intervals, {clock} time. Copies: the first one's speed over the second's."
     )
     head = "| family | rows | prompts | prefill | decode | first token of a row that joins "
-    return f"{said}\n\n{head}| control | peak memory | tokens/s | rounds |\n|{'---|' * 10}"
+    return f"{said}\n\n{head}| copies | peak memory | tokens/s | rounds |\n|{'---|' * 10}"
 
 
 def versions() -> str:

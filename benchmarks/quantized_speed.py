@@ -89,7 +89,7 @@ def main() -> None:
             print(f"| {name} | raises: {failed[name]} | | | |")
             continue
         pairs = list(zip(found[FLOATS], runs, strict=True))
-        cells = [shown([getattr(a, part) / getattr(b, part) for a, b in pairs]) for part in PARTS]
+        cells = [shown([[getattr(a, part) / getattr(b, part) for a, b in pairs]]) for part in PARTS]
         speed = statistics.median(options.rows * options.steps / one.decode for one in runs)
         print(f"| {name} | {' | '.join(cells)} | {speed:.0f} |")
 

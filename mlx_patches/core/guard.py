@@ -88,8 +88,8 @@ class Composition:
         checks: the layers' ``Target.when``; empty if a layer has none.
         load: imports the layers' modules and replaces this composition, in the first call; None
             if they are imported.
-        changes: what a getter's layers do to the original's result, the innermost first; empty if
-            one of them is not made by ``after``.
+        changes: a getter's layers, the innermost first; empty if one of them is not made by
+            ``after``.
     """
 
     __slots__ = ("answers_none", "body", "changes", "checks", "load", "steps", "without")
@@ -102,10 +102,11 @@ class Composition:
         answers_none: bool = False,
         checks: tuple[Callable[..., bool], ...] = (),
         load: Callable[[], None] | None = None,
-        changes: tuple[Function, ...] = (),
+        changes: tuple[Changed, ...] = (),
     ):
         self.load = load
-        self.changes = changes
+        # Tuples: reading an attribute of a change in each call takes longer.
+        self.changes = tuple((change.change, change.only_with) for change in changes)
         self.body = body
         self.steps = steps
         self.without = without
@@ -209,8 +210,9 @@ class Chain:
                 return installed(instance)
             result = changed = original(instance)
             try:
-                for change in composition.changes:
-                    changed = change(changed, instance)
+                for change, attribute in composition.changes:
+                    if not attribute or hasattr(instance, attribute):
+                        changed = change(changed, instance)
             except (Exception, SystemExit) as error:
                 return self._settle(error, composition, instance, result)
             if changed is None and result is not None and not composition.answers_none:

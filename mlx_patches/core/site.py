@@ -460,9 +460,9 @@ class Aliases:
         self._changes = []  # not before: after an interrupt the next pass starts again
 
 
-def _changes(steps: Sequence[Step]) -> tuple[Function, ...]:
-    """What layers do to a result, the innermost first; none if a layer is not made by ``after``."""
-    changes = [step.change for _, step in reversed(steps) if isinstance(step, Changed)]
+def _changes(steps: Sequence[Step]) -> tuple[Changed, ...]:
+    """The layers, the innermost first; none if one of them is not made by ``after``."""
+    changes = [step for _, step in reversed(steps) if isinstance(step, Changed)]
     return tuple(changes) if len(changes) == len(steps) else ()
 
 

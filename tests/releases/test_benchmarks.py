@@ -5,12 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import os
-import random
 import re
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -56,29 +53,32 @@ def test_the_command_of_its_docstring_starts(name):
     assert done.stdout.startswith("usage: ")
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_one_copy_of_three_has_the_patches(engine, seed):
-    """In any order in which the copies are made."""
+def test_one_copy_of_two_has_the_patches(engine):
     from mlx.utils import tree_flatten
 
     (family,) = engine.installed("llama")
     before = _modules()
-    chance = random.Random(seed)
-    with engine.sides(family, engine.SHAPES["tiny"], chance) as three:
-        assert _modules() == before
-        assert len({type(side.model.module) for side in three}) == 3
-        weights = [dict(tree_flatten(side.model.module.parameters())) for side in three]
-        assert all(one[name] is value for name, value in weights[0].items() for one in weights)
-        with three.patched.copy.active():
-            paths = {outcome.target for outcome in status().applied}
-            assert any(map(_is_patched, paths))
-        for side in (three.plain, three.control):
-            with side.copy.active():
+    two = engine.sides(family, engine.SHAPES["tiny"])
+    assert _modules() == before
+    assert len({type(side.model.module) for side in two}) == 2
+    weights = [dict(tree_flatten(side.model.module.parameters())) for side in two]
+    assert all(weights[1][name] is value for name, value in weights[0].items())
+    held = [dict(side.copy.modules) for side in two]
+    for turn in (0, 1, 0):
+        with engine.patches_in(two[turn]):
+            assert _modules() == before
+            with two[turn].copy.active():
+                paths = {outcome.target for outcome in status().applied}
+                assert any(map(_is_patched, paths))
+            with two[1 - turn].copy.active():
                 assert any(path.partition(":")[0] in sys.modules for path in paths)
                 assert not any(map(_is_patched, paths))
-        held = [dict(side.copy.modules) for side in three]
-        engine.rounds(three, [[1, 2, 3]], 1, (1, 60.0), time.perf_counter, chance)
-        assert [side.copy.modules for side in three] == held
+        for side in two:
+            with side.copy.active():
+                assert not any(map(_is_patched, paths))
+    found = engine.rounds(two, [[1, 2, 3]], 1, (4, 60.0), "wall")
+    assert [one.turn for one in found] == [0, 1, 0, 1]
+    assert [side.copy.modules for side in two] == held
     assert _modules() == before
 
 
@@ -103,15 +103,14 @@ def _is_patched(path: str) -> bool:
 def test_a_line_of_the_table(engine):
     for name in ("llama", "qwen2_5_vl"):
         for family in engine.installed(name):
-            how = (time.perf_counter, random.Random(0))
-            with engine.sides(family, engine.SHAPES["tiny"], how[1]) as three:
-                prompts = engine.texts(2, 8, False, three.plain.model.vocabulary)
-                assert [len(prompt) for prompt in prompts] == [8, 6]
-                found = engine.rounds(three, prompts, 2, (2, 60.0), *how)
-                if any(one.patched is None for one in found):
-                    pytest.skip("the release's engine does not take these prompts")
-                assert len(found) == 2
-                assert len(engine.rounds(three, prompts, 2, (9, 0.0), *how)) == 1
+            two = engine.sides(family, engine.SHAPES["tiny"])
+            prompts = engine.texts(2, 8, False, two[0].model.vocabulary)
+            assert [len(prompt) for prompt in prompts] == [8, 6]
+            found = engine.rounds(two, prompts, 2, (8, 60.0), "wall")
+            if any(one.patched is None for one in found):
+                pytest.skip("the release's engine does not take these prompts")
+            assert len(found) == 8
+            assert len(engine.rounds(two, prompts, 2, (40, 0.0), "wall")) == engine.TURNS
             cells = engine.line(family, 2, "unequal", found, 2).strip("| ").split(" | ")
             assert cells[:3] == [str(family), "2", "unequal"]
             assert len(cells) == 10
@@ -119,12 +118,24 @@ def test_a_line_of_the_table(engine):
     assert heads[-2].count("|") == heads[-1].count("|") == 11
 
 
-def test_an_interval_holds_the_median(engine):
-    values = [0.9, 1.0, 1.02, 1.05, 1.3]
+def test_an_interval_holds_the_ratio(engine):
+    values = [[0.9, 1.0, 1.02, 1.05, 1.3], [0.8, 0.9]]
     low, high = engine.interval(values)
-    assert low <= statistics.median(values) <= high
+    assert low <= engine.ratio(values) <= high
     assert engine.interval(values) == (low, high)
-    assert engine.interval([1.0] * 5) == (1.0, 1.0)
+    assert engine.interval([[1.0] * 5]) == (1.0, 1.0)
+
+
+def test_a_copy_that_is_slow_throughout_does_not_count(engine):
+    """The second copy is 10 % slower; patches cost 1 % in either."""
+
+    def run(seconds):
+        return engine.Run(seconds, seconds, seconds, 0)
+
+    found = [engine.Round(run(1.1), run(1.01), 0)] * 3 + [engine.Round(run(1.0), run(1.111), 1)] * 9
+    turns = engine.speeds(found, "decode")
+    assert engine.ratio(turns) == pytest.approx(1 / 1.01)
+    assert engine.first_over_second(turns) == pytest.approx(1.1)
 
 
 def test_models_of_a_billion_parameters(engine, monkeypatch):

@@ -347,6 +347,20 @@ def test_a_change_works_on_functions_and_methods_too(cache):
     assert cache.attend(1) == 3
 
 
+@pytest.mark.parametrize("beside", [after(add_two), around(lambda get, made: [*get(made), 2])])
+def test_a_change_of_the_instances_that_have_an_attribute(cache, beside):
+    first = patch_of(target("Cache.state", factory=after(add_one, only_with="mark")), id="first")
+    second = patch_of(target("Cache.state", factory=beside), id="second")
+    manager = manager_for(first, second)
+    made = cache.Cache()
+    for patch, without, with_mark in ((first, [0], [0, 1]), (second, [0, 2], [0, 1, 2])):
+        manager.apply(patch)
+        vars(made).pop("mark", None)
+        assert made.state == without
+        made.mark = True
+        assert made.state == with_mark
+
+
 def no_state(state, made):
     return None
 

@@ -223,9 +223,8 @@ def detach_record(saved: Any) -> tuple[Any, RowRecord | None]:
 
 
 def carry_record(saved: Any, cache: Any) -> Any:
-    """A cache's ``state`` or ``meta_state`` with the record of its rows, if it has one."""
-    held = cache.__dict__  # no call: engines read every layer's state after each piece of a prompt
-    return attach_record(saved, held[RECORD]) if RECORD in held else saved
+    """The ``state`` or ``meta_state`` of a cache with a record, which it carries."""
+    return attach_record(saved, getattr(cache, RECORD))
 
 
 def carry_in_state(original: Any) -> property:
@@ -239,7 +238,8 @@ def carry_in_state(original: Any) -> property:
         if record is not None:
             write_record(cache, record)
 
-    carrying: property = after(carry_record)(original)
+    # Engines read every layer's state after each piece of a prompt; only the first has a record.
+    carrying: property = after(carry_record, only_with=RECORD)(original)
     return carrying.setter(restore)
 
 

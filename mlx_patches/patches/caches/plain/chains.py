@@ -157,11 +157,11 @@ OFFSET_CHAIN = Patch(
         node, with a buffer of its own, to the chain of all before it, until Metal ends the
         process with "Resource limit (499000) exceeded".
     How
-        The writes of ``offset`` and ``_idx`` tell which tokens were fed singly; these are counted.
-        Once in 32 of them, ``offset`` becomes its value at the start of the count plus their
-        number: one node in place of the chain, whose additions never run. That value is evaluated
-        once, with the keys. Any other write, and a piece of several tokens, ends the count; after
-        eight counts that ended, the offset is evaluated.
+        Each write of ``offset`` notes the position. Two writes one position apart are of an update
+        of one token; such tokens are counted. Once in 32 of them, ``offset`` becomes its value at
+        the start of the count plus their number: one node in place of the chain, whose additions
+        never run. That value is evaluated once, with the keys. Any other write, and a piece of
+        several tokens, ends the count; after eight counts that ended, the offset is evaluated.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
