@@ -45,6 +45,22 @@ def modelled(
     return call(model, inputs, inputs_embeds, mask, cache, *args, **kwargs)
 
 
+def makes_mask(
+    model: Any,
+    inputs: Any,
+    inputs_embeds: Any = None,
+    mask: Any = None,
+    cache: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> bool:
+    """Whether the decoder makes a mask; a decode step without padding needs none."""
+    if mask is not None or not cache:
+        return False
+    length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
+    return length > 1 or not is_unpadded(cache[0], length)
+
+
 def make_mask(cache: Any, length: int) -> Any:
     """The mask of the next tokens: a whole array, "causal", or None for the release's own."""
     if is_unpadded(cache, length):
@@ -80,6 +96,7 @@ PATCH = Patch(
             "Qwen2Model.__call__",
             around(modelled),
             fingerprint_of=("Attention.__call__", "Qwen2Model.__call__"),
+            when=makes_mask,
         )
         for family in _FAMILIES
     ),

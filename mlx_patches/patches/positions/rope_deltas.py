@@ -31,6 +31,7 @@ from typing import Any
 from ...core.patch import Patch, Target
 from ..caches.plain.unpadded import is_unpadded
 from ..caches.row_record import (
+    RowRecord,
     cache_targets,
     fill_column,
     read_column,
@@ -69,6 +70,18 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         if counting_cache is None:
             return call(model, inputs, *args, **kwargs)
         record_cache, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
+        if length == 1 and kwargs.get("position_ids") is None:
+            record = read_record(record_cache)
+            own, deltas = step_positions(record, counting_cache.offset, rows)
+            if own is not None:
+                kwargs["position_ids"] = own
+                if deltas is None:
+                    deltas = fill_column(record_cache, "deltas", rows)
+                out = call(model, inputs, *args, **kwargs)
+                if kwargs.get("rope_deltas") is None:
+                    replace_model_deltas(model, deltas)
+                remember(cache[0], deltas, rows)  # some models replace the caches in their list
+                return out
         waiting = prompts.waiting_prompts(model)
         given = handed = kwargs.get("rope_deltas")
         own, starts = None, None
@@ -97,14 +110,32 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
                 return out
         if given is None and length > 1:
             given = read_model_deltas(model)
-        elif own is not None and handed is None and read_model_deltas(model) is not None:
-            # The model computed no deltas, and an engine would read another batch's from it. An
-            # engine that passes deltas is decoding: those stored may be a queued prompt's.
-            model._rope_deltas = given
+        elif own is not None and handed is None:
+            replace_model_deltas(model, given)
         remember(record_cache, given, rows)
         return out
 
     return replacement
+
+
+def step_positions(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, Any]:
+    """Position ids (3, rows, 1) of a decode step, and the deltas (rows, 1) or None.
+
+    The position ids are None if a row may be fed an image prompt, and for a row alone without a
+    delta, whose positions the model counts.
+
+    Args:
+        record: the record of the rows.
+        offset: the cache's, an int or an array (rows,).
+        rows: how many rows the step has.
+    """
+    deltas = record.deltas if record else None
+    if deltas is not None and deltas.shape[0] != rows:
+        deltas = None
+    is_counted_by_model = deltas is None and not getattr(offset, "ndim", 0)
+    if is_counted_by_model or (record and record.prompts):
+        return None, None
+    return count_positions(as_column(offset, rows), deltas, (rows, 1)), deltas
 
 
 def find_counting_cache(cache: Sequence[Any]) -> Any:
@@ -258,6 +289,16 @@ def holds_saved_positions(model: Any, rows: int, length: int) -> bool:
 def read_model_deltas(model: Any) -> Any:
     """The rope deltas stored on the model."""
     return getattr(model, "_rope_deltas", None)
+
+
+def replace_model_deltas(model: Any, deltas: Any) -> None:
+    """Store on the model, in place of those stored there, the deltas that its call was given.
+
+    The model computed none, and an engine would read another batch's from it. Not for an engine
+    that passes deltas: it is decoding, and those stored may be a queued prompt's.
+    """
+    if read_model_deltas(model) is not None:
+        model._rope_deltas = deltas
 
 
 def remember(record_cache: Any, deltas: Any, rows: int) -> None:
