@@ -87,12 +87,12 @@ def compared(make: Callable[[], costs.Batch]) -> list[str]:
 
 
 def measured(make: Callable[[], costs.Batch]) -> list[Cost]:
-    """The cost of a prompt, and of a decode step after it."""
+    """The cost of a prompt, and of the third decode step after it: counts begin in the second."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         batch, logits = fed(make, 0, lambda call: call)
         prompt = costs.nodes([logits, batch.cache], folder).total()
-        return [Cost(prompt, *counted(make, 0)), Cost(evaluated(make, folder), *counted(make, 2))]
+        return [Cost(prompt, *counted(make, 0)), Cost(evaluated(make, folder), *counted(make, 3))]
 
 
 def evaluated(make: Callable[[], costs.Batch], folder: Path) -> float:
