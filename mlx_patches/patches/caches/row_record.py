@@ -94,7 +94,11 @@ def read_column(cache: Any, name: str, rows: int) -> Any:
     Also None if they are of another number of rows: filtering a quantized batch leaves its record
     as it was.
     """
-    record = read_record(cache)
+    return column_of(read_record(cache), name, rows)
+
+
+def column_of(record: RowRecord | None, name: str, rows: int) -> Any:
+    """``read_column`` of a record that was read already."""
     column = getattr(record, name) if record else None
     return None if column is None or column.shape[0] != rows else column
 

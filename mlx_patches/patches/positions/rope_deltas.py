@@ -33,6 +33,7 @@ from ..caches.plain.unpadded import is_unpadded
 from ..caches.row_record import (
     RowRecord,
     cache_targets,
+    column_of,
     fill_column,
     read_column,
     read_record,
@@ -129,9 +130,7 @@ def step_positions(record: RowRecord | None, offset: Any, rows: int) -> tuple[An
         offset: the cache's, an int or an array (rows,).
         rows: how many rows the step has.
     """
-    deltas = record.deltas if record else None
-    if deltas is not None and deltas.shape[0] != rows:
-        deltas = None
+    deltas = column_of(record, "deltas", rows)
     is_counted_by_model = deltas is None and not getattr(offset, "ndim", 0)
     if is_counted_by_model or (record and record.prompts):
         return None, None
