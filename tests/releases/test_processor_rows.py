@@ -8,7 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.generation.processor_rows import filled, fitted, rows_joined
+from mlx_patches.patches.generation.processor_rows import (
+    PATCH,
+    filled,
+    fitted,
+    have_processors,
+)
 
 from .conftest import installed
 
@@ -39,18 +44,22 @@ def test_lists_have_an_entry_a_row():
     assert filled([one, one], 1) == [one]
 
 
-def test_batches_without_processors_are_joined_as_they_are():
-    bare, other = ([[]], []), ([None], [])
-    batches = [
-        SimpleNamespace(uids=[0], logits_processors=processors, token_context=tokens)
-        for processors, tokens in (bare, other)
-    ]
-    joined = []
-    rows_joined(lambda *both: joined.extend(both), *batches)
-    assert joined == batches
-    for batch, (processors, tokens) in zip(batches, (bare, other), strict=True):
-        assert batch.logits_processors is processors
-        assert batch.token_context is tokens
+@pytest.mark.parametrize(
+    ("processors", "tokens", "needed"),
+    [
+        ([[]], [], False),
+        ([None], [], False),
+        ([], [], False),
+        ([[print]], [], True),
+        ([], [[1]], True),
+    ],
+)
+def test_only_batches_with_processors_are_filled(processors, tokens, needed):
+    bare = SimpleNamespace(uids=[0], logits_processors=[[]], token_context=[])
+    other = SimpleNamespace(uids=[1], logits_processors=processors, token_context=tokens)
+    assert have_processors(bare, other) is have_processors(other, bare) is needed
+    checks = {t.when for t in PATCH.targets if t.name == "GenerationBatch.extend"}
+    assert checks == {have_processors}
 
 
 @pytest.mark.parametrize("nothing", [None, []], ids=["None", "empty"])

@@ -16,6 +16,11 @@ Span = tuple[int, int]
 _masks: ContextVar[list[Any] | None] = ContextVar("mlx_patches_prompt_masks", default=None)
 
 
+def notes_masks(*args: Any, **kwargs: Any) -> bool:
+    """Whether ``batch_generate`` is running; prompts of other callers have no padding."""
+    return _masks.get() is not None
+
+
 def generated(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Generate a batch, and record its masks for the batch generator."""
     masks: list[Any] = []
@@ -170,6 +175,11 @@ def moved(value: Any, spans: Sequence[Span]) -> Any:
     return mx.stack(rows)
 
 
+def has_mask(prompts: Any, mask: Any, rows: Any) -> bool:
+    """Whether prompts come with a mask; without one the release removes no padding."""
+    return mask is not None
+
+
 def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[Any]) -> Any:
     """Remove padding from prompts and arguments, and from their rope deltas too."""
     whole = [row.get("position_ids") for row in rows]
@@ -204,8 +214,22 @@ PADDED_PROMPTS = Patch(
         for module in _MODULES
         for target in (
             Target("mlx-vlm", module, "_generate_batch", around(generated)),
-            Target("mlx-vlm", module, "BatchGenerator.insert", around(inserted), _BODY),
-            Target("mlx-vlm", module, "BatchGenerator._process_prompts", around(processed), _BODY),
+            Target(
+                "mlx-vlm",
+                module,
+                "BatchGenerator.insert",
+                around(inserted),
+                _BODY,
+                when=notes_masks,
+            ),
+            Target(
+                "mlx-vlm",
+                module,
+                "BatchGenerator._process_prompts",
+                around(processed),
+                _BODY,
+                when=notes_masks,
+            ),
         )
     ),
     probe="mlx_patches.probes.batch_generate:probe",
@@ -231,7 +255,9 @@ PADDED_PROMPTS = Patch(
 PADDED_DELTAS = Patch(
     id="padded-deltas",
     summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
-    targets=(Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),),
+    targets=(
+        Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded), when=has_mask),
+    ),
     probe="mlx_patches.probes.batch_generate:probe_deltas",
     module=__name__,
     doc="""

@@ -41,17 +41,16 @@ def rows_kept(keep: Callable[..., None], batch: Any, *args: Any, **kwargs: Any) 
 
 def rows_joined(extend: Callable[..., None], batch: Any, other: Any) -> None:
     """Append the rows of ``other`` to ``batch``, with one entry a row in each list."""
-    if told(batch) or told(other):
-        for one in (batch, other):
-            rows = len(one.uids)
-            one.logits_processors = filled(one.logits_processors, rows)
-            one.token_context = filled(one.token_context, rows)
+    for one in (batch, other):
+        rows = len(one.uids)
+        one.logits_processors = filled(one.logits_processors, rows)
+        one.token_context = filled(one.token_context, rows)
     extend(batch, other)
 
 
-def told(batch: Any) -> bool:
-    """Whether a row of a batch has processors, or had some, so that tokens are still recorded."""
-    return any(batch.logits_processors) or bool(batch.token_context)
+def have_processors(batch: Any, other: Any) -> bool:
+    """Whether a row has processors, or had some, so that its tokens are still recorded."""
+    return any(any(one.logits_processors) or bool(one.token_context) for one in (batch, other))
 
 
 def fitted(lists: list[Any], rows: int) -> list[Any]:
@@ -76,7 +75,13 @@ PATCH = Patch(
         ),
         Target("mlx-lm", "mlx_lm.generate", "GenerationBatch.filter", around(rows_kept)),
         *(
-            Target("mlx-vlm", module, "GenerationBatch.extend", around(rows_joined))
+            Target(
+                "mlx-vlm",
+                module,
+                "GenerationBatch.extend",
+                around(rows_joined),
+                when=have_processors,
+            )
             for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
         ),
     ),
