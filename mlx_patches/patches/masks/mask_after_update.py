@@ -54,11 +54,11 @@ def makes_mask(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Whether the decoder needs another mask; without padding, a prompt's later piece does."""
+    """Whether the decoder makes a mask; a decode step without padding needs none."""
     if mask is not None or not cache:
         return False
     length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
-    return not is_unpadded(cache[0], length) or (length > 1 and cache[0].keys is not None)
+    return length > 1 or not is_unpadded(cache[0], length)
 
 
 def make_mask(cache: Any, length: int) -> Any:

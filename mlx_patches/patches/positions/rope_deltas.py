@@ -76,12 +76,14 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             own, deltas = step_positions(record, counting_cache.offset, rows)
             if own is not None:
                 kwargs["position_ids"] = own
-                if deltas is None:
+                is_recorded = deltas is not None
+                if not is_recorded:
                     deltas = fill_column(record_cache, "deltas", rows)
                 out = call(model, inputs, *args, **kwargs)
                 if kwargs.get("rope_deltas") is None:
                     replace_model_deltas(model, deltas)
-                remember(cache[0], deltas, rows)  # some models replace the caches in their list
+                if not is_recorded or cache[0] is not record_cache:  # some models replace caches
+                    remember(cache[0], deltas, rows)
                 return out
         waiting = prompts.waiting_prompts(model)
         given = handed = kwargs.get("rope_deltas")
@@ -270,13 +272,13 @@ def count_positions(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
     import mlx.core as mx
 
     rows, length = shape[:2]
-    own = offset[:, None]
+    own = mx.expand_dims(offset, 1)
     if deltas is not None:
         own = own + deltas
     if length > 1:  # a decode step does not need this graph node
         own = own + mx.arange(length)
     # Padding has no position, and its value is not used.
-    return mx.broadcast_to(mx.maximum(own, 0)[None], (3, rows, length))
+    return mx.broadcast_to(mx.maximum(own, 0), (3, rows, length))
 
 
 def holds_saved_positions(model: Any, rows: int, length: int) -> bool:
@@ -296,7 +298,8 @@ def replace_model_deltas(model: Any, deltas: Any) -> None:
     The model computed none, and an engine would read another batch's from it. Not for an engine
     that passes deltas: it is decoding, and those stored may be a queued prompt's.
     """
-    if read_model_deltas(model) is not None:
+    stored = read_model_deltas(model)
+    if stored is not None and stored is not deltas:  # setting an attribute of a module is slow
         model._rope_deltas = deltas
 
 
