@@ -175,11 +175,6 @@ def moved(value: Any, spans: Sequence[Span]) -> Any:
     return mx.stack(rows)
 
 
-def has_mask(prompts: Any, mask: Any, rows: Any) -> bool:
-    """Whether prompts come with a mask; without one the release removes no padding."""
-    return mask is not None
-
-
 def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[Any]) -> Any:
     """Remove padding from prompts and arguments, and from their rope deltas too."""
     whole = [row.get("position_ids") for row in rows]
@@ -255,9 +250,7 @@ PADDED_PROMPTS = Patch(
 PADDED_DELTAS = Patch(
     id="padded-deltas",
     summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
-    targets=(
-        Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded), when=has_mask),
-    ),
+    targets=(Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),),
     probe="mlx_patches.probes.batch_generate:probe_deltas",
     module=__name__,
     doc="""

@@ -308,8 +308,7 @@ def remember(record_cache: Any, deltas: Any, rows: int) -> None:
     if deltas is not None and deltas is not read_column(record_cache, "deltas", rows):
         import mlx.core as mx
 
-        if not isinstance(deltas, mx.array) or deltas.shape != (rows, 1):
-            deltas = mx.array(deltas).reshape(-1, 1)
+        deltas = mx.array(deltas).reshape(-1, 1)
         if deltas.shape[0] == rows:
             update_record(record_cache, deltas=deltas)
 
