@@ -13,6 +13,7 @@ from mlx_patches.patches.generation.processor_rows import (
     filled,
     fitted,
     have_processors,
+    rows_joined,
 )
 
 from .conftest import installed
@@ -44,6 +45,20 @@ def test_lists_have_an_entry_a_row():
     assert filled([one, one], 1) == [one]
 
 
+def test_batches_without_processors_are_joined_as_they_are():
+    bare, other = ([[]], []), ([None], [])
+    batches = [
+        SimpleNamespace(uids=[0], logits_processors=processors, token_context=tokens)
+        for processors, tokens in (bare, other)
+    ]
+    joined = []
+    rows_joined(lambda *both: joined.extend(both), *batches)
+    assert joined == batches
+    for batch, (processors, tokens) in zip(batches, (bare, other), strict=True):
+        assert batch.logits_processors is processors
+        assert batch.token_context is tokens
+
+
 @pytest.mark.parametrize(
     ("processors", "tokens", "needed"),
     [
@@ -54,7 +69,7 @@ def test_lists_have_an_entry_a_row():
         ([], [[1]], True),
     ],
 )
-def test_only_batches_with_processors_are_filled(processors, tokens, needed):
+def test_the_check_finds_processors_in_either_batch(processors, tokens, needed):
     bare = SimpleNamespace(uids=[0], logits_processors=[[]], token_context=[])
     other = SimpleNamespace(uids=[1], logits_processors=processors, token_context=tokens)
     assert have_processors(bare, other) is have_processors(other, bare) is needed

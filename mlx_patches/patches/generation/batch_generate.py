@@ -16,7 +16,7 @@ Span = tuple[int, int]
 _masks: ContextVar[list[Any] | None] = ContextVar("mlx_patches_prompt_masks", default=None)
 
 
-def notes_masks(*args: Any, **kwargs: Any) -> bool:
+def in_batch_generate(*args: Any, **kwargs: Any) -> bool:
     """Whether ``batch_generate`` is running; prompts of other callers have no padding."""
     return _masks.get() is not None
 
@@ -200,6 +200,10 @@ def rebased(row: Mapping[str, Any]) -> dict[str, Any]:
 
 _MODULES = ("mlx_vlm.generate", "mlx_vlm.generate.ar")  # the second from 0.6 on
 _BODY = ("_generate_batch",)
+_PROMPT_LAYERS = (
+    ("BatchGenerator.insert", inserted),
+    ("BatchGenerator._process_prompts", processed),
+)
 
 PADDED_PROMPTS = Patch(
     id="padded-prompts",
@@ -209,21 +213,9 @@ PADDED_PROMPTS = Patch(
         for module in _MODULES
         for target in (
             Target("mlx-vlm", module, "_generate_batch", around(generated)),
-            Target(
-                "mlx-vlm",
-                module,
-                "BatchGenerator.insert",
-                around(inserted),
-                _BODY,
-                when=notes_masks,
-            ),
-            Target(
-                "mlx-vlm",
-                module,
-                "BatchGenerator._process_prompts",
-                around(processed),
-                _BODY,
-                when=notes_masks,
+            *(
+                Target("mlx-vlm", module, name, around(layer), _BODY, when=in_batch_generate)
+                for name, layer in _PROMPT_LAYERS
             ),
         )
     ),

@@ -41,10 +41,11 @@ def rows_kept(keep: Callable[..., None], batch: Any, *args: Any, **kwargs: Any) 
 
 def rows_joined(extend: Callable[..., None], batch: Any, other: Any) -> None:
     """Append the rows of ``other`` to ``batch``, with one entry a row in each list."""
-    for one in (batch, other):
-        rows = len(one.uids)
-        one.logits_processors = filled(one.logits_processors, rows)
-        one.token_context = filled(one.token_context, rows)
+    if have_processors(batch, other):  # another patch's check may have let this layer run
+        for one in (batch, other):
+            rows = len(one.uids)
+            one.logits_processors = filled(one.logits_processors, rows)
+            one.token_context = filled(one.token_context, rows)
     extend(batch, other)
 
 
