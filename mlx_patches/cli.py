@@ -535,11 +535,11 @@ def ps(as_json: bool) -> None:
         return
     from .tables import make_console, make_table
 
-    table = make_table("pid", "host", "patched", "patches", "withdrawn")
+    table = make_table("pid", "host", "patched", "patches", "failures")
     for one in found:
-        withdrawn = ", ".join(one.withdrawn) or "none"
+        failures = "; ".join(f"{id_} {said}" for id_, said in one.failures.items()) or "none"
         count = str(len(one.patches))
-        table.add_row(str(one.pid), one.host, ", ".join(one.releases), count, withdrawn)
+        table.add_row(str(one.pid), one.host, ", ".join(one.releases), count, failures)
     make_console().print(table)
 
 

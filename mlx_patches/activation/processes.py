@@ -22,7 +22,8 @@ class Process(NamedTuple):
         host: what it was started as: a script's name, or ``-m MODULE``.
         releases: the patched releases, as ``mlx-lm 0.31.3``.
         patches: the ids of the patches in effect.
-        withdrawn: the id of each patch that failed in calls, and why it was taken out.
+        withdrawn: the id of each patch that failed whatever it was given, and how.
+        failures: the id of each patch that failed in calls, and how.
         version: the version of mlx_patches.
     """
 
@@ -31,6 +32,7 @@ class Process(NamedTuple):
     releases: tuple[str, ...]
     patches: tuple[str, ...]
     withdrawn: Mapping[str, str]
+    failures: Mapping[str, str]
     version: str
 
 
@@ -65,7 +67,8 @@ def _read(path: Path) -> Process | None:
             str(raw["host"]),
             _texts(raw["releases"]),
             _texts(raw["patches"]),
-            {str(key): str(value) for key, value in dict(raw["withdrawn"]).items()},
+            _reasons(raw["withdrawn"]),
+            _reasons(raw.get("failures", {})),
             str(raw["version"]),
         )
     except (OSError, ValueError, KeyError, TypeError):  # being written, or not ours
@@ -82,6 +85,10 @@ def _is_running(pid: int) -> bool:
     except OSError:
         pass  # not permitted: it runs, as another user
     return True
+
+
+def _reasons(values: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in dict(values).items()}
 
 
 def _texts(values: Sequence[Any]) -> tuple[str, ...]:

@@ -343,6 +343,7 @@ class Session:
                 "releases": [str(self.installed(name)) for name in used],
                 "patches": sorted({layer.patch for layer in layers}),
                 "withdrawn": dict(self.manager.withdrawn),
+                "failures": {id_: str(one) for id_, one in self.manager.failures.items()},
             }
         )
 

@@ -12,11 +12,12 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
 from .errors import MlxPatchesError
+from .failures import LIMIT, Failures, describe, locate
 from .foreign import other_holders
 from .guard import Failure, Policy
 from .imports import loaded
@@ -30,8 +31,6 @@ logger = logging.getLogger("mlx_patches")
 
 # How many seconds a fork waits for another thread that is writing.
 FORK_SECONDS = 5.0
-# After this many failed calls a patch is taken out.
-FAILURES = 3
 # A target in one of these states holds back the patch's other targets in its distribution.
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
@@ -77,7 +76,7 @@ class Manager:
             not imported. By default patches stack in the order in which they are applied, and
             targets are complete.
         strict: raise a layer's failure to the host.
-        on_withdrawal: called after a patch was taken out because it failed in calls.
+        on_failure: called after the first failure of each kind, and after a withdrawal.
     """
 
     def __init__(
@@ -85,11 +84,11 @@ class Manager:
         gate: Gate,
         registry: Registry | None = None,
         strict: bool = False,
-        on_withdrawal: Callable[[], None] = lambda: None,
+        on_failure: Callable[[], None] = lambda: None,
     ):
         self.gate = gate
         self.strict = strict
-        self._on_withdrawal = on_withdrawal
+        self._on_failure = on_failure
         self._registry = registry
         self.lock = threading.RLock()
         self._rank = registry.rank if registry else self._by_arrival
@@ -100,9 +99,11 @@ class Manager:
         self._ledger: dict[tuple[str, str], Outcome] = {}
         # The module object for which a settled outcome was decided.
         self._judged: dict[tuple[str, str], ModuleType | None] = {}
-        # By patch id: its failures in calls, and why it was taken out. ``restore`` clears both.
-        self.failures: dict[str, list[str]] = {}
+        # By patch id: its failures in calls, and why it was withdrawn. ``restore`` clears both.
+        self.failures: dict[str, Failures] = {}
         self.withdrawn: dict[str, str] = {}
+        # The (patch, path) pairs of layers with which a call has succeeded.
+        self._worked: set[tuple[str, str]] = set()
 
     def apply(
         self,
@@ -117,8 +118,7 @@ class Manager:
 
         Args:
             patch: the patch. Applying it again covers modules that were imported since.
-            strict: raise if a target that may need the patch did not get it. Layers are made now,
-                not in their first call.
+            strict: raise if a target that may need the patch did not get it.
             dry_run: decide everything, change nothing.
             wanted: called just before the write; False cancels it. Another thread may have
                 restored the patch meanwhile.
@@ -138,8 +138,6 @@ class Manager:
             ]
         else:
             outcomes = self._commit(patch, outcomes, ready, wanted, rebind)
-            if strict or self.strict:
-                outcomes = self._load_all(patch, outcomes)
         outcomes.sort(key=lambda outcome: order[outcome.target])
         if strict:
             for outcome in outcomes:
@@ -166,6 +164,7 @@ class Manager:
             for patch_id in wanted:
                 self.withdrawn.pop(patch_id, None)
                 self.failures.pop(patch_id, None)
+            self._worked = {one for one in self._worked if one[0] not in wanted}
             held = [
                 (layer, site)
                 for site in reversed(list(self._sites.values()))
@@ -240,7 +239,12 @@ class Manager:
         if outcome.target in held:
             reason = f"the original is still held by {held[outcome.target]}; apply earlier"
             return outcome._replace(status=Status.LATE, reason=reason)
-        return outcome._replace(status=Status.APPLIED, reason=layer.reason)
+        failures = self.failures.get(outcome.patch)
+        if failures is None:
+            return outcome._replace(status=Status.APPLIED, reason=layer.reason)
+        never = (outcome.patch, outcome.target) not in self._worked
+        status = Status.FAILED if never and failures.at(outcome.target) >= LIMIT else Status.APPLIED
+        return outcome._replace(status=status, reason=f"{layer.reason}; it {failures}")
 
     def _by_arrival(self, patch: str) -> int:
         return self._arrivals.setdefault(patch, len(self._arrivals))
@@ -375,51 +379,23 @@ class Manager:
             known = self._sites.get(target.path)
         site = self._site(target, found, known)
         before = site.composed
-        load = self._registry.loader(patch.id, target.path) if self._registry else None
-        layer = Layer(patch.id, target, self._rank(patch.id), reason, load)
+        if self._registry:
+            target = self._registry.complete(patch.id, target)
+        layer = Layer(patch.id, target, self._rank(patch.id), reason, patch.security)
         return _Change(site, site.compose_with(layer), before, known)
 
     def _site(self, target: Target, found: Found, known: Site | None) -> Site:
         """The site of a target: the known one, unless its owner or original is another one."""
         if known and known.owner is found.owner and known.original is found.original:
             return known
-        report = functools.partial(self._failed, target.path)
-        policy = Policy(report, self.strict, target.path)
+        policy = Policy(
+            functools.partial(self._failed, target.path),
+            functools.partial(self._succeeded, target.path),
+            self.strict,
+            target.path,
+        )
         owner, original = found.owner, found.original
-        return Site(target.path, owner, original, policy, self._aliases, self._load, known)
-
-    def _load(self, site: Site) -> None:
-        """Import the modules of layers that wait for this call, and run what they compose.
-
-        The attribute is not written: another package may have replaced it since. A patch whose
-        module or factory fails is taken out everywhere.
-        """
-        while (waiting := site.composed).wait:
-            made: list[Layer] = []
-            for layer in waiting.layers:
-                try:
-                    layer.complete()
-                    composed = site.compose([*made, layer])
-                    site.check(composed)
-                except (Exception, SystemExit) as error:
-                    self._failed(site.path, Failure(layer.patch, error, False, lasting=True))
-                    with self.lock:  # whatever kept it from being taken out: this loop must end
-                        if site.composed.wait and site.layer_of(layer.patch):
-                            site.run(site.compose_without(layer.patch))
-                    break
-                made.append(layer)
-            else:
-                with self.lock:
-                    if site.composed is waiting:
-                        site.run(composed)
-
-    def _load_all(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
-        """Make the patch's layers that wait for a first call; returns its outcomes after that."""
-        for site in self.sites():
-            if site.layer_of(patch.id):
-                self._load(site)
-        reason = self.withdrawn.get(patch.id)
-        return _all_failed(patch, outcomes, reason) if reason else outcomes
+        return Site(target.path, owner, original, policy, self._aliases, known)
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
@@ -471,7 +447,7 @@ class Manager:
             with self.lock:
                 if site.composed is not before:
                     continue
-                if not composed.is_empty:
+                if composed.parts:
                     if site.problem():  # leave a third-party replacement in place
                         site.run(composed)
                     else:
@@ -483,50 +459,53 @@ class Manager:
                     del self._sites[site.path]
                 return problem
 
-    # -- failures in calls -------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------
+
+    def _succeeded(self, path: str, patches: Sequence[str]) -> None:
+        self._worked.update((patch, path) for patch in patches)
 
     def _failed(self, path: str, failure: Failure) -> None:
-        """Count a failure; take the patch out after too many, or if state was touched."""
-        said = _quoted(failure.error)
-        # The traceback of an endless recursion has a thousand frames.
-        trace = None if isinstance(failure.error, RecursionError) else failure.error
+        """Count a failure, and log the first of its kind; see ``failures`` for withdrawals."""
+        patch = self._patches[failure.patch]
         with self.lock:
-            seen = self.failures.setdefault(failure.patch, [])
-            seen.append(f"raised in {path}: {said}")
-            count = len(seen)
             if failure.patch in self.withdrawn:
                 return
-            out = failure.touched or failure.lasting or count >= FAILURES
-            if out:
-                reason = f"taken out: {seen[-1]}"
-                self.withdrawn[failure.patch] = reason
-        patch = self._patches[failure.patch]
-        if not out:
-            logger.warning(
-                "mlx_patches: %s was skipped in this call of %s (%d of %d): %s",
-                *(failure.patch, path, count, FAILURES, said),
-                exc_info=trace,
+            failures = self.failures.setdefault(failure.patch, Failures())
+            is_new = failures.add(path, failure)
+            withdraw = (
+                failures.ended_calls(path) >= LIMIT
+                and (failure.patch, path) not in self._worked
+                and not patch.security
             )
-            return
+            if withdraw:
+                reason = f"withdrawn, since it {failures}"
+                self.withdrawn[failure.patch] = reason
+        if withdraw:
+            self._withdraw(patch, reason)
+        elif is_new:
+            logger.warning(
+                "mlx_patches: %s failed in this call of %s; %s: %s (%s)",
+                *(patch.id, path, failure.answer, describe(failure.error), locate(failure.error)),
+            )
+        if withdraw or is_new:
+            with contextlib.suppress(Exception):  # the host must not see it
+                self._on_failure()
+
+    def _withdraw(self, patch: Patch, reason: str) -> None:
+        """Take out a patch that fails whatever it is given."""
         for site in self.sites():
-            layer = site.layer_of(failure.patch)
+            layer = site.layer_of(patch.id)
             if layer is not None:
                 with contextlib.suppress(Exception):  # the host must not see it
-                    self._remove(site, failure.patch)
+                    self._remove(site, patch.id)
                 failed = _outcome(patch, layer.target, Status.FAILED, reason)
                 with self.lock:
-                    self._ledger[failure.patch, site.path] = failed
+                    self._ledger[patch.id, site.path] = failed
         self.rebind()
         logger.warning(
-            "mlx_patches: %s was %s; %s the release's own code. From now on: %s",
-            failure.patch,
-            reason,
-            "this call fails, later ones run" if failure.touched else "the host goes on with",
-            patch.summary,
-            exc_info=trace,
+            "mlx_patches: %s was %s. Later calls run the release's own code: %s",
+            *(patch.id, reason, patch.summary),
         )
-        with contextlib.suppress(Exception):  # the host must not see it
-            self._on_withdrawal()
 
 
 # States that do not change while the module is the same object.
@@ -554,14 +533,6 @@ def _all_failed(patch: Patch, outcomes: list[Outcome], reason: str) -> list[Outc
         if target.path not in decided
     ]
     return [*settled, *failed]
-
-
-def _quoted(error: BaseException | None) -> str:
-    if error is None:
-        return "it returned None where the release returns a value"
-    from . import files  # not at start-up
-
-    return f"{type(error).__name__}: {files.quoted(error)}"
 
 
 def _outcome(patch: Patch, target: Target, status: Status, reason: str) -> Outcome:
