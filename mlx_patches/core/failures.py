@@ -46,6 +46,9 @@ class Failures:
         """How many failures there were at a target."""
         return self._by_path.get(path, 0)
 
+    def __len__(self) -> int:
+        return self.count
+
     def __str__(self) -> str:
         calls = "1 call" if self.count == 1 else f"{self.count} calls"
         return f"failed in {calls}, last: {self.last}"

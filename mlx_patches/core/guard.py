@@ -1,6 +1,7 @@
 """Runs the layers of one function of a site, and decides what a call gets where a layer fails.
 
-A layer fails if it raises, or if it returns None where the original returned a value.
+A layer fails if it raises, or if it returns None where the original returned a value or was not
+entered, unless its annotation or its target says that it may.
 
 - The original was not entered in this call: the call goes on without the layer, as if the patch
   were not there. If that raises as well, its error is the release's own, and nothing failed.
@@ -194,7 +195,7 @@ class Chain:
             finally:
                 calls.entries = outer
             if failure is None and (
-                result is not None or composition.answers_none or not _gave_a_value(entries)
+                result is not None or composition.answers_none or self._may_be_none(entries)
             ):
                 if composition.watched:
                     self._succeeded(composition)
@@ -208,6 +209,12 @@ class Chain:
             return result
 
         return installed
+
+    def _may_be_none(self, entries: Sequence[Sequence[Any]]) -> bool:
+        """Whether a layer's None can be the call's result, by what the original returned."""
+        if not entries:
+            return self.original is None
+        return entries[-1][2] is None or entries[-1][2] is _PENDING
 
     def _succeeded(self, composition: Composition) -> None:
         composition.watched = False
@@ -255,11 +262,13 @@ class Chain:
                     raise _as_exception(error, patch, site)
                 failures.append(Failure(patch, error, RELEASE_ANSWERED))
                 error, result = self._try(body, entries, args, kwargs)
-                if error is None and (result is not None or not _gave_a_value(entries)):
-                    return result
                 if body is self.original and error is not None:
                     failures.clear()
                     raise error
+                if error is None and (
+                    result is not None or body is self.original or self._may_be_none(entries)
+                ):
+                    return result
         finally:
             error = None  # its traceback refers to this frame: a cycle
             for failure in failures:
@@ -293,11 +302,6 @@ def _recorder(original: Function, calls: _Calls) -> Function:
         return result
 
     return entered
-
-
-def _gave_a_value(entries: Sequence[Sequence[Any]]) -> bool:
-    """Whether the original's last entry returned a value, so that a layer's None is a failure."""
-    return bool(entries) and entries[-1][2] is not None and entries[-1][2] is not _PENDING
 
 
 def _returned_once(
@@ -336,7 +340,7 @@ def _blame(
     """
     while error is not None and error.__cause__ is not None:
         error = error.__cause__
-    functions = [_function_of(step) for _, step in steps]
+    functions = [inner_function(step) for _, step in steps]
     ours = {_module_of(function) for function in functions}
     package = _module_of(original).partition(".")[0] if original else ""
     found, is_ours = 0, True
@@ -354,7 +358,7 @@ def _blame(
     return (steps[found][0] if steps else ""), is_ours
 
 
-def _function_of(step: Any) -> Any:
+def inner_function(step: Any) -> Any:
     """A layer's function; for a partial what it calls."""
     return step.func if isinstance(step, functools.partial) else step
 

@@ -28,8 +28,9 @@ class Target(NamedTuple):
         defines_new_attribute: the release does not define the attribute and the patch adds it.
         supports: the attribute has no defect, but the patch's other targets depend on it. It is
             patched in every release of its distribution if one of them needs the patch.
-        answers_none: the replacement may return None where the original returns a value.
-            Otherwise such a None is a failure of the patch.
+        answers_none: the replacement may return None where the original returns a value, or
+            without calling the original. So may a function whose return annotation has ``None``.
+            Any other such None is a failure of the patch.
         when: a cheap check of a call's arguments, for a function or method that every step calls:
             False if the replacement would only return the original's result. A call for which
             all layers of the attribute say False runs the original alone.

@@ -18,7 +18,7 @@ from typing import Any
 
 from .errors import MlxPatchesError
 from .foreign import covers, describe, function_of, relink, wrapper_above
-from .guard import Chain, Composition, Failure, Function, Policy, Step
+from .guard import Chain, Composition, Failure, Function, Policy, Step, inner_function
 from .patch import MISSING, Attribute, Target
 
 _ACCESSORS = ("fget", "fset", "fdel")
@@ -221,7 +221,10 @@ class Site:
                     below = step
             body = function if steps else chain.original
             rest = functools.partial(self._body_without, composed.layers, index)
-            none = any(layer.target.answers_none for layer in composed.layers)
+            # A setter returns nothing, and neither does ``__init__``.
+            none = index > 0 or self.attribute == "__init__"
+            none = none or any(layer.target.answers_none for layer in composed.layers)
+            none = none or any(_may_return_none(step) for _, step in steps)
             checks = self._checks(composed.layers) if chain.original else ()
             security = frozenset(one.patch for one in composed.layers if one.security)
             chain.composition = Composition(body, tuple(steps), rest, none, checks, security)
@@ -363,6 +366,12 @@ class Aliases:
                     if mine and module is not owner and held.get(key) is old:
                         held[key] = new
         self._changes = []  # not before: after an interrupt the next pass starts again
+
+
+def _may_return_none(step: Any) -> bool:
+    """Whether the annotation of a layer's function says that it may return None."""
+    annotations = getattr(inner_function(step), "__annotations__", {})
+    return "None" in str(annotations.get("return", ""))
 
 
 def _kind(obj: Any) -> type | None:

@@ -210,14 +210,64 @@ def test_one_that_has_worked_is_not_withdrawn_by_calls_that_it_ends(cache):
     assert statuses(manager.status()) == ["applied"]
 
 
-def test_none_where_the_original_gave_a_value_is_a_failure(cache, caplog):
+@pytest.mark.parametrize("enters", [False, True])
+def test_none_where_the_original_gives_a_value_is_a_failure(cache, caplog, enters):
     def forgets(original, x):
-        original(x)
+        if enters:
+            original(x)
 
     manager, _ = applied(target("attend", factory=around(forgets)))
     assert [cache.attend(1) for _ in range(3)] == [2, 2, 2]
-    assert "the release's result: None in place of a value" in caplog.text
+    answer = "the call got the release's result" if enters else "the release's own code answered"
+    assert f"; {answer}: None in place of a value" in caplog.text
     assert manager.failures["fix"].count == 3
+
+
+def empties(original, held) -> None:
+    """Replaces a procedure, and says so."""
+
+
+def forgets_to_return(original, held):
+    """Seems to replace a procedure."""
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "answers_none", "is_declared"),
+    [(empties, False, True), (forgets_to_return, True, True), (forgets_to_return, False, False)],
+)
+def test_a_procedure_that_a_patch_replaces_is_declared(fake, wrapper, answers_none, is_declared):
+    """Otherwise the original runs as well, and the patch's tests see a failure."""
+    fake.write("fake_lm/lists.py", "def empty(held):\n    held.append('the original')\n")
+    lists = load("fake_lm.lists")
+    replaced = target("empty", "fake_lm.lists", around(wrapper), answers_none=answers_none)
+    manager, _ = applied(replaced)
+    held = []
+    assert lists.empty(held) is None
+    assert held == ([] if is_declared else ["the original"])
+    assert bool(manager.failures) != is_declared
+
+
+@pytest.mark.parametrize("name", ["Cache.__init__", "Cache.state"])
+def test_what_returns_nothing_by_nature_needs_no_declaration(fake, name):
+    fake.write(
+        "fake_lm/made.py",
+        "class Cache:\n"
+        "    def __init__(self):\n        self.held = ['the original']\n"
+        "    @property\n    def state(self):\n        return self.held\n"
+        "    @state.setter\n    def state(self, value):\n        self.held = value\n",
+    )
+    made = load("fake_lm.made")
+
+    def replace(original):
+        if isinstance(original, property):
+            return property(original.fget, lambda cache, value: setattr(cache, "held", ["ours"]))
+        return lambda cache: setattr(cache, "held", ["ours"])
+
+    manager, _ = applied(target(name, "fake_lm.made", factory=replace))
+    one = made.Cache()
+    one.state = 5
+    assert not manager.failures
+    assert one.held == (["ours"] if name == "Cache.state" else 5)
 
 
 # -- objects that a layer hands to the release ---------------------------------------------
