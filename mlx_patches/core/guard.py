@@ -248,7 +248,7 @@ class Chain:
                     failures.clear()
                     raise error
                 if self.policy.strict:
-                    raise _named(error, patch, site)
+                    raise name_patch(error, patch, site)
                 if patch in composition.security:
                     failures.append(Failure(patch, error, CALL_REFUSED))
                     raise _as_refusal(error, patch, site)
@@ -373,7 +373,7 @@ def _module_of(function: Any) -> str:
     return str(scope.get("__name__") or getattr(function, "__module__", ""))
 
 
-def _named(error: BaseException | None, patch: str, site: str) -> BaseException:
+def name_patch(error: BaseException | None, patch: str, site: str) -> BaseException:
     """The error that strict mode raises: a SystemExit would end the process without a message."""
     if not isinstance(error, Exception):
         return _as_exception(error, patch, site)

@@ -138,7 +138,7 @@ class Attribute(property):
         put: ``put(instance, value)`` stores the value itself, in place of ``write``.
     """
 
-    report: Callable[[BaseException], None]
+    report: Callable[[BaseException | None], None]
 
     def __init__(
         self,
@@ -149,11 +149,14 @@ class Attribute(property):
     ):
         def get(instance: Any) -> Any:
             try:
-                return read(instance)  # type: ignore[misc]
+                value = read(instance)  # type: ignore[misc]
             except (Exception, SystemExit) as error:
                 value = stored(instance, name)
                 self.report(error)
-                return value
+            if value is None and (plain := instance.__dict__.get(name)) is not None:
+                self.report(None)
+                return plain
+            return value
 
         def store(instance: Any, value: Any) -> None:
             try:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .errors import MlxPatchesError
 from .foreign import covers, describe, function_of, relink, wrapper_above
-from .guard import Chain, Composition, Failure, Function, Policy, Step, inner_function
+from .guard import Chain, Composition, Failure, Function, Policy, Step, inner_function, name_patch
 from .patch import MISSING, Attribute, Target
 
 _ACCESSORS = ("fget", "fset", "fdel")
@@ -128,9 +128,9 @@ class Site:
             parts.append((layer.patch, made))
         return Composed(ordered, value, tuple(parts))
 
-    def _attribute_failed(self, patch: str, error: BaseException) -> None:
+    def _attribute_failed(self, patch: str, error: BaseException | None) -> None:
         if self._policy.strict:
-            raise error
+            raise name_patch(error, patch, self.path)
         self._policy.report(Failure(patch, error, "the plain value was used"))
 
     def compose_with(self, layer: Layer) -> Composed:
