@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from .errors import MlxPatchesError
 from .foreign import other_holders
 from .guard import Failure, Policy
-from .imports import loaded
-from .outcome import Outcome, Status, Verdict
+from .imports import imported, loaded, runs_in_copy
+from .outcome import IN_EFFECT, Outcome, Status, Verdict
 from .patch import Patch, Target
 from .registry import Registry
 from .resolve import Found, in_process
@@ -229,6 +229,13 @@ class Manager:
         """An outcome, with its status corrected by the live attribute."""
         site = sites.get(outcome.target)
         layer = site.layer_of(outcome.patch) if site else None
+        if outcome.status in IN_EFFECT:
+            module = outcome.target.partition(":")[0]
+            if runs_in_copy(module):
+                reason = f"{module} runs as __main__ in a copy of its code: use its command"
+                return outcome._replace(status=Status.LOST, reason=reason)
+            if layer is None and outcome.status is Status.PENDING and imported(module):
+                return outcome._replace(status=Status.LOST, reason=unseen(module))
         if site is None or layer is None:
             if outcome.status is Status.APPLIED:
                 reason = f"{outcome.target} is the release's own again"
@@ -531,6 +538,11 @@ class Manager:
 
 # States that do not change while the module is the same object.
 _SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
+
+
+def unseen(module: str) -> str:
+    """Why a target of an imported module has no patch."""
+    return f"{module} was imported without the import hook: call mlx_patches.apply() again"
 
 
 def _is_importing(target: Target) -> bool:
