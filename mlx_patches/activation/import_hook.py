@@ -95,12 +95,12 @@ class Watcher:
             followed = copy.copy(loader)  # a loader may serve many modules (zipimport)
 
             def exec_module(module: ModuleType) -> None:
-                module.__loader__ = spec.loader = loader
                 loader.exec_module(module)
                 self._notify(module)
 
             followed.exec_module = exec_module  # type: ignore[method-assign]
-            followed.get_code = self._main_code(loader)  # type: ignore[attr-defined]
+            if hasattr(loader, "get_code"):
+                followed.get_code = self._main_code(loader)  # type: ignore[attr-defined]
             spec.loader = followed
         except Exception:
             _warn(f"mlx_patches cannot follow the import of {spec.name}")

@@ -19,12 +19,13 @@ _mains: dict[str, CodeType] = {}
 
 def code_of(name: str, loader: Any) -> CodeType | None:
     """The code to execute in place of a module's; None if it has no source or no guard."""
-    source = loader.get_source(name)
-    if source is None:
+    try:
+        body = ast.parse(loader.get_source(name) or "").body
+    except Exception:  # not text, or not Python: its own loader says so
         return None
     found = [
         statement
-        for node in ast.parse(source).body
+        for node in body
         if isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in _GUARDS
         for statement in node.body
     ]

@@ -68,6 +68,21 @@ def test_it_runs_once_under_its_own_name_with_its_patches(session, capsys, alter
     assert [one.status for one in session.status()] == [Status.APPLIED]
 
 
+def test_an_imported_module_is_not_executed_again(session, capsys):
+    """Python warns of it; releases import some of the modules that they let users start."""
+    module = load("fake_lm.server")
+    with pytest.warns(RuntimeWarning, match="found in sys.modules"):
+        runpy.run_module("fake_lm.server", run_name="__main__")
+    assert capsys.readouterr().out == PATCHED
+    assert module.counter == 7
+
+
+def test_executed_again_by_its_loader_it_is_patched_again(session):
+    module = load("fake_lm.server")
+    module.__spec__.loader.exec_module(module)
+    assert module.handle(1) == ("patched", 1)
+
+
 def test_under_another_name_its_guarded_statements_do_not_run(session, capsys):
     """A worker that ``multiprocessing`` spawns runs its parent's main module in this way."""
     scope = runpy.run_module("fake_lm.server", run_name="__mp_main__", alter_sys=True)
