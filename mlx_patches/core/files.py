@@ -1,9 +1,11 @@
-"""Reads untrusted files with a size limit, and quotes their content so that it is safe to print."""
+"""Reads untrusted files with a size limit, and our own; quotes text so that it is safe to print."""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from .errors import MlxPatchesError
 
@@ -29,6 +31,17 @@ def read(path: Path, limit: int, what: str) -> bytes:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise MlxPatchesError(f"{path}: larger than {limit} bytes; not {what}")
+    return content
+
+
+def packaged(path: Path) -> bytes:
+    """The content of a file of this package, which may be in a zip.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    loader: Any = __spec__.loader
+    content: bytes = loader.get_data(os.fspath(path))
     return content
 
 
