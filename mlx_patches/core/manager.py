@@ -94,7 +94,10 @@ class Manager:
         self.lock = threading.RLock()
         self._rank = registry.rank if registry else self._by_arrival
         self._arrivals: dict[str, int] = {}
+        # They stay when their layers are taken out: other modules may hold their functions.
         self._sites: dict[str, Site] = {}
+        # Former sites that have layers, on objects that a reload or another import replaced.
+        self._replaced: list[Site] = []
         self._aliases = Aliases()
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
@@ -168,7 +171,7 @@ class Manager:
                 self.failures.pop(patch_id, None)
             held = [
                 (layer, site)
-                for site in reversed(list(self._sites.values()))
+                for site in reversed(self.sites())
                 for layer in reversed(site.layers)
                 if layer.patch in wanted
             ]
@@ -181,6 +184,8 @@ class Manager:
                 outcome = _outcome(
                     self._patches[layer.patch], layer.target, status, problem or "restored"
                 )._replace(by_choice=not problem)
+                if self._sites.get(site.path) is not site:
+                    continue
                 outcomes.append(outcome)
                 with self.lock:
                     self._ledger[layer.patch, site.path] = outcome
@@ -210,7 +215,7 @@ class Manager:
     def sites(self) -> list[Site]:
         """The sites that have a layer, in the order in which they were made."""
         with self.lock:
-            return [site for site in self._sites.values() if site.layers]
+            return [site for site in (*self._replaced, *self._sites.values()) if site.layers]
 
     def before_fork(self) -> None:
         """Wait until no thread is writing: a child would inherit a half-written patch."""
@@ -315,9 +320,7 @@ class Manager:
     def _originals(self, path: str) -> dict[str, Any]:
         """The path and its original if a site of ours is in effect there; else empty."""
         site = self._sites.get(path)
-        if site is None or (site.problem() and not site.is_covered()):
-            return {}
-        return {path: site.original}
+        return {path: site.original} if site is not None and site.is_in_place() else {}
 
     # -- write, check, roll back -----------------------------------------------------------
 
@@ -393,7 +396,8 @@ class Manager:
         report = functools.partial(self._failed, target.path)
         policy = Policy(report, self.strict, target.path)
         owner, original = found.owner, found.original
-        return Site(target.path, owner, original, policy, self._aliases, self._load, known)
+        lost = known if known and known.layers else None
+        return Site(target.path, owner, original, policy, self._aliases, self._load, lost)
 
     def _load(self, site: Site) -> None:
         """Import the modules of layers that wait for this call, and run what they compose.
@@ -432,13 +436,13 @@ class Manager:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
         site, known = change.site, change.known
         # A new site's original was read without the lock: it must not be another site's function.
-        ours = site is not known and known is not None and site.original is known.live
-        return (
+        ours = site is not known and known and known.layers and site.original is known.live
+        return bool(
             site.composed is change.before
             and self._sites.get(site.path) is known
             and current_owner(site.path) is site.owner
             and not ours
-            and (site is known or site.is_as_found())
+            and (site.layers or site.is_as_found())
         )
 
     def _write(self, changes: list[_Change], rebind: bool) -> None:
@@ -457,6 +461,11 @@ class Manager:
                     raise _StaleError if gone else MlxPatchesError(problem)
             if rebind:
                 self._aliases.rebind()
+            self._replaced += [
+                old
+                for change in changes
+                if (old := replaced[change.site.path]) not in (None, change.site) and old.layers
+            ]
         except BaseException:
             for change in reversed(written):
                 change.site.write(change.before)
@@ -484,11 +493,8 @@ class Manager:
                     else:
                         site.write(composed)
                     return ""
-                problem = site.take_out()
-                mine = self._sites.get(site.path) is site
-                if mine and not problem and not site.is_covered():
-                    del self._sites[site.path]
-                return problem
+                self._replaced = [one for one in self._replaced if one is not site]
+                return site.take_out()
 
     # -- failures in calls -------------------------------------------------------------------
 

@@ -18,8 +18,7 @@ from mlx_patches.core import imports
 
 from .conftest import load
 
-
-# What a watched module's loader has of its own: a reload, and a start as ``__main__``, are followed.
+# What a watched module's loader has of its own: it follows a start as ``__main__`` too.
 OURS = {"exec_module", "get_code"}
 
 
