@@ -47,5 +47,10 @@ def packaged(path: Path) -> bytes:
 
 def quoted(text: object) -> str:
     """Text from a file, for a message: one printable line, cut after ``MAX_QUOTED`` characters."""
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text)[: MAX_QUOTED + 1])
+    line = printable(str(text)[: MAX_QUOTED + 1])
     return line if len(line) <= MAX_QUOTED else f"{line[:MAX_QUOTED]}..."
+
+
+def printable(text: object) -> str:
+    """Text as one line without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
