@@ -237,7 +237,7 @@ class Manager:
         if outcome.status in IN_EFFECT:
             module = outcome.target.partition(":")[0]
             if runs_in_copy(module):
-                reason = f"{module} runs as __main__ in a copy of its code: use its command"
+                reason = f"{module} runs as __main__ in a copy of its code: start it by its command"
                 return outcome._replace(status=Status.LOST, reason=reason)
             if layer is None and outcome.status is Status.PENDING and imported(module):
                 return outcome._replace(status=Status.LOST, reason=unseen(module))
