@@ -17,7 +17,7 @@ import click
 
 from . import __version__
 from .core.errors import MlxPatchesError
-from .core.files import quoted
+from .core.files import printable, quoted
 from .core.packages import MODEL_PACKAGES
 from .evidence.words import DTYPES, FLOAT32, VARIANTS
 
@@ -635,7 +635,7 @@ def _run(arguments: list[str] | None) -> int | str | None:
         error.show()
         return error.exit_code
     except MlxPatchesError as error:
-        click.echo(f"mlx-patches: {error}", err=True)
+        click.echo(f"mlx-patches: {printable(error)}", err=True)
         return 2
     return code if isinstance(code, int) else 0
 

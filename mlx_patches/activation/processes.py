@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.files import quoted
 from .presence import folder, is_ours_alone, lock
 
 # In bytes. Our files are small: a larger one is not ours.
@@ -64,14 +65,15 @@ def _read(path: Path) -> Process | None:
         raw = json.loads(os.pread(file, LIMIT, 0))
         return Process(
             int(raw["pid"]),
-            str(raw["host"]),
+            quoted(raw["host"]),
             _texts(raw["releases"]),
             _texts(raw["patches"]),
             _reasons(raw["withdrawn"]),
             _reasons(raw.get("failures", {})),
-            str(raw["version"]),
+            quoted(raw["version"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):  # being written, or not ours
+    # Being written, or not ours.
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     finally:
         os.close(file)
@@ -88,8 +90,8 @@ def _is_running(pid: int) -> bool:
 
 
 def _reasons(values: Mapping[str, Any]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in dict(values).items()}
+    return {quoted(key): quoted(value) for key, value in dict(values).items()}
 
 
 def _texts(values: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(map(str, values))
+    return tuple(map(quoted, values))

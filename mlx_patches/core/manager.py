@@ -20,8 +20,8 @@ from .errors import MlxPatchesError
 from .failures import LIMIT, Failures, describe, locate
 from .foreign import other_holders
 from .guard import Failure, Policy
-from .imports import loaded
-from .outcome import Outcome, Status, Verdict
+from .imports import imported, loaded, runs_in_copy
+from .outcome import IN_EFFECT, Outcome, Status, Verdict
 from .patch import Patch, Target
 from .registry import Registry
 from .resolve import Found, in_process
@@ -93,7 +93,10 @@ class Manager:
         self.lock = threading.RLock()
         self._rank = registry.rank if registry else self._by_arrival
         self._arrivals: dict[str, int] = {}
+        # They stay when their layers are taken out: other modules may hold their functions.
         self._sites: dict[str, Site] = {}
+        # Former sites that have layers, on objects that a reload or another import replaced.
+        self._replaced: list[Site] = []
         self._aliases = Aliases()
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
@@ -167,7 +170,7 @@ class Manager:
             self._worked = {one for one in self._worked if one[0] not in wanted}
             held = [
                 (layer, site)
-                for site in reversed(list(self._sites.values()))
+                for site in reversed(self.sites())
                 for layer in reversed(site.layers)
                 if layer.patch in wanted
             ]
@@ -180,6 +183,8 @@ class Manager:
                 outcome = _outcome(
                     self._patches[layer.patch], layer.target, status, problem or "restored"
                 )._replace(by_choice=not problem)
+                if self._sites.get(site.path) is not site:
+                    continue
                 outcomes.append(outcome)
                 with self.lock:
                     self._ledger[layer.patch, site.path] = outcome
@@ -209,7 +214,7 @@ class Manager:
     def sites(self) -> list[Site]:
         """The sites that have a layer, in the order in which they were made."""
         with self.lock:
-            return [site for site in self._sites.values() if site.layers]
+            return [site for site in (*self._replaced, *self._sites.values()) if site.layers]
 
     def before_fork(self) -> None:
         """Wait until no thread is writing: a child would inherit a half-written patch."""
@@ -228,6 +233,13 @@ class Manager:
         """An outcome, with its status corrected by the live attribute."""
         site = sites.get(outcome.target)
         layer = site.layer_of(outcome.patch) if site else None
+        if outcome.status in IN_EFFECT:
+            module = outcome.target.partition(":")[0]
+            if runs_in_copy(module):
+                reason = f"{module} runs as __main__ in a copy of its code: start it by its command"
+                return outcome._replace(status=Status.LOST, reason=reason)
+            if layer is None and outcome.status is Status.PENDING and imported(module):
+                return outcome._replace(status=Status.LOST, reason=unseen(module))
         if site is None or layer is None:
             if outcome.status is Status.APPLIED:
                 reason = f"{outcome.target} is the release's own again"
@@ -312,9 +324,7 @@ class Manager:
     def _originals(self, path: str) -> dict[str, Any]:
         """The path and its original if a site of ours is in effect there; else empty."""
         site = self._sites.get(path)
-        if site is None or (site.problem() and not site.is_covered()):
-            return {}
-        return {path: site.original}
+        return {path: site.original} if site is not None and site.is_in_place() else {}
 
     # -- write, check, roll back -----------------------------------------------------------
 
@@ -395,19 +405,20 @@ class Manager:
             target.path,
         )
         owner, original = found.owner, found.original
-        return Site(target.path, owner, original, policy, self._aliases, known)
+        lost = known if known and known.layers else None
+        return Site(target.path, owner, original, policy, self._aliases, lost)
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
         site, known = change.site, change.known
         # A new site's original was read without the lock: it must not be another site's function.
-        ours = site is not known and known is not None and site.original is known.live
-        return (
+        ours = site is not known and known and known.layers and site.original is known.live
+        return bool(
             site.composed is change.before
             and self._sites.get(site.path) is known
             and current_owner(site.path) is site.owner
             and not ours
-            and (site is known or site.is_as_found())
+            and (site.layers or site.is_as_found())
         )
 
     def _write(self, changes: list[_Change], rebind: bool) -> None:
@@ -426,6 +437,11 @@ class Manager:
                     raise _StaleError if gone else MlxPatchesError(problem)
             if rebind:
                 self._aliases.rebind()
+            self._replaced += [
+                old
+                for change in changes
+                if (old := replaced[change.site.path]) not in (None, change.site) and old.layers
+            ]
         except BaseException:
             for change in reversed(written):
                 change.site.write(change.before)
@@ -453,11 +469,8 @@ class Manager:
                     else:
                         site.write(composed)
                     return ""
-                problem = site.take_out()
-                mine = self._sites.get(site.path) is site
-                if mine and not problem and not site.is_covered():
-                    del self._sites[site.path]
-                return problem
+                self._replaced = [one for one in self._replaced if one is not site]
+                return site.take_out()
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -510,6 +523,11 @@ class Manager:
 
 # States that do not change while the module is the same object.
 _SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
+
+
+def unseen(module: str) -> str:
+    """Why a target of an imported module has no patch."""
+    return f"{module} was imported without the import hook: call mlx_patches.apply() again"
 
 
 def _is_importing(target: Target) -> bool:

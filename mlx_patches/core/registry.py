@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import MlxPatchesError
+from .files import packaged
 from .patch import Patch, Target
 
 logger = logging.getLogger("mlx_patches")
@@ -121,7 +122,7 @@ class Registry:
     def _declarations(self) -> dict[str, Any]:
         """The table; empty if it cannot be read, so that every module is imported."""
         try:
-            rows = json.loads(self._table.read_bytes()) if self._table else {}
+            rows = json.loads(packaged(self._table)) if self._table else {}
         except (OSError, ValueError):
             return {}
         return rows if isinstance(rows, dict) else {}

@@ -186,7 +186,7 @@ class Site:
             return f"cannot be taken out: {above} is on top of it"
         self._stop()
         try:
-            if live is self.live:
+            if self._is_own(live):
                 self._put(self.original)
             else:
                 self._rebind(self.live, self.original)
@@ -294,17 +294,29 @@ class Site:
         return f"{self.path} was replaced by {describe(live)}"
 
     def is_as_found(self) -> bool:
-        """Whether the attribute still holds what it held when this site was made."""
-        return self._current() is self.original
+        """Whether the attribute holds what it held when this site was made, or is in place."""
+        return self._current() is self.original or self.is_in_place()
+
+    def is_in_place(self) -> bool:
+        """Whether the attribute holds the installed object, also if it has no layers any more."""
+        live = self._current()
+        if live is self.original or self.owner is not current_owner(self.path):
+            return False
+        return self._is_own(live) or (self.live is not self.original and covers(live, self.live))
+
+    def _is_own(self, live: Any) -> bool:
+        """Whether a value is the installed object, or has its functions."""
+        if live is self.live:
+            return True
+        mine = [chain.installed for chain in self._chains if chain]
+        return bool(_kind(live)) and any(function_of(live) is one for one in mine)
 
     def is_covered(self) -> bool:
         """Whether a third-party wrapper is on top of the installed object."""
         live = self._current()
-        if live is self.live or live is self.original:
+        if live is self.original or self._is_own(live):
             return False
-        mine = [chain.installed for chain in self._chains if chain]
-        is_mine = _kind(live) and any(function_of(live) is one for one in mine)
-        return not is_mine and covers(live, self.live)
+        return covers(live, self.live)
 
     def cells(self) -> Iterator[Any]:
         """Our own references to the original: the closure cells of the chains."""

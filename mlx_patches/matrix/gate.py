@@ -12,6 +12,9 @@ from ..core.patch import Patch, Target
 from ..core.resolve import Found
 from .matrix import CompatMatrix, Rule
 
+# Stands for the fingerprint of code that has no source: a release installed as bytecode alone.
+UNREADABLE = ""
+
 
 class Gate:
     """Decides targets by a matrix and the installed versions, which it looks up once."""
@@ -34,7 +37,7 @@ class Gate:
         installed = self.installed(target.distribution)
         # Start-up reads no rules of distributions that are not installed.
         rule = self._rule(patch, target) if installed else None
-        body = found.body if found and not found.missing else None
+        body = (found.body or UNREADABLE) if found and not found.missing else None
         verdict = decide_by_rule(rule, installed, target.name, body)
         if found is None:
             return verdict
@@ -98,7 +101,7 @@ def decide_by_rule(
         rule: the matrix's rule for the patch in this distribution; None if it has none.
         installed: the distribution, None if it is missing.
         name: the target's qualified name, as in the rule's ``bodies``.
-        body: the target's fingerprint, None if there is no source to read.
+        body: the target's fingerprint; None if it was not looked up.
     """
     if installed is None:
         return Verdict(False, "the distribution is not installed", Status.ABSENT)
@@ -131,8 +134,13 @@ def _judge(rule: Rule, installed: Installed, name: str, body: str | None) -> Ver
             f"{installed} was not measured, and its code matches no measured release",
             Status.DRIFTED,
         )
-    if body is None:
+    if body is None or (body == UNREADABLE and not sound):
         return Verdict(True, f"{installed.version} is in {rule.affected}; no source to compare")
+    if body == UNREADABLE:
+        reason = "has no source to compare, and some releases' code is sound"
+        return Verdict(
+            False, f"{installed.version} is in {rule.affected}, but {name} {reason}", Status.DRIFTED
+        )
     if affected or sound:
         return Verdict(
             False,
