@@ -271,6 +271,19 @@ def test_read_only_environment_is_one_clear_line(monkeypatch, tmp_path):
         enable.disable()
 
 
+@pytest.mark.parametrize("restored", (False, True))
+def test_a_harness_that_puts_the_finders_back_does_not_end_it(package, restored):
+    done = run(
+        BOOT
+        + "import sys, mlx_patches; saved = list(sys.meta_path); import mlx_lm;"
+        + ("mlx_patches.restore();" if restored else "")
+        + "sys.meta_path[:] = saved; import mlx_lm.models.cache;"
+        "from mlx_patches.activation.session import session; print(session().active)",
+        path=package,
+    )
+    assert done.stdout.strip() == str(not restored), done.stderr
+
+
 def test_restore_stops_the_wait(package):
     done = run(
         BOOT + "import mlx_patches; mlx_patches.restore(); import mlx_lm.models.cache;"

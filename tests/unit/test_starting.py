@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import runpy
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
+import mlx_patches
 from mlx_patches.core import imports
 from mlx_patches.core.outcome import Status
 
@@ -183,7 +187,21 @@ session.apply(["fix"])
 """
 
 
-def test_python_m(server):
+POOL = """
+import multiprocessing, pickle
+if __name__ == "__main__":
+    kept = pickle.dumps(Handler())
+    assert type(pickle.loads(kept)) is Handler is __import__("__main__").Handler
+    with multiprocessing.get_context("METHOD").Pool(1) as pool:
+        print(pool.map(handle, [5]))
+"""
+
+
+@pytest.mark.parametrize("method", ("", "spawn", "forkserver"))
+def test_python_m_and_its_workers(server, method):
+    if method:
+        source = SERVER.partition("if __name__")[0]
+        server.write_text(source + POOL.replace("METHOD", method))
     (server.parent.parent / "sitecustomize.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "-m", "fake_lm.server"],
@@ -191,4 +209,23 @@ def test_python_m(server):
         capture_output=True,
         text=True,
     )
-    assert (done.stdout, done.stderr) == (PATCHED, "")
+    expected = "[('patched', 5)]\n" if method else PATCHED
+    assert (done.stdout, done.stderr) == (expected, "")
+
+
+def test_it_works_from_a_zip(tmp_path):
+    archive = tmp_path / "packed.zip"
+    root = Path(mlx_patches.__file__).parents[1]
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in (root / "mlx_patches").rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                file.write(path, path.relative_to(root))
+        file.write(root / "compat_matrix.yaml", "mlx_patches/compat_matrix.yaml")
+    code = "import mlx_patches as m, sys; print(len(m.apply()), m.status().ok, m.__file__)"
+    env = {"PYTHONPATH": str(archive)}
+    run = functools.partial(subprocess.run, capture_output=True, text=True, cwd=tmp_path)
+    done = run([sys.executable, "-c", code], env=env)
+    plain = run([sys.executable, "-c", code], env={"PYTHONPATH": str(root)})
+    assert done.stderr == ""
+    assert done.stdout.split()[:2] == plain.stdout.split()[:2]
+    assert done.stdout.split()[2].startswith(str(archive))
