@@ -245,8 +245,21 @@ class Site:
             value = self.compose(rest).value
         except (Exception, SystemExit):  # a factory failed
             return None if any(one.security for one in rest) else chain.original
-        function = None if value is MISSING else _functions(value)[index]
+        if value is MISSING:
+            return self._inherited()
+        function = _functions(value)[index]
         return chain.original if function is chain.entered else function
+
+    def _inherited(self) -> Function | None:
+        """What a call of an added method runs without the patch: a base class's method."""
+        owner, name = self.owner, self.attribute
+        if not isinstance(owner, type) or not any(name in vars(base) for base in owner.__mro__[1:]):
+            return None
+
+        def call(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            return getattr(super(owner, instance), name)(*args, **kwargs)
+
+        return call
 
     def _installed(self, value: Any) -> Any:
         """The object that runs the chains: the live one, unless its accessors differ."""

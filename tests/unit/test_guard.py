@@ -603,6 +603,27 @@ def test_what_a_patch_adds_may_raise(cache):
     assert statuses(manager.status()) == ["applied"]
 
 
+@pytest.mark.parametrize("kind", [classmethod, lambda function: function])
+def test_where_an_added_method_fails_the_inherited_one_answers(fake, kind):
+    decorator = "    @classmethod\n" if kind is classmethod else ""
+    source = f"class Base:\n{decorator}    def size(one, x):\n        return x\n\n"
+    fake.write("fake_lm/bases.py", source + "class Cache(Base):\n    pass\n")
+    bases = load("fake_lm.bases")
+    manager, _ = applied(
+        target(
+            "Cache.size",
+            "fake_lm.bases",
+            factory=lambda original: kind(breaks),
+            defines_new_attribute=True,
+            fingerprint_of=("Base.size",),
+        )
+    )
+    assert [bases.Cache().size(3) for _ in range(5)] == [3] * 5
+    assert manager.failures["fix"].count == 5
+    manager.restore()
+    assert "size" not in vars(bases.Cache)
+
+
 def breaks(*args):
     raise ValueError("on purpose")
 
