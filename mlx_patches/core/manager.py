@@ -20,6 +20,7 @@ from .errors import MlxPatchesError
 from .failures import LIMIT, Failures, describe, locate
 from .foreign import other_holders
 from .guard import Failure, Policy
+from .handed import LISTENERS
 from .imports import imported, loaded, runs_in_copy
 from .outcome import IN_EFFECT, Outcome, Status, Verdict
 from .patch import Patch, Target
@@ -107,6 +108,7 @@ class Manager:
         self.withdrawn: dict[str, str] = {}
         # The (patch, path) pairs of layers with which a call has succeeded.
         self._worked: set[tuple[str, str]] = set()
+        LISTENERS.add(self)
 
     def apply(
         self,
@@ -399,7 +401,7 @@ class Manager:
         if known and known.owner is found.owner and known.original is found.original:
             return known
         policy = Policy(
-            functools.partial(self._failed, target.path),
+            functools.partial(self.failed, target.path),
             functools.partial(self._succeeded, target.path),
             self.strict,
             target.path,
@@ -477,11 +479,11 @@ class Manager:
     def _succeeded(self, path: str, patches: Sequence[str]) -> None:
         self._worked.update((patch, path) for patch in patches)
 
-    def _failed(self, path: str, failure: Failure) -> None:
+    def failed(self, path: str, failure: Failure) -> None:
         """Count a failure, and log the first of its kind; see ``failures`` for withdrawals."""
-        patch = self._patches[failure.patch]
         with self.lock:
-            if failure.patch in self.withdrawn:
+            patch = self._patches.get(failure.patch)
+            if patch is None or failure.patch in self.withdrawn:
                 return
             failures = self.failures.setdefault(failure.patch, Failures())
             is_new = failures.add(path, failure)

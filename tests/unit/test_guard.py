@@ -21,6 +21,7 @@ import mlx_patches
 from mlx_patches.activation import session as activation
 from mlx_patches.core.errors import refusal
 from mlx_patches.core.failures import describe
+from mlx_patches.core.handed import hand_over
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Attribute, around
 from mlx_patches.core.site import Site
@@ -302,6 +303,38 @@ def test_an_error_of_what_a_layer_handed_over_is_the_patchs(fake, caplog):
     assert handed.call(lambda: 42, state) == 42
     assert statuses(manager.status()) == ["failed"]
     assert "fix was withdrawn, since it failed in 3 calls, last: TypeError" in caplog.text
+
+
+GENERATES = """
+def generate(get):
+    for _ in range(3):
+        yield get(1)
+"""
+
+
+def test_what_fails_in_a_generator_is_guarded_where_it_is_handed_over(fake, caplog):
+    fake.write("fake_lm/handed.py", GENERATES)
+    handed = load("fake_lm.handed")
+
+    def broken(released, x):
+        raise SystemExit(3)
+
+    manager, _ = applied(
+        target(
+            "generate",
+            "fake_lm.handed",
+            factory=around(lambda generate, get: generate(hand_over("fix", broken, get))),
+        )
+    )
+    assert list(handed.generate(lambda x: x + 41)) == [42] * 3
+    assert manager.failures["fix"].count == 3
+    assert "fix failed in this call of what it hands to the release; the release's own" in (
+        caplog.text
+    )
+    with pytest.raises(TypeError) as raised:
+        list(handed.generate(len))
+    assert raised.value.__context__ is None
+    assert manager.failures["fix"].count == 3
 
 
 def test_what_a_hosts_callback_raises_is_the_hosts(fake):
