@@ -967,7 +967,6 @@ def test_a_mock_around_apply_and_restore_adds_no_frame_a_round(fake):
         assert cache().update(1) == 1
         left.append(vars(cache)["update"])
     assert left[0] is left[1] is left[2]
-    manager.apply(patch)
     manager.restore()
     assert cache.update is original
 
@@ -989,3 +988,12 @@ def test_another_s_wrapper_around_the_restored_original_is_kept(fake):
     assert module.attend(1) == ("patched", ("theirs", 2))
     manager.restore()
     assert module.attend is theirs
+
+
+def test_what_stands_in_for_a_module_is_named(fake, monkeypatch):
+    patch = patch_of("attend")
+    manager = manager_for(patch)
+    assert manager.apply(patch)[0].reason == "fake_lm.cache is not imported yet"
+    monkeypatch.setitem(sys.modules, "fake_lm.cache", mock.NonCallableMock())
+    (outcome,) = manager.apply(patch)
+    assert outcome.reason == "fake_lm.cache in sys.modules is no module but a NonCallableMock"
