@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import httpx
 import pytest
 
 from mlx_patches.core.distributions import source_file
@@ -17,6 +23,8 @@ from mlx_patches.core.fingerprint import hash_file
 from mlx_patches.patches.loading import model_code
 from mlx_patches.patches.loading.model_code import PATCH
 from mlx_patches.probes import model_code as probe
+from tests.hosts.model import save
+from tests.hosts.server import free_port
 
 from .conftest import installed
 
@@ -428,3 +436,63 @@ def test_the_doors_of_transformers_are_the_ones_that_were_read():
     }
     found = hash_file(source_file(DYNAMIC), tuple(known))
     assert {name for name, body in found.items() if body in known[name]} == set(known)
+
+
+# -- programs that are really started --------------------------------------------------------------
+
+SERVE = "--host 127.0.0.1 --port {port}"
+# Distribution to a program that says ``trust_remote_code=True`` for its users.
+PROGRAMS = {
+    "mlx-lm": ("llama", "mlx_lm.benchmark --model {model} -p 4 -g 1 -n 1"),
+    "mlx-vlm": ("gemma4", f"mlx_vlm.server --model {{model}} {SERVE}"),
+    "vllm-mlx": ("gemma4", f"vllm-mlx serve {{model}} --mllm --continuous-batching {SERVE}"),
+}
+SECONDS = 120
+
+
+@pytest.mark.parametrize("agreed", [False, True])
+@pytest.mark.parametrize("distribution", PROGRAMS)
+def test_a_program_runs_code_only_with_its_users_word(distribution, agreed, tmp_path):
+    family, command = PROGRAMS[distribution]
+    package = "mlx_lm" if family == "llama" else "mlx_vlm"
+    if not (installed(distribution) and source_file(f"{package}.models.{family}")):
+        pytest.skip(f"{distribution} or {family} is not in this environment")
+    model = tmp_path / "model"
+    save(model, family, package.replace("_", "-"))
+    mark = tmp_path / "was-run"
+    (model / "own_code.py").write_text(CODE.format(mark=str(mark)))
+    tokenizer = json.loads((model / "tokenizer_config.json").read_text())
+    tokenizer |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "own_code.Own"]}}
+    (model / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    port = free_port()
+    words = command.format(model=model, port=port).split()
+    words[0] = str(Path(sys.executable).parent / words[0])
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    if agreed and distribution == "mlx-lm":  # this program of older releases has no flag
+        env[CONSENT] = "1"
+    elif agreed:
+        words.append("--trust-remote-code")
+    run = [sys.executable, "-m", "mlx_patches", "run", "--profile", "security", "--", *words]
+    with open(tmp_path / "log", "w") as log:
+        program = subprocess.Popen(run, stdout=log, stderr=log, env=env, start_new_session=True)
+    try:
+        ask_until(lambda: mark.exists() or program.poll() is not None, port, model)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+    said = (tmp_path / "log").read_text()
+    assert mark.exists() == agreed, said[-2000:]
+    # Later servers of mlx-vlm tell transformers themselves that nobody agreed.
+    assert agreed or REFUSED in said or distribution == "mlx-vlm", said[-2000:]
+
+
+def ask_until(done, port: int, model: Path) -> None:
+    """Wait; a server that loads its model at the first request gets one."""
+    body = {"model": str(model), "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end and not done():
+        time.sleep(0.5)
+        with contextlib.suppress(httpx.TransportError):
+            httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60)
+            return

@@ -35,7 +35,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ...core.errors import refusal
+from ...core.errors import is_refusal, refusal
 from ...core.packages import DISTRIBUTIONS
 from ...core.patch import Patch, Target, around
 
@@ -53,8 +53,9 @@ _CONFIGS = ("kwargs", "tokenizer_config", "tokenizer_config_extra", "processor_c
 # The number of characters of a name that a message shows.
 _SHOWN = 120
 
-# Whether the caller of the current load consented, in this thread.
+# Whether the caller of the current load consented, and what was refused in it, in this thread.
 _agreed: ContextVar[bool] = ContextVar("mlx_patches_agreed", default=False)
+_refused: ContextVar[tuple[Exception, ...]] = ContextVar("mlx_patches_refused", default=())
 
 
 # -- who agreed ------------------------------------------------------------------------------------
@@ -82,9 +83,21 @@ def is_called_by_release() -> bool:
 
 
 def hear_caller(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A loader: its arguments are consent, unless a release passes them."""
-    with _agreeing(_says_yes(load, args, kwargs) and not is_called_by_release()):
-        return load(*args, **kwargs)
+    """A loader: its arguments are consent, unless a release passes them.
+
+    mlx-vlm and transformers catch what a class raises and try another one. If none loads, the
+    caller gets the refusal.
+    """
+    token = _refused.set(())
+    try:
+        with _agreeing(_says_yes(load, args, kwargs) and not is_called_by_release()):
+            return load(*args, **kwargs)
+    except Exception as error:
+        if _refused.get() and not is_refusal(error):
+            raise _refused.get()[0] from error
+        raise
+    finally:
+        _refused.reset(token)
 
 
 def hear_user(run: Callable[..., Any], program: Any, *args: Any, **kwargs: Any) -> Any:
@@ -199,7 +212,7 @@ def refuse(model: Any, file: Any) -> None:
     # Both are untrusted text: an ``auto_map`` may name another model.
     file, model = repr(str(file)[:_SHOWN]), repr(str(model)[-_SHOWN:])
     logger.warning("mlx_patches: %s of the model %s was not run", file, model)
-    raise refusal(
+    error = refusal(
         ValueError(
             f"The model at {model} asks for its own Python file {file} to be run. Read it, and if"
             " you trust it, load the model with trust_remote_code=True (in mlx-lm with"
@@ -207,6 +220,8 @@ def refuse(model: Any, file: Any) -> None:
             f" {_FLAG}, or set {CONSENT}=1."
         )
     )
+    _refused.set((*_refused.get(), error))
+    raise error
 
 
 def _listening(distribution: str, module: str, *names: str) -> list[Target]:
