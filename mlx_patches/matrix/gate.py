@@ -8,12 +8,9 @@ from collections.abc import Callable
 from ..core import distributions
 from ..core.distributions import Installed
 from ..core.outcome import Status, Verdict
-from ..core.packages import LIBRARIES
 from ..core.patch import Patch, Target
 from ..core.resolve import Found
 from .matrix import CompatMatrix, Rule
-
-_EVERY_RELEASE = Rule(">=0", declared=True)
 
 
 class Gate:
@@ -81,18 +78,12 @@ class Gate:
     def _rule(self, patch: Patch, target: Target) -> Rule | None:
         """The rule for a target; a supporting one follows the targets that depend on it."""
         if not target.supports:
-            return self._own_rule(patch.id, target.distribution)
+            return self.matrix.rule(patch.id, target.distribution)
         for name in dict.fromkeys(one.distribution for one in patch.targets if not one.supports):
-            if decide_by_rule(self._own_rule(patch.id, name), self.installed(name), "", None).ok:
+            if decide_by_rule(self.matrix.rule(patch.id, name), self.installed(name), "", None).ok:
                 note = f"the patch's targets in {name} need it"
                 return Rule(">=0", note=note, declared=True)
         return None
-
-    def _own_rule(self, patch: str, distribution: str) -> Rule | None:
-        """The rule for a patch in a distribution."""
-        if distribution in LIBRARIES:
-            return _EVERY_RELEASE
-        return self.matrix.rule(patch, distribution)
 
 
 def decide_by_rule(
