@@ -81,6 +81,8 @@ def test_a_library_is_patched_in_every_release_and_so_is_what_supports_that(vers
     assert verdict.ok, verdict
     assert "every release" in verdict.reason
     assert judging.decide(patch, carrier, Found(NEW)).ok is bool(others)
+    gone = judging.decide(patch, own, Found(missing="C.f does not exist in this release"))
+    assert (gone.ok, gone.status) == (False, Status.FAILED)  # a finding, not a defect that is gone
 
 
 MEASURED = {

@@ -49,7 +49,7 @@ _FLAG = "--trust-remote-code"
 # The packages whose own ``trust_remote_code=True`` is no consent of their user.
 _RELEASES = frozenset({*DISTRIBUTIONS, "rapid_mlx", "omlx"})
 # The parameters of loaders that may contain consent, besides ``trust_remote_code``.
-_CONFIGS = ("kwargs", "tokenizer_config", "tokenizer_config_extra", "processor_config")
+_CONFIGS = ("tokenizer_config", "tokenizer_config_extra", "processor_config")
 # The number of characters of a name that a message shows.
 _SHOWN = 120
 
@@ -119,6 +119,7 @@ def _agreeing(agreed: bool) -> Iterator[None]:
 
 def _says_yes(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool:
     given = _given(load, args, kwargs)
+    given |= given.pop("kwargs", {})
     words = [given, *(given.get(name) for name in _CONFIGS)]
     return any(isinstance(one, Mapping) and bool(one.get("trust_remote_code")) for one in words)
 
