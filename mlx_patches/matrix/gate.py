@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ..core import distributions
 from ..core.distributions import Installed
 from ..core.outcome import Status, Verdict
+from ..core.packages import LIBRARIES
 from ..core.patch import Patch, Target
 from ..core.resolve import Found
 from .matrix import CompatMatrix, Rule
@@ -43,6 +44,8 @@ class Gate:
             return verdict
         if found.missing:
             status = Status.CONFLICT if found.foreign else Status.ABSENT
+            if target.distribution in LIBRARIES and not found.foreign:
+                status = Status.FAILED  # every release of it needs the patch
             return Verdict(False, found.missing, status) if verdict.ok else verdict
         if found.foreign and (verdict.ok or verdict.status is Status.DRIFTED):
             reason = (
