@@ -14,6 +14,7 @@ How
     left-padded batch, and every output is joined (``recurrent_by_row``). Rows of equal lengths
     and decode steps are fed as before.
 
+    A piece without padding is fed as before, and announces none; later padding stays announced.
     Caches stop announcing padding that has been fed, so a decode step knows without a device read
     that it has none. A piece whose caches announce padding reads the device once, or twice if it
     is fed row by row.
@@ -158,7 +159,11 @@ def feed_marked(
     maskable = starts == {0} or stops == {length}
     fed = [start < stop for start, stop in spans]
     if all(span == (0, length) for span in spans):
-        out = call(*bound.args, **bound.kwargs)
+        own = list(cache)
+        # Mamba-2 layers fail at counts beyond the piece, which itself has no padding.
+        with marks_of(cache, None, length):
+            out = call(*bound.args, **bound.kwargs)
+        put_back(cache, own)
     # Mamba-2 layers feed a single position to a separate kernel, which takes no mask.
     elif not any(fed) or (length == 1 and how == MASKED_STEPS):
         with marks_of(cache, None, length):
@@ -172,6 +177,19 @@ def feed_marked(
     for layer in marked:
         set_marks(layer, left, lengths, length)
     return out
+
+
+def put_back(cache: Any, own: Sequence[Any]) -> None:
+    """Put a batch's own caches back where the model has replaced them by merged rows.
+
+    Only they know which padding comes later.
+    """
+    for layer, merged in zip(*map(cache_rows.flatten_caches, (own, cache)), strict=True):
+        if merged is not layer:
+            recurrent = cache_rows.is_recurrent(merged)
+            cache_rows.write_rows(layer, merged.cache if recurrent else merged)
+    if any(merged is not layer for merged, layer in zip(cache, own, strict=True)):
+        cache[:] = own
 
 
 @contextmanager
