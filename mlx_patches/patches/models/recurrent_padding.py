@@ -30,7 +30,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from ...core.patch import Factory, Patch, Target, around
@@ -48,7 +48,7 @@ from .recurrent_by_row import forward_per_row
 from .row_calls import Span, bind_call, find_argument, find_shape
 
 # How a family's batch is fed where rows have padding.
-MASKED_STEPS, STRETCHES, BY_ROW = "masked steps", "stretches", "by row"
+MASKED_STEPS, STRETCHES, BY_ROW, ITSELF = "masked steps", "stretches", "by row", "itself"
 # The attributes with which a recurrent cache announces padding.
 MARKS = ("left_padding", "lengths")
 
@@ -73,8 +73,8 @@ FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
 WHOLE = ("nemotron_h_nano_omni",)
 # Families that mask padding by ``ArraysCache.make_mask``, but not in their convolution's window.
 MASKED = {"qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches)}
-# Families that mask left padding if the call has position ids, but not right padding that follows
-# tokens of an earlier call.
+# Families that mask left padding if the call has position ids, but not in a piece of a single
+# position, and not right padding that follows tokens of an earlier call.
 KNOW_LEFT: dict[str, tuple[str, Factory] | None] = {
     "qwen3_5": ("Qwen3_5GatedDeltaNet.__call__", call_in_stretches),
     "qwen3_5_moe": None,  # uses the layers of qwen3_5
@@ -103,7 +103,7 @@ def call_with_padding(
         how: ``MASKED_STEPS``, ``STRETCHES`` or ``BY_ROW``.
         knows_left: whether some releases of the family handle left padding themselves, if the
             call has position ids and no cache is quantized: they feed left-padded rows one by
-            one.
+            one, but not in a piece of a single position.
     """
     own = inspect.unwrap(call).__globals__
     knows_left &= any(name.endswith("left_padding_info") for name in own)
@@ -124,9 +124,8 @@ def call_with_padding(
             return call(*args, **kwargs)
         counted = knows_left and find_argument(bound, "position_ids") is not None
         left_too = not counted or any(map(cache_rows.is_quantized, cache))
-        if not has_marks(first, left_too):
-            return call(*args, **kwargs)
-        return feed_marked(call, bound, cache, how)
+        own = how if has_marks(first, left_too) else ITSELF
+        return feed_marked(call, bound, cache, own)
 
     return replacement
 
@@ -158,10 +157,11 @@ def feed_marked(
     starts, stops = (set(side) for side in zip(*spans, strict=True))
     maskable = starts == {0} or stops == {length}
     fed = [start < stop for start, stop in spans]
-    if all(span == (0, length) for span in spans):
+    full = all(span == (0, length) for span in spans)
+    if full or (how == ITSELF and length > 1):
         own = list(cache)
-        # Mamba-2 layers fail at counts beyond the piece, which itself has no padding.
-        with marks_of(cache, None, length):
+        # Mamba-2 layers fail at counts beyond a piece that itself has no padding.
+        with marks_of(cache, None, length) if full else nullcontext():
             out = call(*bound.args, **bound.kwargs)
         put_back(cache, own)
     # Mamba-2 layers feed a single position to a separate kernel, which takes no mask.
