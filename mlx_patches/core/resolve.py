@@ -58,7 +58,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
         if not isinstance(owner, type):
             return Found(missing=f"{target.module} has no class {name}")
         if owner.__module__ != module.__name__:
-            return Found(missing=f"{name} comes from {owner.__module__} and is patched there")
+            return Found(missing=f"{name} comes from {owner.__module__}")
     live = vars(owner).get(attribute, MISSING)
     original = originals.get(target.path, live)
     if live is MISSING and original is MISSING and not target.defines_new_attribute:
