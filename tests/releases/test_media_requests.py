@@ -141,6 +141,11 @@ def web() -> Iterator[SimpleNamespace]:
     server.server_close()
 
 
+def request(url: Any) -> list[dict[str, Any]]:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}, {"content": "b"}]
+
+
 def pixels(image: Any) -> tuple[Any, ...]:
     return image.mode, image.size, image.tobytes()
 
@@ -229,11 +234,6 @@ def test_what_is_too_large_or_slow_is_refused(vlm, web, ungated, monkeypatch):
         vlm.load_image(f"{web.url}/a.png.slow")
 
 
-def request(url: Any) -> list[dict[str, Any]]:
-    part = {"type": "image_url", "image_url": {"url": url}}
-    return [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}, {"content": "b"}]
-
-
 @pytest.mark.parametrize("path", ["/a.png", "/moved", "/text"])
 def test_the_server_inlines_what_it_inlined(lm, web, ungated, path):
     before, after = request(web.url + path), request(web.url + path)
@@ -250,8 +250,23 @@ def test_the_servers_errors_are_the_same(lm, web, ungated):
         lm._inline_image_urls(request(f"{web.url}/none"))
     with pytest.raises(urllib.error.URLError):
         lm._inline_image_urls(request("http://127.0.0.1:1/"))
-    with pytest.raises(AttributeError):
-        lm._inline_image_urls(request(5))
+    assert not manager.failures
+
+
+MALFORMED = [
+    *([5], "abc", [None], [[1]], ["x"], 5, None, {"a": 1}, [{"content": [5]}]),
+    *([{"content": [None]}], [{"content": [[]]}], [{"content": [{"type": "image"}, "x"]}]),
+    *(request(5), request(["http://127.0.0.1/"]), request({"url": 5})),
+]
+
+
+@pytest.mark.parametrize("patch", [LIMITS, POLICY])
+@pytest.mark.parametrize("messages", MALFORMED)
+def test_malformed_messages_are_refused(lm, ungated, caplog, patch, messages):
+    manager = ungated(patch)
+    with pytest.raises(ValueError, match="Refused to load 'messages'"):
+        lm._inline_image_urls(messages)
+    assert f"{patch.id} refused 'messages'" in caplog.text
     assert not manager.failures
 
 
@@ -449,9 +464,9 @@ def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def post(url: str) -> tuple[int, str]:
+    def post(messages: Any) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        body = json.dumps({"messages": request(url)})
+        body = json.dumps({"messages": messages})
         connection.request("POST", "/v1/chat/completions", body)
         response = connection.getresponse()
         return response.status, response.read().decode()
@@ -465,10 +480,13 @@ def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
             "file:///etc/passwd",
             "http://2130706433/",
         ):
-            status, said = post(url)
+            status, said = post(request(url))
             assert status == 400
             assert "Refused to load" in said
-            assert post(data_url(png()))[0] == 200
+            assert post(request(data_url(png())))[0] == 200
+        for messages in MALFORMED:
+            assert post(messages)[0] == 400
+        assert post(request(f"{web.url}/a.png"))[0] == 400
     finally:
         server.shutdown()
         server.server_close()
@@ -487,7 +505,7 @@ def test_no_failure_of_ours_lets_anything_through(vlm, web, ungated, monkeypatch
     monkeypatch.setattr(public_media, "local_file", broken)
     for _ in range(10):
         for source in (f"{web.url}/a.png", "/etc/passwd"):
-            with pytest.raises(KeyError):
+            with pytest.raises(ValueError, match="could not be checked"):
                 vlm.load_image(source)
     assert not web.asked
     assert not manager.withdrawn

@@ -625,9 +625,11 @@ def test_no_error_lets_a_source_through(caplog):
     def look() -> None:
         raise KeyError("a bug")
 
-    with pytest.raises(KeyError) as raised:
-        limited_media.guarded("http://example.com/", look)
+    with pytest.raises(ValueError, match="could not be checked") as raised:
+        public_media.checked("http://example.com/", look)
     assert is_refusal(raised.value)
+    assert "media-policy refused 'http://example.com/'" in caplog.text
+    assert "KeyError" in caplog.text
 
 
 def test_the_log_says_what_was_refused_in_one_short_line(caplog):
@@ -637,7 +639,7 @@ def test_the_log_says_what_was_refused_in_one_short_line(caplog):
         raise Refused("its host is not on the public internet", "example.com is 10.0.0.1")
 
     with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="Refused") as raised:
-        limited_media.guarded(source, look)
+        public_media.checked(source, look)
     (record,) = caplog.records
     line = record.getMessage()
     assert "\n" not in line
@@ -664,13 +666,15 @@ def messages(url: object) -> Iterator[dict[str, object]]:
 )
 def test_a_part_that_is_no_url_is_refused_by_the_policy(url):
     with messages(url) as made, pytest.raises(ValueError, match="only http, https and data"):
-        limited_media.put_images(made["release"], made["parts"], get, everything=True)
+        limited_media.put_images(
+            public_media.checked, made["release"], made["parts"], get, everything=True
+        )
 
 
 def test_a_part_is_put_in_place(server):
     server.answers["/a"] = ok(b"image")
     with messages(server.url("/a")) as made:
-        limited_media.put_images(made["release"], made["parts"], get)
+        limited_media.put_images(public_media.checked, made["release"], made["parts"], get)
         assert made["parts"] == [
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}}
         ]

@@ -197,10 +197,10 @@ def check_pixels(content: bytes, limits: Limits) -> None:
         raise Refused(f"it has {width} x {height} pixels")
 
 
-def as_refusal(source: Any, error: Refused) -> Exception:
+def as_refusal(patch: str, source: Any, error: Refused) -> Exception:
     """The error for the host and its client; the log line also has the private reason."""
     more = f" ({error.private})" if error.private else ""
-    logger.warning("mlx_patches: refused %s: %s%s", shown(source), error, more)
+    logger.warning("mlx_patches: %s refused %s: %s%s", patch, shown(source), error, more)
     return refusal(ValueError(f"Refused to load {shown(source)}: {error}"))
 
 

@@ -31,40 +31,44 @@ from .limited_media import Content, guarded, is_web, put_images
 from .media_limits import (
     IMAGE,
     MEDIA,
+    Answer,
     Fetched,
     Limits,
     Refused,
+    as_refusal,
     check_data_url,
     check_pixels,
     within,
 )
 from .media_paths import local_file, local_path, media_roots
 
+POLICY = "media-policy"
+
 
 def lm_public(inline: Callable[..., Any], messages: Any) -> Any:
     """mlx-lm's server: fetch images from public addresses only."""
     release = inspect.unwrap(inline).__globals__
-    put_images(release, messages, lambda url: fetched(url, IMAGE), everything=True)
+    put_images(checked, release, messages, lambda url: fetched(url, IMAGE), everything=True)
     return inline(messages)
 
 
 def image_public(load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load an image, if a request may name it."""
-    return load(guarded(image_source, lambda: allowed(image_source, IMAGE)), *args, **kwargs)
+    return load(checked(image_source, lambda: allowed(image_source, IMAGE)), *args, **kwargs)
 
 
 def audio_public(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load audio, if a request may name it."""
-    return load(guarded(file, lambda: allowed(file, MEDIA)), *args, **kwargs)
+    return load(checked(file, lambda: allowed(file, MEDIA)), *args, **kwargs)
 
 
 def video_public(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load a video, if a request may name it; its reader gets a file, never a URL."""
     source = str(video_path).removeprefix("file://")
     if not is_web(source):
-        path = guarded(video_path, lambda: local_file(source, media_roots(), MEDIA))
+        path = checked(video_path, lambda: local_file(source, media_roots(), MEDIA))
         return load(path, *args, **kwargs)
-    content = guarded(video_path, lambda: checked_video(fetched(source, MEDIA).content))
+    content = checked(video_path, lambda: checked_video(fetched(source, MEDIA).content))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "video"
         file.write_bytes(content)
@@ -74,14 +78,14 @@ def video_public(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs
 def image_in_hand(process: Callable[..., Any], img: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: refuse an image that contains paths or URLs, which a processor would open."""
     if isinstance(img, (list, tuple, dict)):
-        guarded(img, lambda: no_names(img))
+        checked(img, lambda: no_names(img))
     return process(img, *args, **kwargs)
 
 
 def edited_paths(paths: Callable[..., Any], request: Any) -> Any:
     """mlx-vlm's server: the real paths of the images to edit."""
     return tuple(
-        guarded(path, partial(local_file, str(path), media_roots(), IMAGE))
+        checked(path, partial(local_file, str(path), media_roots(), IMAGE))
         for path in paths(request)
     )
 
@@ -92,7 +96,19 @@ def output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: 
     named = getattr(request, "output_path", None) or getattr(request, "output_dir", None)
     if path is None or not named:
         return path
-    return guarded(path, lambda: local_path(str(path), media_roots()))
+    return checked(path, lambda: local_path(str(path), media_roots()))
+
+
+def checked(source: Any, look: Callable[[], Answer]) -> Answer:
+    """Check or fetch a source; where the check itself fails, the source is refused too."""
+    return guarded(POLICY, source, look, partial(undecided, source))
+
+
+def undecided(source: Any, error: Exception) -> Exception:
+    """The error for the host where a check failed."""
+    return as_refusal(
+        POLICY, source, Refused("it could not be checked", f"{type(error).__name__}: {error}")
+    )
 
 
 def allowed(source: Any, limits: Limits) -> Any:
@@ -149,7 +165,7 @@ _UTILS = ("mlx-vlm", "mlx_vlm.utils")
 _OPENAI = ("mlx-vlm", "mlx_vlm.server.openai")
 
 PATCH = Patch(
-    id="media-policy",
+    id=POLICY,
     summary="a request can make a server open any URL in its network, and any file",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_public)),
