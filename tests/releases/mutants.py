@@ -315,6 +315,7 @@ def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(public_media, "local_path", lambda path, roots: path)
     monkeypatch.setattr(public_media, "local_file", lambda path, roots, limits: path)
     monkeypatch.setattr(public_media, "no_names", lambda source: None)
+    monkeypatch.setattr(public_media, "check_kind", lambda content, kind: None)
 
 
 def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

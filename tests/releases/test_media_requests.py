@@ -70,6 +70,8 @@ def png(width: int = 3, height: int = 2, pixels: bytes | None = None) -> bytes:
 
 
 BOMB = png(50_000, 50_000, b"")
+MP4 = b"\0\0\0\x18ftypmp42"
+PLAYLIST = b"#EXTM3U\n# \x80\n#EXTINF:8,\nfile:///etc/passwd\n"
 
 
 def needs_bytes(vlm: Any) -> None:
@@ -98,6 +100,7 @@ def sound() -> bytes:
 def web() -> Iterator[SimpleNamespace]:
     """A server on this machine with a few files; one asked for as ``.slow`` comes at the end."""
     files = {"/a.png": png(), "/a.wav": sound(), "/bomb.png": BOMB, "/text": b"no image"}
+    files |= {"/a.mp4": MP4, "/list": PLAYLIST}
     seen = SimpleNamespace(asked=[], url="")
     over = threading.Event()
 
@@ -296,6 +299,8 @@ def media(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "a.png").write_bytes(png())
     (folder / "a.wav").write_bytes(sound())
+    (folder / "a.mp4").write_bytes(MP4)
+    (folder / "list.mp4").write_bytes(PLAYLIST)
     (tmp_path / "secret.png").write_bytes(png())
     (folder / "link.png").symlink_to(tmp_path / "secret.png")
     monkeypatch.setenv(ROOTS, str(folder))
@@ -373,12 +378,13 @@ def test_videos_that_may_be_loaded(vlm, lm_free_web, media, ungated, monkeypatch
     reader.VideoCapture = Capture  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cv2", reader)
     ungated(POLICY)
-    for source in (str(media / "a.png"), f"file://{media}/a.png", f"{lm_free_web.url}/a.png"):
+    for source in (str(media / "a.mp4"), f"file://{media}/a.mp4", f"{lm_free_web.url}/a.mp4"):
         with pytest.raises(ValueError, match="Cannot open video"):
             vlm.load_video(source)
-    assert [content for _, content in opened] == [png()] * 3
+    assert [content for _, content in opened] == [MP4] * 3
     assert not Path(opened[-1][0]).exists()  # the fetched file was deleted
     for source in (
+        *(f"{lm_free_web.url}/list", str(media / "list.mp4"), str(media / "a.png")),
         *(f"{lm_free_web.url}/text", "http://127.0.0.2:1/a", "rtsp://127.0.0.1/a", "data:,x"),
         *("file:///etc/passwd", "/etc/passwd", str(media / "link.png"), f"concat:{media}/a.png"),
     ):

@@ -76,7 +76,11 @@ def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
 
         return within(IMAGE.seconds, job)
 
-    put_images(partial(guarded, LIMITS), release, messages, get)
+    def given(url: str) -> None:
+        if url.startswith("data:"):
+            check_data_url(url, IMAGE)
+
+    put_images(partial(guarded, LIMITS), release, messages, get, given)
     return inline(messages)
 
 
@@ -145,16 +149,16 @@ def put_images(
     release: dict[str, Any],
     messages: Any,
     get: Callable[[str], Fetched],
-    everything: bool = False,
+    given: Callable[[str], None],
 ) -> None:
-    """Replace image URLs by the images, as mlx-lm's server does; check images in data URLs.
+    """Replace image URLs by the images, as mlx-lm's server does.
 
     Args:
         check: ``guarded`` for a patch.
         release: the globals of mlx-lm's server module.
         messages: the request's messages; their parts are changed.
         get: fetches a URL.
-        everything: whether sources other than web URLs and data URLs are refused.
+        given: checks any other source.
     """
     for part, url in check("messages", lambda: image_parts(release, messages)):
         if is_web(url):
@@ -163,10 +167,8 @@ def put_images(
             data = base64.b64encode(file.content).decode()
             part.clear()
             part.update(type="image_url", image_url={"url": f"data:{file.mime};base64,{data}"})
-        elif url.startswith("data:"):
-            check(url, partial(check_data_url, url, IMAGE))
-        elif everything:
-            check(url, not_in_place)
+        else:
+            check(url, partial(given, url))
 
 
 def image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[str, Any], str]]:
@@ -184,11 +186,6 @@ def image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[str, 
     if not all(isinstance(url, str) for _, url in named):
         raise Refused("the URL of an image is not text")
     return named
-
-
-def not_in_place() -> None:
-    """Refuse a source that is neither a web URL nor a data URL."""
-    raise Refused("only http, https and data URLs are accepted")
 
 
 def guarded(

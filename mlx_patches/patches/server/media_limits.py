@@ -160,8 +160,8 @@ def check_length(length: str | None, limits: Limits) -> None:
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
 
 
-def check_data_url(url: str, limits: Limits) -> None:
-    """Check an image that is in the request itself.
+def check_data_url(url: str, limits: Limits) -> bytes:
+    """Check an image that is in the request itself; returns it, nothing if it is not base64.
 
     Raises:
         Refused: it is over a limit, in bytes or in pixels.
@@ -172,8 +172,9 @@ def check_data_url(url: str, limits: Limits) -> None:
     try:
         content = base64.b64decode(data)
     except (binascii.Error, ValueError):
-        return  # the release raises its own error
+        return b""  # the release raises its own error
     check_pixels(content, limits)
+    return content
 
 
 def check_pixels(content: bytes, limits: Limits) -> None:
