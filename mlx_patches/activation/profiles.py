@@ -39,7 +39,7 @@ SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
 # A model's own code runs only where the user agreed to it.
 CONSENT = frozenset({"model-code-consent", "vlm-model-code-consent"})
 # Limits what a request can make a server open.
-MEDIA = frozenset({"media-limits", "media-policy"})
+MEDIA = frozenset({"media-limits", "media-policy", "request-models"})
 
 PROFILES = {
     # Each row of a batch gets the result that it gets alone.

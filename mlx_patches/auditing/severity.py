@@ -57,6 +57,7 @@ _PATCHES = {
         "vlm-model-code-consent",
         "media-limits",
         "media-policy",
+        "request-models",
     ),
     FEATURE: (
         "max-kv-size-ignored",

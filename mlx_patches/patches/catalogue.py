@@ -105,6 +105,7 @@ _CATALOGUE = (
     ("server-start-adapter", "server.server_start_adapter", "mlx-lm"),
     ("media-limits", "server.limited_media", ""),
     ("media-policy", "server.public_media", ""),
+    ("request-models", "server.request_models", ""),
     ("server-short-prompt", "server.server_short_prompt", "mlx-lm"),
     ("server-cache-bytes", "server.server_cache_bytes", "mlx-lm"),
     ("stream-spaces", "generation.stream_spaces", "mlx-lm"),

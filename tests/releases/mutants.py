@@ -101,6 +101,7 @@ from mlx_patches.patches.server import (
     preprocess_turns,
     public_media,
     pythonic_calls,
+    request_models,
     server_batch_error,
     server_cache_bytes,
     server_chunked_hit,
@@ -313,9 +314,13 @@ def files_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
     monkeypatch.setattr(public_media, "local_path", lambda path, roots: path)
-    monkeypatch.setattr(public_media, "local_file", lambda path, roots, limits: path)
+    monkeypatch.setattr(public_media, "named_file", lambda path, kind: path)
+    monkeypatch.setattr(public_media, "plain_name", lambda name: name)
     monkeypatch.setattr(public_media, "no_names", lambda source: None)
-    monkeypatch.setattr(public_media, "check_kind", lambda content, kind: None)
+
+
+def models_that_anybody_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_models, "is_allowed", lambda name, started: True)
 
 
 def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -796,6 +801,7 @@ MUTANTS: dict[str, Mutant] = {
     "norm-shift": checkpoints_that_nobody_converted,
     "media-limits": files_of_any_size,
     "media-policy": hosts_and_paths_that_are_all_public,
+    "request-models": models_that_anybody_names,
     "server-start-adapter": starts_without_an_adapter,
     "sinks-warning": a_window_without_a_word,
     "extend-solo-batch": layers_as_they_are,

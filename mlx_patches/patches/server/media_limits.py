@@ -198,11 +198,20 @@ def check_pixels(content: bytes, limits: Limits) -> None:
         raise Refused(f"it has {width} x {height} pixels")
 
 
-def as_refusal(patch: str, source: Any, error: Refused) -> Exception:
+def as_refusal(
+    patch: str, source: Any, error: Refused, make: Callable[[str], Exception] = ValueError
+) -> Exception:
     """The error for the host and its client; the log line also has the private reason."""
     more = f" ({error.private})" if error.private else ""
     logger.warning("mlx_patches: %s refused %s: %s%s", patch, shown(source), error, more)
-    return refusal(ValueError(f"Refused to load {shown(source)}: {error}"))
+    return refusal(make(f"Refused to load {shown(source)}: {error}"))
+
+
+def bad_request(message: str) -> Exception:
+    """The error that mlx_vlm.server answers with status 400."""
+    fastapi: Any = importlib.import_module("fastapi")
+    error: Exception = fastapi.HTTPException(status_code=400, detail=message)
+    return error
 
 
 def shown(source: Any) -> str:

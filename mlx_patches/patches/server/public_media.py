@@ -3,7 +3,8 @@
 Why
     ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: a client can
     read every file that the server can, and reach machines that trust the server (SSRF).
-    ``mlx_vlm.server`` also writes images to any path in a request.
+    ``mlx_vlm.server`` also writes images to any path in a request, and reads the sound that speech
+    is to be like from any path.
 How
     URLs must be http or https, with a host whose addresses are all public; the connection goes to
     a checked address, also for each redirect; proxies are not used. Paths must be below a folder
@@ -20,6 +21,8 @@ Retire when
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +30,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ...core.patch import Patch, Target, around
+from ...core.patch import Attribute, Patch, Target, around, stored
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
 from .limited_media import Content, guarded, is_web, put_images
@@ -36,6 +39,7 @@ from .media_limits import (
     Fetched,
     Refused,
     as_refusal,
+    bad_request,
     check_data_url,
     check_pixels,
     within,
@@ -96,16 +100,46 @@ def output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: 
     return checked(path, lambda: local_path(str(path), media_roots()))
 
 
-def checked(source: Any, look: Callable[[], Answer]) -> Answer:
+def checked(
+    source: Any, look: Callable[[], Answer], make: Callable[[str], Exception] = ValueError
+) -> Answer:
     """Check or fetch a source; where the check itself fails, the source is refused too."""
-    return guarded(POLICY, source, look, partial(undecided, source))
+
+    def undecided(error: Exception) -> Exception:
+        refused = Refused("it could not be checked", f"{type(error).__name__}: {error}")
+        return as_refusal(POLICY, source, refused, make)
+
+    return guarded(POLICY, source, look, undecided, make)
 
 
-def undecided(source: Any, error: Exception) -> Exception:
-    """The error for the host where a check failed."""
-    return as_refusal(
-        POLICY, source, Refused("it could not be checked", f"{type(error).__name__}: {error}")
-    )
+def spoken(run: Callable[..., Any], request: Any) -> Any:
+    """mlx-vlm's server: make speech, if the request may name its sound and its voice."""
+    speech = request.payload.request
+    reference(speech.ref_audio)
+    if speech.voice:  # models also take the path of a file
+        checked(speech.voice, lambda: plain_name(speech.voice), bad_request)
+    return run(request)
+
+
+def reference(path: Any) -> Any:
+    """The real path of the sound that speech is to be like; None without one."""
+    return path and checked(path, lambda: named_file(path, SOUND), bad_request)
+
+
+def sent_reference(speech: Any) -> Any:
+    """The same, as a field of the request."""
+    return reference(stored(speech, "ref_audio"))
+
+
+def plain_name(name: str) -> str:
+    """A name that is no path.
+
+    Raises:
+        Refused: it is one.
+    """
+    if re.search(r"[/\\]", name) or os.path.exists(name):
+        raise Refused("a path is not accepted, only the name of a voice")
+    return name
 
 
 def allowed(source: Any, kind: Kind) -> Any:
@@ -173,6 +207,7 @@ def no_names(source: Any) -> None:
 
 
 _UTILS = ("mlx-vlm", "mlx_vlm.utils")
+_AUDIO = ("mlx-vlm", "mlx_vlm.server.audio")
 _OPENAI = ("mlx-vlm", "mlx_vlm.server.openai")
 
 PATCH = Patch(
@@ -187,6 +222,17 @@ PATCH = Patch(
         Target(*_OPENAI, "_image_edit_paths", around(edited_paths)),
         Target(*_OPENAI, "_image_output_path", around(output_path)),
         Target(*_OPENAI, "_image_edit_output_path", around(output_path)),
+        Target(*_AUDIO, "_run_tts_request", around(spoken)),
+        # The endpoint says whether the path exists.
+        Target(
+            *_AUDIO,
+            "AudioSpeechRequest.ref_audio",
+            lambda original: Attribute(
+                "ref_audio", lambda one: reference(stored(one, "ref_audio"))
+            ),
+            fingerprint_of=("AudioSpeechRequest",),
+            defines_new_attribute=True,
+        ),
     ),
     probe="mlx_patches.probes.media_requests:probe_policy",
     module=__name__,
