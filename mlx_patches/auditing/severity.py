@@ -37,6 +37,7 @@ _PATCHES = {
         "vlm-preprocess-turns",
         "server-short-prompt",
         "server-xtc",
+        "sampling-limits",
         "generator-stream",
         "processor-rows",
         "top-p-rows",

@@ -111,6 +111,7 @@ _CATALOGUE = (
     ("stream-spaces", "generation.stream_spaces", "mlx-lm"),
     ("generator-stream", "generation.generator_stream", "mlx-lm"),
     ("server-xtc", "server.server_xtc", ""),
+    ("sampling-limits", "generation.sampling_limits", ""),
     ("vlm-fresh-seed", "server.fresh_seed", "mlx-vlm"),
     ("vlm-thought-prefix", "server.thought_prefix", "mlx-vlm"),
     ("vlm-preprocess-turns", "server.preprocess_turns", "mlx-vlm"),

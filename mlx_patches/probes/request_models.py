@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +35,8 @@ def probe(target: Target) -> Result:
             Path(folder, "config.json").write_text(json.dumps(config))
             # A file of weights that has none.
             Path(folder, "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
-            return _ask(module, scope, attribute, folder)
+            with redirect_stdout(io.StringIO()):  # releases print what they load
+                return _ask(module, scope, attribute, folder)
     finally:
         if kept is not None:
             os.environ["MLX_PATCHES_REQUEST_MODELS"] = kept

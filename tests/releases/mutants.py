@@ -31,6 +31,7 @@ from mlx_patches.patches.generation import (
     prompt_cache_cut,
     quantize_last_layer,
     quantize_rotating,
+    sampling_limits,
     sinks_warning,
     speculative_split,
     speculative_window,
@@ -317,6 +318,11 @@ def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(public_media, "named_file", lambda path, kind: path)
     monkeypatch.setattr(public_media, "plain_name", lambda name: name)
     monkeypatch.setattr(public_media, "no_names", lambda source: None)
+
+
+def numbers_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_limits, "vocabulary", lambda logits: 2**100)
+    monkeypatch.setattr(sampling_limits, "SEEDS", 2**100)
 
 
 def models_that_anybody_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -801,6 +807,7 @@ MUTANTS: dict[str, Mutant] = {
     "norm-shift": checkpoints_that_nobody_converted,
     "media-limits": files_of_any_size,
     "media-policy": hosts_and_paths_that_are_all_public,
+    "sampling-limits": numbers_of_any_size,
     "request-models": models_that_anybody_names,
     "server-start-adapter": starts_without_an_adapter,
     "sinks-warning": a_window_without_a_word,
