@@ -59,6 +59,7 @@ _PATCHES = {
         "media-limits",
         "media-policy",
         "request-models",
+        "vlm-api-key",
     ),
     FEATURE: (
         "max-kv-size-ignored",

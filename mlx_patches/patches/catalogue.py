@@ -106,6 +106,7 @@ _CATALOGUE = (
     ("media-limits", "server.limited_media", ""),
     ("media-policy", "server.public_media", ""),
     ("request-models", "server.request_models", ""),
+    ("vlm-api-key", "server.api_key", "mlx-vlm"),
     ("server-short-prompt", "server.server_short_prompt", "mlx-lm"),
     ("server-cache-bytes", "server.server_cache_bytes", "mlx-lm"),
     ("stream-spaces", "generation.stream_spaces", "mlx-lm"),

@@ -95,6 +95,7 @@ from mlx_patches.patches.positions import (
     shared_layer_offset,
 )
 from mlx_patches.patches.server import (
+    api_key,
     fetch_policy,
     fresh_seed,
     limited_media,
@@ -323,6 +324,10 @@ def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None
 def numbers_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling_limits, "vocabulary", lambda logits: 2**100)
     monkeypatch.setattr(sampling_limits, "SEEDS", 2**100)
+
+
+def routes_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_key, "asks", lambda app: True)
 
 
 def models_that_anybody_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -807,6 +812,7 @@ MUTANTS: dict[str, Mutant] = {
     "norm-shift": checkpoints_that_nobody_converted,
     "media-limits": files_of_any_size,
     "media-policy": hosts_and_paths_that_are_all_public,
+    "vlm-api-key": routes_without_a_key,
     "sampling-limits": numbers_of_any_size,
     "request-models": models_that_anybody_names,
     "server-start-adapter": starts_without_an_adapter,
