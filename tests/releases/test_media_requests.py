@@ -533,3 +533,33 @@ def test_fetched_content_is_no_url_to_releases_that_ask_it():
     assert not content.startswith(("http://", "data:image/"))
     assert content.read() == b"image"
     assert f"{content}" == repr(content) == "http://example.com/a.png"
+
+
+def test_speech_is_like_allowed_sounds_alone(vlm, media, ungated, monkeypatch):
+    try:
+        audio = importlib.import_module("mlx_vlm.server.audio")
+    except ModuleNotFoundError:
+        pytest.skip("this release's server makes no speech")
+    ungated(POLICY)
+    run: list[str] = []
+
+    def model(*args: Any, **kwargs: Any) -> Any:
+        run.append("a model is loaded")
+        raise LookupError
+
+    def speech(**fields: Any) -> Any:
+        return audio.AudioSpeechRequest(model="a", input="a", **fields)
+
+    def speak(**fields: Any) -> None:
+        payload = SimpleNamespace(request=speech(**fields))
+        audio._run_tts_request(SimpleNamespace(payload=payload))
+
+    monkeypatch.setattr(audio, "get_cached_model", model)
+    for fields in ({}, {"voice": "af_heart"}, {"ref_audio": str(media / "a.wav")}):
+        with pytest.raises(LookupError):
+            speak(**fields)
+    for path in ("/etc/passwd", "/none", str(media / "link.png"), str(media / "list.mp4")):
+        refused(speak, ref_audio=path)
+        refused(speak, voice=path)
+        refused(getattr, speech(ref_audio=path), "ref_audio")
+    assert len(run) == 3

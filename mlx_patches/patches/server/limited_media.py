@@ -193,7 +193,6 @@ def guarded(
     source: Any,
     look: Callable[[], Answer],
     other: Callable[[Exception], Exception] | None = None,
-    make: Callable[[str], Exception] = ValueError,
 ) -> Answer:
     """Check or fetch a source. Every error reaches the host: the release must not load it then.
 
@@ -202,12 +201,11 @@ def guarded(
         source: the source in the request.
         look: checks or fetches the source; raises Refused.
         other: converts any other error to the one for the host; by default it is unchanged.
-        make: makes the host's error of a refusal's message.
     """
     try:
         return look()
     except Refused as refused:
-        raise as_refusal(patch, source, refused, make) from None
+        raise as_refusal(patch, source, refused) from None
     except Exception as error:
         raise refusal(other(error) if other else error) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import importlib
 import io
 import logging
@@ -198,20 +199,29 @@ def check_pixels(content: bytes, limits: Limits) -> None:
         raise Refused(f"it has {width} x {height} pixels")
 
 
-def as_refusal(
-    patch: str, source: Any, error: Refused, make: Callable[[str], Exception] = ValueError
-) -> Exception:
+def as_refusal(patch: str, source: Any, error: Refused) -> Exception:
     """The error for the host and its client; the log line also has the private reason."""
     more = f" ({error.private})" if error.private else ""
     logger.warning("mlx_patches: %s refused %s: %s%s", patch, shown(source), error, more)
-    return refusal(make(f"Refused to load {shown(source)}: {error}"))
+    return refusal(bad_request()(f"Refused to load {shown(source)}: {error}"))
 
 
-def bad_request(message: str) -> Exception:
-    """The error that mlx_vlm.server answers with status 400."""
-    fastapi: Any = importlib.import_module("fastapi")
-    error: Exception = fastapi.HTTPException(status_code=400, detail=message)
-    return error
+@functools.cache
+def bad_request() -> Callable[[str], Exception]:
+    """The error of a refusal: a ValueError, which a server with FastAPI answers with status 400."""
+    try:
+        fastapi: Any = importlib.import_module("fastapi")
+    except ImportError:
+        return ValueError
+
+    class BadRequest(ValueError, fastapi.HTTPException):  # type: ignore[misc]
+        def __init__(self, message: str):
+            fastapi.HTTPException.__init__(self, status_code=400, detail=message)
+
+        def __str__(self) -> str:
+            return str(self.detail)
+
+    return BadRequest
 
 
 def shown(source: Any) -> str:

@@ -39,7 +39,6 @@ from .media_limits import (
     Fetched,
     Refused,
     as_refusal,
-    bad_request,
     check_data_url,
     check_pixels,
     within,
@@ -100,16 +99,14 @@ def output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: 
     return checked(path, lambda: local_path(str(path), media_roots()))
 
 
-def checked(
-    source: Any, look: Callable[[], Answer], make: Callable[[str], Exception] = ValueError
-) -> Answer:
+def checked(source: Any, look: Callable[[], Answer]) -> Answer:
     """Check or fetch a source; where the check itself fails, the source is refused too."""
 
     def undecided(error: Exception) -> Exception:
         refused = Refused("it could not be checked", f"{type(error).__name__}: {error}")
-        return as_refusal(POLICY, source, refused, make)
+        return as_refusal(POLICY, source, refused)
 
-    return guarded(POLICY, source, look, undecided, make)
+    return guarded(POLICY, source, look, undecided)
 
 
 def spoken(run: Callable[..., Any], request: Any) -> Any:
@@ -117,13 +114,13 @@ def spoken(run: Callable[..., Any], request: Any) -> Any:
     speech = request.payload.request
     reference(speech.ref_audio)
     if speech.voice:  # models also take the path of a file
-        checked(speech.voice, lambda: plain_name(speech.voice), bad_request)
+        checked(speech.voice, lambda: plain_name(speech.voice))
     return run(request)
 
 
 def reference(path: Any) -> Any:
     """The real path of the sound that speech is to be like; None without one."""
-    return path and checked(path, lambda: named_file(path, SOUND), bad_request)
+    return path and checked(path, lambda: named_file(path, SOUND))
 
 
 def sent_reference(speech: Any) -> Any:

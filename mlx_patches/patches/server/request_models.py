@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.patch import Attribute, Patch, Target, around, stored
-from .media_limits import Refused, as_refusal, bad_request
+from .media_limits import Refused, as_refusal
 
 MODELS = "MLX_PATCHES_REQUEST_MODELS"
 ID = "request-models"
@@ -62,22 +62,20 @@ def is_cached(name: str) -> bool:
     if not _REPO.fullmatch(name) or ".." in name or "--" in name:
         return False
     hub: Any = importlib.import_module("huggingface_hub.constants")
-    return Path(hub.HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "snapshots").is_dir()
+    folder = f"models--{name.replace('/', '--')}"
+    return os.path.isdir(os.path.join(hub.HF_HUB_CACHE, folder, "snapshots"))
 
 
 def _real(path: str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def check(
-    name: Any, started: Iterable[str | None] = (), make: Callable[[str], Exception] = ValueError
-) -> None:
+def check(name: Any, started: Iterable[str | None] = ()) -> None:
     """Refuse a name that a request may not use.
 
     Args:
         name: as in the request.
         started: what the server was started with.
-        make: the error for the host.
     """
     private = ""
     try:
@@ -86,7 +84,7 @@ def check(
     except Exception as error:
         private = f"{type(error).__name__}: {error}"
     reason = f"the server was not started with it, and {MODELS} does not list it"
-    raise as_refusal(ID, name, Refused(reason, private), make)
+    raise as_refusal(ID, name, Refused(reason, private))
 
 
 def lm_load(
@@ -114,7 +112,7 @@ def vlm_load(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: An
     if is_starting():
         _started.update(names)
     for name in names:
-        check(name, _started, bad_request)
+        check(name, _started)
     return load(model_path, *args, **kwargs)
 
 
@@ -137,7 +135,7 @@ def set_options(apply: Callable[..., Any], config: Any, payload: Any, *args: Any
             ("apc_disk_path", "APC_DISK_PATH"),
         ):
             if payload.get(option):
-                check(payload[option], [os.environ.get(variable)], bad_request)
+                check(payload[option], [os.environ.get(variable)])
     return apply(config, payload, *args, **kw)
 
 
@@ -146,7 +144,7 @@ def listed_models(discover: Callable[..., Any], cache_info: Any, paths: Iterable
     paths = list(paths)
     started = os.environ.get("MLX_VLM_MODEL_PATHS", "").split(os.pathsep)
     for path in paths:
-        check(path, started, bad_request)
+        check(path, started)
     return discover(cache_info, paths)
 
 
@@ -160,7 +158,7 @@ def expanding_model(request: Any) -> Any:
     """mlx-vlm's server: the model that expands the prompt of an image, if a request may name it."""
     name = stored(request, _EXPANDING)
     if name is not None:
-        check(name, _started, bad_request)
+        check(name, _started)
     return name
 
 
