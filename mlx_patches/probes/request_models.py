@@ -25,9 +25,11 @@ def probe(target: Target) -> Result:
     module = importlib.import_module(target.module)
     owner, _, attribute = target.name.rpartition(".")
     scope: Any = getattr(module, owner, None) if owner else module
-    fields = getattr(scope, "model_fields", None)
-    if not (hasattr(scope, attribute) if fields is None else attribute in fields):
-        raise NotApplicable("this release's server has no such function")
+    if attribute == "prompt_expansion_model":
+        if attribute not in getattr(scope, "model_fields", ()):
+            return Result(False, "this release's request has no such field")
+    elif getattr(getattr(scope, attribute, None), "__module__", "") != target.module:
+        raise NotApplicable("this release's server has no such function there")
     kept = os.environ.pop("MLX_PATCHES_REQUEST_MODELS", None)
     try:
         with tempfile.TemporaryDirectory() as folder:
