@@ -50,7 +50,8 @@ def _ask(module: Any, scope: Any, attribute: str, folder: str) -> Result:
             fields = {"prompt": "a", "image": "a", "model": "a", attribute: folder}
             seen = getattr(scope(**fields), attribute)
         elif attribute == "apply_changes":
-            seen, _ = scope.from_env().apply_changes({"draft_model": folder})
+            named = dict.fromkeys(("draft_model", "apc_disk_path"), folder)
+            seen, _ = scope.from_env().apply_changes(named)
         elif attribute == "discover_models":
             seen = scope.discover_models(SimpleNamespace(repos=[]), [folder])
         elif attribute == "load":
