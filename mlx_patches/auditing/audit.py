@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -20,6 +20,7 @@ from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
+from ..core.manager import held_back
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
 from ..core.packages import MODEL_PACKAGES, SERVERS
 from ..core.patch import Patch, Target
@@ -276,14 +277,13 @@ def audit(
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
-    asked = current.optional_asked()
-    live = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
+    live = current.status(held_elsewhere=True)
     own = {*report.rows, *MODEL_PACKAGES.values()} if report else set()
     outcomes = tuple(
-        live.get((patch.id, target.path)) or _unasked(current, patch, target, active, asked)
+        outcome
         for patch in map(current.registry.declared, ids)
-        for target in patch.targets
-        if report is None or target.distribution in own
+        for outcome in _outcomes(current, patch, live, active)
+        if report is None or outcome.distribution in own
     )
     broken = tuple(b for b in current.matrix.broken_sets if b.matches(versions))
     host_report = None
@@ -332,11 +332,29 @@ def _devices() -> tuple[str, ...]:
 def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
     """The state of a patch's targets in this environment."""
     current = session()
-    live = {o.target: o for o in current.status(held_elsewhere=True) if o.patch == patch.id}
-    active, asked = _active(current), current.optional_asked()
+    return _outcomes(current, patch, current.status(held_elsewhere=True), _active(current))
+
+
+def _outcomes(
+    current: Session, patch: Patch, live: Sequence[Outcome], active: bool
+) -> tuple[Outcome, ...]:
+    """A patch's outcomes: from this process if it has decided them, else from the files."""
+    asked = current.optional_asked()
+    known = {o.target: o for o in live if o.patch == patch.id}
+    found = []
+    for target in patch.targets:
+        here = known.get(target.path)
+        if here is None or (
+            here.status is Status.PENDING and not judge_file(current, patch, target).ok
+        ):
+            here = _unasked(current, patch, target, active, asked)
+        found.append((target, here))
     return tuple(
-        live.get(target.path) or _unasked(current, patch, target, active, asked)
-        for target in patch.targets
+        one._replace(status=Status.DRIFTED, reason=reason)
+        if (one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice)
+        and (reason := held_back(target, found))
+        else one
+        for target, one in found
     )
 
 

@@ -26,6 +26,7 @@ class Found:
         foreign: the name of another package's function that replaced the target; empty if none.
         owner: the live module or class; None in a file.
         original: the live attribute without our layers, ``MISSING`` if there is none.
+        released: its file is, to the byte, that of a measured release.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Found:
         foreign: str = "",
         owner: Any = None,
         original: Any = MISSING,
+        released: bool = False,
     ):
         self.body = body
         self.missing = missing
         self.foreign = foreign
         self.owner = owner
         self.original = original
+        self.released = released
 
 
 def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any]) -> Found:
@@ -77,7 +80,8 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
         return Found(missing=missing, foreign=foreign)
     if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
-    return Found(fingerprint.combined(prints), "", foreign, owner, original)
+    released = bool(known_files.entry_of(getattr(module, "__file__", None) or ""))
+    return Found(fingerprint.combined(prints), "", foreign, owner, original, released)
 
 
 def in_file(target: Target, names: Iterable[str] = ()) -> Found:
@@ -105,7 +109,7 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     )
     if not found or not present:
         return Found(missing=f"{target.module} does not define {owner}")
-    return Found(fingerprint.combined(found))
+    return Found(fingerprint.combined(found), released=bool(entry))
 
 
 @cache
