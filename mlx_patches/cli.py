@@ -112,8 +112,8 @@ def audit(
 ) -> None:
     """Report whether the installed models batch right, what repairs them, and the command to run.
 
-    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 nothing could
-    be audited, the model was not measured, or a usage error.
+    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 the installed
+    code was not measured, nothing could be audited, or a usage error.
     """
     from .auditing import formats
     from .auditing.audit import audit as make_audit

@@ -29,8 +29,15 @@ from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, sound
-from .affected import affected_models, measured_here
-from .measured import Evidence, always_met, unmeasured, verdicts_of_all, verdicts_of_model
+from .affected import affected_models
+from .measured import (
+    Evidence,
+    always_met,
+    needed_here,
+    unmeasured,
+    verdicts_of_all,
+    verdicts_of_model,
+)
 from .models import ModelFolder, folder_of, hint, implementations
 from .severity import patch_severity
 from .verdict import Here, ModelVerdict, headline
@@ -163,7 +170,7 @@ class Audit:
         return tuple(id_ for id_ in self.needed if id_ in self.here().missing)
 
     def exit_code(self, strict: bool = False, fail_on: Collection[str] = FAIL_ON) -> int:
-        """0: nothing is wrong, or all defects are repaired here; 1: a finding; 2: nothing audited.
+        """0: nothing is wrong, or all defects are repaired here; 1: a finding; 2: not measured.
 
         Args:
             strict: count defects that the user chose not to repair as findings; without a model
@@ -184,8 +191,9 @@ class Audit:
                 return 1
             return 1 if 1 in codes else max(codes, default=2)
         still = [cell for one in self.verdicts for cell in one.still] if strict else []
-        found = {patch_severity(id_) for id_ in open_} | {cell.severity for cell in still}
-        return int(bool(found & set(fail_on)))
+        unknown = {o.patch for o in self.outcomes if o.finding and o.status is Status.DRIFTED}
+        found = {patch_severity(id_) for id_ in open_ - unknown} | {cell.severity for cell in still}
+        return 1 if found & set(fail_on) else 2 if unknown or self.unmeasured else 0
 
     def _counts(self, outcome: Outcome) -> bool:
         """Whether an outcome counts for ``needed``: optional, unrequested patches do not."""
@@ -296,9 +304,7 @@ def audit(
         broken_sets=broken,
         warnings=tuple(one for one in current.matrix.warnings if one.matches(versions, _devices())),
         outcomes=outcomes,
-        models=affected_models(
-            current.gate, current.registry, needed, measured_here(current.installed)
-        )
+        models=affected_models(current.gate, current.registry, needed, needed_here(current))
         if models
         else {},
         active=_active(current),

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
+from ..evidence.code import sets_of
 from ..evidence.words import (
     DEVICES,
     DTYPES,
+    METAL,
     NOT_MEASURED,
     RED,
     REPAIRED,
@@ -18,13 +20,11 @@ from ..evidence.words import (
     SEVERITIES,
     place_of,
 )
-from ..evidence.words import METAL as METAL_DEVICE
 from .audit import Audit
 from .severity import worst_first
 from .verdict import ModelVerdict, headline, scenarios_of
 
 WIDTH, HEIGHT = 80, 20
-METAL = "Measured on a CPU in float32; not on Metal."
 _BRANCH = "branch that only Metal takes"
 _MOST_IDS = 8
 
@@ -160,9 +160,11 @@ def _facts(report: Audit) -> Iterator[str]:
             sum(one.fate in fates for one in own) for fates in ((RED, REPAIRED), (RED,))
         )
         families = f"{wrong} of {len(own)} model families"
-        yield f"{own[0].release}: {families} wrong as released, {still} with the patches"
+        new = sum(not one.fate for one in own)
+        changed = f"; {new} have other code and were not measured" if new else ""
+        yield f"{own[0].release}: {families} wrong as released, {still} with the patches{changed}"
     yield from (
-        f"{release}: not measured by the lab; judged by the patches' measured ranges alone"
+        f"{release}: its code was not measured; each patch is judged by the code it changes"
         for release in report.unmeasured
     )
     if count := len(report.refusing):
@@ -241,8 +243,22 @@ def commands(report: Audit) -> list[str]:
         said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
     if report.active:
         said.append("Undo:  mlx-patches disable")
+    if stay := _measured_instead(report):
+        said.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
     proof = _proof(report)
     return [*said, *([f"Proof: {proof}"] if proof else [])]
+
+
+def _measured_instead(report: Audit) -> list[str]:
+    """The measured releases to stay on, where the installed code was not measured."""
+    unknown = {one.distribution for one in report.verdicts if not one.fate}
+    unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
+    return [
+        sets[0]
+        for one in report.distributions
+        if (sets := sets_of(one.name, one.version))
+        and (one.name in unknown or str(one) in report.unmeasured)
+    ]
 
 
 def _switches(report: Audit) -> list[str]:
@@ -290,18 +306,18 @@ def measured(report: Audit) -> str:
     else:
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
-    if DEVICES[METAL_DEVICE] in dtypes:
+    if DEVICES[METAL] in dtypes:
         return f"{detailed}."
     marked = [one for one in report.verdicts if one.metal]
-    if report.model is not None and not cells:
-        return f"Not measured; this family has a {_BRANCH}." if marked else "Not measured."
+    if report.model is not None and not cells and marked:
+        return f"Not measured; this family has a {_BRANCH}."
     if report.model is not None and marked:
         return f"{on}; this family has a {_BRANCH}."
     if marked:
         are = "family has" if len(marked) == 1 else "families have"
         return f"{on}; {len(marked)} {are} a {_BRANCH}."
     if not dtypes:
-        return METAL
+        return "Not measured."
     said = f"{detailed}; not on Metal."
     longer = f"{detailed}; not on Metal, whose kernels differ."
     return longer if report.model is not None and len(longer) <= WIDTH else said

@@ -6,11 +6,12 @@ import ast
 import importlib.metadata
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 
 from ..activation.session import Session, session
 from ..core.distributions import canonical, installers, source_file
 from ..core.errors import MlxPatchesError
-from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, package_of
 from ..core.resolve import in_file
 
 
@@ -111,9 +112,13 @@ def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:
 
 
 def _recorded(distribution: str) -> set[str]:
-    """The files in a distribution's RECORD; empty if it has none."""
+    """The files in a distribution's RECORD; empty if it has none, or another copy is imported."""
     try:
-        text = importlib.metadata.distribution(distribution).read_text("RECORD") or ""
+        found = importlib.metadata.distribution(distribution)
+        text = found.read_text("RECORD") or ""
     except (importlib.metadata.PackageNotFoundError, UnicodeDecodeError):
+        return set()
+    file = source_file(package_of(distribution))
+    if file is None or not file.is_relative_to(Path(str(found.locate_file("")))):
         return set()
     return {line.partition(",")[0] for line in text.splitlines()}

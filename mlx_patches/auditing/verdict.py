@@ -156,8 +156,7 @@ class ModelVerdict:
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
             return 1
         if self.word == NOT_MEASURED:
-            possible = {patch_severity(id_) for id_ in self.patches if id_ in here.missing}
-            return 1 if possible & set(fail_on) else 2
+            return 2
         if self.fate == CANNOT_BATCH and FEATURE in fail_on:
             return 1
         return int(any(cell.severity in fail_on for cell in self.open(here)))
@@ -229,7 +228,7 @@ def judge(
             "",
             patches=tuple(worst_first(dict.fromkeys((*alone, *possible())))),
             traced=False,
-            note=lacks if evidence else f"no evidence of {distribution} {version}",
+            note=lacks if evidence else note,
             metal=tuple(metal),
             alone=tuple(alone),
         )

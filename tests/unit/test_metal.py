@@ -124,7 +124,7 @@ def test_a_file_that_is_not_python_or_not_there_says_nothing(write):
 
 
 def test_every_measured_release_was_read():
-    """Update with tools/mark_metal.py, run by the Python of the release's environment."""
+    """Update with tools/mark_code.py, run by the Python of the release's environment."""
     for one in store.load():
         name, version = one["set"].split()
         marks = store.metal_branches(name, version)
@@ -155,7 +155,7 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     both = screen.measured(report_of(branch, plain, model=""))
     assert both == "Measured on a CPU and CUDA; 1 family has a branch that only Metal takes."
     assert screen.measured(report_of(plain, model="")) == places
-    assert all(len(text) <= screen.WIDTH for text in (said, both, places, screen.METAL))
+    assert all(len(text) <= screen.WIDTH for text in (said, both, places))
 
 
 @pytest.mark.parametrize(
