@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..core.distributions import Installed, source_file
-from ..core.packages import MODEL_PACKAGES
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from ..evidence import code, store
 from .affected import modules_of, source_files
 
@@ -31,12 +31,24 @@ class Measured(NamedTuple):
             return f"the same code was measured as {self.set}" if self.set != own else ""
         if not self.nearest:
             return f"no release of {here.name} was measured"
-        files = [f"{one.partition('.')[2].replace('.', '/')}.py" for one in self.changed]
-        more = f" and {len(files) - 2} more" if len(files) > 2 else ""
-        which = (
-            f"this is not the {here.version} release" if self.nearest == own else "its code is new"
-        )
-        return f"{which}: {', '.join(files[:2])}{more} differ from {self.nearest}"
+        packages = {DISTRIBUTIONS[one.partition(".")[0]] for one in self.changed}
+        releases = code.releases_of(self.nearest)
+        theirs = " and ".join(f"{one} {releases[one]}" for one in sorted(packages & {*releases}))
+        which = "its code is new"
+        if here.name not in packages:
+            which = "it runs other code than was measured"
+        elif self.nearest == own:
+            which = f"this is not the {here.version} release"
+        more = f" and {len(self.changed) - 2} more" if len(self.changed) > 2 else ""
+        return f"{which}: {', '.join(self.changed[:2])}{more} differ from {theirs}"
+
+
+def instead(here: Installed, installed: Iterable[Installed]) -> list[str]:
+    """The releases to install for a measured one: the nearest set's that are not installed."""
+    nearest = code.sets_of(here.name, here.version)[:1]
+    own = set(map(str, installed))
+    wanted = [f"{one} {v}" for name in nearest for one, v in code.releases_of(name).items()]
+    return [one for one in wanted if one not in own] or nearest
 
 
 def measured(here: Installed, family: str) -> Measured:

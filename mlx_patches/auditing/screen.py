@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
-from ..evidence.code import sets_of
 from ..evidence.words import (
     DEVICES,
     DTYPES,
@@ -21,6 +20,7 @@ from ..evidence.words import (
     place_of,
 )
 from .audit import Audit
+from .code import instead
 from .severity import worst_first
 from .verdict import ModelVerdict, headline, scenarios_of
 
@@ -253,12 +253,13 @@ def _measured_instead(report: Audit) -> list[str]:
     """The measured releases to stay on, where the installed code was not measured."""
     unknown = {one.distribution for one in report.verdicts if not one.fate}
     unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
-    return [
-        sets[0]
+    found = [
+        release
         for one in report.distributions
-        if (sets := sets_of(one.name, one.version))
-        and (one.name in unknown or str(one) in report.unmeasured)
+        if one.name in unknown or str(one) in report.unmeasured
+        for release in instead(one, report.distributions)
     ]
+    return list(dict.fromkeys(found))
 
 
 def _switches(report: Audit) -> list[str]:

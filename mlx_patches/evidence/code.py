@@ -31,9 +31,15 @@ def sets_of(distribution: str, version: str = "") -> list[str]:
     return sorted(names, key=lambda name: name.split()[1] != version)
 
 
+def releases_of(name: str) -> Mapping[str, str]:
+    """Distribution to version, for the model packages of a set."""
+    releases: dict[str, str] = _table()["sets"][name]
+    return releases
+
+
 def modules_of(name: str) -> list[str]:
     """The modules that the families of a set run."""
-    releases = _releases(name)
+    releases = _numbers(name)
     return [
         module
         for module, rows in _table()["modules"].items()
@@ -49,7 +55,7 @@ def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
         modules: the modules to compare.
         find: returns the source file of a module.
     """
-    releases = _releases(name)
+    releases = _numbers(name)
     return [
         module
         for module in modules
@@ -82,13 +88,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _releases(name: str) -> Mapping[str, int]:
+def _numbers(name: str) -> Mapping[str, int]:
     """Distribution to the number that stands for its release in a set."""
-    table = _table()
-    return {
-        one: table["releases"].index(f"{one} {version}")
-        for one, version in table["sets"][name].items()
-    }
+    numbers = _table()["releases"]
+    return {one: numbers.index(f"{one} {v}") for one, v in releases_of(name).items()}
 
 
 def _distribution(module: str) -> str:
