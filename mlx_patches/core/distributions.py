@@ -40,9 +40,9 @@ def find(name: str) -> Installed | None:
     """Return the installed distribution of this name, or None.
 
     A copy of a model package that nothing installed, in a host's folder or on ``PYTHONPATH``, has
-    the version that it gives itself. The version is the first ``Version:`` line of METADATA, read without the email parser,
-    whose import alone takes several milliseconds. A dist-info without METADATA, which an
-    incomplete uninstall leaves behind, does not count.
+    the version that it gives itself. Otherwise it is the first ``Version:`` line of METADATA, read
+    without the email parser, whose import alone takes several milliseconds. A dist-info without
+    METADATA, which an incomplete uninstall leaves behind, does not count.
 
     Raises:
         MlxPatchesError: METADATA is not text.
