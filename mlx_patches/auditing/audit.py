@@ -22,7 +22,7 @@ from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.manager import held_back
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
-from ..core.packages import MODEL_PACKAGES, SERVERS
+from ..core.packages import MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
 from ..evidence.store import measured_on
@@ -38,7 +38,7 @@ from .measured import (
     verdicts_of_all,
     verdicts_of_model,
 )
-from .models import ModelFolder, folder_of, hint, implementations
+from .models import ModelFolder, folder_of, hint, implementations, unused_stops
 from .severity import patch_severity
 from .verdict import Here, ModelVerdict, headline
 
@@ -64,12 +64,17 @@ class ModelReport:
 
     @property
     def own_patches(self) -> tuple[str, ...]:
-        """Patches that the folder itself needs: it has stop tokens that ``config.json`` lacks."""
+        """Patches that the folder itself needs: a release does not use all its stop tokens."""
+        return ("extra-eos",) if self.unused_stops else ()
+
+    @property
+    def unused_stops(self) -> tuple[int, ...]:
+        """The folder's stop tokens that an installed release does not use."""
         if self.folder is None:
             return ()
-        first = set(self.folder.eos.get("config.json", ()))
-        more = {id_ for ids in self.folder.eos.values() for id_ in ids} - first
-        return ("extra-eos",) if more else ()
+        packages = [package_of(distribution) for distribution in self.families]
+        unused = [id_ for package in packages for id_ in unused_stops(self.folder, package)]
+        return tuple(dict.fromkeys(unused))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -279,7 +284,8 @@ def audit(
     if report is None:
         ids, verdicts = relevant, verdicts_of_all(current, needed)
     else:
-        verdicts = verdicts_of_model(current, report.families, needed, evidence)
+        config = report.folder.config if report.folder else None
+        verdicts = verdicts_of_model(current, report.families, needed, evidence, config)
         named = {id_ for row in report.rows.values() for id_ in row}
         named |= always_met(current, report.families)
         named |= {id_ for one in verdicts for id_ in one.patches}

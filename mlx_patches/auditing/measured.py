@@ -16,6 +16,7 @@ from . import code
 from .affected import MODEL_CODE, Measured, modules_of, runs
 from .code import package_of_models
 from .metal import metal_branches
+from .models import may_slide
 from .verdict import ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
@@ -26,7 +27,11 @@ _MATTER = ("mlx", *MODEL_PACKAGES.values())
 
 
 def verdicts_of_model(
-    current: Session, families: Mapping[str, str], needs: Needs, measured: Evidence | None = None
+    current: Session,
+    families: Mapping[str, str],
+    needs: Needs,
+    measured: Evidence | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[ModelVerdict, ...]:
     """The verdict on a model in each package that implements it.
 
@@ -36,6 +41,7 @@ def verdicts_of_model(
         needs: whether the installed release of a target needs the patch there.
         measured: distribution to evidence of the model's own config, which replaces the
             evidence of its family.
+        config: the model's own config; scenarios that need layers that it lacks do not count.
     """
     found = []
     for distribution, family in families.items():
@@ -43,17 +49,43 @@ def verdicts_of_model(
         if here is None:
             continue
         where = code.measured(here, family)
-        if measured is None:
-            evidence = _load(where)
-            note = _note(current, where.note(here), evidence)
-        else:
+        evidence = _load(where)
+        note = _note(current, where.note(here), evidence)
+        module = f"{package_of_models(distribution)}.{family}"
+        if measured is not None:
+            traced = evidence.get("needs", {}).get(family, {}) if evidence else {}
             evidence = measured.get(distribution)
             note = str(evidence["note"]) if evidence else ""
+            # What repairs a scenario of the family is taken to repair it with this config.
+            evidence = evidence and {**evidence, "needs": {family: traced}}
+        elif evidence and config is not None and not may_slide(config, module):
+            evidence = _without_windows(current, evidence, family)
         ids = partial(_likely, current, distribution, family, needs)
         metal = metal_of(here, family, where.set)
         alone = _wrong_alone(current, distribution, family, needs)
         found.append(judge(evidence, distribution, here.version, family, ids, note, metal, alone))
     return tuple(found)
+
+
+def _without_windows(
+    current: Session, evidence: Mapping[str, Any], family: str
+) -> Mapping[str, Any]:
+    """Evidence for a config without sliding windows: what only such a cache gets wrong is "n"."""
+    windows = {
+        patch.id
+        for patch in current.registry.each_declared()
+        if all("RotatingKVCache." in target.name for target in patch.targets)
+    }
+    needs = evidence.get("needs", {}).get(family, {})
+    spared = {name for name, ids in needs.items() if ids and windows.issuperset(ids)}
+    parts = {
+        part: {
+            name: "n" if name in spared else letter
+            for name, letter in evidence.get(part, {}).get(family, {}).items()
+        }
+        for part in ("without", "with")
+    }
+    return {**evidence, **{part: {family: cells} for part, cells in parts.items()}}
 
 
 def metal_of(here: Installed, family: str, measured: str) -> Sequence[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
@@ -23,12 +25,13 @@ WHERE = "; a model's type is the model_type of its config.json"
 class ModelFolder:
     """A model's folder: the model's type, its stop tokens, and a problem with them.
 
-    ``eos`` maps each file with stop tokens to their ids; ``problem`` is one sentence with the
-    remedy, empty if the folder has no problem.
+    ``config`` is its ``config.json``. ``eos`` maps each file with stop tokens to their ids;
+    ``problem`` is one sentence with the remedy, empty if the folder has no problem.
     """
 
     path: Path
     model_type: str
+    config: dict[str, Any]
     eos: dict[str, list[int]]
     problem: str
 
@@ -71,7 +74,47 @@ def read_folder(path: Path) -> ModelFolder:
     if not isinstance(model_type, str) or not model_type:
         raise MlxPatchesError(f"{path / 'config.json'}: no model_type; is this a model's folder?")
     eos, problem = stop_ids(path, config)
-    return ModelFolder(path, model_type, eos, problem)
+    return ModelFolder(path, model_type, config, eos, problem)
+
+
+def unused_stops(folder: ModelFolder, package: str) -> list[int]:
+    """The stop tokens of a folder that the installed release of a package does not use.
+
+    A release uses those at the top of ``config.json``; newer ones replace them by those of
+    ``generation_config.json``.
+    """
+    used = folder.eos.get("config.json", [])
+    if 'config["eos_token_id"] =' in _text(source_file(f"{package}.utils")):
+        used = folder.eos.get("generation_config.json", used)
+    every = {id_ for ids in folder.eos.values() for id_ in ids}
+    return sorted(every.difference(used))
+
+
+def may_slide(config: Mapping[str, Any], module: str) -> bool:
+    """Whether a model may have layers with a sliding window; False only if its config says no.
+
+    Args:
+        config: the model's ``config.json``.
+        module: the module that implements the model, whose defaults count for absent keys.
+    """
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, dict) else config
+    layers = text.get("layer_types")
+    if isinstance(layers, list):
+        return any("full" not in str(layer) for layer in layers)
+    if any(value for key, value in text.items() if "window" in key):
+        return True
+    file = source_file(module)
+    beside = file.with_name("config.py") if file and file.stem == "__init__" else file
+    return not re.search(r"^ +sliding_window *:[^=\n]*= *None$", _text(beside), re.MULTILINE)
+
+
+def _text(file: Path | None) -> str:
+    """A source file's text; empty if there is none to read."""
+    try:
+        return file.read_text("utf-8", "replace") if file else ""
+    except OSError:
+        return ""
 
 
 def implementations(model_type: str) -> dict[str, str]:

@@ -26,7 +26,6 @@ from .verdict import ModelVerdict, headline, scenarios_of
 
 WIDTH, HEIGHT = 80, 20
 _BRANCH = "branch that only Metal takes"
-_MOST_IDS = 8
 
 
 def verdict(report: Audit) -> str:
@@ -36,6 +35,10 @@ def verdict(report: Audit) -> str:
     if report.model is not None:
         name = report.model.model_type
         said = [headline(one, report.here(), name) for one in worst(report)]
+        if set(report.open) & set(report.model.own_patches):
+            ids = report.model.unused_stops
+            which = f"stop token {ids[0]} is" if len(ids) == 1 else f"{len(ids)} stop tokens are"
+            said.insert(0, f"{name} does not end every turn here: {which} not used")
         return "\n".join(said) or f"no installed package implements {name}"
     if report.host_report is not None and (report.host_report.broken or report.host_report.unmet):
         return report.host_report.advice
@@ -185,12 +188,7 @@ def _model_facts(report: Audit) -> Iterator[str]:
     if any(not one.traced for one in known) and effects(report):
         yield "which of these patches it needs was not traced:"
     folder = report.model.folder if report.model else None
-    if folder is None:
-        return
-    for file, ids in folder.eos.items():
-        more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
-        yield f"stop tokens in {file}: {', '.join(map(str, ids[:_MOST_IDS]))}{more}"
-    if folder.problem:
+    if folder and folder.problem:
         yield folder.problem
 
 

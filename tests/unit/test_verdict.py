@@ -164,6 +164,37 @@ def test_other_releases_beside_a_measured_one_are_named(release):
     assert one.note == f"mlx-lm 0.32.2 was measured with mlx {evidence['versions']['mlx']}"
 
 
+def write_llama(folder, **config):
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    return str(folder)
+
+
+def test_a_folder_without_windows_is_not_judged_by_scenarios_of_windows(release, tmp_path):
+    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2"))
+    full = mlx_patches.audit(write_llama(tmp_path, layer_types=["full_attention"]))
+    (one,) = full.verdicts
+    assert (one.word, full.exit_code(), one.wrong) == (words.RIGHT, 0, ())
+    (other,) = mlx_patches.audit(write_llama(tmp_path, sliding_window=9)).verdicts
+    assert {cell.name.partition("@")[0] for cell in other.wrong} == {"state", "last-piece"}
+    assert one.inapplicable == other.inapplicable + 2
+
+
+def test_a_measured_scenario_names_the_patches_that_repair_it_in_its_family(release, tmp_path):
+    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.31.3"))
+    cells = {"left-padded": "g", "processors": "r"}
+    measured = {
+        "set": "mlx-lm 0.31.3",
+        "versions": {},
+        "note": "",
+        "without": {"llama": cells},
+        "with": {"llama": dict.fromkeys(cells, "g")},
+    }
+    folder = write_llama(tmp_path, layer_types=["full_attention"])
+    report = audit.audit(folder, evidence={"mlx-lm": measured})
+    assert list(screen.effects(report)) == ["processor-rows"]
+    assert any(line.startswith("  processor-rows ") for line in screen.lines(report))
+
+
 MEASURED = {
     "set": "mlx-lm 9.9.9",
     "versions": {"mlx-lm": "9.9.9"},

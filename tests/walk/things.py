@@ -10,7 +10,9 @@ from pathlib import Path
 
 from .condition import Content
 
-LLAMA = '{"model_type": "llama", "eos_token_id": 1}'
+# A Llama with sliding layers, whose batches mlx-lm 0.32.2 gets wrong, and one without.
+LLAMA = '{"model_type": "llama", "eos_token_id": 1, "sliding_window": 64}'
+FULL = '{"model_type": "llama", "eos_token_id": 1}'
 
 
 def folder(path: Path) -> None:

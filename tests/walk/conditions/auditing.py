@@ -15,7 +15,7 @@ from ..condition import (
     refused,
     shell,
 )
-from ..things import LLAMA
+from ..things import FULL, LLAMA
 
 NOTHING = "Nothing could be audited: no known MLX package is installed in"
 DEFECTS = r"\d+ known defects of the installed releases are not repaired here"
@@ -315,8 +315,17 @@ CONDITIONS = [
         "m/config.json",
         code=1,
         first="llama crashes",
-        also="stop tokens in config.json: 1",
+        also="Proof: mlx-patches lab --config m",
         files={"m/config.json": LLAMA},
+        where=[MLX_LM],
+    ),
+    command(
+        "a folder without sliding layers has no defect of sliding layers",
+        "audit",
+        "--model",
+        "m",
+        first=r"llama is right in a batch here \(mlx-lm 0.32.2\): 19 of 19 scenarios",
+        files={"m/config.json": FULL},
         where=[MLX_LM],
     ),
     refused(
@@ -369,7 +378,7 @@ CONDITIONS = [
         "--model",
         "m",
         code=1,
-        also="and 199992 more",
+        first="llama crashes",
         where=[MLX_LM],
         files={
             "m/config.json": LLAMA,
