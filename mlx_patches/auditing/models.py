@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ..core.model_files import read_object, stop_ids
 from ..core.packages import MODEL_PACKAGES
 
 MAX_NAME = 100
+_HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}/[\w.-]{1,96}")
 WHERE = "; a model's type is the model_type of its config.json"
 
 
@@ -39,6 +41,8 @@ class ModelFolder:
 def folder_of(model: str) -> ModelFolder | None:
     """The model's folder if the text is its path or that of its ``config.json``, else None.
 
+    A name on the Hub is the folder to which it was downloaded; nothing is looked up there.
+
     Raises:
         MlxPatchesError: the text is a path without a model.
     """
@@ -55,12 +59,44 @@ def folder_of(model: str) -> ModelFolder | None:
         if path.name != "config.json":
             raise MlxPatchesError(f"{quoted(model)}: not a config.json; give the model's folder")
         return read_folder(path.parent)
-    if is_file or "/" in model or model.startswith("."):
-        raise MlxPatchesError(
-            f"{quoted(model)}: no such folder; names on the Hub are not looked up: give the folder"
-            " that the model was downloaded to, or its model type"
-        )
-    return None
+    if not is_file and "/" not in model and not model.startswith("."):
+        return None
+    if _HUB_NAME.fullmatch(model) and (cached := _cached(model)):
+        return read_folder(cached)
+    raise MlxPatchesError(f"{quoted(model)}: {_why_no_folder(path, is_file, model)}")
+
+
+def _why_no_folder(path: Path, is_file: bool, model: str) -> str:
+    """Why a text is no model's folder, and what to give instead."""
+    if is_file and path.suffix == ".gguf":
+        return "a GGUF file, which mlx-lm does not serve: give a model's folder, or a model type"
+    if is_file:
+        return "a file; give the model's folder"
+    try:
+        target = os.readlink(path)
+    except (OSError, ValueError):
+        where = f", nor is it in {_hub_cache()}" if _HUB_NAME.fullmatch(model) else ""
+        return f"no such folder{where}: give the folder of the model, or its model type"
+    return f"a link to {quoted(target)}, where no folder is: give the model's folder"
+
+
+def _cached(name: str) -> Path | None:
+    """The folder in the Hub's cache of a model's newest downloaded revision."""
+    folder = _hub_cache() / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (folder / "refs" / "main").read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = folder / "snapshots" / revision
+    return found if re.fullmatch(r"\w+", revision) and found.is_dir() else None
+
+
+def _hub_cache() -> Path:
+    """Where huggingface_hub keeps what it downloads."""
+    if place := os.environ.get("HF_HUB_CACHE"):
+        return Path(place)
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("HF_HOME") or f"{home}/huggingface", "hub").expanduser()
 
 
 def read_folder(path: Path) -> ModelFolder:
@@ -132,7 +168,7 @@ def implementations(model_type: str) -> dict[str, str]:
 
 def hint(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the closest known type, or where to find a model's type."""
-    close = get_close_matches(name.lower(), known, n=1)
+    close = [one for one in get_close_matches(name.lower(), known, n=1) if one != name]
     return f"; did you mean {close[0]!r}?" if close else WHERE
 
 

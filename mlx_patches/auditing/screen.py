@@ -277,8 +277,7 @@ def _proof(report: Audit) -> str:
         return f"mlx-patches probe {alone[0]}"  # the lab compares with a request alone
     if report.model.folder is not None:
         return f"mlx-patches lab --config {shlex.quote(str(report.model.folder.path))}"
-    families = dict.fromkeys(report.model.families.values())
-    return f"mlx-patches lab --model {next(iter(families))}" if families else ""
+    return "".join(f"mlx-patches lab --model {one.family}" for one in worst(report)[:1])
 
 
 def _footer(report: Audit) -> list[str]:

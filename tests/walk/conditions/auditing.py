@@ -15,7 +15,7 @@ from ..condition import (
     refused,
     shell,
 )
-from ..things import FULL, LLAMA
+from ..things import FULL, LLAMA, link
 
 NOTHING = "Nothing could be audited: no known MLX package is installed in"
 DEFECTS = r"\d+ known defects of the installed releases are not repaired here"
@@ -329,11 +329,51 @@ CONDITIONS = [
         where=[MLX_LM],
     ),
     refused(
-        "a name on the Hub is not looked up",
+        "a name on the Hub that was not downloaded is refused",
         "audit",
         "--model",
         "org/name",
-        error="org/name: no such folder; names on the Hub are not looked up: give the folder",
+        error="org/name: no such folder, nor is it in .*/huggingface/hub: give the folder",
+    ),
+    command(
+        "a name on the Hub is the folder of its download",
+        "audit",
+        "--model",
+        "org/Toy-4bit",
+        first="llama is right",
+        also="Proof: mlx-patches lab --config .*/snapshots/abc123",
+        env={"HF_HOME": "{work}/cache"},
+        files={
+            "cache/hub/models--org--Toy-4bit/refs/main": "abc123",
+            "cache/hub/models--org--Toy-4bit/snapshots/abc123/config.json": FULL,
+        },
+        where=[MLX_LM],
+    ),
+    refused(
+        "a GGUF file is called that",
+        "audit",
+        "--model",
+        "m.gguf",
+        error="m.gguf: a GGUF file, .*give a model's folder",
+        files={"m.gguf": b"GGUF"},
+    ),
+    refused(
+        "a link to nothing is called that",
+        "audit",
+        "--model",
+        "./m",
+        error=r"\./m: a link to gone, where no folder is",
+        files={"m": link("gone")},
+    ),
+    command(
+        "the proof of a verdict is of its own family",
+        "audit",
+        "--model",
+        "qwen2_5_vl",
+        code=1,
+        first=r"qwen2_5_vl gives wrong text in a batch here \(mlx-vlm",
+        also="Proof: mlx-patches lab --model qwen2_5_vl",
+        where=[OLDER],
     ),
     refused(
         "a folder that is not there is refused",
@@ -369,7 +409,7 @@ CONDITIONS = [
         "audit",
         "--model",
         "m/model.safetensors",
-        error="m/model.safetensors: no such folder.*give the folder",
+        error="m/model.safetensors: a file; give the model's folder",
         files={"m/model.safetensors": b"\0" * 64},
     ),
     command(

@@ -106,7 +106,7 @@ CONDITIONS = [
         "audit",
         "--model",
         "m/loop",
-        error="m/loop: no such folder",
+        error="m/loop: a link to loop, where no folder is",
         files={"m/loop": link("loop")},
     ),
     refused(
