@@ -563,16 +563,16 @@ def _run_child(*arguments: str) -> list[dict[str, Any]]:
 
 def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
     from .auditing import screen
+    from .tables import in_colour
 
-    width = screen.WIDTH
-    if sys.stdout.isatty():
-        width = min(width, shutil.get_terminal_size().columns)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else screen.WIDTH
     count = len(screen.top(report, width)[0])
     lines = screen.lines(report, None if verbose else screen.HEIGHT, width)
     bad = code or screen.effects(report)
     for number, line in enumerate(lines):
-        colour = ("red" if bad else "green") if number < count else None
-        click.secho(line, fg=colour, bold=number < count)
+        if number < count and in_colour():
+            line = click.style(line, fg="red" if bad else "green", bold=True)
+        click.echo(line)
     if verbose:
         from .tables import print_targets
 

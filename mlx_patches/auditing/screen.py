@@ -25,6 +25,8 @@ from .severity import worst_first
 from .verdict import ModelVerdict, headline, scenarios_of
 
 WIDTH, HEIGHT = 80, 20
+# Below this width a sentence stands under its patch, not beside it.
+NARROW = 60
 _BRANCH = "branch that only Metal takes"
 
 
@@ -75,7 +77,7 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     bottom = [*commands(report), *_footer(report)]
     if height is not None:
         left = height - rows(said, width) - rows(bottom, width) - 1
-        while facts and rows(facts, width) > max(left - 2, 1):
+        while facts and rows(facts, width) > max(left - (6 if effects(report) else 2), 1):
             facts.pop()
         room = left - rows(facts, width)
     shown = _repairs(report, None if height is None else room, width)
@@ -206,16 +208,23 @@ def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
         hints.append(f"+{_many(active, 'repair')} in effect (-v)")
     reasons = {o.patch: str(o.status) for o in report.outcomes if o.patch in found and o.finding}
     most = len(found)
-    if room is not None and most > (room := room - 1 - len(hints)):
-        most = max(room - 1, 0)
+    narrow = width < NARROW
+    if room is not None and most * (1 + narrow) > (room := room - 1 - len(hints)):
+        most = max((room - 1) // (1 + narrow), 0)
     ids = list(found)[:most]
-    column = max(map(len, ids), default=0) + 4
-    listed = []
+    column = 4 if narrow else max(map(len, ids), default=0) + 4
+    listed: list[str] = []
     for id_ in ids:
         status = reasons.get(id_, "disabled")
         effect = found[id_] if status == "disabled" else f"{status}: {found[id_]}"
-        name = f"  {id_}"
-        listed.append(f"{name:<{column}}{shortened(effect, width - column)}")
+        texts = [shortened(effect, width - column)]
+        if room is None:
+            texts = textwrap.wrap(effect, width - column)
+        names = [f"  {id_}", *[""] * len(texts)]
+        if narrow:
+            texts.insert(0, "")
+        lines = (f"{name:<{column}}{text}" for name, text in zip(names, texts, strict=False))
+        listed += map(str.rstrip, lines)
     if len(found) > most:
         listed.append(f"  +{len(found) - most} more (-v)")
     return [""] * bool(listed) + listed + [f"  {hint}" for hint in hints]
