@@ -130,7 +130,9 @@ def audit(
             click.echo(page(content(load(), report.as_dict())), nl=False)
             sys.exit(code)
         save(html, load(), report.as_dict())
-    if form != "text":
+    if form == "json":
+        click.echo(formats.as_json(report, code, verbose))
+    elif form != "text":
         click.echo(formats.FORMATS[form](report, code))
     elif quiet:
         click.echo(formats.quiet(report))

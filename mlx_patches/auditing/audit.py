@@ -22,7 +22,7 @@ from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.manager import held_back
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
-from ..core.packages import MODEL_PACKAGES, SERVERS, package_of
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
 from ..evidence.store import measured_on
@@ -204,8 +204,13 @@ class Audit:
         """Whether an outcome counts for ``needed``: optional, unrequested patches do not."""
         return not outcome.reason.startswith(_OPTIONAL)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form; docs/audit-json.md describes it."""
+    def as_dict(self, cells: bool = False) -> dict[str, Any]:
+        """The JSON form; docs/audit-json.md describes it.
+
+        Args:
+            cells: with every scenario of every family; those of a model's verdicts always.
+        """
+        here, cells = self.here(), cells or self.model is not None
         return {
             "schema": JSON_SCHEMA,
             "mlx_patches": __version__,
@@ -219,7 +224,7 @@ class Audit:
             "measured": dict(zip(("device", "dtype"), self.measured, strict=True))
             if self.measured
             else None,
-            "verdicts": [one.as_dict(self.here()) for one in self.verdicts],
+            "verdicts": [one.as_dict(here, cells) for one in self.verdicts],
             "distributions": [
                 {"name": d.name, "version": d.version, "commit": d.commit, "editable": d.editable}
                 for d in self.distributions
@@ -292,12 +297,14 @@ def audit(
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
     live = current.status(held_elsewhere=True)
-    own = {*report.rows, *MODEL_PACKAGES.values()} if report else set()
+    unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
+    verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
         outcome
         for patch in map(current.registry.declared, ids)
         for outcome in _outcomes(current, patch, live, active)
-        if report is None or outcome.distribution in own
+        if outcome.distribution not in unused
+        if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
     broken = tuple(b for b in current.matrix.broken_sets if b.matches(versions))
     host_report = None
@@ -320,7 +327,7 @@ def audit(
         foreign=(*conflicts.replaced(), *conflicts.marked()),
         unknown=current.unknown,
         verdicts=verdicts,
-        unmeasured=unmeasured(current),
+        unmeasured=unmeasured(current, unused),
         unaudited=sound.unaudited(current, relevant, report.families if report else {}, _declared),
         measured=next(map(measured_on, evidence.values()), None) if evidence else None,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},

@@ -31,9 +31,9 @@ def quiet(report: Audit) -> str:
     return screen.verdict(report)
 
 
-def as_json(report: Audit, code: int) -> str:
+def as_json(report: Audit, code: int, cells: bool = False) -> str:
     """The JSON form; docs/audit-json.md describes it."""
-    return json.dumps({**report.as_dict(), "exit_code": code}, indent=2)
+    return json.dumps({**report.as_dict(cells), "exit_code": code}, indent=2)
 
 
 def markdown(report: Audit, code: int) -> str:

@@ -131,9 +131,10 @@ def needed_here(current: Session) -> Measured:
     return found
 
 
-def unmeasured(current: Session) -> tuple[str, ...]:
-    """The installed releases of model packages whose code the lab has no evidence of."""
-    return tuple(str(one) for one in _installed(current) if not code.alike(one))
+def unmeasured(current: Session, unused: Collection[str] = ()) -> tuple[str, ...]:
+    """The installed releases of model packages, but unused ones, without evidence of their code."""
+    here = (one for one in _installed(current) if one.name not in unused)
+    return tuple(str(one) for one in here if not code.alike(one))
 
 
 def _installed(current: Session) -> list[Installed]:

@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..activation.session import Session, session
@@ -56,6 +57,8 @@ def unaudited(
     }
     if not targets and not found:
         found.append(f"no known MLX package is installed in {sys.prefix}")
+    if targets and current.installed("mlx") is None and find_spec("mlx") is None:
+        found.append(f"mlx is not installed in {sys.prefix}: install mlx")
     found += _missing(current, {module: one.distribution for module, one in targets.items()})
     found += [
         f"{source_file(module)} is not Python: install {target.distribution} again"

@@ -161,8 +161,10 @@ class ModelVerdict:
             return 1
         return int(any(cell.severity in fail_on for cell in self.open(here)))
 
-    def as_dict(self, here: Here, fail_on: Collection[str] = FAIL_ON) -> dict[str, Any]:
-        """The JSON form."""
+    def as_dict(
+        self, here: Here, cells: bool = True, fail_on: Collection[str] = FAIL_ON
+    ) -> dict[str, Any]:
+        """The JSON form; ``cells``: with every scenario."""
         return {
             "family": self.family,
             "distribution": self.distribution,
@@ -179,8 +181,8 @@ class ModelVerdict:
             "traced": self.traced,
             "note": self.note,
             "metal_branches": list(self.metal),
-            "cells": [cell.as_dict() for cell in self.cells],
             "exit_code": self.exit_code(here, fail_on),
+            **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
         }
 
     def _is_open(self, cell: CellVerdict, here: Here) -> bool:

@@ -67,7 +67,7 @@ def test_audit_json_is_what_the_document_says(enabled):
 
 
 def test_the_objects_of_the_json_are_documented():
-    report = json.loads(run("audit", "--json").stdout)
+    report = json.loads(run("audit", "--json", "-v").stdout)
     text = (Path(__file__).parents[2] / "docs" / "audit-json.md").read_text()
     assert report["verdicts"]
     for one in report["verdicts"]:

@@ -69,6 +69,7 @@ def release(name: str, version: str, **broken: Content) -> dict[str, Content]:
         f"site/{package}/models/cache.py": "",
         f"site/{package}/models/llama.py": "class Model:\n    pass\n",
         f"site/{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "site/mlx-0.32.4.dist-info/PKG-INFO": "Version: 0.32.4\n",
     }
     for file, content in broken.items():
         (path,) = (one for one in files if Path(one).stem == file)

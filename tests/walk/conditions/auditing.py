@@ -470,6 +470,22 @@ CONDITIONS = [
         first=r"mlx-lm 0\.32\.2: \d+ known defects",
         where=[MLX_LM],
     ),
+    *(
+        command(
+            f"an audit of {name} beside another host is of its own packages",
+            "audit",
+            "--host",
+            name,
+            code=1,
+            first=rf"{release}: {count} known defects",
+            never=rf"{other} [\d.]+: ",
+            where=[VLLM_MLX],
+        )
+        for name, release, count, other in (
+            ("mlx_lm.server", r"mlx-lm 0\.31\.3", 56, "mlx-vlm"),
+            ("mlx_vlm.server", r"mlx-vlm 0\.7\.10", 41, "mlx-lm"),
+        )
+    ),
     command(
         "an audit of mlx_vlm.server is of its package",
         "audit",
@@ -532,6 +548,13 @@ CONDITIONS = [
         code=(1, 2),
         also=('"schema": 1', '"exit_code": [12]', '"unaudited": '),
         rows=NO_END,
+    ),
+    shell(
+        "an audit as JSON is small without a model",
+        "mlx-patches audit --json | wc -c; mlx-patches audit --json --model llama | grep -c words",
+        first=r"\d{5,6}$",
+        also=r" [1-9]\d*$",
+        where=[MLX_LM],
     ),
     command(
         "an audit as JSON by its format is the same",
