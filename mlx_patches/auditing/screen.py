@@ -9,20 +9,25 @@ from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
 from ..evidence.words import (
+    CRASH,
     DEVICES,
     DTYPES,
+    ENGINE,
+    FEATURE,
+    MEMORY,
     METAL,
     NOT_MEASURED,
     RED,
     REPAIRED,
     RIGHT,
     SEVERITIES,
+    WRONG_TEXT,
     place_of,
 )
 from .audit import Audit
 from .code import instead
 from .severity import worst_first
-from .verdict import ModelVerdict, headline, scenarios_of
+from .verdict import ModelVerdict, headline, scenarios_of, with_patches
 
 WIDTH, HEIGHT = 80, 20
 # Below this width a sentence stands under its patch, not beside it.
@@ -167,7 +172,8 @@ def _facts(report: Audit) -> Iterator[str]:
         families = f"{wrong} of {len(own)} model families"
         new = sum(not one.fate for one in own)
         changed = f"; {new} have other code and were not measured" if new else ""
-        yield f"{own[0].release}: {families} wrong as released, {still} with the patches{changed}"
+        repaired = with_patches(still) if wrong else ""
+        yield f"{own[0].release}: {families} wrong as released{_effects_of(own)}{repaired}{changed}"
     yield from (
         f"{release}: its code was not measured; each patch is judged by the code it changes"
         for release in report.unmeasured
@@ -175,6 +181,20 @@ def _facts(report: Audit) -> Iterator[str]:
     if count := len(report.refusing):
         more = f"{count} more repair{'' if count == 1 else 's'} of security"
         yield f"{more}, which may refuse requests: mlx-patches enable --profile safe,security"
+
+
+def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
+    """How many families have which effect, the worst first, and how many in the engine alone."""
+    found: Counter[str] = Counter()
+    for one in verdicts:
+        cells = [cell for cell in one.wrong if cell.severity != FEATURE]
+        own = [cell for cell in cells if place_of(cell.name)[0] not in ENGINE]
+        if cells and one.fate in (RED, REPAIRED):
+            found[own[0].severity if own else "engine"] += 1
+    words = {WRONG_TEXT: "wrong text", CRASH: "crashes", MEMORY: "memory"}
+    words |= {"engine": "in its own engine alone"}
+    said = [f"{found[name]} {text}" for name, text in words.items() if found[name]]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _model_facts(report: Audit) -> Iterator[str]:
@@ -293,41 +313,49 @@ def _footer(report: Audit) -> list[str]:
     active = "enabled" if report.active else "not enabled"
     if report.host:
         active = f"enabled for {report.host}"
-    said = [] if report.unaudited else [measured(report)]
+    said = [] if report.unaudited else measured(report).splitlines()
     return [*said, f"Environment: {report.environment} ({active})"]
 
 
 def measured(report: Audit) -> str:
-    """The devices and dtypes of the evidence, and the code that it does not cover."""
-    cells = {place_of(cell.name)[1:] for one in report.verdicts for cell in one.cells}
-    places = {report.measured} if report.measured else cells
+    """The devices and dtypes of the evidence; a line for each release if they differ."""
+    if report.model is None or report.measured:
+        return _measured(report.verdicts, report.measured, report.model is not None)
+    lines = {one.release: _measured([one], None, True) for one in worst(report)}
+    if len(set(lines.values())) < 2:
+        return next(iter(lines.values()), "Not measured.")
+    return "\n".join(
+        f"{release}: {line[0].lower()}{line[1:]}".replace(": measured on", ": on")
+        for release, line in lines.items()
+    )
+
+
+def _measured(
+    verdicts: Sequence[ModelVerdict], now: tuple[str, str] | None, one_model: bool
+) -> str:
+    cells = {place_of(cell.name)[1:] for one in verdicts for cell in one.cells}
+    places = {now} if now else cells
     dtypes = {
         DEVICES[device]: [dtype for dtype in DTYPES if (device, dtype) in places]
         for device in DEVICES
         if any(device == one for one, _ in places)
     }
-    on = f"Measured {'now ' if report.measured else ''}on {' and '.join(dtypes)}"
+    on = f"Measured {'now ' if now else ''}on {' and '.join(dtypes)}"
     alike = {tuple(found) for found in dtypes.values()}
     if len(alike) == 1:
         detailed = f"{on} in {' and '.join(alike.pop())}"
     else:
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
+    marked = [one for one in verdicts if one.metal]
     if DEVICES[METAL] in dtypes:
         return f"{detailed}."
-    marked = [one for one in report.verdicts if one.metal]
-    if report.model is not None and not cells and marked:
-        return f"Not measured; this family has a {_BRANCH}."
-    if report.model is not None and marked:
-        return f"{on}; this family has a {_BRANCH}."
+    if one_model and marked:
+        return f"{on if dtypes else 'Not measured'}; it has a {_BRANCH}."
     if marked:
         are = "family has" if len(marked) == 1 else "families have"
         return f"{on}; {len(marked)} {are} a {_BRANCH}."
-    if not dtypes:
-        return "Not measured."
-    said = f"{detailed}; not on Metal."
-    longer = f"{detailed}; not on Metal, whose kernels differ."
-    return longer if report.model is not None and len(longer) <= WIDTH else said
+    return f"{detailed}; not on Metal." if dtypes else "Not measured."
 
 
 def _is_finding(report: Audit) -> bool:

@@ -347,7 +347,7 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
     if not open_:
         return (
             f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"
-            " as released, with the patches 0"
+            " as released"
         )
     does = effect(open_)
     if one.fate == RED and here.active and len(open_) == len(one.still):
@@ -357,8 +357,13 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
         )
     return (
         f"{name} {does} in a batch here ({one.release}): {_count_scenarios(open_)} of {count}"
-        f" scenarios, with the patches {still}"
+        f" scenarios{with_patches(still)}"
     )
+
+
+def with_patches(still: int) -> str:
+    """The end of a sentence that counts what is wrong as released."""
+    return f", with the patches {still}" if still else "; the patches repair all"
 
 
 def effect(cells: Sequence[CellVerdict]) -> str:

@@ -43,7 +43,8 @@ def folder(tmp_path):
 
 
 def test_audit_finds_before_and_is_satisfied_after(enabled):
-    assert run("audit").returncode == 0
+    unmeasured = json.loads(run("audit", "--json").stdout)["unmeasured"]
+    assert run("audit").returncode == (2 if unmeasured else 0)
     assert run("disable").returncode == 0
     before = run("audit")
     assert before.returncode == 1
@@ -166,11 +167,11 @@ def test_enabled_environment_patches_an_unmodified_program(enabled):
 
 
 def test_audit_of_a_model_folder(folder):
-    (folder / "generation_config.json").write_text('{"eos_token_id": [1, 106]}')
+    (folder / "generation_config.json").write_text('{"eos_token_id": [106]}')
     done = run("audit", "--model", str(folder))
-    if "mlx-vlm" in PRESENT:
-        assert "generation_config.json: 1, 106" in done.stdout
-    assert done.returncode in (0, 1, 2)
+    if "mlx-vlm" in PRESENT:  # which lets that file override config.json
+        assert "gemma4 does not end every turn here: stop token 1 is not used" in done.stdout
+        assert done.returncode == 1
     assert "Traceback" not in done.stderr
 
 

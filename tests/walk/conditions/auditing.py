@@ -58,7 +58,10 @@ CONDITIONS = [
         "an audit says how many families are wrong",
         "audit",
         code=1,
-        also=r"mlx-lm [\d.]+: \d+ of \d+ model families wrong as released, 0 with the patches",
+        also=(
+            r"mlx-lm [\d.]+: \d+ of \d+ model families wrong as released "
+            r"\(\d+ wrong text, \d+ crashes, .*\); the patches repair all"
+        ),
         where=WITH_MLX_LM,
     ),
     command(
@@ -182,6 +185,18 @@ CONDITIONS = [
         code=1,
         first=r"gemma4 gives wrong text in a batch here \(mlx-vlm 0.4.3\)",
         also=("offset-alias", FIX, "Proof: mlx-patches lab --model gemma4"),
+        where=[OLDER],
+    ),
+    command(
+        "a model in two packages has an evidence line for each",
+        "audit",
+        "--model",
+        "gemma4",
+        code=1,
+        also=(
+            "mlx-vlm 0.4.3: on a CPU in float32; not on Metal. mlx-lm 0.31.3: on a CPU .float32,"
+            " bfloat16. and CUDA .float32.; not on Metal. Environment"
+        ),
         where=[OLDER],
     ),
     command(
