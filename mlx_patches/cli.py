@@ -17,7 +17,7 @@ import click
 
 from . import __version__
 from .core.errors import MlxPatchesError
-from .core.files import quoted
+from .core.files import printable, quoted
 from .core.packages import MODEL_PACKAGES
 from .evidence.words import DTYPES, FLOAT32, VARIANTS
 
@@ -537,11 +537,11 @@ def ps(as_json: bool) -> None:
         return
     from .tables import make_console, make_table
 
-    table = make_table("pid", "host", "patched", "patches", "withdrawn")
+    table = make_table("pid", "host", "patched", "patches", "failures")
     for one in found:
-        withdrawn = ", ".join(one.withdrawn) or "none"
+        failures = "; ".join(f"{id_} {said}" for id_, said in one.failures.items()) or "none"
         count = str(len(one.patches))
-        table.add_row(str(one.pid), one.host, ", ".join(one.releases), count, withdrawn)
+        table.add_row(str(one.pid), one.host, ", ".join(one.releases), count, failures)
     make_console().print(table)
 
 
@@ -637,7 +637,7 @@ def _run(arguments: list[str] | None) -> int | str | None:
         error.show()
         return error.exit_code
     except MlxPatchesError as error:
-        click.echo(f"mlx-patches: {error}", err=True)
+        click.echo(f"mlx-patches: {printable(error)}", err=True)
         return 2
     return code if isinstance(code, int) else 0
 

@@ -26,6 +26,7 @@ OFF = {"0", "false", "no", "off"}
 _TAKES_ONE = {"-W", "-X", "--check-hash-based-pycs"}
 
 _watcher = None
+_stopped = False
 _host = ""
 _profile: str | None = None
 
@@ -110,12 +111,15 @@ def profile() -> str | None:
 
 def stop() -> None:
     """Stop waiting for packages."""
+    global _stopped
+    _stopped = True
     if _watcher is not None:
         _watcher.uninstall()
 
 
 def _first_import(module: ModuleType) -> None:
-    _apply()
+    if not _stopped:
+        _apply()
 
 
 def _warn_of_junk() -> None:
@@ -136,8 +140,13 @@ def _warn_of_junk() -> None:
 
 def _apply() -> None:
     assert _watcher is not None
+    # Some harnesses put back a sys.meta_path that has this watcher and lacks the session's.
+    again = f"{__package__.partition('.')[0]}.auto" in sys.modules
     try:
-        from .. import auto  # noqa: F401  (applies on import, raises only where strict)
+        from .. import auto  # applies on import, raises only where strict
+
+        if again:
+            auto.activate()
     except Exception:
         if _watcher.strict:
             raise  # the watcher stays: the next import raises again

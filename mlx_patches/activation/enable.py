@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,9 +102,9 @@ def enable(limit: Limit | None = None, profile: str = SAFE) -> Path:
     choose(profile)
     path = _path()
     try:
-        path.write_text(line(limit, profile))
+        _write(path, line(limit, profile))
         if sys.version_info >= START_FROM and limit is None and profile == SAFE:
-            path.with_name(START_NAME).write_text("mlx_patches.activation.boot:start\n")
+            _write(path.with_name(START_NAME), "mlx_patches.activation.boot:start\n")
         else:
             path.with_name(START_NAME).unlink(missing_ok=True)
     except OSError as error:
@@ -111,6 +113,22 @@ def enable(limit: Limit | None = None, profile: str = SAFE) -> Path:
             " mlx_patches.apply() in your program"
         ) from None
     return path
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file at once: a process that starts meanwhile executes the old one or the new one.
+
+    A link in its place is replaced, and its target stays as it is.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=path.parent)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def disable() -> Path | None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import sys
 
-from ..core.imports import complete, ended
+from ..core.imports import as_main, complete, ended
 
 TYPE_CHECKING = False  # as typing has it; this module is imported in every enabled process
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import CodeType, ModuleType
+    from typing import Any
 
     Callback = Callable[[ModuleType], object]
 else:
@@ -29,13 +30,28 @@ Module = type(sys)
 class Watcher:
     """A finder that returns the specs of other finders, with a call after their loading."""
 
-    def __init__(self, packages: Iterable[str], callback: Callback, strict: bool = False):
+    def __init__(
+        self,
+        packages: Iterable[str],
+        callback: Callback,
+        strict: bool = False,
+        in_copy: Callable[[str], object] = lambda name: None,
+    ):
         self.packages = frozenset(packages)
         self.callback = callback
         self.strict = strict
+        # Called with the name of a module that will run as ``__main__`` in a copy of its code.
+        self.in_copy = in_copy
+        self._watching = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether other code has removed this finder from ``sys.meta_path``."""
+        return self._watching and self not in sys.meta_path
 
     def install(self) -> None:
         """Watch from now on; modules that are half-imported now are reported when complete."""
+        self._watching = True
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
         prefixes = tuple(self.packages)  # start-up pays for each of a thousand modules
@@ -47,6 +63,7 @@ class Watcher:
 
     def uninstall(self) -> None:
         """Stop watching."""
+        self._watching = False
         # A new list: a thread that iterates over the old one would skip a finder.
         sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
@@ -78,14 +95,29 @@ class Watcher:
             followed = copy.copy(loader)  # a loader may serve many modules (zipimport)
 
             def exec_module(module: ModuleType) -> None:
-                module.__loader__ = spec.loader = loader
                 loader.exec_module(module)
                 self._notify(module)
 
             followed.exec_module = exec_module  # type: ignore[method-assign]
+            if hasattr(loader, "get_code"):
+                followed.get_code = self._main_code(loader)  # type: ignore[attr-defined]
             spec.loader = followed
         except Exception:
             _warn(f"mlx_patches cannot follow the import of {spec.name}")
+
+    def _main_code(self, loader: Any) -> Callable[[str], CodeType | None]:
+        """The ``get_code`` by which ``python -m`` and ``runpy`` run a module."""
+
+        def get_code(name: str) -> CodeType | None:
+            from .main_module import code_of  # parses: only where a module is run
+
+            code = code_of(name, loader)
+            as_main[name] = code is not None
+            if code is None:
+                self.in_copy(name)
+            return code or loader.get_code(name)
+
+        return get_code
 
     def _notify(self, module: ModuleType) -> None:
         ended.add(id(module))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.files import quoted
 from .presence import folder, is_ours_alone, lock
 
 # In bytes. Our files are small: a larger one is not ours.
@@ -22,7 +23,8 @@ class Process(NamedTuple):
         host: what it was started as: a script's name, or ``-m MODULE``.
         releases: the patched releases, as ``mlx-lm 0.31.3``.
         patches: the ids of the patches in effect.
-        withdrawn: the id of each patch that failed in calls, and why it was taken out.
+        withdrawn: the id of each patch that failed whatever it was given, and how.
+        failures: the id of each patch that failed in calls, and how.
         version: the version of mlx_patches.
     """
 
@@ -31,6 +33,7 @@ class Process(NamedTuple):
     releases: tuple[str, ...]
     patches: tuple[str, ...]
     withdrawn: Mapping[str, str]
+    failures: Mapping[str, str]
     version: str
 
 
@@ -62,13 +65,15 @@ def _read(path: Path) -> Process | None:
         raw = json.loads(os.pread(file, LIMIT, 0))
         return Process(
             int(raw["pid"]),
-            str(raw["host"]),
+            quoted(raw["host"]),
             _texts(raw["releases"]),
             _texts(raw["patches"]),
-            {str(key): str(value) for key, value in dict(raw["withdrawn"]).items()},
-            str(raw["version"]),
+            _reasons(raw["withdrawn"]),
+            _reasons(raw.get("failures", {})),
+            quoted(raw["version"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):  # being written, or not ours
+    # Being written, or not ours.
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     finally:
         os.close(file)
@@ -84,5 +89,9 @@ def _is_running(pid: int) -> bool:
     return True
 
 
+def _reasons(values: Mapping[str, Any]) -> dict[str, str]:
+    return {quoted(key): quoted(value) for key, value in dict(values).items()}
+
+
 def _texts(values: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(map(str, values))
+    return tuple(map(quoted, values))

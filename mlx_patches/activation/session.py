@@ -12,14 +12,14 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 
 from .. import __version__
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
-from ..core.imports import complete
-from ..core.manager import FORK_SECONDS, Manager
+from ..core.imports import imported, loaded, name_of_main, runs_in_copy
+from ..core.manager import FORK_SECONDS, Manager, unseen
 from ..core.outcome import Outcome, Report, Status
 from ..core.packages import HOST_MODELS, MODEL_PACKAGES, MODELS
 from ..core.patch import Patch
@@ -69,7 +69,7 @@ class Session:
         # Ids that the user took out: a model's entry does not request them again.
         self._taken_out: set[str] = set()
         self._watcher: Watcher | None = None
-        # The distributions that were logged, and the patch ids that ``mlx-patches ps`` lists.
+        # The distributions and modules that were logged, and the ids that ``mlx-patches ps`` lists.
         self._told: set[str] = set()
         self._shown: set[str] = set()
 
@@ -214,7 +214,17 @@ class Session:
 
     def status(self, held_elsewhere: bool = False) -> Report:
         """See ``mlx_patches.status``; ``held_elsewhere`` as in ``Manager.status``."""
-        return Report(tuple(self.manager.status(held_elsewhere)))
+        if self._watcher is not None and self._watcher.lost:
+            logger.warning("mlx_patches: the import hook was removed from sys.meta_path: put back")
+            self._watcher.install()
+        outcomes = self.manager.status(held_elsewhere)
+        missed = [one for one in _models_imported(imported) if one not in self._entries]
+        for entry in missed if self.by_model else ():
+            for one in self._activate(entry, strict=False, dry_run=True):
+                if one.status is Status.PENDING and imported(one.target.partition(":")[0]):
+                    reason = unseen(one.target.partition(":")[0])
+                    outcomes.append(one._replace(status=Status.LOST, reason=reason))
+        return Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
 
     def before_fork(self) -> None:
         """Wait until no thread is changing patches: a child would inherit a half-done change."""
@@ -343,6 +353,7 @@ class Session:
                 "releases": [str(self.installed(name)) for name in used],
                 "patches": sorted({layer.patch for layer in layers}),
                 "withdrawn": dict(self.manager.withdrawn),
+                "failures": {id_: str(one) for id_, one in self.manager.failures.items()},
             }
         )
 
@@ -393,7 +404,7 @@ class Session:
     def _watch(self, packages: set[str]) -> None:
         wanted = packages | {*MODELS, *(place.partition(".")[0] for place in HOST_MODELS)}
         if self._watcher is None:
-            self._watcher = Watcher(wanted, self._imported, self.strict)
+            self._watcher = Watcher(wanted, self._imported, self.strict, self._in_copy)
         self._watcher.packages |= wanted
         self._watcher.install()
 
@@ -436,6 +447,23 @@ class Session:
         finally:
             self.manager.rebind()
         self._tell()
+        self._in_copy(name_of_main())
+
+    def _in_copy(self, name: str) -> None:
+        """Report once that a module runs as ``__main__`` without its patches.
+
+        Raises:
+            ImportError: in strict mode.
+        """
+        if name in self._told or not runs_in_copy(name):
+            return
+        lost = [one for one in self.manager.status() if one.target.partition(":")[0] == name]
+        if lost := [one for one in lost if one.status is Status.LOST]:
+            self._told.add(name)
+            said = f"{len(lost)} patches are not in effect: {lost[0].reason}"
+            if self.strict:
+                raise ImportError(f"mlx_patches: {said}")
+            logger.warning("mlx_patches: %s", said)
 
     def _activate(self, entry: tuple[str, str], strict: bool, dry_run: bool) -> list[Outcome]:
         """Request the patches that a model's entry names; the caller rebinds."""
@@ -467,14 +495,10 @@ def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] 
     return listed
 
 
-def _models_imported() -> list[tuple[str, str]]:
+def _models_imported(is_done: Callable[[str], object] = loaded) -> list[tuple[str, str]]:
     """The (distribution, model) of each imported module that belongs to a model, once."""
     inside = tuple(f"{package}." for package in (*MODEL_PACKAGES, *HOST_MODELS))
-    names = [
-        name
-        for name, module in list(sys.modules.items())
-        if name.startswith(inside) and isinstance(module, ModuleType) and complete(module)
-    ]
+    names = [name for name in list(sys.modules) if name.startswith(inside) and is_done(name)]
     return list(dict.fromkeys(entry for entry in map(model_of, names) if entry is not None))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import MlxPatchesError
+from ..core.files import packaged
 from ..evidence.words import CANNOT_BATCH, GREEN, NOT_MEASURED, RED, REPAIRED, word_of
 
 SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
@@ -122,7 +123,7 @@ def load_summary() -> dict[str, Any]:
         MlxPatchesError: it is missing or broken.
     """
     try:
-        summary: dict[str, Any] = json.loads(SUMMARY.read_bytes())
+        summary: dict[str, Any] = json.loads(packaged(SUMMARY))
         summary["sets"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise MlxPatchesError(f"{SUMMARY}: no evidence ({error}); reinstall mlx-patches") from None

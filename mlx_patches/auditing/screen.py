@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
+from ..core.files import printable
 from ..evidence.words import (
     CRASH,
     DEVICES,
@@ -305,7 +306,8 @@ def _proof(report: Audit) -> str:
     if alone := [id_ for one in worst(report) for id_ in one.alone]:
         return f"mlx-patches probe {alone[0]}"  # the lab compares with a request alone
     if report.model.folder is not None:
-        return f"mlx-patches lab --config {shlex.quote(str(report.model.folder.path))}"
+        path = shlex.quote(str(report.model.folder.path))
+        return f"mlx-patches lab --config {printable(path)}"
     return "".join(f"mlx-patches lab --model {one.family}" for one in worst(report)[:1])
 
 

@@ -1,9 +1,11 @@
-"""Reads untrusted files with a size limit, and quotes their content so that it is safe to print."""
+"""Reads untrusted files with a size limit, and our own; quotes text so that it is safe to print."""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from .errors import MlxPatchesError
 
@@ -32,7 +34,23 @@ def read(path: Path, limit: int, what: str) -> bytes:
     return content
 
 
+def packaged(path: Path) -> bytes:
+    """The content of a file of this package, which may be in a zip.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    loader: Any = __spec__.loader
+    content: bytes = loader.get_data(os.fspath(path))
+    return content
+
+
 def quoted(text: object) -> str:
     """Text from a file, for a message: one printable line, cut after ``MAX_QUOTED`` characters."""
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text)[: MAX_QUOTED + 1])
+    line = printable(str(text)[: MAX_QUOTED + 1])
     return line if len(line) <= MAX_QUOTED else f"{line[:MAX_QUOTED]}..."
+
+
+def printable(text: object) -> str:
+    """Text as one line without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))

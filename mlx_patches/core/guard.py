@@ -1,40 +1,42 @@
-"""Runs the layers of one function of a site, and goes on where one of them fails.
+"""Runs the layers of one function of a site, and decides what a call gets where a layer fails.
 
-A layer that raises is skipped for that call. The result of the call then depends on what the
-release's own function did in this call, in this thread:
+A layer fails if it raises, or if it returns None where the original returned a value or was not
+entered, unless its annotation or its target says that it may.
 
-- It was not entered: the other layers and the original run with the same arguments.
-- It was entered once, with the arguments of the call, and returned: the call returns its result.
-- Otherwise state may have changed: the call fails, since running the original again would feed a
-  cache the same tokens twice.
+- The original was not entered in this call: the call goes on without the layer, as if the patch
+  were not there. If that raises as well, its error is the release's own, and nothing failed.
+- The original was entered once, with the call's arguments, and returned: the call gets its result.
+- Otherwise state may have changed, and running the original again could feed a cache the same
+  tokens twice: the call gets the error.
 
-A layer also fails if it returns ``None`` where the original returns a value, or raises SystemExit.
-An error that the original raised, or that a layer raised because of one, is the release's own and
-reaches the host; so does a ``refusal``. A layer that calls its own site without end fails once, in
-the outermost call, where the stack has room to recover. A function that a patch adds has no
-original to fall back to. Errors that a generator raises while it is iterated are not caught.
+An error that leaves the original is the release's own, unless the innermost frame of the release
+or of a patch is a patch's: then an object that a layer handed to the release failed (a view, a
+callback). A ``refusal`` is a patch's answer, not a failure. Where a layer of a security patch
+fails, the call is refused.
 
-A call costs two frames, the installed function and the recorder of the original's entries, and
-one more for each layer. Where every layer has a check (``Target.when``) and all checks say that
-nothing is to be done, a call costs one frame and those of the checks. Where every layer of a getter
-is made by ``after``, nothing is recorded: a call costs one frame and those of the layers.
+``Policy`` hears of a failure once the call has its answer, so that what the release rejects as
+well counts for nothing; and of the first success after each failure.
+
+A call costs two frames, the installed function and the recorder of the original's entries, and one
+more for each layer. Where every layer has a check (``Target.when``) and all checks say that
+nothing is to be done, a call costs one frame and those of the checks. What a generator or a
+coroutine raises later is not caught.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
-from .errors import MlxPatchesError, is_refusal
-from .patch import Changed
+from .errors import MlxPatchesError, is_refusal, refusal
 
 Function = Callable[..., Any]
 # The result in an entry until the original returns.
 _PENDING = object()
+_OURS = "mlx_patches.patches."
 
 
 # Plain classes: a NamedTuple costs start-up 0.1 ms.
@@ -44,30 +46,45 @@ class Failure:
     Args:
         patch: the id of the layer's patch.
         error: the exception; None if the layer returned None.
-        touched: state may have changed, so the call failed as well.
-        lasting: the layer cannot be made, so it would fail in every call.
+        answer: what the call got, in words.
+        reached_host: the call got the error.
     """
 
     def __init__(
-        self, patch: str, error: BaseException | None, touched: bool, lasting: bool = False
+        self, patch: str, error: BaseException | None, answer: str, reached_host: bool = False
     ):
         self.patch = patch
         self.error = error
-        self.touched = touched
-        self.lasting = lasting
+        self.answer = answer
+        self.reached_host = reached_host
+
+
+RELEASE_ANSWERED = "the release's own code answered"
+RESULT_KEPT = "the call got the release's result"
+CALL_FAILED = "the call failed, since its state may have changed"
+CALL_REFUSED = "the call was refused"
 
 
 class Policy:
-    """What to do with a layer's failure.
+    """What a site does with its layers' failures.
 
     Args:
         report: called with each failure.
+        succeeded: called with the patches of a call's layers at its first success, and at the
+            first one after a failure.
         strict: raise each failure to the host, and report none.
         name: the site's path, for messages.
     """
 
-    def __init__(self, report: Callable[[Failure], None], strict: bool = False, name: str = ""):
+    def __init__(
+        self,
+        report: Callable[[Failure], None],
+        succeeded: Callable[[Sequence[str]], None] = lambda patches: None,
+        strict: bool = False,
+        name: str = "",
+    ):
         self.report = report
+        self.succeeded = succeeded
         self.strict = strict
         self.name = name
 
@@ -85,14 +102,11 @@ class Composition:
         steps: the layers' functions, the outermost first.
         without: builds the body without the layers of the given patches.
         answers_none: a layer may return None where the original returns a value.
-        checks: the layers' ``Target.when``; empty if a layer has none.
-        load: imports the layers' modules and replaces this composition, in the first call; None
-            if they are imported.
-        changes: a getter's layers, the innermost first; empty if one of them is not made by
-            ``after``.
+        checks: the layers' ``Target.when``, each after its patch's id; empty if a layer has none.
+        security: the ids of the security patches among the layers'.
     """
 
-    __slots__ = ("answers_none", "body", "changes", "checks", "load", "steps", "without")
+    __slots__ = ("answers_none", "body", "checks", "security", "steps", "watched", "without")
 
     def __init__(
         self,
@@ -100,18 +114,17 @@ class Composition:
         steps: tuple[Step, ...] = (),
         without: Callable[[frozenset[str]], Function | None] = lambda left_out: None,
         answers_none: bool = False,
-        checks: tuple[Callable[..., bool], ...] = (),
-        load: Callable[[], None] | None = None,
-        changes: tuple[Changed, ...] = (),
+        checks: tuple[Step, ...] = (),
+        security: frozenset[str] = frozenset(),
     ):
-        self.load = load
-        # Tuples: reading an attribute of a change in each call takes longer.
-        self.changes = tuple((change.change, change.only_with) for change in changes)
         self.body = body
         self.steps = steps
         self.without = without
         self.answers_none = answers_none
         self.checks = checks
+        self.security = security
+        # Whether the next success is reported.
+        self.watched = True
 
 
 class _Calls(threading.local):
@@ -130,21 +143,18 @@ class Chain:
         original: the release's own function; None if the release has none.
         like: the function whose name and signature ``installed`` takes over.
         policy: what to do with failures of layers.
-        is_getter: it is the getter of a property.
     """
 
     __slots__ = ("_calls", "composition", "entered", "installed", "original", "policy")
 
-    def __init__(
-        self, original: Function | None, like: Function, policy: Policy, is_getter: bool = False
-    ):
+    def __init__(self, original: Function | None, like: Function, policy: Policy):
         self.original = original
         self.policy = policy
         self._calls = _Calls()
         self.entered = _recorder(original, self._calls) if original else None
         # Replaced as a whole: a running call keeps its layers while other threads remove some.
         self.composition = Composition(original)
-        self.installed = self._make_getter(like) if is_getter else self._make(like)
+        self.installed = self._make(like)
 
     def _make(self, like: Function) -> Function:
         calls = self._calls
@@ -155,20 +165,18 @@ class Chain:
         def installed(*args: Any, **kwargs: Any) -> Any:
             composition = self.composition
             body: Any = composition.body
+            failed_check: Failure | None = None
             if composition.checks:
                 try:
-                    for is_needed in composition.checks:
+                    for checking, is_needed in composition.checks:  # noqa: B007
                         if is_needed(*args, **kwargs) if kwargs else is_needed(*args):
                             break
                     else:
                         body = original
-                except Exception:  # the layers run, and are guarded
-                    pass
+                except (Exception, SystemExit) as error:  # the layers run
+                    failed_check = Failure(checking, error, "the patch ran without its check")
             if original is not None and body is original:
                 return original(*args, **kwargs) if kwargs else original(*args)
-            if composition.load is not None:
-                composition.load()
-                return installed(*args, **kwargs)
             outer = calls.entries
             entries: list[list[Any]] = []
             calls.entries = entries
@@ -177,7 +185,8 @@ class Chain:
                 result = body(*args, **kwargs)
             except RecursionError as error:
                 if outer is not None and not (outer and outer[-1][2] is _PENDING):
-                    # A layer of this chain made this call; the outermost call recovers.
+                    # A layer of this chain made this call. The outermost call recovers, where the
+                    # stack has room.
                     outer.extend(entries)
                     raise
                 failure = error
@@ -186,72 +195,34 @@ class Chain:
             finally:
                 calls.entries = outer
             if failure is None and (
-                result is not None
-                or composition.answers_none
-                or not self._owes_a_value(entries, args)
+                result is not None or composition.answers_none or self._may_be_none(entries)
             ):
-                return result
-            try:
-                return self._recover(failure, composition, entries, args, kwargs)
-            finally:
-                failure = None  # its traceback refers to this frame: a cycle
+                if composition.watched:
+                    self._succeeded(composition)
+            else:
+                try:
+                    result = self._recover(failure, composition, entries, args, kwargs)
+                finally:
+                    failure = None  # its traceback refers to this frame: a cycle
+            if failed_check is not None:
+                self._report(composition, failed_check)
+            return result
 
         return installed
 
-    def _make_getter(self, like: Function) -> Function:
-        """An installed function of one argument, which takes half the time if it only changes."""
-        installed = self._make(like)
-        original: Any = self.original
+    def _may_be_none(self, entries: Sequence[Sequence[Any]]) -> bool:
+        """Whether a layer's None can be the call's result, by what the original returned."""
+        if not entries:
+            return self.original is None
+        return entries[-1][2] is None or entries[-1][2] is _PENDING
 
-        @functools.wraps(like)
-        def getter(instance: Any) -> Any:
-            composition = self.composition
-            if not composition.changes:
-                return installed(instance)
-            result = changed = original(instance)
-            try:
-                for change, attribute in composition.changes:
-                    if not attribute or hasattr(instance, attribute):
-                        changed = change(changed, instance)
-            except (Exception, SystemExit) as error:
-                return self._settle(error, composition, instance, result)
-            if changed is None and result is not None and not composition.answers_none:
-                return self._settle(None, composition, instance, result)
-            return changed
+    def _succeeded(self, composition: Composition) -> None:
+        composition.watched = False
+        self.policy.succeeded([patch for patch, _ in composition.steps])
 
-        return getter
-
-    def _settle(
-        self, error: BaseException | None, composition: Composition, instance: Any, result: Any
-    ) -> Any:
-        """What a getter returns whose change failed: what the original returned."""
-        try:
-            if isinstance(error, RecursionError) and self._is_nested():
-                raise error  # a layer of this chain made this call; the outermost call recovers
-            return self._recover(error, composition, [[(instance,), {}, result]], (instance,), {})
-        finally:
-            error = None  # its traceback refers to this frame: a cycle
-
-    def _is_nested(self) -> bool:
-        """Whether the getter that asks was called by a layer of this chain, in this thread."""
-        asking: Any = sys._getframe(2)
-        frame = asking.f_back
-        while frame is not None:
-            if frame.f_code is asking.f_code and frame.f_locals["self"] is self:
-                return True
-            frame = frame.f_back
-        return False
-
-    def _owes_a_value(self, entries: list[list[Any]], args: tuple[Any, ...]) -> bool:
-        """Whether the release's own function returns a value, so that a None is a failure."""
-        if entries:
-            _, _, result = entries[-1]
-            return result is not None and result is not _PENDING
-        if self.original is None:
-            return False
-        from .returns import gives_a_value  # not at start-up: it loads dis
-
-        return gives_a_value(self.original, args)
+    def _report(self, composition: Composition, failure: Failure) -> None:
+        composition.watched = True
+        self.policy.report(failure)
 
     def _recover(
         self,
@@ -261,38 +232,52 @@ class Chain:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Return a result for a call that failed; raise the error if no layer caused it."""
+        """The result of a call in which a layer failed; raises the error if no layer did."""
         site = self.policy.name
+        failures: list[Failure] = []
         left_out: frozenset[str] = frozenset()
         try:
             while True:
-                if error is not None and self._is_the_hosts(error, entries):
+                steps = [step for step in composition.steps if step[0] not in left_out]
+                patch, is_ours = _blame(error, steps, self.original)
+                if error is not None and (
+                    is_refusal(error)
+                    or not steps
+                    or (_left_the_original(error, entries) and not is_ours)
+                ):
+                    failures.clear()
                     raise error
-                patch = _culprit(error, composition.steps, left_out)
                 if self.policy.strict:
-                    raise _named(error, patch, site)
-                kept = _kept(entries, args, kwargs)
-                touched = bool(entries) and not kept
-                self.policy.report(Failure(patch, error, touched))
-                if kept:
+                    raise name_patch(error, patch, site)
+                if patch in composition.security:
+                    failures.append(Failure(patch, error, CALL_REFUSED))
+                    raise _as_refusal(error, patch, site)
+                if _returned_once(entries, args, kwargs):
+                    failures.append(Failure(patch, error, RESULT_KEPT))
                     return entries[0][2]
                 left_out |= {patch}
-                body = None if touched else composition.without(left_out)
+                body = None if entries else composition.without(left_out)
                 if body is None:
-                    raise _fit_for_the_host(error, patch, site)
-                if body is self.original:  # an error here is the release's own
-                    return body(*args, **kwargs)
-                entries.clear()
+                    failures.append(Failure(patch, error, CALL_FAILED, reached_host=True))
+                    raise _as_exception(error, patch, site)
+                failures.append(Failure(patch, error, RELEASE_ANSWERED))
                 error, result = self._try(body, entries, args, kwargs)
-                if error is None and (result is not None or not self._owes_a_value(entries, args)):
+                if body is self.original and error is not None:
+                    failures.clear()
+                    raise error
+                if error is None and (
+                    result is not None or body is self.original or self._may_be_none(entries)
+                ):
                     return result
         finally:
             error = None  # its traceback refers to this frame: a cycle
+            for failure in failures:
+                self._report(composition, failure)
 
     def _try(
         self, body: Function, entries: list[list[Any]], args: tuple[Any, ...], kwargs: Any
     ) -> tuple[BaseException | None, Any]:
-        """Run ``body`` again, recording the original's entries in ``entries``."""
+        """Run ``body``, recording the original's entries in ``entries``."""
         calls = self._calls
         outer, calls.entries = calls.entries, entries
         try:
@@ -301,52 +286,6 @@ class Chain:
             return error, None
         finally:
             calls.entries = outer
-
-    def _is_the_hosts(self, error: BaseException, entries: list[list[Any]]) -> bool:
-        """Whether an error goes to the host, since no layer caused it or it is a refusal."""
-        if isinstance(error, RecursionError) and len(entries) > 1:
-            return False  # endless recursion of a layer, wherever it exceeded the limit
-        return is_refusal(error) or self._is_of_the_release(error)
-
-    def _is_of_the_release(self, error: BaseException) -> bool:
-        """Whether an error, or an error that caused it, came through this chain's original."""
-        seen: set[int] = set()
-        cause: BaseException | None = error
-        while cause is not None and id(cause) not in seen:
-            seen.add(id(cause))
-            trace = cause.__traceback__
-            while trace is not None:
-                frame = trace.tb_frame
-                if frame.f_code is _ENTERED and frame.f_locals.get("calls") is self._calls:
-                    return True
-                trace = trace.tb_next
-            cause = cause.__cause__ or cause.__context__
-        return False
-
-
-def _culprit(error: BaseException | None, steps: Sequence[Step], left_out: frozenset[str]) -> str:
-    """The patch whose layer failed: the innermost one in the traceback.
-
-    The outermost one if no layer is in the traceback, or if the call returned None.
-    """
-    left = [(patch, function) for patch, function in steps if patch not in left_out]
-    found = 0
-    trace = error.__traceback__ if error is not None else None
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        # Search inwards only: two patches may use the same function.
-        inner = (i for i in range(found, len(left)) if _code_of(left[i][1]) is code)
-        found = next(inner, found)
-        trace = trace.tb_next
-    return left[found][0]
-
-
-def _code_of(function: Any) -> CodeType | None:
-    """The code object of a layer's function; for a partial or a change, of what it calls."""
-    inner = function.change if isinstance(function, Changed) else function
-    inner = inner.func if isinstance(inner, functools.partial) else inner
-    code = getattr(inner, "__code__", None)
-    return code if isinstance(code, CodeType) else None
 
 
 def _recorder(original: Function, calls: _Calls) -> Function:
@@ -365,7 +304,9 @@ def _recorder(original: Function, calls: _Calls) -> Function:
     return entered
 
 
-def _kept(entries: list[list[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _returned_once(
+    entries: Sequence[Sequence[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
     """Whether the original was entered once, with the arguments of the call, and has returned."""
     if len(entries) != 1:
         return False
@@ -379,20 +320,68 @@ def _kept(entries: list[list[Any]], args: tuple[Any, ...], kwargs: dict[str, Any
     )
 
 
-_ENTERED: CodeType = _recorder(len, _Calls()).__code__
+def _left_the_original(error: BaseException, entries: Sequence[Sequence[Any]]) -> bool:
+    """Whether an error came out of the original, as far as its entries tell."""
+    if isinstance(error, RecursionError) and len(entries) > 1:
+        return False  # endless recursion of a layer, wherever it exceeded the limit
+    return bool(entries) and entries[-1][2] is _PENDING
 
 
-def _named(error: BaseException | None, patch: str, site: str) -> BaseException:
+def _blame(
+    error: BaseException | None, steps: Sequence[Step], original: Function | None
+) -> tuple[str, bool]:
+    """The patch whose layer failed, and whether the error was raised in a patch's own code.
+
+    The layer is the innermost one in the traceback; the outermost one if none is there, or if the
+    call returned None. Two patches may use the same function, so the search goes inwards only. The
+    code is a patch's or the release's, whichever has the innermost frame: other packages' frames
+    are of the one that called them. A layer may put the release's error in other words, with
+    ``raise ... from error``.
+    """
+    while error is not None and error.__cause__ is not None:
+        error = error.__cause__
+    functions = [inner_function(step) for _, step in steps]
+    ours = {_module_of(function) for function in functions}
+    package = _module_of(original).partition(".")[0] if original else ""
+    found, is_ours = 0, True
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        frame = trace.tb_frame
+        module = str(frame.f_globals.get("__name__"))
+        if module in ours or module.startswith(_OURS):
+            is_ours = True
+        elif package and module.partition(".")[0] == package:
+            is_ours = False
+        inner = (i for i in range(found, len(steps)) if _code_of(functions[i]) is frame.f_code)
+        found = next(inner, found)
+        trace = trace.tb_next
+    return (steps[found][0] if steps else ""), is_ours
+
+
+def inner_function(step: Any) -> Any:
+    """A layer's function; for a partial what it calls."""
+    return step.func if isinstance(step, functools.partial) else step
+
+
+def _code_of(function: Any) -> CodeType | None:
+    return getattr(function, "__code__", None)
+
+
+def _module_of(function: Any) -> str:
+    """The module whose code a function is; that of a wrapper is the wrapper's own."""
+    scope = getattr(function, "__globals__", None) or {}
+    return str(scope.get("__name__") or getattr(function, "__module__", ""))
+
+
+def name_patch(error: BaseException | None, patch: str, site: str) -> BaseException:
     """The error that strict mode raises: a SystemExit would end the process without a message."""
-    if error is None:
-        return MlxPatchesError(f"the patch {patch} of mlx_patches returned None in {site}")
     if not isinstance(error, Exception):
-        return _fit_for_the_host(error, patch, site)
+        return _as_exception(error, patch, site)
     error.add_note(f"raised by the patch {patch} of mlx_patches in {site}")
     return error
 
 
-def _fit_for_the_host(error: BaseException | None, patch: str, site: str) -> BaseException:
+def _as_exception(error: BaseException | None, patch: str, site: str) -> BaseException:
     """The error that the host gets if the call cannot return a result: never a SystemExit."""
     if isinstance(error, Exception):
         return error
@@ -400,3 +389,10 @@ def _fit_for_the_host(error: BaseException | None, patch: str, site: str) -> Bas
     made = MlxPatchesError(f"the patch {patch} of mlx_patches {what}")
     made.__cause__ = error
     return made
+
+
+def _as_refusal(error: BaseException | None, patch: str, site: str) -> Exception:
+    """The error of a call that a security patch could not check."""
+    made = ValueError(f"refused: the patch {patch} of mlx_patches could not check this call")
+    made.__cause__ = _as_exception(error, patch, site)
+    return refusal(made)

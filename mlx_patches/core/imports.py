@@ -11,12 +11,33 @@ if TYPE_CHECKING:
 # The ids of modules whose code has ended and whose import hooks are running: the import system
 # clears ``_initializing`` only after the hooks.
 ended: set[int] = set()
+# The modules that were started as ``__main__``, and whether they run under their own name instead.
+as_main: dict[str, bool] = {}
 
 
 def complete(module: ModuleType) -> bool:
     """False while the module's code is still running."""
     initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
     return not initializing or id(module) in ended
+
+
+def imported(name: str) -> bool:
+    """Whether a module's import has ended, with its hooks."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    return isinstance(module, type(sys)) and not getattr(spec, "_initializing", False)
+
+
+def runs_in_copy(name: str) -> bool:
+    """Whether a module runs as ``__main__`` in a copy of its code, which no patch reaches."""
+    if as_main.get(name):
+        return False
+    return name == name_of_main() or (name in as_main and not imported(name))
+
+
+def name_of_main() -> str:
+    """The name of the module that runs as ``__main__``; empty for a script."""
+    return getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
 
 
 def loaded(name: str) -> ModuleType | None:

@@ -11,6 +11,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from .files import packaged
+
 TABLE = Path(__file__).parent / "known_files.txt"
 
 # Qualified name to its fingerprint and the first line of each of its definitions; None for a
@@ -40,4 +42,4 @@ def digest(content: bytes) -> str:
 
 @functools.cache
 def _table() -> bytes:
-    return b"\n" + TABLE.read_bytes()
+    return b"\n" + packaged(TABLE)

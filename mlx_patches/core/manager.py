@@ -12,15 +12,17 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
 from .errors import MlxPatchesError
+from .failures import LIMIT, Failures, describe, locate
 from .foreign import other_holders
 from .guard import Failure, Policy
-from .imports import loaded
-from .outcome import Outcome, Status, Verdict
+from .handed import LISTENERS
+from .imports import imported, loaded, runs_in_copy
+from .outcome import IN_EFFECT, Outcome, Status, Verdict
 from .patch import Patch, Target
 from .registry import Registry
 from .resolve import Found, in_process
@@ -30,8 +32,6 @@ logger = logging.getLogger("mlx_patches")
 
 # How many seconds a fork waits for another thread that is writing.
 FORK_SECONDS = 5.0
-# After this many failed calls a patch is taken out.
-FAILURES = 3
 # A target in one of these states holds back others of its patch.
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
@@ -77,7 +77,7 @@ class Manager:
             not imported. By default patches stack in the order in which they are applied, and
             targets are complete.
         strict: raise a layer's failure to the host.
-        on_withdrawal: called after a patch was taken out because it failed in calls.
+        on_failure: called after the first failure of each kind, and after a withdrawal.
     """
 
     def __init__(
@@ -85,24 +85,30 @@ class Manager:
         gate: Gate,
         registry: Registry | None = None,
         strict: bool = False,
-        on_withdrawal: Callable[[], None] = lambda: None,
+        on_failure: Callable[[], None] = lambda: None,
     ):
         self.gate = gate
         self.strict = strict
-        self._on_withdrawal = on_withdrawal
+        self._on_failure = on_failure
         self._registry = registry
         self.lock = threading.RLock()
         self._rank = registry.rank if registry else self._by_arrival
         self._arrivals: dict[str, int] = {}
+        # They stay when their layers are taken out: other modules may hold their functions.
         self._sites: dict[str, Site] = {}
+        # Former sites that have layers, on objects that a reload or another import replaced.
+        self._replaced: list[Site] = []
         self._aliases = Aliases()
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
         # The module object for which a settled outcome was decided.
         self._judged: dict[tuple[str, str], ModuleType | None] = {}
-        # By patch id: its failures in calls, and why it was taken out. ``restore`` clears both.
-        self.failures: dict[str, list[str]] = {}
+        # By patch id: its failures in calls, and why it was withdrawn. ``restore`` clears both.
+        self.failures: dict[str, Failures] = {}
         self.withdrawn: dict[str, str] = {}
+        # The (patch, path) pairs of layers with which a call has succeeded.
+        self._worked: set[tuple[str, str]] = set()
+        LISTENERS.add(self)
 
     def apply(
         self,
@@ -117,8 +123,7 @@ class Manager:
 
         Args:
             patch: the patch. Applying it again covers modules that were imported since.
-            strict: raise if a target that may need the patch did not get it. Layers are made now,
-                not in their first call.
+            strict: raise if a target that may need the patch did not get it.
             dry_run: decide everything, change nothing.
             wanted: called just before the write; False cancels it. Another thread may have
                 restored the patch meanwhile.
@@ -138,8 +143,6 @@ class Manager:
             ]
         else:
             outcomes = self._commit(patch, outcomes, ready, wanted, rebind)
-            if strict or self.strict:
-                outcomes = self._load_all(patch, outcomes)
         outcomes.sort(key=lambda outcome: order[outcome.target])
         if strict:
             for outcome in outcomes:
@@ -166,9 +169,10 @@ class Manager:
             for patch_id in wanted:
                 self.withdrawn.pop(patch_id, None)
                 self.failures.pop(patch_id, None)
+            self._worked = {one for one in self._worked if one[0] not in wanted}
             held = [
                 (layer, site)
-                for site in reversed(list(self._sites.values()))
+                for site in reversed(self.sites())
                 for layer in reversed(site.layers)
                 if layer.patch in wanted
             ]
@@ -181,6 +185,8 @@ class Manager:
                 outcome = _outcome(
                     self._patches[layer.patch], layer.target, status, problem or "restored"
                 )._replace(by_choice=not problem)
+                if self._sites.get(site.path) is not site:
+                    continue
                 outcomes.append(outcome)
                 with self.lock:
                     self._ledger[layer.patch, site.path] = outcome
@@ -210,7 +216,7 @@ class Manager:
     def sites(self) -> list[Site]:
         """The sites that have a layer, in the order in which they were made."""
         with self.lock:
-            return [site for site in self._sites.values() if site.layers]
+            return [site for site in (*self._replaced, *self._sites.values()) if site.layers]
 
     def before_fork(self) -> None:
         """Wait until no thread is writing: a child would inherit a half-written patch."""
@@ -229,6 +235,13 @@ class Manager:
         """An outcome, with its status corrected by the live attribute."""
         site = sites.get(outcome.target)
         layer = site.layer_of(outcome.patch) if site else None
+        if outcome.status in IN_EFFECT:
+            module = outcome.target.partition(":")[0]
+            if runs_in_copy(module):
+                reason = f"{module} runs as __main__ in a copy of its code: start it by its command"
+                return outcome._replace(status=Status.LOST, reason=reason)
+            if layer is None and outcome.status is Status.PENDING and imported(module):
+                return outcome._replace(status=Status.LOST, reason=unseen(module))
         if site is None or layer is None:
             if outcome.status is Status.APPLIED:
                 reason = f"{outcome.target} is the release's own again"
@@ -240,7 +253,12 @@ class Manager:
         if outcome.target in held:
             reason = f"the original is still held by {held[outcome.target]}; apply earlier"
             return outcome._replace(status=Status.LATE, reason=reason)
-        return outcome._replace(status=Status.APPLIED, reason=layer.reason)
+        failures = self.failures.get(outcome.patch)
+        if failures is None:
+            return outcome._replace(status=Status.APPLIED, reason=layer.reason)
+        never = (outcome.patch, outcome.target) not in self._worked
+        status = Status.FAILED if never and failures.at(outcome.target) >= LIMIT else Status.APPLIED
+        return outcome._replace(status=status, reason=f"{layer.reason}; it {failures}")
 
     def _by_arrival(self, patch: str) -> int:
         return self._arrivals.setdefault(patch, len(self._arrivals))
@@ -300,9 +318,7 @@ class Manager:
     def _originals(self, path: str) -> dict[str, Any]:
         """The path and its original if a site of ours is in effect there; else empty."""
         site = self._sites.get(path)
-        if site is None or (site.problem() and not site.is_covered()):
-            return {}
-        return {path: site.original}
+        return {path: site.original} if site is not None and site.is_in_place() else {}
 
     # -- write, check, roll back -----------------------------------------------------------
 
@@ -367,63 +383,36 @@ class Manager:
             known = self._sites.get(target.path)
         site = self._site(target, found, known)
         before = site.composed
-        load = self._registry.loader(patch.id, target.path) if self._registry else None
-        layer = Layer(patch.id, target, self._rank(patch.id), reason, load)
+        if self._registry:
+            target = self._registry.complete(patch.id, target)
+        layer = Layer(patch.id, target, self._rank(patch.id), reason, patch.security)
         return _Change(site, site.compose_with(layer), before, known)
 
     def _site(self, target: Target, found: Found, known: Site | None) -> Site:
         """The site of a target: the known one, unless its owner or original is another one."""
         if known and known.owner is found.owner and known.original is found.original:
             return known
-        report = functools.partial(self._failed, target.path)
-        policy = Policy(report, self.strict, target.path)
+        policy = Policy(
+            functools.partial(self.failed, target.path),
+            functools.partial(self._succeeded, target.path),
+            self.strict,
+            target.path,
+        )
         owner, original = found.owner, found.original
-        return Site(target.path, owner, original, policy, self._aliases, self._load, known)
-
-    def _load(self, site: Site) -> None:
-        """Import the modules of layers that wait for this call, and run what they compose.
-
-        The attribute is not written: another package may have replaced it since. A patch whose
-        module or factory fails is taken out everywhere.
-        """
-        while (waiting := site.composed).wait:
-            made: list[Layer] = []
-            for layer in waiting.layers:
-                try:
-                    layer.complete()
-                    composed = site.compose([*made, layer])
-                    site.check(composed)
-                except (Exception, SystemExit) as error:
-                    self._failed(site.path, Failure(layer.patch, error, False, lasting=True))
-                    with self.lock:  # whatever kept it from being taken out: this loop must end
-                        if site.composed.wait and site.layer_of(layer.patch):
-                            site.run(site.compose_without(layer.patch))
-                    break
-                made.append(layer)
-            else:
-                with self.lock:
-                    if site.composed is waiting:
-                        site.run(composed)
-
-    def _load_all(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
-        """Make the patch's layers that wait for a first call; returns its outcomes after that."""
-        for site in self.sites():
-            if site.layer_of(patch.id):
-                self._load(site)
-        reason = self.withdrawn.get(patch.id)
-        return _all_failed(patch, outcomes, reason) if reason else outcomes
+        lost = known if known and known.layers else None
+        return Site(target.path, owner, original, policy, self._aliases, lost)
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
         site, known = change.site, change.known
         # A new site's original was read without the lock: it must not be another site's function.
-        ours = site is not known and known is not None and site.original is known.live
-        return (
+        ours = site is not known and known and known.layers and site.original is known.live
+        return bool(
             site.composed is change.before
             and self._sites.get(site.path) is known
             and current_owner(site.path) is site.owner
             and not ours
-            and (site is known or site.is_as_found())
+            and (site.layers or site.is_as_found())
         )
 
     def _write(self, changes: list[_Change], rebind: bool) -> None:
@@ -442,6 +431,11 @@ class Manager:
                     raise _StaleError if gone else MlxPatchesError(problem)
             if rebind:
                 self._aliases.rebind()
+            self._replaced += [
+                old
+                for change in changes
+                if (old := replaced[change.site.path]) not in (None, change.site) and old.layers
+            ]
         except BaseException:
             for change in reversed(written):
                 change.site.write(change.before)
@@ -463,62 +457,62 @@ class Manager:
             with self.lock:
                 if site.composed is not before:
                     continue
-                if not composed.is_empty:
+                if composed.parts:
                     if site.problem():  # leave a third-party replacement in place
                         site.run(composed)
                     else:
                         site.write(composed)
                     return ""
-                problem = site.take_out()
-                mine = self._sites.get(site.path) is site
-                if mine and not problem and not site.is_covered():
-                    del self._sites[site.path]
-                return problem
+                self._replaced = [one for one in self._replaced if one is not site]
+                return site.take_out()
 
-    # -- failures in calls -------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------
 
-    def _failed(self, path: str, failure: Failure) -> None:
-        """Count a failure; take the patch out after too many, or if state was touched."""
-        said = _quoted(failure.error)
-        # The traceback of an endless recursion has a thousand frames.
-        trace = None if isinstance(failure.error, RecursionError) else failure.error
+    def _succeeded(self, path: str, patches: Sequence[str]) -> None:
+        self._worked.update((patch, path) for patch in patches)
+
+    def failed(self, path: str, failure: Failure) -> None:
+        """Count a failure, and log the first of its kind; see ``failures`` for withdrawals."""
         with self.lock:
-            seen = self.failures.setdefault(failure.patch, [])
-            seen.append(f"raised in {path}: {said}")
-            count = len(seen)
-            if failure.patch in self.withdrawn:
+            patch = self._patches.get(failure.patch)
+            if patch is None or failure.patch in self.withdrawn:
                 return
-            out = failure.touched or failure.lasting or count >= FAILURES
-            if out:
-                reason = f"taken out: {seen[-1]}"
-                self.withdrawn[failure.patch] = reason
-        patch = self._patches[failure.patch]
-        if not out:
-            logger.warning(
-                "mlx_patches: %s was skipped in this call of %s (%d of %d): %s",
-                *(failure.patch, path, count, FAILURES, said),
-                exc_info=trace,
+            failures = self.failures.setdefault(failure.patch, Failures())
+            is_new = failures.add(path, failure)
+            withdraw = (
+                failures.ended_calls(path) >= LIMIT
+                and (failure.patch, path) not in self._worked
+                and not patch.security
             )
-            return
+            if withdraw:
+                reason = f"withdrawn, since it {failures}"
+                self.withdrawn[failure.patch] = reason
+        if withdraw:
+            self._withdraw(patch, reason)
+        elif is_new:
+            logger.warning(
+                "mlx_patches: %s failed in this call of %s; %s: %s (%s)",
+                *(patch.id, path, failure.answer, describe(failure.error), locate(failure.error)),
+            )
+        if withdraw or is_new:
+            with contextlib.suppress(Exception):  # the host must not see it
+                self._on_failure()
+
+    def _withdraw(self, patch: Patch, reason: str) -> None:
+        """Take out a patch that fails whatever it is given."""
         for site in self.sites():
-            layer = site.layer_of(failure.patch)
+            layer = site.layer_of(patch.id)
             if layer is not None:
                 with contextlib.suppress(Exception):  # the host must not see it
-                    self._remove(site, failure.patch)
+                    self._remove(site, patch.id)
                 failed = _outcome(patch, layer.target, Status.FAILED, reason)
                 with self.lock:
-                    self._ledger[failure.patch, site.path] = failed
+                    self._ledger[patch.id, site.path] = failed
         self.rebind()
         logger.warning(
-            "mlx_patches: %s was %s; %s the release's own code. From now on: %s",
-            failure.patch,
-            reason,
-            "this call fails, later ones run" if failure.touched else "the host goes on with",
-            patch.summary,
-            exc_info=trace,
+            "mlx_patches: %s was %s. Later calls run the release's own code: %s",
+            *(patch.id, reason, patch.summary),
         )
-        with contextlib.suppress(Exception):  # the host must not see it
-            self._on_withdrawal()
 
 
 # States that do not change while the module is the same object.
@@ -531,6 +525,11 @@ def held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
         if outcome.status in _BLOCKING and other.holds_back(target):
             return f"held back: {outcome.target} is {outcome.status}"
     return ""
+
+
+def unseen(module: str) -> str:
+    """Why a target of an imported module has no patch."""
+    return f"{module} was imported without the import hook: call mlx_patches.apply() again"
 
 
 def _is_importing(target: Target) -> bool:
@@ -554,14 +553,6 @@ def _all_failed(patch: Patch, outcomes: list[Outcome], reason: str) -> list[Outc
         if target.path not in decided
     ]
     return [*settled, *failed]
-
-
-def _quoted(error: BaseException | None) -> str:
-    if error is None:
-        return "it returned None where the release returns a value"
-    from . import files  # not at start-up
-
-    return f"{type(error).__name__}: {files.quoted(error)}"
 
 
 def _outcome(patch: Patch, target: Target, status: Status, reason: str) -> Outcome:

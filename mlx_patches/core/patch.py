@@ -28,8 +28,9 @@ class Target(NamedTuple):
         defines_new_attribute: the release does not define the attribute and the patch adds it.
         supports: the attribute has no defect, but the patch's other targets depend on it. It is
             patched in every release of its distribution if one of them needs the patch.
-        answers_none: the replacement may return None where the original returns a value.
-            Otherwise such a None is a failure of the patch.
+        answers_none: the replacement may return None where the original returns a value, or
+            without calling the original. So may a function whose return annotation has ``None``.
+            Any other such None is a failure of the patch.
         when: a cheap check of a call's arguments, for a function or method that every step calls:
             False if the replacement would only return the original's result. A call for which
             all layers of the attribute say False runs the original alone.
@@ -88,6 +89,8 @@ class Patch(NamedTuple):
         probe: ``module:function`` of the reproducer, red without the patch.
         module: the module that declares the patch.
         optional: not part of the default set; applied only when named.
+        security: it limits what a request or a model's folder can reach. A call in which it fails
+            is refused, and it is never withdrawn.
         doc: what is wrong, then ``Why``, ``How``, ``Upstream`` and ``Retire when``. Needed if a
             module declares several patches; by default the module's own docstring.
     """
@@ -99,6 +102,7 @@ class Patch(NamedTuple):
     module: str
     optional: bool = False
     doc: str = ""
+    security: bool = False
 
     @property
     def documentation(self) -> str:
@@ -122,43 +126,6 @@ def around(wrapper: Callable[..., Any]) -> Factory:
     return _replace_with(bind)
 
 
-def after(change: Callable[..., Any], only_with: str = "") -> Factory:
-    """Return a factory that gives ``change(result, *args, **kwargs)`` for the original's result.
-
-    It accepts what ``around`` does. A getter whose layers are all made by ``after`` takes half the
-    time.
-
-    Args:
-        change: returns the new result.
-        only_with: an attribute; the result of a method or property stays as it is if the instance
-            does not have it. By default every result is changed.
-    """
-    return _replace_with(lambda original: Changed(original, change, only_with))
-
-
-class Changed:
-    """A function whose result is changed.
-
-    Args:
-        original: the function.
-        change: called with its result and its arguments; returns the new result.
-        only_with: an attribute without which an instance's result is not changed; may be empty.
-    """
-
-    def __init__(self, original: Any, change: Callable[..., Any], only_with: str = ""):
-        functools.update_wrapper(self, original)
-        self.original = original
-        self.change = change
-        self.only_with = only_with
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The changed result."""
-        result = self.original(*args, **kwargs)
-        if self.only_with and not hasattr(args[0], self.only_with):
-            return result
-        return self.change(result, *args, **kwargs)
-
-
 def _replace_with(bind: Callable[[Any], Any]) -> Factory:
     """Return a factory that binds a replacement to the function of any kind of attribute."""
 
@@ -176,8 +143,9 @@ class Attribute(property):
     """An instance attribute whose value is converted when it is read or written.
 
     Values stay in the instance's ``__dict__`` under their own name, so existing objects keep
-    working when the attribute is added and when it is removed. It is a property, since
-    properties are read in C.
+    working when the attribute is added and when it is removed. Where a function of the patch
+    fails, the plain value is read or stored. ``report`` is called with the error; the attribute's
+    site sets it.
 
     Args:
         name: the attribute.
@@ -186,6 +154,8 @@ class Attribute(property):
         put: ``put(instance, value)`` stores the value itself, in place of ``write``.
     """
 
+    report: Callable[[BaseException | None], None]
+
     def __init__(
         self,
         name: str,
@@ -193,17 +163,35 @@ class Attribute(property):
         write: Callable[[Any], Any] | None = None,
         put: Callable[[Any, Any], None] | None = None,
     ):
+        def get(instance: Any) -> Any:
+            try:
+                value = read(instance)  # type: ignore[misc]
+            except (Exception, SystemExit) as error:
+                value = stored(instance, name)
+                self.report(error)
+            if value is None and (plain := instance.__dict__.get(name)) is not None:
+                self.report(None)
+                return plain
+            return value
+
         def store(instance: Any, value: Any) -> None:
+            try:
+                if put is not None:
+                    return put(instance, value)
+                converted = value if write is None else write(value)
+            except (Exception, SystemExit) as error:
+                self.report(error)
+                converted = value
             held = instance.__dict__
             if name not in held:
                 held = detach_dict(instance)
-            held[name] = value if write is None else write(value)
+            held[name] = converted
 
         def drop(instance: Any) -> None:
             stored(instance, name)
             del instance.__dict__[name]
 
-        super().__init__(read or functools.partial(stored, name=name), put or store, drop)
+        super().__init__(get if read else functools.partial(stored, name=name), store, drop)
 
     @property
     def __wrapped__(self) -> Any:

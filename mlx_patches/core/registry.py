@@ -10,11 +10,12 @@ import functools
 import importlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import MlxPatchesError
+from .files import packaged
 from .patch import Patch, Target
 
 logger = logging.getLogger("mlx_patches")
@@ -91,8 +92,7 @@ class Registry:
     def declared(self, patch_id: str) -> Patch:
         """Return a patch from the table, without importing its module.
 
-        It has no ``doc``, and its targets have no factory and no check: ``get`` and ``target``
-        return these.
+        It has no ``doc``, and its targets have no factory and no check: see ``complete``.
 
         Raises:
             MlxPatchesError: there is none of this id.
@@ -109,7 +109,8 @@ class Registry:
         )
         module = self._entries[patch_id].place.partition(":")[0]
         summary, probe, optional = row["summary"], row["probe"], row["optional"]
-        patch = Patch(patch_id, summary, targets, probe, module, optional)
+        security = row.get("security", False)
+        patch = Patch(patch_id, summary, targets, probe, module, optional, security=security)
         self._declared[patch_id] = patch
         return patch
 
@@ -121,27 +122,23 @@ class Registry:
     def _declarations(self) -> dict[str, Any]:
         """The table; empty if it cannot be read, so that every module is imported."""
         try:
-            rows = json.loads(self._table.read_bytes()) if self._table else {}
+            rows = json.loads(packaged(self._table)) if self._table else {}
         except (OSError, ValueError):
             return {}
         return rows if isinstance(rows, dict) else {}
 
-    def target(self, patch_id: str, path: str) -> Target:
-        """Return a patch's target with its factory and its check; imports the patch's module.
+    def complete(self, patch_id: str, target: Target) -> Target:
+        """A declared target with its factory and its check; imports the patch's module.
 
         Raises:
-            MlxPatchesError: there is no such patch, or it has no target of this path.
+            MlxPatchesError: the patch has no such target.
         """
-        for target in self.get(patch_id).targets:
-            if target.path == path:
-                return target
-        raise MlxPatchesError(f"{patch_id} has no target {path}: {self._table} is out of date")
-
-    def loader(self, patch_id: str, path: str) -> Callable[[], Target] | None:
-        """A function that calls ``target``; None for a patch of another package."""
-        if patch_id not in self._entries:
-            return None
-        return functools.partial(self.target, patch_id, path)
+        if target.factory is not _incomplete:
+            return target
+        for one in self.get(patch_id).targets:
+            if one.path == target.path:
+                return one
+        raise MlxPatchesError(f"{patch_id} has no target {target.path}: {self._table} is stale")
 
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""
@@ -182,6 +179,7 @@ class Registry:
                 "summary": patch.summary,
                 "probe": patch.probe,
                 "optional": patch.optional,
+                "security": patch.security,
                 "targets": [
                     [
                         t.distribution,
@@ -207,4 +205,4 @@ class Registry:
 
 def _incomplete(original: Any) -> Any:
     """The factory of a target from the table."""
-    raise MlxPatchesError("the target comes from the table: Registry.target completes it")
+    raise MlxPatchesError("the target comes from the table: Registry.complete completes it")

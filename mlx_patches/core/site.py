@@ -6,24 +6,20 @@ the last layer is removed, the original object itself is put back.
 
 A site of a function, method, class method, static method or property installs functions that run a
 ``Chain``; so does a function that a patch adds. Any other value is installed as it is, unguarded.
-
-Start-up imports no patch's module: layers wait for the site's first call, which composes them. An
-attribute that a patch adds to a class is a ``StandIn`` until it is first read or written. A process
-imports the patches that it uses.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
 from .errors import MlxPatchesError
 from .foreign import covers, describe, function_of, relink, wrapper_above
-from .guard import Chain, Composition, Function, Policy, Step
-from .patch import MISSING, Attribute, Changed, Target, stored
+from .guard import Chain, Composition, Failure, Function, Policy, Step, inner_function, name_patch
+from .patch import MISSING, Attribute, Target
 
 _ACCESSORS = ("fget", "fset", "fdel")
 
@@ -33,93 +29,32 @@ class Layer:
 
     Args:
         patch: the patch's id.
-        target: the target, complete only if ``load`` is None.
+        target: the target, with its factory.
         rank: the patch's place in the registry: the lowest is innermost.
         reason: why the patch is needed.
-        load: imports the patch's module; returns the target with its factory and its check.
+        security: whether calls are refused where the layer fails.
     """
 
-    def __init__(
-        self,
-        patch: str,
-        target: Target,
-        rank: int,
-        reason: str,
-        load: Callable[[], Target] | None = None,
-    ):
+    def __init__(self, patch: str, target: Target, rank: int, reason: str, security: bool = False):
         self.patch = patch
         self.target = target
         self.rank = rank
         self.reason = reason
-        self.load = load
-
-    def complete(self) -> None:
-        """Import the patch's module, unless the target is complete."""
-        load = self.load
-        if load is not None:
-            self.target, self.load = load(), None
+        self.security = security
 
 
 class Composed:
     """The result of a site's layers: the value to install, and each factory's result.
 
-    ``parts`` are (patch, its factory's result), the innermost first. If the layers ``wait`` for the
-    first call, the value is the original's and there are no parts.
+    ``parts`` are (patch, its factory's result), the innermost first.
     """
 
     def __init__(
-        self,
-        layers: tuple[Layer, ...],
-        value: Any,
-        parts: tuple[tuple[str, Any], ...] = (),
-        wait: bool = False,
+        self, layers: tuple[Layer, ...], value: Any, parts: tuple[tuple[str, Any], ...] = ()
     ):
         self.layers = layers
         self.value = value
         self.parts = parts
-        self.wait = wait
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no layer changes the original."""
-        return not self.parts and not self.wait
-
-
-class StandIn:
-    """The attribute of a class that waiting layers will add; its first use makes them."""
-
-    __wrapped__ = Attribute.__wrapped__
-
-    def __init__(self, site: Site):
-        self._site = site
-
-    def _made(self) -> Any:
-        """The attribute that the layers made; ``MISSING`` if they failed."""
-        self._site.load()
-        return self._site.composed.value
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        made = self._made()
-        if hasattr(made, "__get__"):
-            return made.__get__(instance, owner)
-        if instance is None and made is not MISSING:
-            return made
-        return stored(owner if instance is None else instance, self._site.attribute)
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        made = self._made()
-        if hasattr(made, "__set__"):
-            made.__set__(instance, value)
-        else:
-            instance.__dict__[self._site.attribute] = value
-
-    def __delete__(self, instance: Any) -> None:
-        made = self._made()
-        if hasattr(made, "__delete__"):
-            made.__delete__(instance)
-        else:
-            stored(instance, self._site.attribute)
-            del instance.__dict__[self._site.attribute]
 
 
 class Site:
@@ -131,7 +66,6 @@ class Site:
         original: its value without our layers; ``MISSING`` if the release does not define it.
         policy: what to do with failures of layers.
         aliases: collects what to replace in other modules.
-        load: called in the first call, to complete the layers that wait for it.
         lost: the former site of this path; other modules may still refer to its function.
     """
 
@@ -142,7 +76,6 @@ class Site:
         original: Any,
         policy: Policy,
         aliases: Aliases,
-        load: Callable[[Site], None] = lambda site: None,
         lost: Site | None = None,
     ):
         self.path = path
@@ -153,15 +86,11 @@ class Site:
         self._lost = lost.live if lost else original
         self._policy = policy
         self._aliases = aliases
-        self.load = functools.partial(load, self)
         self._kind = _kind(original)
         functions = _functions(original) if self._kind else ()
         if isinstance(owner, type) and self._kind is not staticmethod:
             functions = [_bindable(function) for function in functions]
-        self._chains = [
-            self._chain(function, function, self._is_getter(index))
-            for index, function in enumerate(functions)
-        ]
+        self._chains = [self._chain(function, function) for function in functions]
         entered = [chain and chain.entered for chain in self._chains]
         # The argument of the innermost layer: the original inside a recorder of its entries.
         self._bottom = _like(original, entered) if self._kind else original
@@ -172,49 +101,37 @@ class Site:
         """The layers in effect here, the innermost first."""
         return self.composed.layers
 
-    def _chain(self, original: Any, like: Any, is_getter: bool = False) -> Chain | None:
-        return Chain(original, like, self._policy, is_getter) if like else None
-
-    def _is_getter(self, index: int) -> bool:
-        """Whether a function of this attribute is the getter of a property."""
-        return self._kind is property and index == 0
+    def _chain(self, original: Any, like: Any) -> Chain | None:
+        return Chain(original, like, self._policy) if like else None
 
     # -- composing, which writes nothing --------------------------------------------------
 
     def compose(self, layers: Sequence[Layer]) -> Composed:
         """Apply the factories of these layers to the original, the innermost first.
 
-        Layers whose modules are not imported wait for the first call, where that changes nothing
-        but the functions that a call runs.
-
         Raises:
-            MlxPatchesError: a factory returned its argument.
+            MlxPatchesError: a factory returned its argument, or no function for a function.
         """
         ordered = tuple(sorted(layers, key=lambda layer: layer.rank))
-        if ordered and all(layer.load for layer in ordered):
-            if self._kind:
-                return Composed(ordered, self._bottom, wait=True)
-            if self._adds(ordered):
-                return Composed(ordered, StandIn(self), wait=True)
         value, parts = self._bottom, []
         for layer in ordered:
-            layer.complete()
             if value is MISSING and not layer.target.defines_new_attribute:
                 continue  # another patch adds what it wraps, and is not in effect
             made = layer.target.factory(value)
             if _is_same(made, value):
                 raise MlxPatchesError(f"the replacement of {self.path} is the original")
+            if isinstance(made, Attribute):
+                made.report = functools.partial(self._attribute_failed, layer.patch)
+            if self._kind and not _runs_in_chains(made, self._kind):
+                raise MlxPatchesError(f"the replacement of {self.path} is not a function")
             value = made
             parts.append((layer.patch, made))
         return Composed(ordered, value, tuple(parts))
 
-    def _adds(self, layers: Sequence[Layer]) -> bool:
-        """Whether layers add an attribute to a class: a stand-in for it can see its first use."""
-        return (
-            self.original is MISSING
-            and isinstance(self.owner, type)
-            and any(layer.target.defines_new_attribute for layer in layers)
-        )
+    def _attribute_failed(self, patch: str, error: BaseException | None) -> None:
+        if self._policy.strict:
+            raise name_patch(error, patch, self.path)
+        self._policy.report(Failure(patch, error, "the plain value was used"))
 
     def compose_with(self, layer: Layer) -> Composed:
         """Compose with one more layer, in place of the one that its patch has here."""
@@ -233,7 +150,7 @@ class Site:
     def write(self, composed: Composed) -> None:
         """Put a composition in effect; one without layers puts the original back."""
         covered = self.is_covered()
-        if composed.is_empty:
+        if not composed.parts:
             self._stop()
             if not covered:
                 self._put(self.original)
@@ -245,15 +162,6 @@ class Site:
         else:
             self._put(composed.value)
         self.composed = composed  # last: after an interrupt, who writes again finds the layers
-
-    def check(self, composed: Composed) -> None:
-        """Check that a composition is of the attribute's kind.
-
-        Raises:
-            MlxPatchesError: it replaces a function by something else.
-        """
-        if self._kind and not _runs_in_chains(composed.value, self._kind):
-            raise MlxPatchesError(f"the replacement of {self.path} is not a function")
 
     def run(self, composed: Composed) -> None:
         """Put a composition in effect; what replaced the attribute since stays."""
@@ -278,7 +186,7 @@ class Site:
             return f"cannot be taken out: {above} is on top of it"
         self._stop()
         try:
-            if live is self.live:
+            if self._is_own(live):
                 self._put(self.original)
             else:
                 self._rebind(self.live, self.original)
@@ -295,10 +203,6 @@ class Site:
             chain.composition = Composition(chain.original)
 
     def _run(self, composed: Composed) -> None:
-        if composed.wait:
-            for waiting in filter(None, self._chains):
-                waiting.composition = Composition(None, load=self.load)
-            return
         values = _functions(composed.value)
         if not self._chains:
             self._chains = [None] * len(values)
@@ -317,15 +221,18 @@ class Site:
                     below = step
             body = function if steps else chain.original
             rest = functools.partial(self._body_without, composed.layers, index)
-            none = any(layer.target.answers_none for layer in composed.layers)
+            # A setter returns nothing, and neither does ``__init__``.
+            none = index > 0 or self.attribute == "__init__"
+            none = none or any(layer.target.answers_none for layer in composed.layers)
+            none = none or any(_may_return_none(step) for _, step in steps)
             checks = self._checks(composed.layers) if chain.original else ()
-            changes = _changes(steps) if self._is_getter(index) else ()
-            chain.composition = Composition(body, tuple(steps), rest, none, checks, changes=changes)
+            security = frozenset(one.patch for one in composed.layers if one.security)
+            chain.composition = Composition(body, tuple(steps), rest, none, checks, security)
 
-    def _checks(self, layers: Sequence[Layer]) -> tuple[Callable[..., bool], ...]:
+    def _checks(self, layers: Sequence[Layer]) -> tuple[Step, ...]:
         """The layers' checks of a call's arguments; none if a layer must see every call."""
-        checks = [layer.target.when for layer in layers]
-        return () if None in checks or self._kind is property else tuple(filter(None, checks))
+        checks = [(one.patch, one.target.when) for one in layers if one.target.when]
+        return () if len(checks) < len(layers) or self._kind is property else tuple(checks)
 
     def _body_without(
         self, layers: Sequence[Layer], index: int, left_out: frozenset[str]
@@ -333,12 +240,26 @@ class Site:
         """The body of one accessor without some patches' layers."""
         chain = self._chains[index]
         assert chain is not None
+        rest = [one for one in layers if one.patch not in left_out]
         try:
-            value = self.compose([one for one in layers if one.patch not in left_out]).value
-        except Exception:  # a factory failed: fall back to the release's function
-            return chain.original
-        function = None if value is MISSING else _functions(value)[index]
+            value = self.compose(rest).value
+        except (Exception, SystemExit):  # a factory failed
+            return None if any(one.security for one in rest) else chain.original
+        if value is MISSING:
+            return self._inherited()
+        function = _functions(value)[index]
         return chain.original if function is chain.entered else function
+
+    def _inherited(self) -> Function | None:
+        """What a call of an added method runs without the patch: a base class's method."""
+        owner, name = self.owner, self.attribute
+        if not isinstance(owner, type) or not any(name in vars(base) for base in owner.__mro__[1:]):
+            return None
+
+        def call(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            return getattr(super(owner, instance), name)(*args, **kwargs)
+
+        return call
 
     def _installed(self, value: Any) -> Any:
         """The object that runs the chains: the live one, unless its accessors differ."""
@@ -386,17 +307,29 @@ class Site:
         return f"{self.path} was replaced by {describe(live)}"
 
     def is_as_found(self) -> bool:
-        """Whether the attribute still holds what it held when this site was made."""
-        return self._current() is self.original
+        """Whether the attribute holds what it held when this site was made, or is in place."""
+        return self._current() is self.original or self.is_in_place()
+
+    def is_in_place(self) -> bool:
+        """Whether the attribute holds the installed object, also if it has no layers any more."""
+        live = self._current()
+        if live is self.original or self.owner is not current_owner(self.path):
+            return False
+        return self._is_own(live) or (self.live is not self.original and covers(live, self.live))
+
+    def _is_own(self, live: Any) -> bool:
+        """Whether a value is the installed object, or has its functions."""
+        if live is self.live:
+            return True
+        mine = [chain.installed for chain in self._chains if chain]
+        return bool(_kind(live)) and any(function_of(live) is one for one in mine)
 
     def is_covered(self) -> bool:
         """Whether a third-party wrapper is on top of the installed object."""
         live = self._current()
-        if live is self.live or live is self.original:
+        if live is self.original or self._is_own(live):
             return False
-        mine = [chain.installed for chain in self._chains if chain]
-        is_mine = _kind(live) and any(function_of(live) is one for one in mine)
-        return not is_mine and covers(live, self.live)
+        return covers(live, self.live)
 
     def cells(self) -> Iterator[Any]:
         """Our own references to the original: the closure cells of the chains."""
@@ -460,10 +393,10 @@ class Aliases:
         self._changes = []  # not before: after an interrupt the next pass starts again
 
 
-def _changes(steps: Sequence[Step]) -> tuple[Changed, ...]:
-    """The layers, the innermost first; none if one of them is not made by ``after``."""
-    changes = [step for _, step in reversed(steps) if isinstance(step, Changed)]
-    return tuple(changes) if len(changes) == len(steps) else ()
+def _may_return_none(step: Any) -> bool:
+    """Whether the annotation of a layer's function says that it may return None."""
+    annotations = getattr(inner_function(step), "__annotations__", {})
+    return "None" in str(annotations.get("return", ""))
 
 
 def _kind(obj: Any) -> type | None:

@@ -84,10 +84,10 @@ def device() -> str:
 
 
 def raised() -> str:
-    """The first failure of a patch in this process; empty if no patch failed."""
+    """What failed of the first patch that failed in this process; empty if none did."""
     from ..activation.session import session
 
-    return next((f"{id_} {seen[0]}" for id_, seen in session().manager.failures.items()), "")
+    return next((f"{id_} {one}" for id_, one in session().manager.failures.items()), "")
 
 
 def every_patch() -> list[str]:

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from ..core.files import printable
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED
 from .runner import Row, Task, by_family, exit_code, summary
 
@@ -82,7 +83,7 @@ def _reason(rows: Sequence[Row]) -> str:
     bad = [row for row in rows if row.verdict not in (GREEN, NOT_APPLICABLE)]
     bad = [row for row in bad if row.patched] or bad
     names = ", ".join(dict.fromkeys(row.scenario for row in bad))
-    return f"{names}: {bad[0].detail}" if bad else ""
+    return printable(f"{names}: {bad[0].detail}") if bad else ""
 
 
 def _styled(verdict: str) -> Text:

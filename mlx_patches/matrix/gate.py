@@ -12,6 +12,9 @@ from ..core.patch import Patch, Target
 from ..core.resolve import Found, in_file
 from .matrix import CompatMatrix, Rule
 
+# Stands for the fingerprint of code that has no source: a release installed as bytecode alone.
+UNREADABLE = ""
+
 
 class Gate:
     """Decides targets by a matrix and the installed versions, which it looks up once."""
@@ -34,7 +37,8 @@ class Gate:
         installed = self.installed(target.distribution)
         # Start-up reads no rules of distributions that are not installed.
         rule = self._rule(patch, target) if installed else None
-        body, released = (None, False) if found is None else (found.body, found.released)
+        body = None if found is None or found.missing else found.body or UNREADABLE
+        released = found is not None and found.released
         verdict = decide_by_rule(rule, installed, target.name, body, released)
         may_need = verdict.ok or verdict.status is Status.DRIFTED
         if found is None:
@@ -95,7 +99,9 @@ class Gate:
         if decide_by_rule(rule, installed, "", None).ok:
             return True
         own = [t for t in patch.targets if t.distribution == distribution and not t.supports]
-        return any(decide_by_rule(rule, installed, t.name, in_file(t).body).ok for t in own)
+        return any(
+            decide_by_rule(rule, installed, t.name, in_file(t).body or UNREADABLE).ok for t in own
+        )
 
 
 def decide_by_rule(
@@ -114,7 +120,7 @@ def decide_by_rule(
         rule: the matrix's rule for the patch in this distribution; None if it has none.
         installed: the distribution, None if it is missing.
         name: the target's qualified name, as in the rule's ``bodies``.
-        body: the target's fingerprint, None if there is no source to read.
+        body: the target's fingerprint; None if it was not looked up.
         released: the target's file is, to the byte, that of a measured release. There the number
             may say that a function is sound that no probe of the patch could run in.
     """
@@ -151,5 +157,8 @@ def _judge(
     if decision == "unmeasured":
         reason = f"{installed} was not measured, and there is no code to compare"
         return Verdict(False, reason, Status.DRIFTED)
-    unread = "; no source to compare" if body is None else ""
-    return Verdict(True, f"{installed.version} is in {rule.affected}{unread}")
+    within = f"{installed.version} is in {rule.affected}"
+    if body == UNREADABLE and sound:
+        reason = f"{within}, but {name} has no source to compare, and some releases' code is sound"
+        return Verdict(False, reason, Status.DRIFTED)
+    return Verdict(True, within if body else f"{within}; no source to compare")

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..core.files import packaged
+
 if TYPE_CHECKING:
     from typing import Literal
 
@@ -112,8 +114,8 @@ class CompatMatrix:
         """The matrix of this package."""
         source = builtin_path()
         try:
-            digest = hashlib.sha256(source.read_bytes()).hexdigest()
-            compiled = json.loads(COMPILED.read_bytes())
+            digest = hashlib.sha256(packaged(source)).hexdigest()
+            compiled = json.loads(packaged(COMPILED))
             if compiled["digest"] == digest and compiled["format"] == _FORMAT:
                 return cls(compiled["document"], str(source))
         except (OSError, ValueError, KeyError, TypeError):
@@ -218,8 +220,8 @@ class CompatMatrix:
 
 def builtin_path() -> Path:
     """Where the package's matrix is: beside the code in a wheel, one level up in a checkout."""
-    inside = _PACKAGE / "compat_matrix.yaml"
-    return inside if inside.exists() else _PACKAGE.parent / "compat_matrix.yaml"
+    inside, above = (place / "compat_matrix.yaml" for place in (_PACKAGE, _PACKAGE.parent))
+    return above if above.exists() and not inside.exists() else inside
 
 
 def compile_builtin() -> str:

@@ -75,7 +75,7 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
         verdict = "n/a" if "No Metal back-end" in str(error) else "red"
         row.update(verdict=verdict, detail=_where(error), figure=None)
     if manager is not None and patch.id in manager.failures:  # the probe saw unpatched code
-        row.update(verdict="red", detail=manager.failures[patch.id][0], figure=None)
+        row.update(verdict="red", detail=manager.failures[patch.id].last, figure=None)
     return row
 
 

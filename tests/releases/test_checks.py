@@ -51,12 +51,12 @@ class Skips:
                 )
 
     def run(self, path: str, chain: Any, composition: Any, *args: Any, **kwargs: Any) -> Any:
-        needed = any(check(*args, **kwargs) for check in composition.checks)
+        needed = any(check(*args, **kwargs) for _, check in composition.checks)
         result = composition.body(*args, **kwargs)
         if not needed:
             self.skipped[path] = self.skipped.get(path, 0) + 1
             entries = chain._calls.entries
-            if not guard._kept(entries, args, kwargs) or result is not entries[0][2]:
+            if not guard._returned_once(entries, args, kwargs) or result is not entries[0][2]:
                 self.wrong.append(path)
         return result
 

@@ -63,8 +63,8 @@ def test_a_stop_that_is_no_text_fails_its_own_request_alone(stop):
     requests, answers = Queue(), [Queue() for _ in range(3)]
     for answer, words in zip(answers, [["a"], stop, []], strict=True):
         requests.put((answer, "request", SimpleNamespace(stop_words=words)))
-    taken = Taken(requests)
-    assert [taken.get(block=False)[0] for _ in range(2)] == [answers[0], answers[2]]
+    taken = Taken()
+    assert [taken.get(requests.get, block=False)[0] for _ in range(2)] == [answers[0], answers[2]]
     assert [answer.qsize() for answer in answers] == [0, 1, 0]
     assert "stop must be" in str(answers[1].get_nowait())
 

@@ -223,6 +223,32 @@ def test_enable_and_disable(monkeypatch, tmp_path):
     assert enable.disable() is None
 
 
+def test_enable_writes_at_once_and_never_through_a_link(monkeypatch, tmp_path):
+    site, victim = tmp_path / "site", tmp_path / "victim"
+    site.mkdir()
+    victim.write_text("precious")
+    path = site / enable.NAME
+    path.symlink_to(victim)
+    monkeypatch.setattr(enable, "_path", lambda: path)
+    before = os.umask(0)
+    try:
+        enable.enable()
+    finally:
+        os.umask(before)
+    assert (path.is_symlink(), path.read_text()) == (False, enable.line())
+    assert victim.read_text() == "precious"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+    def full(*names):
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(enable.os, "replace", full)
+    with pytest.raises(MlxPatchesError, match="cannot be written"):
+        enable.enable(profile="batch")
+    assert [one.name for one in site.iterdir()] == [enable.NAME]  # the old file, and nothing else
+    assert path.read_text() == enable.line()
+
+
 def test_python_3_15_gets_its_own_file(monkeypatch, tmp_path):
     monkeypatch.setattr(enable, "_path", lambda: tmp_path / enable.NAME)
     monkeypatch.setattr(enable, "START_FROM", (3, 0))
@@ -243,6 +269,19 @@ def test_read_only_environment_is_one_clear_line(monkeypatch, tmp_path):
     monkeypatch.setattr(enable, "_path", lambda: Path(tmp_path))
     with pytest.raises(MlxPatchesError, match="cannot be removed"):
         enable.disable()
+
+
+@pytest.mark.parametrize("restored", (False, True))
+def test_a_harness_that_puts_the_finders_back_does_not_end_it(package, restored):
+    done = run(
+        BOOT
+        + "import sys, mlx_patches; saved = list(sys.meta_path); import mlx_lm;"
+        + ("mlx_patches.restore();" if restored else "")
+        + "sys.meta_path[:] = saved; import mlx_lm.models.cache;"
+        "from mlx_patches.activation.session import session; print(session().active)",
+        path=package,
+    )
+    assert done.stdout.strip() == str(not restored), done.stderr
 
 
 def test_restore_stops_the_wait(package):

@@ -20,7 +20,7 @@ from mlx_patches.activation.profiles import PROFILES
 from mlx_patches.auditing import formats, models
 from mlx_patches.core import distributions
 from mlx_patches.evidence import store
-from mlx_patches.lab import runner
+from mlx_patches.lab import report, runner
 
 from .conftest import patch_of, session_for
 
@@ -377,3 +377,21 @@ def test_a_mistyped_profile_is_warned_about_once(monkeypatch, caplog):
     for name, profile in (("security", "security"), ("batch", "batch"), ("", "server")):
         monkeypatch.setenv("MLX_PATCHES_PROFILE", name)
         assert current.optional_asked() == PROFILES[profile].also
+
+
+def test_what_a_folder_names_reaches_no_terminal_as_it_is(said, affected, tmp_path):
+    name = "evil\x1b[31m\x07"
+    (tmp_path / name).mkdir()
+    for arguments in (
+        ["audit", "--model", str(tmp_path / name)],
+        ["audit", "--html", str(tmp_path / name)],
+    ):
+        done = said(*arguments)
+        assert done.code == 2
+        assert r"evil\x1b[31m\x07" in done.err
+        assert done.err.rstrip("\n").isprintable()
+
+
+def test_what_a_model_s_error_names_reaches_no_terminal_as_it_is():
+    row = runner.Row("", "mlx-lm:x", False, "build", "not-built", "No file in \x1b[31m")
+    assert report._reason([row]) == r"build: No file in \x1b[31m"

@@ -199,6 +199,19 @@ def test_no_source_leaves_the_version():
     assert judge("0.9", None, BODIES).status is Status.NOT_AFFECTED
 
 
+def test_code_that_cannot_be_read_is_unknown_where_some_code_is_sound():
+    """A release that is installed as bytecode alone."""
+    fix = patch_of(target("C.f"))
+    for sound, ok in ([], True), ([SOUND], False):
+        bodies = {"C.f": {"affected": [BROKEN], "sound": sound}}
+        rule = {"affected": ">=1.0", "bodies": bodies}
+        judging = gate.Gate(matrix_for(fix, rule=rule), lambda name: Installed(name, "1.5"))
+        verdict = judging.decide(fix, fix.targets[0], Found(None))
+        assert (verdict.ok, "no source" in verdict.reason) == (ok, True)
+        assert judging.decide(fix, fix.targets[0], None).ok  # not imported yet
+    assert verdict.status is Status.DRIFTED
+
+
 @pytest.mark.parametrize("version", ["0.95", "", "unknown", "1.x", "2.0-zz"])
 @pytest.mark.parametrize("body", [None, NEW])
 def test_beyond_all_evidence_has_drifted(version, body):

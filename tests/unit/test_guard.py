@@ -20,9 +20,10 @@ import wrapt
 import mlx_patches
 from mlx_patches.activation import session as activation
 from mlx_patches.core.errors import refusal
+from mlx_patches.core.failures import describe
+from mlx_patches.core.handed import hand_over
 from mlx_patches.core.manager import Manager
-from mlx_patches.core.patch import Attribute, after, around
-from mlx_patches.core.returns import gives_a_value
+from mlx_patches.core.patch import Attribute, around
 from mlx_patches.core.site import Site
 from mlx_patches.lab import Cell, Family
 from mlx_patches.lab import child as lab
@@ -78,27 +79,60 @@ def kinds(cache):
 
 
 @pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "Cache.twice"])
-def test_the_original_runs_and_at_the_third_time_the_patch_is_taken_out_whole(cache, name, caplog):
+def test_the_original_answers_each_time_and_nothing_is_withdrawn(cache, name, caplog):
     call, expected = kinds(cache)[name]
     before = dict(vars(cache.Cache)), cache.attend
     manager, patch = applied(target(name, factory=EARLY), "attend")
     path = f"fake_lm.cache:{name}"
     with caplog.at_level(logging.WARNING, "mlx_patches"):
-        for count in (1, 2):
-            assert call() == expected
-            assert statuses(manager.status()) == ["applied", "applied"]
-            said = f"fix was skipped in this call of {path} ({count} of 3): ValueError: too early"
-            assert said in caplog.text
-        assert call() == expected
-        assert call() == expected
-    assert len(caplog.records) == 3
-    assert f"fix was taken out: raised in {path}: ValueError: too early; the" in caplog.text
-    assert "the host goes on with the release's own code. From now on: goes wrong" in caplog.text
+        assert [call() for _ in range(10)] == [expected] * 10
+    (record,) = caplog.records
+    said = f"fix failed in this call of {path}; the release's own code answered: ValueError: too"
+    assert said in record.message
+    assert __name__ in record.message  # where it was raised
+    assert str(manager.failures["fix"]) == (
+        f"failed in 10 calls, last: ValueError: too early in {path}"
+    )
+    assert not manager.withdrawn
+    # It never worked here: what is wrong as released is wrong now.
+    failing, fine = manager.status()
+    assert (failing.status, fine.status) == ("failed", "applied")
+    assert "it failed in 10 calls" in failing.reason
+    assert failing.finding
+    manager.restore()
     assert (dict(vars(cache.Cache)), cache.attend) == before
-    assert statuses(manager.status()) == ["failed", "failed"]
-    assert all(outcome.finding for outcome in manager.status())
-    assert statuses(manager.apply(patch)) == ["failed", "failed"]
-    assert call() == expected
+    assert statuses(manager.apply(patch)) == ["applied", "applied"]
+    assert not manager.failures
+
+
+def test_a_success_is_remembered_whatever_fails_later(cache):
+    """A patch that works is in effect, however many odd calls it fails in."""
+
+    def fails_on_five(original, x):
+        if x == 5:
+            raise ValueError("five")
+        return marked(original, x)
+
+    manager, _ = applied(target("attend", factory=around(fails_on_five)))
+    assert cache.attend(1) == ("patched", 2)
+    assert [cache.attend(5) for _ in range(50)] == [6] * 50
+    assert cache.attend(1) == ("patched", 2)
+    (outcome,) = manager.status()
+    assert outcome.status == "applied"
+    assert "it failed in 50 calls, last: ValueError: five" in outcome.reason
+
+
+def test_a_first_success_after_failures_counts_too(cache):
+    def fails_on_five(original, x):
+        if x == 5:
+            raise ValueError("five")
+        return marked(original, x)
+
+    manager, _ = applied(target("attend", factory=around(fails_on_five)))
+    assert [cache.attend(5) for _ in range(50)] == [6] * 50
+    assert statuses(manager.status()) == ["failed"]
+    assert cache.attend(1) == ("patched", 2)
+    assert statuses(manager.status()) == ["applied"]
 
 
 def test_a_setter_that_raises_is_guarded_too(cache):
@@ -113,7 +147,7 @@ def test_a_setter_that_raises_is_guarded_too(cache):
     for value in (7, 8, 9):
         made.state = [value]
         assert made.offset == value
-    assert statuses(manager.status()) == ["failed"]
+    assert manager.failures["fix"].count == 3
 
 
 def test_what_the_original_returned_is_the_calls_result(cache, caplog):
@@ -121,10 +155,11 @@ def test_what_the_original_returned_is_the_calls_result(cache, caplog):
     made = cache.Cache()
     assert made.update(3) == 3
     assert made.offset == 3
-    assert "fix was skipped in this call of fake_lm.cache:Cache.update (1 of 3)" in caplog.text
+    assert "; the call got the release's result: ValueError: too late" in caplog.text
     assert statuses(manager.status()) == ["applied"]
     assert [made.update(1) for _ in range(3)] == [4, 5, 6]
-    assert statuses(manager.status()) == ["failed"]
+    assert manager.failures["fix"].count == 4
+    assert not manager.withdrawn
 
 
 def twice(original, cache, n):
@@ -138,18 +173,42 @@ def with_other_arguments(original, cache, n):
     raise ValueError("too late")
 
 
-@pytest.mark.parametrize(("wrapper", "offset"), [(twice, 6), (with_other_arguments, 4)])
-def test_a_call_that_touched_state_fails_and_the_patch_is_taken_out_at_once(
-    cache, caplog, wrapper, offset
-):
-    manager, _ = applied(target("Cache.update", factory=around(wrapper)))
+@pytest.mark.parametrize(("wrapper", "step"), [(twice, 6), (with_other_arguments, 4)])
+def test_a_patch_that_fails_whatever_it_is_given_is_withdrawn(cache, caplog, wrapper, step):
+    """State may have changed, so each call gets the error, until the patch is taken out."""
+    original = cache.Cache.update
+    manager, patch = applied(target("Cache.update", factory=around(wrapper)), "attend")
     made = cache.Cache()
-    with pytest.raises(ValueError, match="too late"):
-        made.update(3)
-    assert made.offset == offset
-    assert "this call fails, later ones run the release's own code" in caplog.text
-    assert statuses(manager.status()) == ["failed"]
-    assert made.update(3) == offset + 3
+    for count in (1, 2, 3):
+        assert not manager.withdrawn
+        with pytest.raises(ValueError, match="too late"):
+            made.update(3)
+        assert made.offset == step * count
+    assert "; the call failed, since its state may have changed: ValueError" in caplog.text
+    assert "fix was withdrawn, since it failed in 3 calls, last: ValueError: too late" in (
+        caplog.text
+    )
+    assert statuses(manager.status()) == ["failed", "failed"]
+    assert cache.Cache.update is original
+    assert made.update(3) == step * 3 + 3
+    assert statuses(manager.apply(patch)) == ["failed", "failed"]
+
+
+def test_one_that_has_worked_is_not_withdrawn_by_calls_that_it_ends(cache):
+    def ends_fives(original, made, n):
+        original(made, n + 1)
+        if n == 5:
+            raise ValueError("five")
+        return n
+
+    manager, _ = applied(target("Cache.update", factory=around(ends_fives)))
+    made = cache.Cache()
+    assert made.update(1) == 1
+    for _ in range(10):
+        with pytest.raises(ValueError, match="five"):
+            made.update(5)
+    assert not manager.withdrawn
+    assert statuses(manager.status()) == ["applied"]
 
 
 @pytest.mark.parametrize("enters", [False, True])
@@ -160,8 +219,191 @@ def test_none_where_the_original_gives_a_value_is_a_failure(cache, caplog, enter
 
     manager, _ = applied(target("attend", factory=around(forgets)))
     assert [cache.attend(1) for _ in range(3)] == [2, 2, 2]
-    assert "fix was taken out: raised in fake_lm.cache:attend: it returned None" in caplog.text
+    answer = "the call got the release's result" if enters else "the release's own code answered"
+    assert f"; {answer}: None in place of a value" in caplog.text
+    assert manager.failures["fix"].count == 3
+
+
+def empties(original, held) -> None:
+    """Replaces a procedure, and says so."""
+
+
+def forgets_to_return(original, held):
+    """Seems to replace a procedure."""
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "answers_none", "is_declared"),
+    [(empties, False, True), (forgets_to_return, True, True), (forgets_to_return, False, False)],
+)
+def test_a_procedure_that_a_patch_replaces_is_declared(fake, wrapper, answers_none, is_declared):
+    """Otherwise the original runs as well, and the patch's tests see a failure."""
+    fake.write("fake_lm/lists.py", "def empty(held):\n    held.append('the original')\n")
+    lists = load("fake_lm.lists")
+    replaced = target("empty", "fake_lm.lists", around(wrapper), answers_none=answers_none)
+    manager, _ = applied(replaced)
+    held = []
+    assert lists.empty(held) is None
+    assert held == ([] if is_declared else ["the original"])
+    assert bool(manager.failures) != is_declared
+
+
+@pytest.mark.parametrize("name", ["Cache.__init__", "Cache.state"])
+def test_what_returns_nothing_by_nature_needs_no_declaration(fake, name):
+    fake.write(
+        "fake_lm/made.py",
+        "class Cache:\n"
+        "    def __init__(self):\n        self.held = ['the original']\n"
+        "    @property\n    def state(self):\n        return self.held\n"
+        "    @state.setter\n    def state(self, value):\n        self.held = value\n",
+    )
+    made = load("fake_lm.made")
+
+    def replace(original):
+        if isinstance(original, property):
+            return property(original.fget, lambda cache, value: setattr(cache, "held", ["ours"]))
+        return lambda cache: setattr(cache, "held", ["ours"])
+
+    manager, _ = applied(target(name, "fake_lm.made", factory=replace))
+    one = made.Cache()
+    one.state = 5
+    assert not manager.failures
+    assert one.held == (["ours"] if name == "Cache.state" else 5)
+
+
+# -- objects that a layer hands to the release ---------------------------------------------
+
+
+HANDED = """
+def load(get):
+    return get()
+
+def call(get, state):
+    state.append(1)
+    return get()
+"""
+
+
+def hands_over(original, get, *more):
+    def own():
+        raise TypeError("the patch's own error")
+
+    return original(own, *more)
+
+
+def test_an_error_of_what_a_layer_handed_over_is_the_patchs(fake, caplog):
+    fake.write("fake_lm/handed.py", HANDED)
+    handed = load("fake_lm.handed")
+    manager, _ = applied(target("call", "fake_lm.handed", factory=around(hands_over)))
+    state = []
+    for _ in range(3):
+        with pytest.raises(TypeError, match="own error"):
+            handed.call(lambda: 42, state)
+    assert state == [1, 1, 1]  # the original never ran twice in a call
+    assert handed.call(lambda: 42, state) == 42
     assert statuses(manager.status()) == ["failed"]
+    assert "fix was withdrawn, since it failed in 3 calls, last: TypeError" in caplog.text
+
+
+GENERATES = """
+def generate(get):
+    for _ in range(3):
+        yield get(1)
+"""
+
+
+def test_what_fails_in_a_generator_is_guarded_where_it_is_handed_over(fake, caplog):
+    fake.write("fake_lm/handed.py", GENERATES)
+    handed = load("fake_lm.handed")
+
+    def broken(released, x):
+        raise SystemExit(3)
+
+    manager, _ = applied(
+        target(
+            "generate",
+            "fake_lm.handed",
+            factory=around(lambda generate, get: generate(hand_over("fix", broken, get))),
+        )
+    )
+    assert list(handed.generate(lambda x: x + 41)) == [42] * 3
+    assert manager.failures["fix"].count == 3
+    assert "fix failed in this call of what it hands to the release; the release's own" in (
+        caplog.text
+    )
+    with pytest.raises(TypeError) as raised:
+        list(handed.generate(len))
+    assert raised.value.__context__ is None
+    assert manager.failures["fix"].count == 3
+
+
+def test_what_a_hosts_callback_raises_is_the_hosts(fake):
+    fake.write("fake_lm/handed.py", HANDED)
+    fake.write("fake_host.py", "def broken():\n    raise KeyError('the host\\'s')\n")
+    handed, host = load("fake_lm.handed"), load("fake_host")
+    manager, _ = applied(
+        target("load", "fake_lm.handed", factory=around(lambda load, get: load(get)))
+    )
+    for _ in range(5):
+        with pytest.raises(KeyError):
+            handed.load(host.broken)
+    assert not manager.failures
+
+
+def test_a_host_that_retries_while_it_handles_an_error_of_the_release(cache):
+    """The first error is the context of the layer's: the layer falls back all the same."""
+
+    def narrow(original, x):
+        if x == 5:
+            raise ValueError("the layer's")
+        return original(x)
+
+    manager, _ = applied(target("attend", factory=around(narrow)))
+
+    def host():
+        try:
+            cache.attend("x")
+        except TypeError:
+            return cache.attend(5)
+
+    assert [host() for _ in range(5)] == [6] * 5
+    assert manager.failures["fix"].count == 5
+
+
+# -- security patches ----------------------------------------------------------------------
+
+
+def after_the_call(original, *args):
+    original(*args)
+    raise KeyError("too late")
+
+
+@pytest.mark.parametrize("wrapper", [early, after_the_call])
+def test_where_a_security_patch_fails_the_call_is_refused(cache, caplog, wrapper):
+    manager, _ = applied(target("attend", factory=around(wrapper)), security=True)
+    for _ in range(10):
+        with pytest.raises(ValueError, match="the patch fix of mlx_patches could not check"):
+            cache.attend(1)
+    assert not manager.withdrawn
+    assert manager.failures["fix"].count == 10
+    assert "fix failed in this call of fake_lm.cache:attend; the call was refused" in caplog.text
+
+
+def test_what_the_release_rejects_a_security_patch_leaves_alone(cache):
+    manager, _ = applied("attend", security=True)
+    for _ in range(5):
+        with pytest.raises(TypeError):
+            cache.attend("x")
+    assert not manager.failures
+
+
+def test_another_patch_that_fails_leaves_a_security_patch_in_the_call(cache):
+    under = patch_of(target("attend"), id="under", security=True)
+    over = patch_of(target("attend", factory=EARLY), id="over")
+    manager = manager_for(under, over)
+    manager.apply(under)
+    manager.apply(over)
+    assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
 
 
 def test_none_is_an_answer_where_the_target_says_so(cache, caplog):
@@ -174,82 +416,6 @@ def test_none_is_an_answer_where_the_target_says_so(cache, caplog):
     assert caplog.records == []
 
 
-def test_none_is_an_answer_where_the_original_may_give_it(fake):
-    fake.write("fake_lm/find.py", "def find(x):\n    if x:\n        return x\n")
-    find = load("fake_lm.find")
-    manager, _ = applied(target("find", "fake_lm.find", factory=around(lambda find, x: None)))
-    assert find.find(1) is None
-    assert statuses(manager.status()) == ["applied"]
-
-
-RETURNS = """
-import math
-
-def attend(cache, x):
-    return {}
-
-def tuples(x):
-    return x, x
-
-def maybe(x):
-    return x or None
-
-class Made:
-    pass
-
-class Linear:
-    def __call__(self, x):
-        x = x + x
-        return x
-
-class Cache:
-    def __init__(self):
-        self.linear = Linear()
-
-    def fetch(self):
-        return tuples(self)
-
-    def find(self):
-        return maybe(self)
-"""
-
-
-@pytest.mark.parametrize(
-    ("returned", "owes"),
-    [
-        ("cache.fetch()", True),  # as BatchKVCache.update_and_fetch
-        ("cache.linear(x)", True),
-        ("Made()", True),
-        ("tuples(x) if x else cache.fetch()", True),
-        ("cache.fetch() or tuples(x)", True),
-        ("[attend(cache, x) for _ in x]", True),
-        ("cache.find()", False),
-        ("cache.no_such_thing()", False),
-        ("cache.fetch() if x else maybe(x)", False),
-        ("tuples(x) if x else None", False),
-        ("math.sqrt(x)", False),
-        ("(lambda: tuples(x))()", False),
-        ("x()", False),
-        ("attend(cache, x)", False),
-    ],
-)
-def test_what_another_function_gave_is_followed(fake, returned, owes):
-    fake.write("fake_lm/returns.py", RETURNS.format(returned))
-    module = load("fake_lm.returns")
-    assert gives_a_value(module.attend, (module.Cache(), 1)) is owes
-
-
-def test_none_of_a_layer_is_a_failure_where_the_release_returns_what_its_method_gives(fake, caplog):
-    fake.write("fake_lm/returns.py", RETURNS.format("cache.fetch()"))
-    module = load("fake_lm.returns")
-    manager, _ = applied(
-        target("Cache.fetch", "fake_lm.returns", factory=around(lambda fetch, cache: None))
-    )
-    made = module.Cache()
-    assert [made.fetch() for _ in range(3)] == [(made, made)] * 3
-    assert statuses(manager.status()) == ["failed"]
-
-
 @pytest.mark.parametrize("error", [SystemExit, MemoryError, RecursionError])
 def test_no_error_of_a_layer_ends_the_host(cache, caplog, error):
     def fatal(original, x):
@@ -258,7 +424,7 @@ def test_no_error_of_a_layer_ends_the_host(cache, caplog, error):
     manager, _ = applied(target("attend", factory=around(fatal)))
     assert [cache.attend(1) for _ in range(4)] == [2] * 4
     assert f"{error.__name__}: on purpose" in caplog.text
-    assert statuses(manager.status()) == ["failed"]
+    assert manager.failures["fix"].count == 4
 
 
 def test_an_exit_of_a_layer_that_touched_state_is_an_error_of_the_call(cache):
@@ -279,16 +445,10 @@ def without_end(original, x):
 def test_a_layer_that_calls_itself_without_end_is_skipped(cache, caplog, itself):
     wrapper = without_end if itself else lambda attend, x: cache.attend(x)
     manager, _ = applied(target("attend", factory=around(wrapper)))
-    for count in (1, 2):
-        assert cache.attend(1) == 2
-        assert f"fix was skipped in this call of fake_lm.cache:attend ({count} of 3)" in caplog.text
-        assert statuses(manager.status()) == ["applied"]
-    assert cache.attend(1) == 2
-    assert "fix was taken out: raised in fake_lm.cache:attend: RecursionError" in caplog.text
-    assert len(caplog.records) == 3
-    assert "Traceback" not in caplog.text  # of a thousand frames
-    assert statuses(manager.status()) == ["failed"]
-    assert cache.attend(1) == 2
+    assert [cache.attend(1) for _ in range(4)] == [2] * 4
+    (record,) = caplog.records
+    assert "; the release's own code answered: RecursionError" in record.message
+    assert manager.failures["fix"].count == 4
 
 
 @pytest.mark.parametrize("itself", [True, False])
@@ -298,128 +458,27 @@ def test_one_that_touches_state_each_time_fails_once(cache, caplog, itself):
         return fed_without_end(original, made, n) if itself else made.update(n)
 
     manager, _ = applied(target("Cache.update", factory=around(fed_without_end)))
-    made = cache.Cache()
     with pytest.raises(RecursionError):
-        made.update(1)
+        cache.Cache().update(1)
     (record,) = caplog.records
-    assert "fix was taken out: raised in fake_lm.cache:Cache.update: Recursion" in record.message
-    assert statuses(manager.status()) == ["failed"]
-    assert cache.Cache().update(3) == 3
+    assert "; the call failed, since its state may have changed: RecursionError" in record.message
+    assert manager.failures["fix"].count == 1
 
 
-# -- layers that change what a getter returned ----------------------------------------------
-
-
-def add_one(state, cache):
-    return [*state, 1]
-
-
-def add_two(state, cache):
-    return [*state, 2]
-
-
-def test_changes_run_innermost_first_and_beside_other_layers(cache):
-    first, second, third = (
-        patch_of(target("Cache.state", factory=factory), id=name)
-        for name, factory in (
-            ("first", after(add_one)),
-            ("second", after(add_two)),
-            ("third", around(lambda get, made: [*get(made), 3])),
-        )
-    )
-    manager = manager_for(first, second, third)
-    made = cache.Cache()
-    for patch, state in (
-        (first, [0, 1]),
-        (second, [0, 1, 2]),
-        (third, [0, 1, 2, 3]),
-    ):
-        manager.apply(patch)
-        assert made.state == state
-    manager.restore(["first"])
-    assert made.state == [0, 2, 3]
-
-
-def test_a_change_works_on_functions_and_methods_too(cache):
-    change = after(lambda result, *args: result + 1)
-    applied(target("Cache.update", factory=change), target("attend", factory=change))
-    assert cache.Cache().update(3) == 4
-    assert cache.attend(1) == 3
-
-
-@pytest.mark.parametrize("beside", [after(add_two), around(lambda get, made: [*get(made), 2])])
-def test_a_change_of_the_instances_that_have_an_attribute(cache, beside):
-    first = patch_of(target("Cache.state", factory=after(add_one, only_with="mark")), id="first")
-    second = patch_of(target("Cache.state", factory=beside), id="second")
-    manager = manager_for(first, second)
-    made = cache.Cache()
-    for patch, without, with_mark in ((first, [0], [0, 1]), (second, [0, 2], [0, 1, 2])):
-        manager.apply(patch)
-        vars(made).pop("mark", None)
-        assert made.state == without
-        made.mark = True
-        assert made.state == with_mark
-
-
-def no_state(state, made):
-    return None
-
-
-def fails(state, made):
-    raise ValueError("on purpose")
-
-
-def leaves(state, made):
-    raise SystemExit(3)
-
-
-def itself_without_end(state, made):
-    return itself_without_end(state, made)
-
-
-def getter_without_end(state, made):
+def getter_without_end(get, made):
     return made.state
 
 
-CHANGES = {
-    no_state: "it returned None",
-    fails: "ValueError: on purpose",
-    leaves: "SystemExit: 3",
-    itself_without_end: "RecursionError",
-    getter_without_end: "RecursionError",
-}
+def getter_that_leaves(get, made):
+    raise SystemExit(3)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_change_that_fails_leaves_what_the_release_returned(cache, change, caplog):
-    manager, _ = applied(target("Cache.state", factory=after(change)))
+@pytest.mark.parametrize("wrapper", [early, getter_without_end, getter_that_leaves])
+def test_a_getter_that_fails_leaves_what_the_release_returns(cache, wrapper):
+    manager, _ = applied(target("Cache.state", factory=around(wrapper)))
     made = cache.Cache()
-    for count in (1, 2):
-        assert made.state == [0]
-        assert f"fix was skipped in this call of fake_lm.cache:Cache.state ({count} of 3)" in (
-            caplog.text
-        )
-        assert statuses(manager.status()) == ["applied"]
-    assert [made.state for _ in range(3)] == [[0]] * 3
-    assert len(caplog.records) == 3
-    assert all(CHANGES[change] in record.message for record in caplog.records)
-    assert statuses(manager.status()) == ["failed"]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_strict_raises_what_a_change_raised(cache, change, caplog):
-    patch = patch_of(target("Cache.state", factory=after(change)))
-    manager = Manager(Gate(matrix_for(patch)), strict=True)
-    manager.apply(patch)
-    with pytest.raises((ValueError, RecursionError, mlx_patches.MlxPatchesError)):
-        cache.Cache().state  # noqa: B018
-    assert statuses(manager.status()) == ["applied"]
-    assert caplog.records == []
-
-
-def test_none_is_a_change_where_the_target_says_so(cache):
-    applied(target("Cache.state", factory=after(no_state), answers_none=True))
-    assert cache.Cache().state is None
+    assert [made.state for _ in range(5)] == [[0]] * 5
+    assert manager.failures["fix"].count == 5
 
 
 def test_a_release_that_calls_itself_without_end_is_no_failure(fake):
@@ -577,42 +636,109 @@ def test_what_a_patch_adds_may_raise(cache):
     assert statuses(manager.status()) == ["applied"]
 
 
-def test_attributes_that_a_patch_adds_are_not_slowed_down(cache):
-    read = Attribute("offset", lambda instance: 1)
-    applied(
+@pytest.mark.parametrize("kind", [classmethod, lambda function: function])
+def test_where_an_added_method_fails_the_inherited_one_answers(fake, kind):
+    decorator = "    @classmethod\n" if kind is classmethod else ""
+    source = f"class Base:\n{decorator}    def size(one, x):\n        return x\n\n"
+    fake.write("fake_lm/bases.py", source + "class Cache(Base):\n    pass\n")
+    bases = load("fake_lm.bases")
+    manager, _ = applied(
         target(
-            "Cache.offset",
-            factory=lambda original: read,
+            "Cache.size",
+            "fake_lm.bases",
+            factory=lambda original: kind(breaks),
             defines_new_attribute=True,
-            fingerprint_of=("Cache.update",),
+            fingerprint_of=("Base.size",),
         )
     )
+    assert [bases.Cache().size(3) for _ in range(5)] == [3] * 5
+    assert manager.failures["fix"].count == 5
+    manager.restore()
+    assert "size" not in vars(bases.Cache)
+
+
+def breaks(*args):
+    raise ValueError("on purpose")
+
+
+ATTRIBUTES = {
+    "read": {"read": breaks},
+    "write": {"write": breaks},
+    "put": {"put": breaks},
+    "all": {"read": breaks, "put": breaks},
+    "none": {"read": lambda instance: None},
+}
+
+
+def adding(made, **more):
+    """A target that adds ``made`` as ``Cache.offset``."""
+    return target(
+        "Cache.offset",
+        factory=lambda original: made,
+        defines_new_attribute=True,
+        fingerprint_of=("Cache.update",),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+def test_an_attribute_that_fails_has_its_plain_value(cache, kind, caplog):
+    manager, _ = applied(adding(Attribute("offset", **ATTRIBUTES[kind])))
+    made = cache.Cache()
+    for value in (7, 8, 9):
+        made.offset = value
+        assert made.offset == value
+    assert manager.failures["fix"].count >= 3
+    del made.offset
+    if kind != "none":
+        with pytest.raises(AttributeError):
+            made.offset  # noqa: B018
+    said = "None in place of a value" if kind == "none" else "ValueError: on purpose"
+    assert f"; the plain value was used: {said}" in caplog.text
+    assert not manager.withdrawn
+    manager.restore()
+
+
+def test_strict_raises_what_an_attribute_raised(cache):
+    patch = patch_of(adding(Attribute("offset", breaks)))
+    Manager(Gate(matrix_for(patch)), strict=True).apply(patch)
+    made = cache.Cache()
+    with pytest.raises(ValueError, match="on purpose"):
+        made.offset  # noqa: B018
+
+
+def test_an_attribute_without_a_reader_is_read_in_c(cache):
+    read = Attribute("offset", write=int)
+    applied(adding(read))
     assert vars(cache.Cache)["offset"] is read
+    assert isinstance(read.fget, functools.partial)
+
+
+def fail_three_times(cache):
+    """Make the only layer of ``Cache.update`` fail in three calls that it ends."""
+    made = cache.Cache()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="too late"):
+            made.update(1)
 
 
 def test_restored_it_gets_another_chance(cache):
-    fail = [True]
-
-    def sometimes(original, *args):
-        if fail:
-            raise ValueError("on purpose")
-        return marked(original, *args)
-
-    manager, patch = applied(target("attend", factory=around(sometimes)))
-    assert [cache.attend(1) for _ in range(3)] == [2] * 3
-    fail.clear()
+    manager, patch = applied(target("Cache.update", factory=around(twice)))
+    fail_three_times(cache)
     assert statuses(manager.apply(patch)) == ["failed"]
-    assert cache.attend(1) == 2
+    assert cache.Cache().update(1) == 1
     manager.restore()
     assert statuses(manager.apply(patch)) == ["applied"]
-    assert cache.attend(1) == ("patched", 2)
+    assert not manager.failures
 
 
 def test_what_is_imported_later_does_not_bring_it_back(fake):
-    patch = patch_of(target("attend", factory=EARLY), target("Model.__call__", "fake_lm.model"))
+    patch = patch_of(
+        target("Cache.update", factory=around(twice)), target("Model.__call__", "fake_lm.model")
+    )
     session = session_for(patch)
     session.apply(["fix"], None, strict=False, dry_run=False)
-    assert [load("fake_lm.cache").attend(1) for _ in range(3)] == [2] * 3
+    fail_three_times(load("fake_lm.cache"))
     assert load("fake_lm.model").Model()(1) == 2
     assert statuses(session.status()) == ["failed", "failed"]
     session.restore(None)
@@ -620,7 +746,7 @@ def test_what_is_imported_later_does_not_bring_it_back(fake):
 
 def test_whoever_holds_the_replacement_has_the_original_then(cache):
     """A closure or a list keeps the replacement, which calls the original after a withdrawal."""
-    manager, _ = applied(target("attend", factory=EARLY), target("Cache.update"))
+    manager, _ = applied(target("Cache.update", factory=around(twice)), target("attend"))
     held, method = cache.attend, cache.Cache.update
 
     @functools.wraps(held)
@@ -628,12 +754,12 @@ def test_whoever_holds_the_replacement_has_the_original_then(cache):
         return held(x)
 
     cache.attend = on_top
-    assert [cache.attend(1) for _ in range(3)] == [2] * 3
+    fail_three_times(cache)
     assert statuses(manager.status()) == ["failed", "failed"]
     assert (held(1), method(cache.Cache(), 1)) == (2, 1)
 
 
-def test_of_two_patches_only_the_one_that_raised_is_taken_out(cache):
+def test_of_two_patches_only_the_one_that_raised_is_left_out(cache):
     under = patch_of(target("attend"), id="under")
     over = patch_of(target("attend", factory=EARLY), id="over")
     manager = manager_for(under, over)
@@ -655,7 +781,7 @@ def test_the_lower_of_two_patches_falls_back_alone(cache):
     assert cache.attend(1) == 2
 
 
-def test_many_threads_fail_at_once_and_it_is_said_three_times(cache, caplog):
+def test_many_threads_fail_at_once_and_it_is_said_once(cache, caplog):
     together = threading.Barrier(8)
 
     def failing(original, *args):
@@ -670,8 +796,42 @@ def test_many_threads_fail_at_once_and_it_is_said_three_times(cache, caplog):
     for thread in threads:
         thread.join(20)
     assert found == [2] * 8
-    assert statuses(manager.status()) == ["failed"]
-    assert len(caplog.records) == 3
+    assert manager.failures["fix"].count == 8
+    assert len(caplog.records) == 1
+
+
+def test_a_message_of_an_error_is_quoted_and_cut(cache, caplog):
+    def hostile(original, x):
+        raise ValueError("\x1b[31mred\x07\r\nERROR a line of its own\n" + "A" * 100_000)
+
+    manager, _ = applied(target("attend", factory=around(hostile)))
+    cache.attend(1)
+    assert "\x1b" not in caplog.text
+    assert len(caplog.text) < 1000
+    assert len(caplog.text.splitlines()) == 1
+    assert "\x1b" not in manager.status()[0].reason
+
+
+def test_an_error_whose_text_cannot_be_had():
+    class Mute(Exception):
+        def __str__(self):
+            raise TypeError
+
+    assert describe(Mute()) == "Mute"
+
+
+CHECKS = {"raises": lambda x: breaks(), "leaves": lambda x: sys.exit(3)}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_where_a_check_fails_the_layer_runs(cache, check, caplog):
+    manager, _ = applied(target("attend", when=CHECKS[check]))
+    assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
+    assert manager.failures["fix"].count == 4
+    assert "fix failed in this call of fake_lm.cache:attend; the patch ran without its check" in (
+        caplog.text
+    )
+    assert not manager.withdrawn
 
 
 def test_a_third_party_that_unwraps_gets_the_releases_own(cache):
@@ -734,9 +894,10 @@ def test_where_nothing_can_be_put_back_the_patch_is_off_all_the_same(cache, monk
     def refuse(site, value):
         raise TypeError("frozen")
 
-    manager, _ = applied("Cache.update", target("attend", factory=EARLY))
+    manager, _ = applied("attend", target("Cache.update", factory=around(twice)))
     monkeypatch.setattr(Site, "_put", refuse)
-    assert [cache.attend(1) for _ in range(4)] == [2] * 4
+    fail_three_times(cache)
+    assert cache.attend(1) == 2
     assert cache.Cache().update(1) == 1
     assert statuses(manager.status()) == ["failed", "failed"]
 
@@ -771,7 +932,7 @@ def test_a_probe_is_red_where_the_patch_raised(cache, factory, verdict):
     manager = manager_for(patch)
     row = child.probe_target(patch, patch.targets[0], manager)
     assert row["verdict"] == verdict
-    assert ("raised in fake_lm.cache:attend" in row["detail"]) == (verdict == "red")
+    assert ("too early in fake_lm.cache:attend" in row["detail"]) == (verdict == "red")
     manager.restore()
 
 
@@ -807,6 +968,6 @@ def test_the_public_status_and_the_audit_say_it(fake, monkeypatch):
     (outcome,) = mlx_patches.status()
     assert outcome.status == "failed"
     report = mlx_patches.audit()
-    said = "taken out: raised in fake_lm.cache:attend: ValueError: too early"
+    said = "it failed in 3 calls, last: ValueError: too early in fake_lm.cache:attend"
     assert any(line.endswith(said) for line in report.findings)
     assert report.exit_code() == 1

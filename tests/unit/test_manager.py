@@ -6,6 +6,7 @@ import functools
 import importlib
 import sys
 import threading
+from unittest import mock
 
 import pytest
 import wrapt
@@ -927,3 +928,84 @@ def test_a_target_in_two_patches_is_told_apart(cache):
     patch = patch_of("attend")
     assert patch.targets[0].path == "fake_lm.cache:attend"
     assert patch._replace(id="other") != patch
+
+
+# -- what outlives a restore -----------------------------------------------------------------
+
+
+def test_names_bound_while_patches_are_in_effect_get_them_again(fake):
+    patch = patch_of("attend")
+    manager = manager_for(patch)
+    module = load("fake_lm.cache")
+    original = module.attend
+    manager.apply(patch)
+    held = functools.partial(module.attend)
+    manager.restore()
+    assert (held(1), module.attend) == (2, original)
+    manager.apply(patch)
+    assert held(1) == ("patched", 2)
+    manager.restore()
+    assert (held(1), module.attend) == (2, original)
+
+
+@pytest.mark.parametrize("again", ("reload", "import"))
+def test_after_a_reload_restore_leaves_no_layer_on_the_old_objects(fake, again):
+    patch = patch_of("Cache.update", "attend")
+    manager = manager_for(patch)
+    old = load("fake_lm.cache")
+    cache, update, attend = old.Cache, old.Cache.update, old.attend
+    manager.apply(patch)
+    held = old.attend
+    if again == "import":
+        del sys.modules["fake_lm.cache"]
+        new = load("fake_lm.cache")
+    else:
+        new = importlib.reload(old)
+    manager.apply(patch)
+    assert new.Cache().update(1) == cache().update(1) == ("patched", 1)
+    assert new.attend(1) == held(1) == ("patched", 2)
+    assert len(manager.restore()) == 2
+    assert vars(cache)["update"] is update
+    assert (new.Cache().update(1), new.attend(1), held(1)) == (1, 2, 2)
+    assert again == "reload" or old.attend is attend
+    assert manager.sites() == []
+
+
+def test_a_mock_around_apply_and_restore_adds_no_frame_a_round(fake):
+    patch = patch_of("Cache.update")
+    manager = manager_for(patch)
+    cache = load("fake_lm.cache").Cache
+    original = cache.update
+    left = []
+    for _ in range(3):
+        manager.apply(patch)
+        assert cache().update(1) == ("patched", 1)
+        mocked = mock.patch.object(cache, "update")
+        mocked.start()
+        manager.restore()
+        mocked.stop()
+        assert cache().update(1) == 1
+        left.append(vars(cache)["update"])
+    assert left[0] is left[1] is left[2]
+    manager.apply(patch)
+    manager.restore()
+    assert cache.update is original
+
+
+def test_another_s_wrapper_around_the_restored_original_is_kept(fake):
+    patch = patch_of("attend")
+    manager = manager_for(patch)
+    module = load("fake_lm.cache")
+    manager.apply(patch)
+    manager.restore()
+    original = module.attend
+
+    @functools.wraps(original)
+    def theirs(x):
+        return ("theirs", original(x))
+
+    module.attend = theirs
+    manager.apply(patch)
+    assert module.attend(1) == ("patched", ("theirs", 2))
+    manager.restore()
+    assert module.attend is theirs

@@ -122,6 +122,31 @@ def test_a_file_that_is_none_of_ours_is_left_out(folder, content):
     assert processes() == []
 
 
+GOOD = {**CONTENT, "pid": 1, "host": "host"}
+HOSTILE = {"host": "\x1b[31m\ud800\n", "releases": ["\x07"], "withdrawn": {"\x1b[1m": "\x9b2J"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "listed"),
+    [
+        (json.dumps(GOOD), 1),
+        (json.dumps({**GOOD, **HOSTILE}), 1),
+        (json.dumps(GOOD).replace('"pid": 1', '"pid": 1e999'), 0),
+        ("[" * 90_000, 0),
+    ],
+)
+def test_what_a_process_says_of_itself_is_quoted(folder, content, listed):
+    folder.mkdir(mode=0o700)
+    with open(folder / f"{os.getpid()}.json", "w+") as file:
+        file.write(content)
+        file.flush()
+        assert presence.lock(file.fileno())
+        assert len(processes()) == listed
+        done = CliRunner().invoke(cli.cli, ["ps"])
+    assert done.exception is None
+    assert [c for c in done.output if not c.isprintable() and c != "\n"] == []
+
+
 def test_a_folder_that_others_can_write_to_is_not_used(folder):
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)

@@ -85,15 +85,14 @@ def test_a_declared_patch_is_imported_when_a_target_is_completed(declaring):
     with pytest.raises(MlxPatchesError, match="completes it"):
         patch.targets[0].factory(lambda: 2)
     assert "lazy_patches" not in sys.modules
-    complete = registry.loader("lazy", "fake_lm.cache:size")
-    assert complete().factory(lambda: 2)() == 4
+    assert registry.complete("lazy", patch.targets[0]).factory(lambda: 2)() == 4
     assert "lazy_patches" in sys.modules
     real = registry.get("lazy")
     assert patch._replace(targets=()) == real._replace(targets=())
     assert [t._replace(factory=None) for t in patch.targets] == [
         t._replace(factory=None, when=None) for t in real.targets
     ]
-    assert registry.target("lazy", "fake_lm.cache:size") is real.targets[0]
+    assert registry.complete("lazy", real.targets[0]) is real.targets[0]
 
 
 def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
@@ -107,8 +106,23 @@ def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
 
 def test_a_declaration_that_is_out_of_date_says_so(declaring):
     registry = declaring(name="width")
-    with pytest.raises(MlxPatchesError, match=r"no target fake_lm\.cache:size.*out of date"):
-        registry.target("lazy", registry.declared("lazy").targets[0].path)
+    with pytest.raises(MlxPatchesError, match=r"no target fake_lm\.cache:size.*is stale"):
+        registry.complete("lazy", registry.declared("lazy").targets[0])
+
+
+@pytest.mark.parametrize("broken", ["raise SystemExit(3)", "import no_such_module", "1 / 0"])
+def test_a_patch_whose_module_cannot_be_imported_is_rolled_back(fake, declaring, broken):
+    registry = declaring("attend", "attend")
+    patch = registry.declared("lazy")
+    fake.write("lazy_patches.py", broken)
+    cache = load("fake_lm.cache")
+    original = cache.attend
+    session = Session(registry, matrix_for(patch))
+    (outcome,) = session.apply(patches=["lazy"])
+    assert outcome.status == "failed"
+    assert outcome.reason.startswith("rolled back: ")
+    assert cache.attend is original
+    session.restore()
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}"])

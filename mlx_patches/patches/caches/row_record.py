@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.patch import Target, after, around
+from ...core.patch import Target, around
 
 RECORD = "_mlx_patches_rows"
 # The fields of a record that are arrays (rows, 1).
@@ -226,15 +226,16 @@ def detach_record(saved: Any) -> tuple[Any, RowRecord | None]:
     return saved, None
 
 
-def carry_record(saved: Any, cache: Any) -> Any:
-    """The ``state`` or ``meta_state`` of a cache with a record, which it carries."""
-    return attach_record(saved, getattr(cache, RECORD))
-
-
 def carry_in_state(original: Any) -> property:
     """``state`` or ``meta_state`` that carries the record of the rows."""
     assert original.fget is not None and original.fset is not None
-    put = original.fset
+    get, put = original.fget, original.fset
+
+    def save(cache: Any) -> Any:
+        # Engines read each layer's state after each piece of a prompt; only the first has a record.
+        record = getattr(cache, RECORD, None)
+        saved = get(cache)
+        return saved if record is None else attach_record(saved, record)
 
     def restore(cache: Any, saved: Any) -> None:
         plain, record = detach_record(saved)
@@ -242,9 +243,7 @@ def carry_in_state(original: Any) -> property:
         if record is not None:
             write_record(cache, record)
 
-    # Engines read every layer's state after each piece of a prompt; only the first has a record.
-    carrying: property = after(carry_record, only_with=RECORD)(original)
-    return carrying.setter(restore)
+    return property(save, restore, original.fdel, original.__doc__)
 
 
 # -- files -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...core.handed import hand_over
 from ...core.patch import Patch, Target, around
 
 Processor = Callable[[Any, Any], Any]
@@ -37,13 +38,13 @@ def seeing(prompt: Any, processor: Processor) -> Processor:
     """A processor for one generation that is called with the whole prompt."""
     missing: Any = None
 
-    def process(tokens: Any, logits: Any) -> Any:
+    def process(processor: Processor, tokens: Any, logits: Any) -> Any:
         nonlocal missing
         if missing is None:
             missing = unseen(prompt, tokens)
         return processor(join_tokens(missing, tokens), logits)
 
-    return process
+    return hand_over("processors-prompt", process, processor)
 
 
 def unseen(prompt: Any, tokens: Any) -> Any:

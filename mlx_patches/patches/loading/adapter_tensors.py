@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import refusal
+from ...core.handed import hand_over
 from ...core.patch import Patch, Target, around
 from ..parts import Shown
 
@@ -34,15 +35,16 @@ def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
         ValueError: a tensor of the adapter is not in the model, or has another shape there.
     """
 
-    def load_weights(file: Any, *args: Any, **kwargs: Any) -> Any:
+    def load_weights(weights: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
         # Later releases check themselves, and pass tensors here, not a file name.
         errors = misfits(model, file, Path(adapter_path)) if isinstance(file, str) else []
         if errors:
             message = f"the adapter in {adapter_path} does not fit this model:"
             raise refusal(ValueError("\n  ".join([message, *errors])))
-        return model.load_weights(file, *args, **kwargs)
+        return weights(file, *args, **kwargs)
 
-    load(Shown(model, load_weights=load_weights), adapter_path)
+    checked = hand_over("adapter-tensors", load_weights, model.load_weights)
+    load(Shown(model, load_weights=checked), adapter_path)
     return model
 
 

@@ -164,6 +164,7 @@ MODEL_CODE = Patch(
     probe="mlx_patches.probes.model_code:probe",
     module=__name__,
     optional=True,
+    security=True,
 )
 
 VLM_MODEL_CODE = Patch(
@@ -176,4 +177,5 @@ VLM_MODEL_CODE = Patch(
     probe="mlx_patches.probes.model_code:probe",
     module=__name__,
     optional=True,
+    security=True,
 )

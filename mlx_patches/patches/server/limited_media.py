@@ -197,6 +197,7 @@ def is_web(source: str) -> bool:
 
 PATCH = Patch(
     id="media-limits",
+    security=True,
     summary="a request's image or audio URL may fill a server's memory, or never end",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_limited)),

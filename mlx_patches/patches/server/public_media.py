@@ -164,4 +164,5 @@ PATCH = Patch(
     probe="mlx_patches.probes.media_requests:probe_policy",
     module=__name__,
     optional=True,
+    security=True,
 )

@@ -23,28 +23,28 @@ from collections.abc import Callable, Iterable
 from queue import Queue
 from typing import Any
 
+from ...core.handed import hand_over
 from ...core.patch import Patch, Target, around
 
 logger = logging.getLogger("mlx_patches")
 
 
 class Taken:
-    """A wrapper of a server's request queue that records the queues of open answers.
+    """Takes requests from a server's queue, and records the queues of open answers.
 
     It holds these queues weakly: a client's thread that has its answer drops its queue.
     """
 
-    def __init__(self, requests: Queue[Any]):
-        self.take = requests.get
+    def __init__(self) -> None:
         self.answers: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
         self.any = False
 
-    def get(self, *args: Any, **kwargs: Any) -> Any:
+    def get(self, take: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The next request that can join others: (queue of its answer, request, arguments)."""
-        request = self.take(*args, **kwargs)
+        request = take(*args, **kwargs)
         while (error := refusal(request)) is not None:
             request[0].put(error)
-            request = self.take(*args, **kwargs)
+            request = take(*args, **kwargs)
         self.answers.add(request[0])
         self.any = True
         return request
@@ -71,8 +71,8 @@ def refusal(request: tuple[Any, ...]) -> ValueError | None:
 def generating(generate: Callable[[Any], None], server: Any) -> None:
     """Run the loop of the generation thread, and restart it after an error in a batch."""
     requests = server.requests
-    taken = Taken(requests)
-    requests.get = taken.get
+    taken = Taken()
+    requests.get = hand_over("server-batch-error", taken.get, requests.get)
     try:
         while True:
             try:

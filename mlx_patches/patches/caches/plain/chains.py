@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -77,38 +76,25 @@ def cut_chain(since: object, cache: Any) -> None:
     held = cache.__dict__
     position = held["_idx"]
     held[DUE] = position + EVERY
-    try:
-        count: Count | None = held[COUNT]
-        padding = held["left_padding"]
-        if count is not None and count[0] is since and count[3] is padding:
-            _, start, begun, _, is_evaluated = count
-            held["offset"] = start + (position - begun)
-            if not is_evaluated:
-                tie(cache, start, padding)
-                held[COUNT] = (since, start, begun, padding, True)
-        else:
-            held[COUNT] = (since, make_handle(held["offset"]), position, padding, False)
-    except Exception:
-        give_up(cache)
+    count: Count | None = held[COUNT]
+    held[COUNT] = None  # where this fails, the release's chain goes on, which is right
+    padding = held["left_padding"]
+    if count is None or count[0] is not since or count[3] is not padding:
+        held[COUNT] = (since, make_handle(held["offset"]), position, padding, False)
+        return
+    _, start, begun, _, is_evaluated = count
+    held["offset"] = start + (position - begun)
+    if not is_evaluated:
+        tie(cache, start, padding)
+    held[COUNT] = (since, start, begun, padding, True)
 
 
 def evaluate_offset(cache: Any) -> None:
     """Let the next step evaluate the offset, whose chain nothing else replaces."""
     held = cache.__dict__
-    try:
-        if cache.keys is not None:
-            held[ENDED] = 0
-            tie(cache, held["offset"], held["left_padding"])
-    except Exception:
-        give_up(cache)
-
-
-def give_up(cache: Any) -> None:
-    """Log the current exception; the host goes on with the release's chain, which is right."""
-    cache.__dict__[COUNT] = None
-    logging.getLogger("mlx_patches").warning(
-        "offset-chain failed; the graph of this batch grows with each token", exc_info=True
-    )
+    held[ENDED] = 0
+    if cache.keys is not None:
+        tie(cache, held["offset"], held["left_padding"])
 
 
 def _counted(place: tuple[str, str], kind: str) -> Target:

@@ -8,9 +8,10 @@ still works: it reads a handle, advances it, and stores it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Attribute, Factory, Patch, Target, after, stored
+from ....core.patch import Attribute, Factory, Patch, Target, around, stored
 
 _LM = ("mlx-lm", "mlx_lm.models.cache")
 _VLM = ("mlx-vlm", "mlx_vlm.models.cache")
@@ -147,8 +148,13 @@ _STATES: dict[str, tuple[str, ...]] = {
 }
 
 
-def copy_state(state: Any, cache: Any = None) -> Any:
-    """A cache's state as new objects, which the cache does not change.
+def read_copy(read: Callable[[Any], Any], cache: Any) -> Any:
+    """``state`` as new objects, which the cache does not change."""
+    return copy_state(read(cache))
+
+
+def copy_state(state: Any) -> Any:
+    """A cache's state as new objects.
 
     It is a tree of arrays; its shape and container types stay.
     """
@@ -171,7 +177,7 @@ FROZEN_STATE = Patch(
         Target(
             *place,
             f"{cls}.state",
-            after(copy_state),
+            around(read_copy),
             fingerprint_of=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
         )
         for place, classes in (

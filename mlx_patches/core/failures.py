@@ -1,0 +1,76 @@
+"""Counts the failures of patches in calls, and tells which patch is to be withdrawn.
+
+What a request does never decides what the process runs. A failure that the release's code answered
+withdraws nothing, however many there are. A patch is withdrawn only if it fails whatever it is
+given: calls got its error, and no call has ever succeeded with it at that attribute. A patch of
+the profile ``security`` is never withdrawn.
+"""
+
+from __future__ import annotations
+
+from .guard import Failure
+
+# A patch that has never worked is withdrawn after this many calls that got its error.
+LIMIT = 3
+# How many frames of a traceback a log line names, the innermost first.
+_FRAMES = 3
+
+
+class Failures:
+    """The failures of one patch: how many there were, and the last one in a sentence."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = ""
+        self._kinds: set[tuple[str, str]] = set()
+        self._by_path: dict[str, int] = {}
+        self._errors_by_path: dict[str, int] = {}
+
+    def add(self, path: str, failure: Failure) -> bool:
+        """Count a failure at a target; returns whether it is the first of its kind."""
+        kind = path, type(failure.error).__name__
+        is_new = kind not in self._kinds
+        self._kinds.add(kind)
+        self.count += 1
+        self.last = f"{describe(failure.error)} in {path}"
+        self._by_path[path] = self._by_path.get(path, 0) + 1
+        if failure.reached_host:
+            self._errors_by_path[path] = self._errors_by_path.get(path, 0) + 1
+        return is_new
+
+    def ended_calls(self, path: str) -> int:
+        """How many calls of a target got an error of the patch."""
+        return self._errors_by_path.get(path, 0)
+
+    def at(self, path: str) -> int:
+        """How many failures there were at a target."""
+        return self._by_path.get(path, 0)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __str__(self) -> str:
+        calls = "1 call" if self.count == 1 else f"{self.count} calls"
+        return f"failed in {calls}, last: {self.last}"
+
+
+def describe(error: BaseException | None) -> str:
+    """An error as one printable line."""
+    if error is None:
+        return "None in place of a value"
+    from .files import quoted  # not at start-up
+
+    try:
+        return f"{type(error).__name__}: {quoted(error)}"
+    except Exception:  # raised by its own ``__str__``
+        return type(error).__name__
+
+
+def locate(error: BaseException | None) -> str:
+    """Where an error was raised: the innermost lines of its traceback."""
+    trace = error.__traceback__ if error is not None else None
+    lines = []
+    while trace is not None:
+        lines.append(f"{trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return " < ".join(lines[: -_FRAMES - 1 : -1])

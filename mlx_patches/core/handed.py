@@ -1,0 +1,46 @@
+"""Guards a function that a layer hands to the release, by the rules of ``guard``.
+
+The release may call it when the layer's own call has ended: from a generator, or from a loop in
+another thread. There the guard of the layer's site catches nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .guard import Chain, Composition, Failure, Function, Policy
+
+
+class Listener(Protocol):
+    """Whoever counts the failures of the patches in effect; ``Manager`` implements it."""
+
+    strict: bool
+
+    def failed(self, path: str, failure: Failure) -> None:
+        """Count a failure of a patch, if it is in effect."""
+
+
+LISTENERS: weakref.WeakSet[Listener] = weakref.WeakSet()
+
+
+def hand_over(patch: str, wrapper: Callable[..., Any], released: Function) -> Function:
+    """A function that calls ``wrapper(released, *args, **kwargs)`` in ``released``'s place.
+
+    Args:
+        patch: the id of the patch whose layer hands it to the release.
+        wrapper: where it fails, ``released`` answers.
+        released: what the release would have called.
+    """
+
+    def report(failure: Failure) -> None:
+        for listener in list(LISTENERS):
+            listener.failed("what it hands to the release", failure)
+
+    strict = any(listener.strict for listener in list(LISTENERS))
+    chain = Chain(released, released, Policy(report, strict=strict, name="its callback"))
+    step = functools.partial(wrapper, chain.entered)
+    chain.composition = Composition(step, ((patch, step),), lambda left_out: released)
+    return chain.installed

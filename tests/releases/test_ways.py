@@ -1,0 +1,22 @@
+"""Every way of starting a host is the same host, as the table in docs/activation.md says."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import ways
+from .conftest import installed
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx_lm.server here"),
+]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    return ways.Environment(tmp_path_factory.mktemp("environment"))
+
+
+def test_the_table_is_what_is_found(environment):
+    assert ways.table(environment) == ways.block(ways.PAGE.read_text())
