@@ -37,7 +37,7 @@ class Profile:
 BATCH = frozenset({"caches", "positions", "masks", "models"})
 SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
 # A model's own code runs only where the user agreed to it.
-CONSENT = frozenset({"model-code-consent", "vlm-model-code-consent"})
+CONSENT = frozenset({"model-code-consent"})
 # Limits what a request can make a server open.
 MEDIA = frozenset({"media-limits", "media-policy"})
 

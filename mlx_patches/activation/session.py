@@ -455,12 +455,13 @@ class Session:
         Raises:
             ImportError: in strict mode.
         """
-        if name in self._told or not runs_in_copy(name):
+        watched = self._watcher is not None and self._watcher.watches(name)
+        if not watched or name in self._told or not runs_in_copy(name):
             return
         lost = [one for one in self.manager.status() if one.target.partition(":")[0] == name]
         if lost := [one for one in lost if one.status is Status.LOST]:
             self._told.add(name)
-            said = f"{len(lost)} patches are not in effect: {lost[0].reason}"
+            said = f"{lost[0].reason}; patches not in effect: {len(lost)}"
             if self.strict:
                 raise ImportError(f"mlx_patches: {said}")
             logger.warning("mlx_patches: %s", said)

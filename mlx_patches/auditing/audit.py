@@ -46,6 +46,8 @@ JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
 _OPTIONAL = "optional: ask for it by name"
 CORE = ("mlx", "mlx-lm", "mlx-vlm")
+# What a process says of a target whose code it has not seen.
+_BY_NUMBER = (Status.PENDING, Status.FIXED_UPSTREAM, Status.NOT_AFFECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,9 +365,8 @@ def _outcomes(
     found = []
     for target in patch.targets:
         here = known.get(target.path)
-        if here is None or (
-            here.status is Status.PENDING and not judge_file(current, patch, target).ok
-        ):
+        # The process has not seen the code of a module that it has not imported.
+        if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
             here = _unasked(current, patch, target, active, asked)
         found.append((target, here))
     return tuple(

@@ -54,7 +54,6 @@ _PATCHES = {
     SECURITY: (
         "phi4-siglip-code",
         "model-code-consent",
-        "vlm-model-code-consent",
         "media-limits",
         "media-policy",
     ),

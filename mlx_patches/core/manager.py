@@ -190,6 +190,9 @@ class Manager:
                 outcomes.append(outcome)
                 with self.lock:
                     self._ledger[layer.patch, site.path] = outcome
+            for site in list(self._sites.values()):
+                if not site.layers and site.is_in_place():  # the end of a mock put it back
+                    self._remove(site, "")
         finally:
             self.rebind()
         with self.lock:
@@ -304,9 +307,7 @@ class Manager:
         if module is None:
             verdict = self.gate.decide(patch, target, None)
             if verdict.ok:
-                state = "being imported" if _is_importing(target) else "not imported yet"
-                reason = f"{target.module} is {state}"
-                return _outcome(patch, target, Status.PENDING, reason)
+                return _outcome(patch, target, Status.PENDING, _awaited(target.module))
         else:
             found = in_process(module, target, self._originals(path))
             verdict = self.gate.decide(patch, target, found)
@@ -532,8 +533,14 @@ def unseen(module: str) -> str:
     return f"{module} was imported without the import hook: call mlx_patches.apply() again"
 
 
-def _is_importing(target: Target) -> bool:
-    return isinstance(sys.modules.get(target.module), ModuleType)
+def _awaited(module: str) -> str:
+    """What a target waits for."""
+    there = sys.modules.get(module)
+    if there is None:
+        return f"{module} is not imported yet"
+    if isinstance(there, ModuleType):
+        return f"{module} is being imported"
+    return f"{module} in sys.modules is no module but a {type(there).__name__}"
 
 
 def _originals_of(sites: Iterable[Site]) -> tuple[dict[str, Any], Iterator[Any]]:

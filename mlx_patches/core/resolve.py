@@ -62,13 +62,15 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
             return Found(missing=f"{target.module} has no class {name}")
         if owner.__module__ != module.__name__:
             return Found(missing=f"{name} comes from {owner.__module__} and is patched there")
+        if owner.__name__ != name:  # its file does not define that name either
+            return Found(missing=f"{name} is another name of {owner.__name__}")
     live = vars(owner).get(attribute, MISSING)
     original = originals.get(target.path, live)
     if live is MISSING and original is MISSING and not target.defines_new_attribute:
         return Found(missing=f"{target.path} does not exist in this release")
     bodies = [_lookup(module, name) for name in target.bodies]
     prints = {
-        name: fingerprint.hash_object(body)
+        name: _hash_class(module, name) if isinstance(body, type) else fingerprint.hash_object(body)
         for name, body in zip(target.bodies, bodies, strict=True)
         if body is not MISSING
     }
@@ -119,6 +121,12 @@ def _parse(path: Path, names: frozenset[str]) -> dict[str, str] | None:
         return fingerprint.hash_file(path, sorted(names))
     except (OSError, SyntaxError, ValueError):
         return None
+
+
+def _hash_class(module: ModuleType, name: str) -> str | None:
+    """The fingerprint of a class, which has no code of its own: from its module's file."""
+    file = Path(getattr(module, "__file__", None) or "")
+    return (_parse(file, frozenset([name])) or {}).get(name) if file.suffix == ".py" else None
 
 
 def _is_defined_in_file(target: Target) -> bool:

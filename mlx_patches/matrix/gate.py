@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ..core import distributions
 from ..core.distributions import Installed
 from ..core.outcome import Status, Verdict
+from ..core.packages import LIBRARIES
 from ..core.patch import Patch, Target
 from ..core.resolve import Found, in_file
 from .matrix import CompatMatrix, Rule
@@ -43,10 +44,13 @@ class Gate:
         may_need = verdict.ok or verdict.status is Status.DRIFTED
         if found is None:
             return verdict if verdict.ok or not may_need else Verdict(True, "its code decides")
-        if found.missing and not found.foreign:
-            return Verdict(False, found.missing, Status.ABSENT)
         if found.missing:
-            return Verdict(False, found.missing, Status.CONFLICT) if may_need else verdict
+            status = Status.CONFLICT if found.foreign else Status.ABSENT
+            if target.distribution in LIBRARIES and not found.foreign and may_need:
+                status = Status.FAILED  # every release of it needs the patch
+            return (
+                verdict if found.foreign and not may_need else Verdict(False, found.missing, status)
+            )
         if found.foreign and may_need:
             reason = (
                 f"{target.name} was replaced by {found.foreign}, which may repair it or not:"

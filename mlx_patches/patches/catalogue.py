@@ -85,8 +85,7 @@ _CATALOGUE = (
     ("minimax-m3-batch", "models.minimax_m3_batch", "mlx-vlm"),
     ("aya-blur", "models.aya_blur", "mlx-vlm"),
     ("phi4-siglip-code", "loading.phi4_siglip_code", "mlx-vlm"),
-    ("model-code-consent", "loading.model_code:MODEL_CODE", "mlx-lm"),
-    ("vlm-model-code-consent", "loading.model_code:VLM_MODEL_CODE", "mlx-vlm"),
+    ("model-code-consent", "loading.model_code", ""),
     ("norm-shift", "loading.norm_shift", ""),
     ("adapter-tensors", "loading.adapter_tensors", "mlx-lm"),
     ("nested-rope", "loading.nested_rope", "mlx-lm"),
@@ -142,6 +141,7 @@ RENAMED = {
     "mask-list": "mask-from-cache-list",
     "single-joins": "extend-solo-batch",
     "ring-rows": "ring-cache-batching",
+    "vlm-model-code-consent": "model-code-consent",
 }
 
 

@@ -791,7 +791,6 @@ MUTANTS: dict[str, Mutant] = {
     "aya-blur": a_kernel_of_one,
     "phi4-siglip-code": code_that_is_trusted,
     "model-code-consent": code_that_everybody_trusts,
-    "vlm-model-code-consent": code_that_everybody_trusts,
     "norm-shift": checkpoints_that_nobody_converted,
     "media-limits": files_of_any_size,
     "media-policy": hosts_and_paths_that_are_all_public,

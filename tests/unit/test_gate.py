@@ -70,6 +70,22 @@ def test_what_supports_others_is_needed_where_they_are_whatever_its_own_release(
     assert judging.decide(patch, patch.targets[0], Found(NEW)).ok is ok
 
 
+@pytest.mark.parametrize("version", ["4.56.2", "5.0.0rc1", "99.0"])
+@pytest.mark.parametrize("others", [{}, {"fake-lm": Installed("fake-lm", "2.0")}])
+def test_a_library_is_patched_in_every_release_and_so_is_what_supports_that(version, others):
+    own = target("C.f", distribution="transformers")
+    carrier = target("load", distribution="fake-lm", supports=True)
+    patch = patch_of(own, target("g", distribution="fake-lm"), carrier)
+    matrix = matrix_for(patch, rule={"affected": "<2.0"})
+    judging = gate.Gate(matrix, {**others, "transformers": Installed("transformers", version)}.get)
+    verdict = judging.decide(patch, own, Found(NEW))
+    assert verdict.ok, verdict
+    assert "every release" in verdict.reason
+    assert judging.decide(patch, carrier, Found(NEW)).ok is bool(others)
+    gone = judging.decide(patch, own, Found(missing="C.f does not exist in this release"))
+    assert (gone.ok, gone.status) == (False, Status.FAILED)  # a finding, not a defect that is gone
+
+
 MEASURED = {
     "mlx-lm": [{"releases": {"mlx-lm": "1.0"}, "unbuilt": ["other"]}],
     "mlx-vlm": [{"releases": {"mlx-lm": "1.1", "mlx-vlm": "2.0"}}],

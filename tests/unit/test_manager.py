@@ -12,7 +12,7 @@ import pytest
 import wrapt
 
 from mlx_patches import MlxPatchesError
-from mlx_patches.core import fingerprint
+from mlx_patches.core import fingerprint, resolve
 from mlx_patches.core import manager as managers
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import Outcome, Status
@@ -196,6 +196,20 @@ def test_a_target_holds_back_those_of_its_model_or_module_and_a_cache_holds_back
     found = [managers.held_back(target("g", name), [(one, outcome)]) for name in others]
     assert list(map(bool, found)) == held
     assert not managers.held_back(target("g", drifted, distribution="other-lm"), [(one, outcome)])
+
+
+def test_a_class_that_is_fingerprinted_has_the_fingerprint_of_its_file(cache):
+    patch = patch_of(target("Cache.update", fingerprint_of=("Cache", "Cache.update")))
+    (one_target,) = patch.targets
+    seen = resolve.in_process(cache, one_target, {})
+    assert seen.body == resolve.in_file(one_target).body is not None
+
+
+def test_another_name_of_a_class_is_absent_as_in_its_file(cache):
+    cache.Renamed = cache.Cache
+    other = target("Renamed.update")
+    assert resolve.in_process(cache, other, {}).missing == "Renamed is another name of Cache"
+    assert resolve.in_file(other).missing
 
 
 def test_an_absent_sibling_holds_nobody_back(cache):
@@ -987,7 +1001,6 @@ def test_a_mock_around_apply_and_restore_adds_no_frame_a_round(fake):
         assert cache().update(1) == 1
         left.append(vars(cache)["update"])
     assert left[0] is left[1] is left[2]
-    manager.apply(patch)
     manager.restore()
     assert cache.update is original
 
@@ -1009,3 +1022,12 @@ def test_another_s_wrapper_around_the_restored_original_is_kept(fake):
     assert module.attend(1) == ("patched", ("theirs", 2))
     manager.restore()
     assert module.attend is theirs
+
+
+def test_what_stands_in_for_a_module_is_named(fake, monkeypatch):
+    patch = patch_of("attend")
+    manager = manager_for(patch)
+    assert manager.apply(patch)[0].reason == "fake_lm.cache is not imported yet"
+    monkeypatch.setitem(sys.modules, "fake_lm.cache", mock.NonCallableMock())
+    (outcome,) = manager.apply(patch)
+    assert outcome.reason == "fake_lm.cache in sys.modules is no module but a NonCallableMock"

@@ -121,7 +121,8 @@ def test_code_that_cannot_be_followed_is_told_once_and_is_not_ok(
         runpy.run_module("fake_lm.server", run_name="__main__", alter_sys=alter_sys)
     assert capsys.readouterr().out.startswith("1 __main__ 7")
     (said,) = caplog.messages
-    assert "1 patches are not in effect: fake_lm.server runs as __main__" in said
+    assert said.startswith("mlx_patches: fake_lm.server runs as __main__ in a copy of its code")
+    assert said.endswith("; patches not in effect: 1")
     (one,) = session.status()
     assert (one.status, one.finding) == (Status.LOST, True)
 
