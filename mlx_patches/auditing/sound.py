@@ -57,7 +57,8 @@ def unaudited(
     }
     if not targets and not found:
         found.append(f"no known MLX package is installed in {sys.prefix}")
-    if targets and current.installed("mlx") is None and find_spec("mlx") is None:
+    models = any(map(current.installed, MODEL_PACKAGES.values()))
+    if models and current.installed("mlx") is None and find_spec("mlx") is None:
         found.append(f"mlx is not installed in {sys.prefix}: install mlx")
     found += _missing(current, {module: one.distribution for module, one in targets.items()})
     found += [
