@@ -298,13 +298,13 @@ def audit(
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
-    live = current.status(held_elsewhere=True)
+    live, asked = current.status(held_elsewhere=True), current.optional_asked()
     unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
     verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
         outcome
         for patch in map(current.registry.declared, ids)
-        for outcome in _outcomes(current, patch, live, active)
+        for outcome in _outcomes(current, patch, live, active, asked)
         if outcome.distribution not in unused
         if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
@@ -353,14 +353,18 @@ def _devices() -> tuple[str, ...]:
 def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
     """The state of a patch's targets in this environment."""
     current = session()
-    return _outcomes(current, patch, current.status(held_elsewhere=True), _active(current))
+    live, asked = current.status(held_elsewhere=True), current.optional_asked()
+    return _outcomes(current, patch, live, _active(current), asked)
 
 
 def _outcomes(
-    current: Session, patch: Patch, live: Sequence[Outcome], active: bool
+    current: Session,
+    patch: Patch,
+    live: Sequence[Outcome],
+    active: bool,
+    asked: Collection[str],
 ) -> tuple[Outcome, ...]:
     """A patch's outcomes: from this process if it has decided them, else from the files."""
-    asked = current.optional_asked()
     known = {o.target: o for o in live if o.patch == patch.id}
     found = []
     for target in patch.targets:
