@@ -174,7 +174,8 @@ class Audit:
     @property
     def open(self) -> tuple[str, ...]:
         """The needed patches that are not in effect."""
-        return tuple(id_ for id_ in self.needed if id_ in self.here().missing)
+        missing = self.here().missing
+        return tuple(id_ for id_ in self.needed if id_ in missing)
 
     def exit_code(self, strict: bool = False, fail_on: Collection[str] = FAIL_ON) -> int:
         """0: nothing is wrong, or all defects are repaired here; 1: a finding; 2: not measured.

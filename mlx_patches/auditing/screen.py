@@ -83,7 +83,8 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     bottom = [*commands(report), *_footer(report)]
     if height is not None:
         left = height - rows(said, width) - rows(bottom, width) - 1
-        while facts and rows(facts, width) > max(left - (6 if effects(report) else 2), 1):
+        least = 6 if report.open else 2
+        while facts and rows(facts, width) > max(left - least, 1):
             facts.pop()
         room = left - rows(facts, width)
     shown = _repairs(report, None if height is None else room, width)
