@@ -38,8 +38,8 @@ BATCH = frozenset({"caches", "positions", "masks", "models"})
 SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
 # A model's own code runs only where the user agreed to it.
 CONSENT = frozenset({"model-code-consent"})
-# Limits what a request can make a server open.
-MEDIA = frozenset({"media-limits", "media-policy"})
+# Limits what a request can make a server open, and who may ask.
+REQUESTS = frozenset({"media-limits", "media-policy", "request-models", "vlm-api-key"})
 
 PROFILES = {
     # Each row of a batch gets the result that it gets alone.
@@ -47,7 +47,7 @@ PROFILES = {
     # Servers and generators answer every request.
     "server": Profile(SERVER),
     # Requests and model folders reach only what the user allowed.
-    "security": Profile(also=CONSENT | MEDIA),
+    "security": Profile(also=CONSENT | REQUESTS),
     SAFE: Profile(BATCH | SERVER, models=True, also=CONSENT),
 }
 # The default of `apply()`: no patch in it refuses input that the release accepts.

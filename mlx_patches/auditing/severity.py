@@ -37,6 +37,7 @@ _PATCHES = {
         "vlm-preprocess-turns",
         "server-short-prompt",
         "server-xtc",
+        "sampling-limits",
         "generator-stream",
         "processor-rows",
         "top-p-rows",
@@ -56,6 +57,8 @@ _PATCHES = {
         "model-code-consent",
         "media-limits",
         "media-policy",
+        "request-models",
+        "vlm-api-key",
     ),
     FEATURE: (
         "max-kv-size-ignored",

@@ -61,7 +61,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
         if not isinstance(owner, type):
             return Found(missing=f"{target.module} has no class {name}")
         if owner.__module__ != module.__name__:
-            return Found(missing=f"{name} comes from {owner.__module__} and is patched there")
+            return Found(missing=f"{name} comes from {owner.__module__}")
         if owner.__name__ != name:  # its file does not define that name either
             return Found(missing=f"{name} is another name of {owner.__name__}")
     live = vars(owner).get(attribute, MISSING)

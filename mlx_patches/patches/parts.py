@@ -6,13 +6,21 @@ from typing import Any
 
 
 class Shown:
-    """A stand-in that has the attributes ``parts``, and reads all others from ``whole``."""
+    """A stand-in that has the attributes ``parts``, and is ``whole`` in all else.
+
+    Methods that Python itself looks up, as ``copy`` does, are its own.
+    """
 
     def __init__(self, whole: Any, **parts: Any):
-        self._whole = whole
-        vars(self).update(parts)
+        vars(self).update(parts, _whole=whole)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the whole."""
+        return self._whole(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         return getattr(self._whole, name)
 
 

@@ -53,6 +53,8 @@ def probe_policy(target: Target) -> Result:
     try:
         if target.name.startswith("_image_"):
             return _paths(target)
+        if target.module.endswith(".audio"):
+            return _spoken(importlib.import_module(target.module), target.name)
         with a_server() as server, tempfile.TemporaryDirectory() as folder:
             secret = Path(folder) / "secret"
             secret.write_bytes(_image())
@@ -91,6 +93,34 @@ def _paths(target: Target) -> Result:
     except ValueError as error:
         return Result(False, str(error))
     return Result(True, f"{chosen} is accepted")
+
+
+def _spoken(module: Any, name: str) -> Result:
+    """Red where a speech request may name any file as its sound, or as its voice."""
+
+    def model(*args: Any, **kwargs: Any) -> Any:
+        raise LookupError("a file outside the allowed folders is accepted")
+
+    kept, module.get_cached_model = module.get_cached_model, model
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".wav") as file:
+            file.write(_sound())
+            file.flush()
+            for field in ("ref_audio", "voice"):
+                speech = module.AudioSpeechRequest(model="a", input="a", **{field: file.name})
+                if name == "_run_tts_request":
+                    module._run_tts_request(
+                        SimpleNamespace(payload=SimpleNamespace(request=speech))
+                    )
+                elif speech.ref_audio:
+                    model()
+    except LookupError as error:
+        return Result(True, str(error))
+    except Exception as error:
+        return Result(False, f"{getattr(error, 'detail', error)}".replace(file.name, "a file"))
+    finally:
+        module.get_cached_model = kept
+    return Result(False, "nothing is read")
 
 
 def _loader(target: Target) -> Callable[[str], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -24,19 +25,17 @@ class Asked(Exception):
 
 def probe(target: Target) -> Result:
     """Red where the second turn's caches hold other tokens than its prefix."""
-    module = importlib.import_module(target.module)
-    for name in ("PromptCacheState", "stream_generate"):
-        owner = getattr(getattr(module, name, None), "__module__", None)
-        if owner != target.module:
-            raise NotApplicable(f"{target.module} has no {name} of its own")
+    kind = getattr(importlib.import_module(target.module), "PromptCacheState", None)
+    if kind is None or kind.__module__ != target.module:
+        raise NotApplicable(f"{target.module} has no PromptCacheState of its own")
     for window, held, shared in CASES:
-        wrong = otherwise(module, window, held, shared)
+        wrong = otherwise(kind, window, held, shared)
         if wrong:
             return Result(True, f"window {window}, {held} tokens cut to {shared}: {wrong}")
     return Result(False, "the second turn's caches hold its prefix")
 
 
-def otherwise(module: Any, window: int, held: int, shared: int) -> str:
+def otherwise(kind: Any, window: int, held: int, shared: int) -> str:
     """Describe a token of the second turn that sees wrong tokens; empty where all are right."""
     import mlx.core as mx
 
@@ -46,7 +45,7 @@ def otherwise(module: Any, window: int, held: int, shared: int) -> str:
         make_fed_cache(kinds.RotatingKVCache(max_size=window), held),
     ]
     prompt = [*range(1, shared + 1), *_NEW]
-    given = caches_of_turn(module, caches, list(range(1, held + 1)), prompt)
+    given = caches_of_turn(kind, caches, list(range(1, held + 1)), prompt)
     if given is None:
         return ""
     for cache in given:
@@ -59,12 +58,14 @@ def otherwise(module: Any, window: int, held: int, shared: int) -> str:
 
 
 def caches_of_turn(
-    module: Any, caches: list[Any], tokens: list[int], prompt: list[int]
+    kind: Any, caches: list[Any], tokens: list[int], prompt: list[int]
 ) -> list[Any] | None:
     """The caches that a turn is given; None where it does not reuse those of the last turn."""
     import mlx.core as mx
 
-    state = module.PromptCacheState()
+    generate = importlib.import_module("mlx_vlm.generate").stream_generate
+    module = sys.modules[generate.__module__]
+    state = kind()
     state.update(tokens, caches)
     given = asked(module, input_ids=mx.array([prompt]), prompt_cache_state=state)["prompt_cache"]
     return list(given) if given and given[0] is caches[0] else None

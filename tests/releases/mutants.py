@@ -31,6 +31,7 @@ from mlx_patches.patches.generation import (
     prompt_cache_cut,
     quantize_last_layer,
     quantize_rotating,
+    sampling_limits,
     sinks_warning,
     speculative_split,
     speculative_window,
@@ -94,6 +95,7 @@ from mlx_patches.patches.positions import (
     shared_layer_offset,
 )
 from mlx_patches.patches.server import (
+    api_key,
     fetch_policy,
     fresh_seed,
     limited_media,
@@ -101,6 +103,7 @@ from mlx_patches.patches.server import (
     preprocess_turns,
     public_media,
     pythonic_calls,
+    request_models,
     server_batch_error,
     server_cache_bytes,
     server_chunked_hit,
@@ -313,8 +316,22 @@ def files_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
     monkeypatch.setattr(public_media, "local_path", lambda path, roots: path)
-    monkeypatch.setattr(public_media, "local_file", lambda path, roots, limits: path)
+    monkeypatch.setattr(public_media, "named_file", lambda path, kind: path)
+    monkeypatch.setattr(public_media, "plain_name", lambda name: name)
     monkeypatch.setattr(public_media, "no_names", lambda source: None)
+
+
+def numbers_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_limits, "vocabulary", lambda logits: 2**100)
+    monkeypatch.setattr(sampling_limits, "SEEDS", 2**100)
+
+
+def routes_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_key, "asks", lambda app: True)
+
+
+def models_that_anybody_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_models, "is_allowed", lambda name, started: True)
 
 
 def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -794,6 +811,9 @@ MUTANTS: dict[str, Mutant] = {
     "norm-shift": checkpoints_that_nobody_converted,
     "media-limits": files_of_any_size,
     "media-policy": hosts_and_paths_that_are_all_public,
+    "vlm-api-key": routes_without_a_key,
+    "sampling-limits": numbers_of_any_size,
+    "request-models": models_that_anybody_names,
     "server-start-adapter": starts_without_an_adapter,
     "sinks-warning": a_window_without_a_word,
     "extend-solo-batch": layers_as_they_are,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.mask_after_update import keep_whole
 from mlx_patches.probes.mask_after_update import batch_caches, decoder, run
 
 from .conftest import installed, run_probe
@@ -71,3 +72,11 @@ def places(model) -> dict:
     if "position_ids" not in inspect.signature(type(model).__call__).parameters:
         return {}
     return {"position_ids": mx.array([[list(range(11))]] * 3)}
+
+
+def test_a_whole_mask_stays_whole_only_when_it_is_cut_to_its_first_columns():
+    mask = mx.arange(12).reshape(1, 1, 3, 4)
+    whole = keep_whole(mask)
+    assert whole[..., :2] is mask and whole.shape == mask.shape
+    for index in (0, (..., slice(1, 3)), (slice(None), 0), (..., -1), (..., None)):
+        assert mx.array_equal(whole[index], mask[index])

@@ -70,6 +70,8 @@ def png(width: int = 3, height: int = 2, pixels: bytes | None = None) -> bytes:
 
 
 BOMB = png(50_000, 50_000, b"")
+MP4 = b"\0\0\0\x18ftypmp42"
+PLAYLIST = b"#EXTM3U\n# \x80\n#EXTINF:8,\nfile:///etc/passwd\n"
 
 
 def needs_bytes(vlm: Any) -> None:
@@ -98,6 +100,7 @@ def sound() -> bytes:
 def web() -> Iterator[SimpleNamespace]:
     """A server on this machine with a few files; one asked for as ``.slow`` comes at the end."""
     files = {"/a.png": png(), "/a.wav": sound(), "/bomb.png": BOMB, "/text": b"no image"}
+    files |= {"/a.mp4": MP4, "/list": PLAYLIST}
     seen = SimpleNamespace(asked=[], url="")
     over = threading.Event()
 
@@ -139,6 +142,11 @@ def web() -> Iterator[SimpleNamespace]:
     over.set()
     server.shutdown()
     server.server_close()
+
+
+def request(url: Any) -> list[dict[str, Any]]:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}, {"content": "b"}]
 
 
 def pixels(image: Any) -> tuple[Any, ...]:
@@ -229,11 +237,6 @@ def test_what_is_too_large_or_slow_is_refused(vlm, web, ungated, monkeypatch):
         vlm.load_image(f"{web.url}/a.png.slow")
 
 
-def request(url: Any) -> list[dict[str, Any]]:
-    part = {"type": "image_url", "image_url": {"url": url}}
-    return [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}, {"content": "b"}]
-
-
 @pytest.mark.parametrize("path", ["/a.png", "/moved", "/text"])
 def test_the_server_inlines_what_it_inlined(lm, web, ungated, path):
     before, after = request(web.url + path), request(web.url + path)
@@ -250,8 +253,23 @@ def test_the_servers_errors_are_the_same(lm, web, ungated):
         lm._inline_image_urls(request(f"{web.url}/none"))
     with pytest.raises(urllib.error.URLError):
         lm._inline_image_urls(request("http://127.0.0.1:1/"))
-    with pytest.raises(AttributeError):
-        lm._inline_image_urls(request(5))
+    assert not manager.failures
+
+
+MALFORMED = [
+    *([5], "abc", [None], [[1]], ["x"], 5, None, {"a": 1}, [{"content": [5]}]),
+    *([{"content": [None]}], [{"content": [[]]}], [{"content": [{"type": "image"}, "x"]}]),
+    *(request(5), request(["http://127.0.0.1/"]), request({"url": 5})),
+]
+
+
+@pytest.mark.parametrize("patch", [LIMITS, POLICY])
+@pytest.mark.parametrize("messages", MALFORMED)
+def test_malformed_messages_are_refused(lm, ungated, caplog, patch, messages):
+    manager = ungated(patch)
+    with pytest.raises(ValueError, match="Refused to load 'messages'"):
+        lm._inline_image_urls(messages)
+    assert f"{patch.id} refused 'messages'" in caplog.text
     assert not manager.failures
 
 
@@ -281,6 +299,8 @@ def media(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "a.png").write_bytes(png())
     (folder / "a.wav").write_bytes(sound())
+    (folder / "a.mp4").write_bytes(MP4)
+    (folder / "list.mp4").write_bytes(PLAYLIST)
     (tmp_path / "secret.png").write_bytes(png())
     (folder / "link.png").symlink_to(tmp_path / "secret.png")
     monkeypatch.setenv(ROOTS, str(folder))
@@ -358,12 +378,13 @@ def test_videos_that_may_be_loaded(vlm, lm_free_web, media, ungated, monkeypatch
     reader.VideoCapture = Capture  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cv2", reader)
     ungated(POLICY)
-    for source in (str(media / "a.png"), f"file://{media}/a.png", f"{lm_free_web.url}/a.png"):
+    for source in (str(media / "a.mp4"), f"file://{media}/a.mp4", f"{lm_free_web.url}/a.mp4"):
         with pytest.raises(ValueError, match="Cannot open video"):
             vlm.load_video(source)
-    assert [content for _, content in opened] == [png()] * 3
+    assert [content for _, content in opened] == [MP4] * 3
     assert not Path(opened[-1][0]).exists()  # the fetched file was deleted
     for source in (
+        *(f"{lm_free_web.url}/list", str(media / "list.mp4"), str(media / "a.png")),
         *(f"{lm_free_web.url}/text", "http://127.0.0.2:1/a", "rtsp://127.0.0.1/a", "data:,x"),
         *("file:///etc/passwd", "/etc/passwd", str(media / "link.png"), f"concat:{media}/a.png"),
     ):
@@ -449,9 +470,9 @@ def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def post(url: str) -> tuple[int, str]:
+    def post(messages: Any) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        body = json.dumps({"messages": request(url)})
+        body = json.dumps({"messages": messages})
         connection.request("POST", "/v1/chat/completions", body)
         response = connection.getresponse()
         return response.status, response.read().decode()
@@ -465,10 +486,13 @@ def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
             "file:///etc/passwd",
             "http://2130706433/",
         ):
-            status, said = post(url)
+            status, said = post(request(url))
             assert status == 400
             assert "Refused to load" in said
-            assert post(data_url(png()))[0] == 200
+            assert post(request(data_url(png())))[0] == 200
+        for messages in MALFORMED:
+            assert post(messages)[0] == 400
+        assert post(request(f"{web.url}/a.png"))[0] == 400
     finally:
         server.shutdown()
         server.server_close()
@@ -487,7 +511,7 @@ def test_no_failure_of_ours_lets_anything_through(vlm, web, ungated, monkeypatch
     monkeypatch.setattr(public_media, "local_file", broken)
     for _ in range(10):
         for source in (f"{web.url}/a.png", "/etc/passwd"):
-            with pytest.raises(KeyError):
+            with pytest.raises(ValueError, match="could not be checked"):
                 vlm.load_image(source)
     assert not web.asked
     assert not manager.withdrawn
@@ -509,3 +533,33 @@ def test_fetched_content_is_no_url_to_releases_that_ask_it():
     assert not content.startswith(("http://", "data:image/"))
     assert content.read() == b"image"
     assert f"{content}" == repr(content) == "http://example.com/a.png"
+
+
+def test_speech_is_like_allowed_sounds_alone(vlm, media, ungated, monkeypatch):
+    try:
+        audio = importlib.import_module("mlx_vlm.server.audio")
+    except ModuleNotFoundError:
+        pytest.skip("this release's server makes no speech")
+    ungated(POLICY)
+    run: list[str] = []
+
+    def model(*args: Any, **kwargs: Any) -> Any:
+        run.append("a model is loaded")
+        raise LookupError
+
+    def speech(**fields: Any) -> Any:
+        return audio.AudioSpeechRequest(model="a", input="a", **fields)
+
+    def speak(**fields: Any) -> None:
+        payload = SimpleNamespace(request=speech(**fields))
+        audio._run_tts_request(SimpleNamespace(payload=payload))
+
+    monkeypatch.setattr(audio, "get_cached_model", model)
+    for fields in ({}, {"voice": "af_heart"}, {"ref_audio": str(media / "a.wav")}):
+        with pytest.raises(LookupError):
+            speak(**fields)
+    for path in ("/etc/passwd", "/none", str(media / "link.png"), str(media / "list.mp4")):
+        refused(speak, ref_audio=path)
+        refused(speak, voice=path)
+        refused(getattr, speech(ref_audio=path), "ref_audio")
+    assert len(run) == 3

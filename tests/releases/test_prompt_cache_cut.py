@@ -8,6 +8,7 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.prompt_cache_cut import found
+from mlx_patches.probes.prompt_cache_cut import CASES, otherwise
 from mlx_patches.probes.rotating_last_piece import make_fed_cache
 
 from .conftest import installed
@@ -67,3 +68,14 @@ def test_no_cache_is_no_matter():
     state = State()
     state.cache = None
     assert found(State.find, state, [0, 1, 9]) == 2
+
+
+@pytest.mark.parametrize("place", ["mlx_vlm", "mlx_vlm.generate.dispatch"])
+def test_every_class_that_a_release_has_is_repaired(place, ungated):
+    """The public class and, where it is another one, that beside ``stream_generate``."""
+    try:
+        kind = importlib.import_module(place).PromptCacheState
+    except (ImportError, AttributeError):
+        pytest.skip(f"{place} has no PromptCacheState")
+    ungated(PATCH)
+    assert otherwise(kind, *CASES[0]) == ""

@@ -6,8 +6,9 @@ import inspect
 
 import pytest
 
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
 from mlx_patches.lab.build import build
+from mlx_patches.lab.engine_scenarios import compare_with_alone
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.rows import recurrent
@@ -242,6 +243,21 @@ def test_mutant_that_feeds_the_last_piece_row_by_row(monkeypatch):
     monkeypatch.setattr(recurrent_padding, "call_and_hold_states", by_row)
     name = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
     assert feed_last_piece(name).verdict == "red"
+
+
+@pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:zaya1_vl"])
+def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name):
+    """The models feed left-padded rows one by one themselves, but not in such a piece."""
+    model = built(name)
+    prompts = ([4], [5, 9, 2, 7, 3, 8, 6, 1, 4, 2])
+    requests = [generators.Request(0, prompt, 3) for prompt in prompts]
+    try:
+        with out_of_the_way((*NEEDED, "recurrent-padding")):
+            said = generators.run_requests(model, requests, prefill_step_size=8)
+            cell = compare_with_alone(model, requests, said)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert cell.verdict == "green", cell.detail
 
 
 def feed_last_piece(name: str):

@@ -162,3 +162,21 @@ def test_a_step_reads_nothing_from_the_device(release, model, device_reads):
     for number in range(2 * WINDOW):
         model(mx.array([[number], [number]]), cache=batch)
     assert not device_reads
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_batch_with_a_full_window_is_not_trimmed(distribution, release, rows, ungated):
+    """``speculative-window`` trims the full window of a row alone, and knows one by its counts."""
+    import mlx.core as mx
+
+    if distribution != "mlx-lm":
+        pytest.skip("speculative-window is a patch of mlx-lm")
+    manager = ungated(catalogue.builtin().get("speculative-window"))
+    batch = release.BatchRotatingKVCache(8, [0, 2][:rows])
+    keys = mx.ones((rows, 1, 12, 4))
+    batch.update_and_fetch(keys, keys)  # one piece, longer than the window
+    columns, offset = batch._idx, batch.offset.tolist()
+    assert batch.keep == 0
+    assert [release.trim_prompt_cache([batch], 1) for _ in range(3)] == [0, 0, 0]
+    assert (batch._idx, batch.offset.tolist()) == (columns, offset)
+    assert not manager.withdrawn

@@ -165,6 +165,16 @@ def test_other_objects_with_logits(kind):
     assert type(joined) is kind and joined.logits.shape == (2, 4, 8)
 
 
+@pytest.mark.parametrize("kind", [Output, Frozen, SimpleNamespace])
+def test_the_only_row_with_tokens_is_one_row_of_the_batch(kind):
+    long = rows(8)[0]
+    joined = join_outputs([kind(logits=long), None], [(0, 4), (4, 4)], SHAPE)
+    assert type(joined) is kind and joined.logits.shape == (2, 4, 8)
+    assert same(joined.logits[:1], long)
+    for value in (None, "text", object()):
+        assert join_outputs([value, None], [(0, 4), (4, 4)], SHAPE) is value
+
+
 def test_equal_values_are_given_once():
     for value in (None, 3, 0.5, "text", True, (), [], {}):
         assert join_outputs([value, value], SPANS, SHAPE) == value

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.server_xtc import Ends, complete, flat, made
+from mlx_patches.patches.server.server_xtc import complete, flat, made, with_all_ends
 
 from .conftest import installed
 
@@ -77,11 +77,11 @@ def test_bodies_are_completed_only_where_they_ask_for_xtc():
 
 def test_a_tokenizer_is_itself_but_for_its_end():
     tokenizer = SimpleNamespace(eos_token_id=1, eos_token_ids={1, 2}, encode=str.upper)
-    ends = Ends(tokenizer)
+    ends = with_all_ends(tokenizer)
     assert (sorted(ends.eos_token_id), ends.encode("a")) == ([1, 2], "A")
     with pytest.raises(AttributeError, match="no_such_thing"):
         _ = ends.no_such_thing
-    assert Ends(SimpleNamespace(eos_token_id=7)).eos_token_id == [7]
+    assert with_all_ends(SimpleNamespace(eos_token_id=7)).eos_token_id == [7]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

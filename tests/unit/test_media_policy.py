@@ -5,6 +5,7 @@ Servers on this machine stand for the internet; no test connects to another mach
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import socket
@@ -13,11 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlx_patches.core.errors import is_refusal
 from mlx_patches.patches.server import fetch_policy, limited_media, media_limits, public_media
+from mlx_patches.patches.server.containers import PICTURE, SOUND, VIDEO, check_kind
 from mlx_patches.patches.server.fetch_policy import Policy, canonical_host, fetch, split_url
 from mlx_patches.patches.server.media_limits import Limits, Refused, within
 from mlx_patches.patches.server.media_paths import ROOTS, local_file, local_path, media_roots
@@ -152,6 +155,9 @@ INSIDE = [
     *("::ffff:0:127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b::a00:1"),
     *("64:ff9b:1::1", "100::1", "fe80::1", "fe80::1%lo", "2606:4700::1%1", "fec0::1", "fc00::1"),
     *("fd00:ec2::254", "ff02::1", "ff0e::1", "2001::1", "2001:0:7f00:1::", "2001:20::1"),
+    *("192.0.0.8", "192.0.0.9", "192.0.0.192", "192.0.0.255", "192.31.196.1", "192.52.193.1"),
+    *("192.88.99.1", "192.175.48.1", "172.31.255.255", "100.127.255.255", "64:ff9b::c000:c0"),
+    *("2001:1::1", "2001:4:112::1", "2001:1ff:ffff::1", "2620:4f:8000::1", "5f00::1"),
     *("2001:db8::1", "2002:7f00:1::", "2002:a00:1::1", "3fff::1", "3ffe::1", "4000::1"),
     *("", "localhost", "8.8.8.8.8", "127.1"),
 ]
@@ -164,7 +170,13 @@ def test_an_address_that_is_not_public(address):
 
 @pytest.mark.parametrize(
     "address",
-    ["8.8.8.8", "1.1.1.1", "93.184.216.34", "2606:4700::1111", "2a00:1450::1", "64:ff9b::808:808"],
+    [
+        *("8.8.8.8", "1.1.1.1", "93.184.216.34", "2606:4700::1111", "2a00:1450::1"),
+        *("64:ff9b::808:808", "2001:200::1", "2001:4860::8888", "2620:4f:7fff::1"),
+        *("1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0"),
+        *("172.15.255.255", "172.32.0.0", "192.0.1.0", "192.167.255.255", "192.169.0.0"),
+        *("198.17.255.255", "198.20.0.0", "223.255.255.255"),
+    ],
 )
 def test_an_address_that_is_public(address):
     assert fetch_policy.is_public(address)
@@ -583,26 +595,74 @@ def test_the_folders_that_an_operator_names(folders, monkeypatch):
 # -- the wrappers of the releases' functions -----------------------------------------------------
 
 
+PLAYLIST = b"#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:8,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n"
+DASH = b"<MPD profiles='urn:mpeg:dash:profile:isoff-live:2011'><BaseURL>file:///etc/passwd"
+MP4, WEBM = (
+    b"\0\0\0\x18ftypmp42\0\0\0\0",
+    b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\xf7\x81\x01B\x82\x84webm",
+)
+AVI, WAV = b"RIFF\x24\0\0\0AVI LIST", b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0"
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+
+
+def tagged(content: bytes, tag: bytes = b"", padding: bytes = b"") -> bytes:
+    """A file behind an ID3 tag."""
+    size = bytes((len(tag) >> shift) & 0x7F for shift in (21, 14, 7, 0))
+    return b"ID3\x04\x01\0" + size + tag + padding + content
+
+
+LISTS = [
+    *(b"", b"\0" * 64, PLAYLIST, b"\xef\xbb\xbf" + PLAYLIST, b"\n" + PLAYLIST, b"\0" + PLAYLIST),
+    *(PLAYLIST.replace(b"\n", b"\n# \x80\n", 1), PLAYLIST.replace(b"\n", b"\n# \x7f\n", 1)),
+    PLAYLIST.replace(b"\n", b"\n#" + b"a" * 600 + b"\n", 1),
+    *(tagged(PLAYLIST), tagged(PLAYLIST, b"a" * 300), tagged(PLAYLIST, padding=b"\0" * 9)),
+    *(tagged(tagged(PLAYLIST)), tagged(b"", DASH), b"\xff\xfb\x90" + DASH, b"<MPDftypmp42" + DASH),
+    *(b"\x1aE\xdf\xa3B\x82\x84webm" + DASH, b"\x1aE\xdf\xa3\x9f" + b"a" * 99, b"\xff\xfe<\0s\0"),
+    *(b"ffconcat version 1.0\nfile /etc/passwd\n", b"ffconcat version 1.0\n# \x80\nfile /a\n"),
+    *(b"<?xml version='1.0'?>" + DASH, DASH, b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\n"),
+    *(b"<?xml version='1.0'?><playlist xmlns='http://xspf.org/ns/0/'>", b"[playlist]\nFile1=/a\n"),
+    *(b"<svg xmlns='http://www.w3.org/2000/svg'>", b"%!PS-Adobe-3.0 EPSF-3.0", b"%PDF-1.7"),
+    *(b"\xc5\xd0\xd3\xc6", b"RIFF\x24\0\0\0CDXA", b"RIFF", b"ID3", b"FLV\x01", b"G" * 188, b"moov"),
+]
+
+
+@pytest.mark.parametrize("kind", [PICTURE, SOUND, VIDEO])
+@pytest.mark.parametrize("content", LISTS)
+def test_a_list_of_other_files_is_no_media(kind, content):
+    for source in (content, io.BytesIO(content)):
+        with pytest.raises(Refused, match=f"not {kind.name}"):
+            check_kind(source, kind)
+
+
 @pytest.mark.parametrize(
-    "start",
+    ("kind", "contents"),
     [
-        b"#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:0\nfile:///etc/passwd\n",
-        b"ffconcat version 1.0\nfile /etc/passwd\n",
-        b"<?xml version='1.0'?><MPD><BaseURL>http://127.0.0.1/</BaseURL></MPD>",
-        b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\n",
-        b"",
+        (PICTURE, [PNG, b"\xff\xd8\xff\xe0", b"GIF89a", b"BM6\0", b"II*\0", b"MM\0*"]),
+        (PICTURE, [b"RIFF\x24\0\0\0WEBPVP8 ", b"\0\0\0\x1cftypavif", b"\0\0\0\x18ftypheic"]),
+        (
+            SOUND,
+            [WAV, b"fLaC\0", b"OggS\0\x02", b"FORM\0\0\0\x24AIFF", b"\xff\xfb\x90", b"\xff\xf1P"],
+        ),
+        (SOUND, [MP4, WEBM, tagged(b"\xff\xfb\x90", b"a" * 3000, b"\0" * 500)]),
+        (SOUND, [tagged(tagged(b"fLaC\0", b"<MP"))]),
+        (VIDEO, [MP4, WEBM, WEBM.replace(b"\x84webm", b"\x88matroska"), AVI]),
     ],
 )
-def test_a_list_of_other_files_is_no_video(start):
-    with pytest.raises(Refused, match="not a video"):
-        public_media.checked_video(start)
+def test_containers_that_hold_their_own_data(kind, contents):
+    for content in contents:
+        file = io.BytesIO(content)
+        file.seek(2)
+        check_kind(file, kind)
+        assert file.tell() == 2
 
 
 @pytest.mark.parametrize(
-    "start", [b"\x00\x00\x00 ftypisom", b"\x1aE\xdf\xa3", b"RIFF\x24\x00\x00\x00AVI ", b"FLV\x01"]
+    ("kind", "content"),
+    [(PICTURE, MP4), (PICTURE, WAV), (PICTURE, AVI), (SOUND, AVI), (SOUND, PNG), (VIDEO, WAV)],
 )
-def test_videos_are_videos(start):
-    assert public_media.checked_video(start) == start
+def test_media_of_another_kind(kind, content):
+    with pytest.raises(Refused):
+        check_kind(content, kind)
 
 
 @pytest.mark.parametrize(
@@ -625,9 +685,11 @@ def test_no_error_lets_a_source_through(caplog):
     def look() -> None:
         raise KeyError("a bug")
 
-    with pytest.raises(KeyError) as raised:
-        limited_media.guarded("http://example.com/", look)
+    with pytest.raises(ValueError, match="could not be checked") as raised:
+        public_media.checked("http://example.com/", look)
     assert is_refusal(raised.value)
+    assert "media-policy refused 'http://example.com/'" in caplog.text
+    assert "KeyError" in caplog.text
 
 
 def test_the_log_says_what_was_refused_in_one_short_line(caplog):
@@ -637,7 +699,7 @@ def test_the_log_says_what_was_refused_in_one_short_line(caplog):
         raise Refused("its host is not on the public internet", "example.com is 10.0.0.1")
 
     with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="Refused") as raised:
-        limited_media.guarded(source, look)
+        public_media.checked(source, look)
     (record,) = caplog.records
     line = record.getMessage()
     assert "\n" not in line
@@ -652,11 +714,16 @@ def test_an_image_is_not_written_to_the_log():
 
 
 @contextmanager
-def messages(url: object) -> Iterator[dict[str, object]]:
+def messages(url: object) -> Iterator[dict[str, Any]]:
     """The arguments of ``put_images`` for one part, with stand-ins for mlx-lm's functions."""
     part = {"type": "image_url", "image_url": {"url": url}}
     release = {"_image_parts": lambda parts: parts, "_image_url": lambda p: p["image_url"]["url"]}
     yield {"release": release, "parts": [part]}
+
+
+def put(made: dict[str, Any]) -> None:
+    check, given = public_media.checked, public_media.in_place
+    limited_media.put_images(check, made["release"], made["parts"], get, given)
 
 
 @pytest.mark.parametrize(
@@ -664,13 +731,13 @@ def messages(url: object) -> Iterator[dict[str, object]]:
 )
 def test_a_part_that_is_no_url_is_refused_by_the_policy(url):
     with messages(url) as made, pytest.raises(ValueError, match="only http, https and data"):
-        limited_media.put_images(made["release"], made["parts"], get, everything=True)
+        put(made)
 
 
 def test_a_part_is_put_in_place(server):
     server.answers["/a"] = ok(b"image")
     with messages(server.url("/a")) as made:
-        limited_media.put_images(made["release"], made["parts"], get)
+        put(made)
         assert made["parts"] == [
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}}
         ]
@@ -681,5 +748,8 @@ def test_data_urls_are_measured_by_their_text():
     media_limits.check_data_url("data:image/png;base64," + "A" * 400, small)
     with pytest.raises(Refused, match="larger"):
         media_limits.check_data_url("data:image/png;base64," + "A" * 500, small)
+    for image in ("data:image/svg+xml;base64,PHN2Zz4=", "data:image/png;base64,!!", "data:,x"):
+        with pytest.raises(Refused, match="not an image"):
+            public_media.in_place(image)
     media_limits.check_data_url("data:image/png;base64,!!", small)  # left to the release to refuse
     media_limits.check_data_url("data:", small)

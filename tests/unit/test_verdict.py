@@ -35,7 +35,10 @@ def release(site, monkeypatch):
     # There is no code to compare: the version decides which patches a release needs.
     for module in (audit, sound):
         monkeypatch.setattr(module, "in_file", lambda target, names=(): Found())
-    monkeypatch.setattr(gate, "UNREADABLE", None)
+    by_code = gate.decide_by_rule
+    monkeypatch.setattr(
+        gate, "decide_by_rule", lambda rule, installed, *rest: by_code(rule, installed, "", None)
+    )
     # The table of affected models has its own tests, and takes most of an audit's time.
     monkeypatch.setattr(audit, "affected_models", lambda *arguments: {})
     monkeypatch.setattr(audit, "needed_here", lambda current: {})

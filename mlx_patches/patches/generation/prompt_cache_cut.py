@@ -8,7 +8,8 @@ Why
 How
     If any cache cannot be cut back to the prefix, the prefix is reported as empty, and the prompt
     is processed from its start. If all caches can be cut, the patch trims them with their own
-    method before the release cuts them.
+    method before the release cuts them. mlx-vlm 0.6.0 to 0.6.9 has the class twice: the public one
+    is in ``common``, the one beside ``stream_generate`` is used by nobody.
 Upstream
     Fixed in mlx-vlm 0.6.9 (#1715, commit c503fa7b).
 Retire when
@@ -21,6 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.patch import Patch, Target, around
+
+_FIND = "PromptCacheState.find_prefix_length"
 
 
 def found(find: Callable[..., int], state: Any, new_ids: Sequence[int]) -> int:
@@ -56,15 +59,12 @@ def is_whole(cache: Any) -> bool:
 PATCH = Patch(
     id="vlm-prompt-cache-cut",
     summary="stream_generate cuts a rotating cache at a prefix: the next turn has a broken window",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            module,
-            "PromptCacheState.find_prefix_length",
-            around(found),
-            fingerprint_of=("stream_generate",),
-        )
-        for module in ("mlx_vlm.generate", "mlx_vlm.generate.dispatch")
+    targets=(
+        *(
+            Target("mlx-vlm", module, _FIND, around(found), fingerprint_of=("stream_generate",))
+            for module in ("mlx_vlm.generate", "mlx_vlm.generate.dispatch")
+        ),
+        Target("mlx-vlm", "mlx_vlm.generate.common", _FIND, around(found), supports=True),
     ),
     probe="mlx_patches.probes.prompt_cache_cut:probe",
     module=__name__,

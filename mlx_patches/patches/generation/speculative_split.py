@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.patch import Patch, Target, around
+from ..parts import Shown
 
 
 def generated(
@@ -28,33 +29,13 @@ def generated(
     if kwargs.get("prompt_cache") is not None:
         count = caches_of(model)
         if count != len(model.layers):
-            model = Split(model, count)
+            model = Shown(model, layers=range(count))
     return generate(prompt, model, *args, **kwargs)
 
 
 def caches_of(model: Any) -> int:
     """The number of caches that a model makes."""
     return len(sys.modules["mlx_lm.models.cache"].make_prompt_cache(model))
-
-
-class Split:
-    """A model with as many layers as it has caches.
-
-    Args:
-        model: the model itself.
-        count: the number of its caches.
-    """
-
-    def __init__(self, model: Any, count: int):
-        self.model = model
-        self.layers = range(count)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model."""
-        return self.model(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
 
 
 PATCH = Patch(

@@ -41,8 +41,9 @@ def trimmed(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> 
 
 def spare(layer: Any) -> int:
     """The number of last tokens that can be cut off a full window exactly."""
-    if not hasattr(layer, "keep") or layer._idx != layer.keys.shape[2]:
-        return 0  # not in order
+    alone = hasattr(layer, "max_size") and isinstance(layer.offset, int)
+    if not alone or layer._idx != layer.keys.shape[2]:
+        return 0  # a batch, no window, or one that is not in order
     nothing_left_yet = layer._idx == layer.offset
     return int(layer._idx if nothing_left_yet else max(0, layer._idx - layer.max_size))
 

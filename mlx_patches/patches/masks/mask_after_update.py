@@ -71,7 +71,7 @@ def make_mask(cache: Any, length: int) -> Any:
 
 
 def keep_whole(mask: Any) -> Any:
-    """A stand-in for a mask that returns the whole mask when it is sliced."""
+    """A stand-in for a mask that returns the whole mask when it is cut to its first columns."""
     return _whole()(mask)
 
 
@@ -81,7 +81,10 @@ def _whole() -> Any:
 
     class WholeMask(wrapt.ObjectProxy[Any]):
         def __getitem__(self, index: Any) -> Any:
-            return self.__wrapped__
+            match index:
+                case (first, slice(start=None, step=None)) if first is ...:
+                    return self.__wrapped__
+            return self.__wrapped__[index]
 
     return WholeMask
 

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from ...core.patch import Factory, Patch, Target, around
 from ..caches.plain.reads import make_handle
+from ..parts import Shown
 
 MODULE = "mlx_vlm.models.minimax_m3_vl.language"
 _CACHE = "MiniMaxM3BatchKVCache"
@@ -90,16 +91,6 @@ class RowBlocks(NamedTuple):
     padding: Any
 
 
-class View:
-    """An object with some attributes replaced, for a function of its class."""
-
-    def __init__(self, seen: Any, **own: Any):
-        self.__dict__.update(own, _seen=seen)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._seen, name)
-
-
 def indexed(
     call: Callable[..., Any],
     indexer: Any,
@@ -125,7 +116,7 @@ def indexed(
         blocks = indexer.select_blocks(queries, keys, start, mask, positions - padding)
         return RowBlocks(blocks, padding)
 
-    view = View(indexer, select_blocks=select_blocks)
+    view = Shown(indexer, select_blocks=select_blocks)
     return call(view, x, rope, rope_offset, cache, q_start, mask, *args, **kwargs)
 
 
@@ -192,7 +183,7 @@ def decoded(
     if isinstance(block_indices, RowBlocks):
         block_indices = columns_of(block_indices, attention.sparse_block_size)
         # Each column as a block of its own: a row's blocks begin at any column.
-        attention = View(attention, sparse_block_size=1)
+        attention = Shown(attention, sparse_block_size=1)
     return attend(attention, queries, keys, values, block_indices, mask, q_positions)
 
 

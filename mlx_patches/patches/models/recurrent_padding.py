@@ -14,6 +14,7 @@ How
     left-padded batch, and every output is joined (``recurrent_by_row``). Rows of equal lengths
     and decode steps are fed as before.
 
+    A piece without padding is fed as before, and announces none; later padding stays announced.
     Caches stop announcing padding that has been fed, so a decode step knows without a device read
     that it has none. A piece whose caches announce padding reads the device once, or twice if it
     is fed row by row.
@@ -29,7 +30,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from ...core.patch import Factory, Patch, Target, around
@@ -47,7 +48,7 @@ from .recurrent_by_row import forward_per_row
 from .row_calls import Span, bind_call, find_argument, find_shape
 
 # How a family's batch is fed where rows have padding.
-MASKED_STEPS, STRETCHES, BY_ROW = "masked steps", "stretches", "by row"
+MASKED_STEPS, STRETCHES, BY_ROW, ITSELF = "masked steps", "stretches", "by row", "itself"
 # The attributes with which a recurrent cache announces padding.
 MARKS = ("left_padding", "lengths")
 
@@ -72,8 +73,8 @@ FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
 WHOLE = ("nemotron_h_nano_omni",)
 # Families that mask padding by ``ArraysCache.make_mask``, but not in their convolution's window.
 MASKED = {"qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches)}
-# Families that mask left padding if the call has position ids, but not right padding that follows
-# tokens of an earlier call.
+# Families that mask left padding if the call has position ids, but not in a piece of a single
+# position, and not right padding that follows tokens of an earlier call.
 KNOW_LEFT: dict[str, tuple[str, Factory] | None] = {
     "qwen3_5": ("Qwen3_5GatedDeltaNet.__call__", call_in_stretches),
     "qwen3_5_moe": None,  # uses the layers of qwen3_5
@@ -102,7 +103,7 @@ def call_with_padding(
         how: ``MASKED_STEPS``, ``STRETCHES`` or ``BY_ROW``.
         knows_left: whether some releases of the family handle left padding themselves, if the
             call has position ids and no cache is quantized: they feed left-padded rows one by
-            one.
+            one, but not in a piece of a single position.
     """
     own = inspect.unwrap(call).__globals__
     knows_left &= any(name.endswith("left_padding_info") for name in own)
@@ -123,9 +124,8 @@ def call_with_padding(
             return call(*args, **kwargs)
         counted = knows_left and find_argument(bound, "position_ids") is not None
         left_too = not counted or any(map(cache_rows.is_quantized, cache))
-        if not has_marks(first, left_too):
-            return call(*args, **kwargs)
-        return feed_marked(call, bound, cache, how)
+        own = how if has_marks(first, left_too) else ITSELF
+        return feed_marked(call, bound, cache, own)
 
     return replacement
 
@@ -157,8 +157,13 @@ def feed_marked(
     starts, stops = (set(side) for side in zip(*spans, strict=True))
     maskable = starts == {0} or stops == {length}
     fed = [start < stop for start, stop in spans]
-    if all(span == (0, length) for span in spans):
-        out = call(*bound.args, **bound.kwargs)
+    full = all(span == (0, length) for span in spans)
+    if full or (how == ITSELF and length > 1):
+        own = list(cache)
+        # Mamba-2 layers fail at counts beyond a piece that itself has no padding.
+        with marks_of(cache, None, length) if full else nullcontext():
+            out = call(*bound.args, **bound.kwargs)
+        put_back(cache, own)
     # Mamba-2 layers feed a single position to a separate kernel, which takes no mask.
     elif not any(fed) or (length == 1 and how == MASKED_STEPS):
         with marks_of(cache, None, length):
@@ -172,6 +177,19 @@ def feed_marked(
     for layer in marked:
         set_marks(layer, left, lengths, length)
     return out
+
+
+def put_back(cache: Any, own: Sequence[Any]) -> None:
+    """Put a batch's own caches back where the model has replaced them by merged rows.
+
+    Only they know which padding comes later.
+    """
+    for layer, merged in zip(*map(cache_rows.flatten_caches, (own, cache)), strict=True):
+        if merged is not layer:
+            recurrent = cache_rows.is_recurrent(merged)
+            cache_rows.write_rows(layer, merged.cache if recurrent else merged)
+    if any(merged is not layer for merged, layer in zip(cache, own, strict=True)):
+        cache[:] = own
 
 
 @contextmanager

@@ -141,7 +141,9 @@ def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int
     """
     known = [out for out, (start, stop) in zip(outputs, spans, strict=True) if start < stop]
     first = known[0]
-    if all(out is first for out in known) and not hasattr(first, "shape"):
+    same = all(out is first for out in known)
+    # One row's output alone is no value of the batch: it is joined like any other.
+    if same and len(known) > 1 and not hasattr(first, "shape"):
         return first
     if any(type(out) is not type(first) for out in known):
         return list(outputs)
@@ -165,9 +167,9 @@ def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int
     if isinstance(first, (list, tuple)) and all(len(out) == len(first) for out in known):
         items = [join(lambda out, at=at: out[at]) for at in range(len(first))]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
-    if isinstance(first, (bool, int, float, str, bytes)) and all(out == first for out in known):
-        return first
-    return list(outputs)
+    if isinstance(first, (bool, int, float, str, bytes)):
+        same = all(out == first for out in known)
+    return first if same else list(outputs)
 
 
 def _field_names(value: Any) -> list[str] | None:

@@ -15,7 +15,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -33,10 +33,30 @@ _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029]")
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\[\]:@]+)(?::\d*)?")
 # Some parsers read a host that ends like this as a number: 127.1, 0x7f000001, 017700000001.
 _NUMBER = re.compile(r"(?:^|\.)(?:\d+|0[xX][0-9a-fA-F]*)\.?$")
+# IANA's registries of special-purpose addresses, with multicast and what is reserved. Python's
+# ``is_global`` has an older list in older versions.
+_SPECIAL_V4 = tuple(
+    map(
+        IPv4Network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+            *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24"),
+            *("192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
+            *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        ),
+    )
+)
+# Outside of this there are no addresses of public hosts, but for those behind NAT64.
 _UNICAST = IPv6Network("2000::/3")
-# Ranges of it that are not for hosts: special uses (Teredo among them), documentation, 6to4.
-_NOT_HOSTS = tuple(
-    map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "3ffe::/16"))
+# Inside of it: Teredo and other protocols (2001::/23), 6to4 (2002::/16), documentation.
+_SPECIAL_V6 = tuple(
+    map(
+        IPv6Network,
+        (
+            *("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
+            "3ffe::/16",
+        ),
+    )
 )
 _NAT64 = IPv6Network("64:ff9b::/96")
 
@@ -64,12 +84,12 @@ def is_public(address: str) -> bool:
     except ValueError:  # not an address
         return False
     if isinstance(ip, IPv4Address):
-        return ip.is_global and not ip.is_multicast and not ip.is_reserved
+        return not any(ip in special for special in _SPECIAL_V4)
     if getattr(ip, "scope_id", None):
         return False
     if ip in _NAT64:  # an IPv4 address, as a network without IPv4 reaches it
         return is_public(str(IPv4Address(int(ip) & 0xFFFFFFFF)))
-    return ip in _UNICAST and ip.is_global and not any(ip in other for other in _NOT_HOSTS)
+    return ip in _UNICAST and not any(ip in special for special in _SPECIAL_V6)
 
 
 def split_url(url: str) -> Place:

@@ -40,6 +40,7 @@ from .media_limits import (
     within,
 )
 
+LIMITS = "media-limits"
 WEB = ("http://", "https://")
 
 Answer = TypeVar("Answer")
@@ -75,7 +76,11 @@ def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
 
         return within(IMAGE.seconds, job)
 
-    put_images(release, messages, get)
+    def given(url: str) -> None:
+        if url.startswith("data:"):
+            check_data_url(url, IMAGE)
+
+    put_images(partial(guarded, LIMITS), release, messages, get, given)
     return inline(messages)
 
 
@@ -86,7 +91,7 @@ def image_limited(load: Callable[..., Any], image_source: Any, *args: Any, **kwa
         content = get_limited(load, image_source, timeout, IMAGE)
         image_source = Content(content, image_source)
     else:
-        guarded(image_source, lambda: check_image(image_source))
+        guarded(LIMITS, image_source, lambda: check_image(image_source))
     return load(image_source, *args, **kwargs)
 
 
@@ -122,7 +127,9 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
 
     # The release's own message for any other error.
     what = "image from" if limits is IMAGE else "audio from URL:"
-    return guarded(url, get, lambda error: ValueError(f"Failed to load {what} {url}: {error}"))
+    return guarded(
+        LIMITS, url, get, lambda error: ValueError(f"Failed to load {what} {url}: {error}")
+    )
 
 
 def check_image(source: Any) -> None:
@@ -138,46 +145,59 @@ def check_image(source: Any) -> None:
 
 
 def put_images(
+    check: Callable[[Any, Callable[[], Any]], Any],
     release: dict[str, Any],
     messages: Any,
     get: Callable[[str], Fetched],
-    everything: bool = False,
+    given: Callable[[str], None],
 ) -> None:
-    """Replace image URLs by the images, as mlx-lm's server does; check images in data URLs.
+    """Replace image URLs by the images, as mlx-lm's server does.
 
     Args:
+        check: ``guarded`` for a patch.
         release: the globals of mlx-lm's server module.
         messages: the request's messages; their parts are changed.
         get: fetches a URL.
-        everything: whether sources other than web URLs and data URLs are refused.
+        given: checks any other source.
     """
-    for part in release["_image_parts"](messages):
-        url = release["_image_url"](part)
-        if not isinstance(url, str):
-            continue  # the release raises its own error
+    for part, url in check("messages", lambda: image_parts(release, messages)):
         if is_web(url):
-            file = guarded(url, partial(get, url))
-            guarded(url, partial(check_pixels, file.content, IMAGE))
+            file = check(url, partial(get, url))
+            check(url, partial(check_pixels, file.content, IMAGE))
             data = base64.b64encode(file.content).decode()
             part.clear()
             part.update(type="image_url", image_url={"url": f"data:{file.mime};base64,{data}"})
-        elif url.startswith("data:"):
-            guarded(url, partial(check_data_url, url, IMAGE))
-        elif everything:
-            guarded(url, not_in_place)
+        else:
+            check(url, partial(given, url))
 
 
-def not_in_place() -> None:
-    """Refuse a source that is neither a web URL nor a data URL."""
-    raise Refused("only http, https and data URLs are accepted")
+def image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[str, Any], str]]:
+    """The parts of a request's messages that name an image, each with its URL.
+
+    Raises:
+        Refused: the release cannot read the messages either.
+    """
+    try:
+        named = [(part, release["_image_url"](part)) for part in release["_image_parts"](messages)]
+    except Exception as error:
+        raise Refused(
+            "they are not a list of messages", f"{type(error).__name__}: {error}"
+        ) from None
+    if not all(isinstance(url, str) for _, url in named):
+        raise Refused("the URL of an image is not text")
+    return named
 
 
 def guarded(
-    source: Any, look: Callable[[], Answer], other: Callable[[Exception], Exception] | None = None
+    patch: str,
+    source: Any,
+    look: Callable[[], Answer],
+    other: Callable[[Exception], Exception] | None = None,
 ) -> Answer:
     """Check or fetch a source. Every error reaches the host: the release must not load it then.
 
     Args:
+        patch: the id of the patch that asks.
         source: the source in the request.
         look: checks or fetches the source; raises Refused.
         other: converts any other error to the one for the host; by default it is unchanged.
@@ -185,7 +205,7 @@ def guarded(
     try:
         return look()
     except Refused as refused:
-        raise as_refusal(source, refused) from None
+        raise as_refusal(patch, source, refused) from None
     except Exception as error:
         raise refusal(other(error) if other else error) from error
 
@@ -196,7 +216,7 @@ def is_web(source: str) -> bool:
 
 
 PATCH = Patch(
-    id="media-limits",
+    id=LIMITS,
     security=True,
     summary="a request's image or audio URL may fill a server's memory, or never end",
     targets=(

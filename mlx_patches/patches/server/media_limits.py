@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import importlib
 import io
 import logging
@@ -160,8 +161,8 @@ def check_length(length: str | None, limits: Limits) -> None:
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
 
 
-def check_data_url(url: str, limits: Limits) -> None:
-    """Check an image that is in the request itself.
+def check_data_url(url: str, limits: Limits) -> bytes:
+    """Check an image that is in the request itself; returns it, nothing if it is not base64.
 
     Raises:
         Refused: it is over a limit, in bytes or in pixels.
@@ -172,8 +173,9 @@ def check_data_url(url: str, limits: Limits) -> None:
     try:
         content = base64.b64decode(data)
     except (binascii.Error, ValueError):
-        return  # the release raises its own error
+        return b""  # the release raises its own error
     check_pixels(content, limits)
+    return content
 
 
 def check_pixels(content: bytes, limits: Limits) -> None:
@@ -197,11 +199,29 @@ def check_pixels(content: bytes, limits: Limits) -> None:
         raise Refused(f"it has {width} x {height} pixels")
 
 
-def as_refusal(source: Any, error: Refused) -> Exception:
+def as_refusal(patch: str, source: Any, error: Refused) -> Exception:
     """The error for the host and its client; the log line also has the private reason."""
     more = f" ({error.private})" if error.private else ""
-    logger.warning("mlx_patches: refused %s: %s%s", shown(source), error, more)
-    return refusal(ValueError(f"Refused to load {shown(source)}: {error}"))
+    logger.warning("mlx_patches: %s refused %s: %s%s", patch, shown(source), error, more)
+    return refusal(bad_request()(f"Refused to load {shown(source)}: {error}"))
+
+
+@functools.cache
+def bad_request() -> Callable[[str], Exception]:
+    """The error of a refusal: a ValueError, which a server with FastAPI answers with status 400."""
+    try:
+        fastapi: Any = importlib.import_module("fastapi")
+    except ImportError:
+        return ValueError
+
+    class BadRequest(ValueError, fastapi.HTTPException):  # type: ignore[misc]
+        def __init__(self, message: str):
+            fastapi.HTTPException.__init__(self, status_code=400, detail=message)
+
+        def __str__(self) -> str:
+            return str(self.detail)
+
+    return BadRequest
 
 
 def shown(source: Any) -> str:

@@ -21,25 +21,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...core.patch import Attribute, Patch, Target, around
+from ..parts import Shown
 
 # As in mlx-lm 0.32.0, and in the paper.
 THRESHOLD = 0.1
 
 
-class Ends:
+def with_all_ends(tokenizer: Any) -> Shown:
     """A tokenizer whose ``eos_token_id`` is the list of all its stop tokens."""
-
-    def __init__(self, tokenizer: Any):
-        self._tokenizer = tokenizer
-        self.eos_token_id = list(getattr(tokenizer, "eos_token_ids", [tokenizer.eos_token_id]))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
+    ends = getattr(tokenizer, "eos_token_ids", [tokenizer.eos_token_id])
+    return Shown(tokenizer, eos_token_id=list(ends))
 
 
 def asked(make: Callable[..., Any], args: Any, tokenizer: Any) -> Any:
     """The sampler of a request to the server."""
-    return make(args, Ends(tokenizer))
+    return make(args, with_all_ends(tokenizer))
 
 
 def made(make_sampler: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,110 @@
+"""Rows that continue stored prefixes by unequal rests, as in a batch of mlx-vlm's prefix cache."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+
+from mlx_patches.lab import Cell, Family, LabModel, NotBuilt, engine, generators, rows
+from mlx_patches.lab.build import build
+from mlx_patches.lab.compare import compare_generated
+from mlx_patches.patches.models import recurrent_by_row, recurrent_padding
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.rope_deltas import out_of_the_way
+
+from .conftest import installed
+
+pytest.importorskip("mlx.core")
+
+PATCHES = ("offset-alias", "mask-by-offset", "rope-deltas", "arrays-mask", "recurrent-padding")
+QWEN = ("mlx-vlm:qwen3_5", "mlx-vlm:qwen3_5_moe")
+# The layers of these read counts beyond a piece.
+MAMBA = [
+    f"{package}:{family}"
+    for package in ("mlx-lm", "mlx-vlm")
+    for family in ("granitemoehybrid", "falcon_h1", "mamba2")
+]
+
+
+def built(name: str) -> LabModel:
+    """A family's tiny model; skips where the environment has none."""
+    distribution, family = name.split(":")
+    if not installed(distribution):
+        pytest.skip(f"{distribution} is not installed")
+    try:
+        return build(Family(distribution, family))
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+
+
+def continued(name: str) -> Cell:
+    """Two rows with prefixes are fed their rests in pieces of two positions.
+
+    In the first piece both have tokens, in the last one has.
+    """
+    model = built(name)
+    texts = rows.rows_of(model, (3, 6), more=(8, 4))
+    try:
+        with out_of_the_way(PATCHES):
+            cache = engine.merge(model, [rows.prefill_alone(model, row) for row in texts])
+            rows.prefill_right(model, texts, cache, 2)
+            rows.decode(model, texts, cache, 3)
+            return rows.compare(model, texts)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("name", [*QWEN, *MAMBA])
+def test_padding_that_comes_after_whole_pieces(name):
+    cell = continued(name)
+    assert cell.verdict == "green", cell.detail
+
+
+def answered(name: str) -> Cell:
+    """Two rows continue one stored prompt in mlx-vlm's engine."""
+    model = built(name)
+    generator = generators.generate_module(model).BatchGenerator
+    if "apc_manager" not in inspect.signature(generator).parameters:
+        pytest.skip("the release's engine has no prefix cache")
+    stored = importlib.import_module("mlx_vlm.apc").APCManager()
+    text = list(range(1, 61))
+    with out_of_the_way(PATCHES):
+        for lengths in ([40], [44, 60]):
+            made = generators.make_generator(model, 4, apc_manager=stored)
+            engine.embed(model, None)
+            own = [{"_apc_semantic_hash": 0} for _ in lengths]  # as mlx_vlm.server has it
+            prompts = [text[:length] for length in lengths]
+            said = generators.collect_tokens(made, made.add(prompts, own), 4)
+        alone = [rows.alone(model, prompt, 4) for prompt in prompts]
+    return compare_generated(said, alone, model.tolerance)
+
+
+def keeps_logits(model: LabModel) -> bool:
+    """Whether the engine keeps the logits of a row that ends in an earlier piece than others.
+
+    Others take some position of the last piece for it, with and without patches.
+    """
+    source = inspect.getsource(generators.generate_module(model).PromptProcessingBatch)
+    return "_finished_prompt_logits" in source
+
+
+@pytest.mark.parametrize("name", [one for one in (*QWEN, *MAMBA) if "vlm" in one])
+def test_rows_that_continue_one_stored_prompt(name):
+    cell = answered(name)
+    assert cell.verdict == "green" or not keeps_logits(built(name)), cell.detail
+
+
+def test_mutant_that_takes_one_rows_output_for_the_batch(monkeypatch):
+    def first(outputs, spans, shape):
+        return next(out for out in outputs if out is not None)
+
+    monkeypatch.setattr(recurrent_by_row, "join_outputs", first)
+    with pytest.raises(ValueError, match=r"squeeze|broadcast"):
+        answered(QWEN[0])
+
+
+def test_mutant_that_keeps_merged_caches(monkeypatch):
+    monkeypatch.setattr(recurrent_padding, "put_back", lambda cache, own: None)
+    assert continued(QWEN[0]).verdict == "red"

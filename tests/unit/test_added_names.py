@@ -1,0 +1,83 @@
+"""No patch tells the release's objects apart by a name that another patch adds to their class.
+
+Once both patches are on, ``hasattr`` finds the name on objects that the release makes without it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx_patches.patches
+from mlx_patches.patches import catalogue
+
+PATCHES = Path(mlx_patches.patches.__file__).parent
+# The release's own __init__ sets these: a patch converts them, and adds them to no object.
+CONVERTED = {"offset", "left_padding", "lengths", "max_size", "_lengths", "_right_padding"}
+# Methods that patches add: who asks for one of them calls it.
+CALLED = {"extract", "merge"}
+# (the module that asks, the name): why it is right.
+DECLARED = {
+    ("generation.sinks_warning", "keep"): "asks whether rotating-keep is on",
+    ("caches.quantized.affine", "seed"): "of a cache; vlm-fresh-seed adds a request's",
+    ("caches.quantized.turbo", "seed"): "of a cache; vlm-fresh-seed adds a request's",
+    ("caches.row_record", "size"): "of an array; patches add a cache's",
+}
+
+
+def added_names() -> dict[str, set[str]]:
+    """The names that patches add to classes, with the modules that add them."""
+    found: dict[str, set[str]] = {}
+    for patch in catalogue.builtin():
+        for target in patch.targets:
+            if target.defines_new_attribute:
+                module = patch.module.removeprefix("mlx_patches.patches.")
+                found.setdefault(target.name.rpartition(".")[2], set()).add(module)
+    return found
+
+
+def asked_names(source: str) -> Iterator[str]:
+    """The names for which code asks an object."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[_, asked, *_]):
+                pass
+            case ast.Compare(left=asked, ops=[ast.In() | ast.NotIn()]):
+                pass
+            case ast.keyword(arg="only_with", value=asked):
+                pass
+            case _:
+                continue
+        if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
+            yield asked.value
+
+
+def test_what_counts_as_asking():
+    source = """
+after(change, only_with="a")
+hasattr(x, "b"), getattr(x, "c", 0), "d" in vars(x), "e" not in x.__dict__, getattr(x, name), x.f
+"""
+    assert sorted(asked_names(source)) == ["a", "b", "c", "d", "e"]
+
+
+def test_no_patch_asks_for_a_name_that_another_adds():
+    added = added_names()
+    assert added["keep"] == {"caches.rotating_keep"}
+    asked = {
+        (module, name)
+        for file in PATCHES.rglob("*.py")
+        for module in [".".join(file.relative_to(PATCHES).with_suffix("").parts)]
+        for name in asked_names(file.read_text("utf-8"))
+        if name in added and module not in added[name] and name not in CONVERTED | CALLED
+    }
+    assert asked == set(DECLARED)
+
+
+def test_each_note_on_an_object_has_one_owner():
+    owners: dict[str, set[str]] = {}
+    for file in PATCHES.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and str(node.value).startswith("_mlx_patches_"):
+                owners.setdefault(str(node.value), set()).add(file.stem)
+    assert owners and all(len(modules) == 1 for modules in owners.values()), owners

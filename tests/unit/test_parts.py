@@ -1,0 +1,26 @@
+"""A stand-in has its own parts and is the whole in all else; copies do not recurse."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.parts import Shown
+
+
+def test_a_stand_in_has_its_parts_and_is_the_whole_in_all_else():
+    shown = Shown(str.upper, layers=3)
+    assert (shown.layers, shown("a"), shown.__class__) == (3, "A", Shown)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = shown.no_such_thing
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
+)
+def test_a_copy_is_a_stand_in_too(copied):
+    other = copied(Shown(SimpleNamespace(a=1, b=2), b=3))
+    assert (type(other), other.a, other.b) == (Shown, 1, 3)
