@@ -58,6 +58,10 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(_LAZY[name]), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 # The annotations name the module, so that typing.get_type_hints resolves the lazy names.
 def apply(
     patches: mlx_patches.Names | None = None,
@@ -91,7 +95,8 @@ def apply(
             (``strict``) a patch that is not in effect.
 
     Warns:
-        MlxPatchesWarning: a needed patch could not be put in effect, so the defect stays.
+        MlxPatchesWarning: a needed patch could not be put in effect, so the defect stays; or no
+            MLX package is installed.
     """
     import gc
 
@@ -100,6 +105,7 @@ def apply(
     gc.disable()
     try:
         from .activation.session import session
+        from .core.packages import DISTRIBUTIONS
 
         report = session().apply(patches, models, strict, dry_run, profile)
     finally:
@@ -112,6 +118,12 @@ def apply(
         more = f"; {len(left) - 3} more" if len(left) > 3 else ""
         said = "; ".join(list(left.values())[:3])
         warnings.warn(f"patches not in effect: {said}{more}", MlxPatchesWarning, stacklevel=2)
+    elif not (dry_run or any(map(session().installed, DISTRIBUTIONS.values()))):
+        import sys
+        import warnings
+
+        said = f"no MLX package is installed in {sys.prefix}: nothing is patched"
+        warnings.warn(said, MlxPatchesWarning, stacklevel=2)
     return report
 
 

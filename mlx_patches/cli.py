@@ -112,8 +112,8 @@ def audit(
 ) -> None:
     """Report whether the installed models batch right, what repairs them, and the command to run.
 
-    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 nothing could
-    be audited, the model was not measured, or a usage error.
+    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 the installed
+    code was not measured, nothing could be audited, or a usage error.
     """
     from .auditing import formats
     from .auditing.audit import audit as make_audit
@@ -130,7 +130,9 @@ def audit(
             click.echo(page(content(load(), report.as_dict())), nl=False)
             sys.exit(code)
         save(html, load(), report.as_dict())
-    if form != "text":
+    if form == "json":
+        click.echo(formats.as_json(report, code, verbose))
+    elif form != "text":
         click.echo(formats.FORMATS[form](report, code))
     elif quiet:
         click.echo(formats.quiet(report))
@@ -563,16 +565,16 @@ def _run_child(*arguments: str) -> list[dict[str, Any]]:
 
 def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
     from .auditing import screen
+    from .tables import in_colour
 
-    width = screen.WIDTH
-    if sys.stdout.isatty():
-        width = min(width, shutil.get_terminal_size().columns)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else screen.WIDTH
     count = len(screen.top(report, width)[0])
     lines = screen.lines(report, None if verbose else screen.HEIGHT, width)
     bad = code or screen.effects(report)
     for number, line in enumerate(lines):
-        colour = ("red" if bad else "green") if number < count else None
-        click.secho(line, fg=colour, bold=number < count)
+        if number < count and in_colour():
+            line = click.style(line, fg="red" if bad else "green", bold=True)
+        click.echo(line)
     if verbose:
         from .tables import print_targets
 

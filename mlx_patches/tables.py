@@ -33,7 +33,14 @@ class _Console(Console):
 
 def make_console() -> Console:
     """Standard output. Piped, it is for programs and logs: lines of up to 400 characters."""
-    return _Console() if sys.stdout.isatty() else _Console(width=400, no_color=True)
+    if not sys.stdout.isatty():
+        return _Console(width=400, no_color=True)
+    return _Console() if in_colour() else _Console(color_system=None)
+
+
+def in_colour() -> bool:
+    """Whether a terminal may be sent colours and bold type."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def make_table(*columns: str) -> Table:

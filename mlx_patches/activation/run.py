@@ -55,7 +55,10 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
     """
     profile = profile or settings.profile() or SAFE
     choose(profile)
-    found = shutil.which(command[0])
+    # An environment that is not activated has its commands beside our interpreter.
+    found = shutil.which(command[0]) or shutil.which(
+        command[0], path=os.path.dirname(sys.executable)
+    )
     if found is None:
         name = quoted(command[0]) or "''"
         raise MlxPatchesError(f"{name}: no such command on PATH, or not executable")
@@ -180,8 +183,8 @@ def execute(launch: Launch) -> None:
     Raises:
         MlxPatchesError: it cannot be started.
     """
-    if launch.warning:
-        print(f"mlx-patches: {launch.warning}", file=sys.stderr)
+    on = f"the patches of profile {launch.variables.get(settings.PROFILE, SAFE)} are on"
+    print(f"mlx-patches: {launch.warning or on}", file=sys.stderr)
     sys.stdout.flush()
     try:
         os.execvpe(launch.command[0], launch.command, {**os.environ, **launch.variables})

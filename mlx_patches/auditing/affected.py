@@ -9,11 +9,10 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ..core.distributions import Installed, source_file
+from ..core.distributions import source_file
 from ..core.packages import MODEL_PACKAGES, MODELS
 from ..core.patch import Patch, Target
 from ..core.registry import Registry
-from ..evidence import store
 from ..matrix.gate import Gate
 from .models import exists
 
@@ -47,7 +46,7 @@ def affected_models(
         gate: has the models' entries.
         registry: has the patches that the entries name.
         needs: whether the installed release of a target needs the patch there.
-        measured: the patches measured on the installed releases, see ``measured_here``.
+        measured: the patches measured on the installed releases, see ``needed_here``.
     """
 
     @cache
@@ -55,7 +54,7 @@ def affected_models(
         patch = registry.declared(patch_id)
         return tuple(target for target in patch.targets if needs(patch, target))
 
-    find = _source_files().get
+    find = source_files().get
     entries = gate.matrix.models
     models = dict.fromkeys(model for known in (entries, *measured.values()) for model in known)
     affected: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -72,17 +71,6 @@ def affected_models(
             if ids:
                 affected.setdefault(model, {})[distribution] = tuple(ids)
     return affected
-
-
-def measured_here(installed: Callable[[str], Installed | None]) -> Measured:
-    """The patches that models needed in the lab, for the installed releases that it measured."""
-    found = {}
-    for distribution in MODEL_PACKAGES.values():
-        here = installed(distribution)
-        evidence = store.load_set(distribution, here.version) if here else None
-        if evidence is not None:
-            found[distribution] = store.needed_patches(evidence)
-    return found
 
 
 def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
@@ -102,7 +90,7 @@ def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
             continue
         reached.add(module)
         path = find(module)
-        if path and (module == generate or module.startswith(MODEL_CODE)):
+        if path and module.startswith((generate, *MODEL_CODE)):
             left += (name for name in _imports(module, path) if find(name))
     return reached
 
@@ -121,7 +109,7 @@ def _modules(name: str, find: Find) -> Iterator[str]:
         yield from (f"{name}.{file.stem}" for file in path.parent.glob("[!_]*.py"))
 
 
-def _source_files() -> dict[str, Path]:
+def source_files() -> dict[str, Path]:
     """The source file of each module of the packages; finding them one by one is slower."""
     found: dict[str, Path] = {}
     for package in MODELS:

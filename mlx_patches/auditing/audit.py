@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -20,17 +20,25 @@ from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
+from ..core.manager import held_back
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
-from ..core.packages import MODEL_PACKAGES, SERVERS
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
 from ..core.resolve import in_file
 from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, sound
-from .affected import affected_models, measured_here
-from .measured import Evidence, always_met, unmeasured, verdicts_of_all, verdicts_of_model
-from .models import ModelFolder, folder_of, hint, implementations
+from .affected import affected_models
+from .measured import (
+    Evidence,
+    always_met,
+    needed_here,
+    unmeasured,
+    verdicts_of_all,
+    verdicts_of_model,
+)
+from .models import ModelFolder, folder_of, hint, implementations, unused_stops
 from .severity import patch_severity
 from .verdict import Here, ModelVerdict, headline
 
@@ -38,6 +46,8 @@ JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
 _OPTIONAL = "optional: ask for it by name"
 CORE = ("mlx", "mlx-lm", "mlx-vlm")
+# What a process says of a target whose code it has not seen.
+_BY_NUMBER = (Status.PENDING, Status.FIXED_UPSTREAM, Status.NOT_AFFECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +66,17 @@ class ModelReport:
 
     @property
     def own_patches(self) -> tuple[str, ...]:
-        """Patches that the folder itself needs: it has stop tokens that ``config.json`` lacks."""
+        """Patches that the folder itself needs: a release does not use all its stop tokens."""
+        return ("extra-eos",) if self.unused_stops else ()
+
+    @property
+    def unused_stops(self) -> tuple[int, ...]:
+        """The folder's stop tokens that an installed release does not use."""
         if self.folder is None:
             return ()
-        first = set(self.folder.eos.get("config.json", ()))
-        more = {id_ for ids in self.folder.eos.values() for id_ in ids} - first
-        return ("extra-eos",) if more else ()
+        packages = [package_of(distribution) for distribution in self.families]
+        unused = [id_ for package in packages for id_ in unused_stops(self.folder, package)]
+        return tuple(dict.fromkeys(unused))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -159,10 +174,11 @@ class Audit:
     @property
     def open(self) -> tuple[str, ...]:
         """The needed patches that are not in effect."""
-        return tuple(id_ for id_ in self.needed if id_ in self.here().missing)
+        missing = self.here().missing
+        return tuple(id_ for id_ in self.needed if id_ in missing)
 
     def exit_code(self, strict: bool = False, fail_on: Collection[str] = FAIL_ON) -> int:
-        """0: nothing is wrong, or all defects are repaired here; 1: a finding; 2: nothing audited.
+        """0: nothing is wrong, or all defects are repaired here; 1: a finding; 2: not measured.
 
         Args:
             strict: count defects that the user chose not to repair as findings; without a model
@@ -183,15 +199,21 @@ class Audit:
                 return 1
             return 1 if 1 in codes else max(codes, default=2)
         still = [cell for one in self.verdicts for cell in one.still] if strict else []
-        found = {patch_severity(id_) for id_ in open_} | {cell.severity for cell in still}
-        return int(bool(found & set(fail_on)))
+        unknown = {o.patch for o in self.outcomes if o.finding and o.status is Status.DRIFTED}
+        found = {patch_severity(id_) for id_ in open_ - unknown} | {cell.severity for cell in still}
+        return 1 if found & set(fail_on) else 2 if unknown or self.unmeasured else 0
 
     def _counts(self, outcome: Outcome) -> bool:
         """Whether an outcome counts for ``needed``: optional, unrequested patches do not."""
         return not outcome.reason.startswith(_OPTIONAL)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form; docs/audit-json.md describes it."""
+    def as_dict(self, cells: bool = False) -> dict[str, Any]:
+        """The JSON form; docs/audit-json.md describes it.
+
+        Args:
+            cells: with every scenario of every family; those of a model's verdicts always.
+        """
+        here, cells = self.here(), cells or self.model is not None
         return {
             "schema": JSON_SCHEMA,
             "mlx_patches": __version__,
@@ -205,7 +227,7 @@ class Audit:
             "measured": dict(zip(("device", "dtype"), self.measured, strict=True))
             if self.measured
             else None,
-            "verdicts": [one.as_dict(self.here()) for one in self.verdicts],
+            "verdicts": [one.as_dict(here, cells) for one in self.verdicts],
             "distributions": [
                 {"name": d.name, "version": d.version, "commit": d.commit, "editable": d.editable}
                 for d in self.distributions
@@ -270,20 +292,22 @@ def audit(
     if report is None:
         ids, verdicts = relevant, verdicts_of_all(current, needed)
     else:
-        verdicts = verdicts_of_model(current, report.families, needed, evidence)
+        config = report.folder.config if report.folder else None
+        verdicts = verdicts_of_model(current, report.families, needed, evidence, config)
         named = {id_ for row in report.rows.values() for id_ in row}
         named |= always_met(current, report.families)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
-    asked = current.optional_asked()
-    live = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
-    own = {*report.rows, *MODEL_PACKAGES.values()} if report else set()
+    live, asked = current.status(held_elsewhere=True), current.optional_asked()
+    unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
+    verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
-        live.get((patch.id, target.path)) or _unasked(current, patch, target, active, asked)
+        outcome
         for patch in map(current.registry.declared, ids)
-        for target in patch.targets
-        if report is None or target.distribution in own
+        for outcome in _outcomes(current, patch, live, active, asked)
+        if outcome.distribution not in unused
+        if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
     broken = tuple(b for b in current.matrix.broken_sets if b.matches(versions))
     host_report = None
@@ -296,9 +320,7 @@ def audit(
         broken_sets=broken,
         warnings=tuple(one for one in current.matrix.warnings if one.matches(versions, _devices())),
         outcomes=outcomes,
-        models=affected_models(
-            current.gate, current.registry, needed, measured_here(current.installed)
-        )
+        models=affected_models(current.gate, current.registry, needed, needed_here(current))
         if models
         else {},
         active=_active(current),
@@ -308,7 +330,7 @@ def audit(
         foreign=(*conflicts.replaced(), *conflicts.marked()),
         unknown=current.unknown,
         verdicts=verdicts,
-        unmeasured=unmeasured(current),
+        unmeasured=unmeasured(current, unused),
         unaudited=sound.unaudited(current, relevant, report.families if report else {}, _declared),
         measured=next(map(measured_on, evidence.values()), None) if evidence else None,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
@@ -332,11 +354,32 @@ def _devices() -> tuple[str, ...]:
 def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
     """The state of a patch's targets in this environment."""
     current = session()
-    live = {o.target: o for o in current.status(held_elsewhere=True) if o.patch == patch.id}
-    active, asked = _active(current), current.optional_asked()
+    live, asked = current.status(held_elsewhere=True), current.optional_asked()
+    return _outcomes(current, patch, live, _active(current), asked)
+
+
+def _outcomes(
+    current: Session,
+    patch: Patch,
+    live: Sequence[Outcome],
+    active: bool,
+    asked: Collection[str],
+) -> tuple[Outcome, ...]:
+    """A patch's outcomes: from this process if it has decided them, else from the files."""
+    known = {o.target: o for o in live if o.patch == patch.id}
+    found = []
+    for target in patch.targets:
+        here = known.get(target.path)
+        # The process has not seen the code of a module that it has not imported.
+        if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
+            here = _unasked(current, patch, target, active, asked)
+        found.append((target, here))
     return tuple(
-        live.get(target.path) or _unasked(current, patch, target, active, asked)
-        for target in patch.targets
+        one._replace(status=Status.DRIFTED, reason=reason)
+        if (one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice)
+        and (reason := held_back(target, found))
+        else one
+        for target, one in found
     )
 
 

@@ -31,9 +31,9 @@ def quiet(report: Audit) -> str:
     return screen.verdict(report)
 
 
-def as_json(report: Audit, code: int) -> str:
+def as_json(report: Audit, code: int, cells: bool = False) -> str:
     """The JSON form; docs/audit-json.md describes it."""
-    return json.dumps({**report.as_dict(), "exit_code": code}, indent=2)
+    return json.dumps({**report.as_dict(cells), "exit_code": code}, indent=2)
 
 
 def markdown(report: Audit, code: int) -> str:
@@ -49,7 +49,8 @@ def markdown(report: Audit, code: int) -> str:
         ]
     lines += ["", *(f"    {text}" for text in screen.commands(report))]
     installed = ", ".join(map(str, report.distributions)) or "no MLX package"
-    lines += ["", f"Installed: {installed}. {screen.measured(report)} Exit code {code}."]
+    places = " ".join(screen.measured(report).splitlines())
+    lines += ["", f"Installed: {installed}. {places} Exit code {code}."]
     return "\n".join(lines)
 
 
@@ -64,7 +65,7 @@ def bug_report(report: Audit) -> str:
     in_effect = ", ".join(id_ for id_ in report.needed if id_ not in report.open) or "none"
     said = [f"- {_escaped(text)}" for text in (*screen.verdict(report).splitlines(),)]
     said += [f"- {_escaped(text.strip())}" for text in screen.facts(report)]
-    said.append(f"- {screen.measured(report)}")
+    said += [f"- {text}" for text in screen.measured(report).splitlines()]
     lines = [
         "### mlx-patches report",
         "",

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.distributions import Installed
+from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.outcome import IN_EFFECT, Outcome, Status
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from ..matrix.sets import BrokenSet
 
 KNOWN = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
@@ -112,6 +113,27 @@ def report(
         blocked=ids(lambda o: o.finding and o.status is not Status.DISABLED),
         limited_to=limited_to,
     )
+
+
+def used_by(host: str) -> set[str]:
+    """The distributions that a host runs: itself, what it requires, and what that requires.
+
+    A host that requires no model package outright, but with an extra, may run each of them.
+    """
+    from .recommend import host_limits
+
+    used: set[str] = set()
+    left = [canonical(host)]
+    while left:
+        name = left.pop()
+        if name not in used:
+            used.add(name)
+            try:
+                left += (one for one in host_limits(name) if one in DISTRIBUTIONS.values())
+            except MlxPatchesError:  # it is not installed
+                continue
+    models = set(MODEL_PACKAGES.values())
+    return used if used & models else used | models
 
 
 def unmet(host: str, installed: Sequence[Installed]) -> tuple[str, ...]:

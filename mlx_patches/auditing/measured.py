@@ -12,19 +12,26 @@ from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..evidence import store
 from ..evidence.alone import WRONG_ALONE
-from .affected import MODEL_CODE, modules_of, runs
+from . import code
+from .affected import MODEL_CODE, Measured, modules_of, runs
+from .code import package_of_models
 from .metal import metal_branches
+from .models import may_slide
 from .verdict import ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
 # Distribution to its evidence.
 Evidence = Mapping[str, Mapping[str, Any]]
-# The distributions whose versions affect a verdict.
+# The distributions whose patches may repair a model.
 _MATTER = ("mlx", *MODEL_PACKAGES.values())
 
 
 def verdicts_of_model(
-    current: Session, families: Mapping[str, str], needs: Needs, measured: Evidence | None = None
+    current: Session,
+    families: Mapping[str, str],
+    needs: Needs,
+    measured: Evidence | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[ModelVerdict, ...]:
     """The verdict on a model in each package that implements it.
 
@@ -34,36 +41,61 @@ def verdicts_of_model(
         needs: whether the installed release of a target needs the patch there.
         measured: distribution to evidence of the model's own config, which replaces the
             evidence of its family.
+        config: the model's own config; scenarios that need layers that it lacks do not count.
     """
     found = []
     for distribution, family in families.items():
         here = current.installed(distribution)
         if here is None:
             continue
-        evidence: Mapping[str, Any] | None = (
-            store.load_set(distribution, here.version)
-            if measured is None
-            else measured.get(distribution)
-        )
-        ids = partial(_likely, current, distribution, family, needs)
-        note = _note(current, here.commit, evidence)
+        where = code.measured(here, family)
+        evidence = _load(where)
+        note = _note(current, where.note(here), evidence)
+        module = f"{package_of_models(distribution)}.{family}"
         if measured is not None:
+            traced = evidence.get("needs", {}).get(family, {}) if evidence else {}
+            evidence = measured.get(distribution)
             note = str(evidence["note"]) if evidence else ""
-        metal = metal_of(here, family)
+            # What repairs a scenario of the family is taken to repair it with this config.
+            evidence = evidence and {**evidence, "needs": {family: traced}}
+        elif evidence and config is not None and not may_slide(config, module):
+            evidence = _without_windows(current, evidence, family)
+        ids = partial(_likely, current, distribution, family, needs)
+        metal = metal_of(here, family, where.set)
         alone = _wrong_alone(current, distribution, family, needs)
         found.append(judge(evidence, distribution, here.version, family, ids, note, metal, alone))
     return tuple(found)
 
 
-def metal_of(here: Installed, family: str) -> Sequence[str]:
+def _without_windows(
+    current: Session, evidence: Mapping[str, Any], family: str
+) -> Mapping[str, Any]:
+    """Evidence for a config without sliding windows: what only such a cache gets wrong is "n"."""
+    windows = {
+        patch.id
+        for patch in current.registry.each_declared()
+        if all("RotatingKVCache." in target.name for target in patch.targets)
+    }
+    needs = evidence.get("needs", {}).get(family, {})
+    spared = {name for name, ids in needs.items() if ids and windows.issuperset(ids)}
+    parts = {
+        part: {
+            name: "n" if name in spared else letter
+            for name, letter in evidence.get(part, {}).get(family, {}).items()
+        }
+        for part in ("without", "with")
+    }
+    return {**evidence, **{part: {family: cells} for part, cells in parts.items()}}
+
+
+def metal_of(here: Installed, family: str, measured: str) -> Sequence[str]:
     """The modules in which a family's code has a branch that only Metal takes.
 
-    Taken from the list of the release; without a list, or for a build from a commit, the installed
-    files are read.
+    Taken from the list of the measured set with its code; without one, the files are read.
     """
-    known = store.metal_branches(here.name, here.version)
-    if known is None or here.commit:
-        return metal_branches(_package_of(here.name), family, cache(source_file))
+    known = store.metal_branches(*measured.split()) if measured else None
+    if known is None:
+        return metal_branches(package_of_models(here.name), family, cache(source_file))
     return known.get(family, ())
 
 
@@ -75,25 +107,43 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
         return possible(current, distribution, entry, needs)
 
     found = []
-    for distribution in MODEL_PACKAGES.values():
-        here = current.installed(distribution)
-        evidence = store.load_set(distribution, here.version) if here else None
-        if here is None or evidence is None:
-            continue
-        note = _note(current, here.commit, evidence)
-        marked = store.metal_branches(distribution, here.version) or {}
-        for family in evidence["without"]:
-            entry = current.gate.patches_for(family, distribution)
-            likely = partial(ids, distribution, tuple(entry))
-            metal = marked.get(family, ())
-            found.append(judge(evidence, distribution, here.version, family, likely, note, metal))
+    for here in _installed(current):
+        for family, where in code.measured_families(here):
+            evidence = _load(where)
+            note = _note(current, where.note(here), evidence)
+            entry = current.gate.patches_for(family, here.name)
+            likely = partial(ids, here.name, tuple(entry))
+            marked = store.metal_branches(*where.set.split()) if where.set else None
+            metal = (marked or {}).get(family, ())
+            found.append(judge(evidence, here.name, here.version, family, likely, note, metal))
     return tuple(found)
 
 
-def unmeasured(current: Session) -> tuple[str, ...]:
-    """The installed releases of model packages that the lab has no evidence of."""
-    here = filter(None, map(current.installed, MODEL_PACKAGES.values()))
-    return tuple(str(one) for one in here if store.load_set(one.name, one.version) is None)
+def needed_here(current: Session) -> Measured:
+    """The patches that models needed in the lab, for the installed code that it measured."""
+    found: dict[str, dict[str, Sequence[str]]] = {}
+    for here in _installed(current):
+        for family, where in code.measured_families(here):
+            evidence = _load(where)
+            ids = store.needed_patches(evidence).get(family) if evidence else None
+            if ids is not None:
+                found.setdefault(here.name, {})[family] = ids
+    return found
+
+
+def unmeasured(current: Session, unused: Collection[str] = ()) -> tuple[str, ...]:
+    """The installed releases of model packages, but unused ones, without evidence of their code."""
+    here = (one for one in _installed(current) if one.name not in unused)
+    return tuple(str(one) for one in here if not code.alike(one))
+
+
+def _installed(current: Session) -> list[Installed]:
+    """The installed model packages."""
+    return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
+
+
+def _load(where: code.Measured) -> Mapping[str, Any] | None:
+    return store.load_set(*where.set.split()) if where.set else None
 
 
 def possible(
@@ -122,7 +172,7 @@ def possible(
         if id_ not in entry:
             targets = [t for t in targets if t.module.startswith(MODEL_CODE)]
         if modules is not None:
-            package = _package_of(distribution)
+            package = package_of_models(distribution)
             targets = [t for t in targets if runs(t, package, modules)]
         if any(needs(current.registry.declared(id_), target) for target in targets):
             found.append(id_)
@@ -149,7 +199,7 @@ def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
     find = cache(source_file)
     reached: set[str] = set()
     for distribution, family in families.items():
-        reached |= modules_of(_package_of(distribution), family, find)
+        reached |= modules_of(package_of_models(distribution), family, find)
     return {
         id_
         for id_ in current.matrix.always
@@ -167,7 +217,7 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
     A patch is left out if a release with its defect was traced and no family there needed it.
     """
     entry = current.gate.patches_for(family, distribution)
-    reached = modules_of(_package_of(distribution), family, cache(source_file))
+    reached = modules_of(package_of_models(distribution), family, cache(source_file))
     ids = possible(current, distribution, entry, needs, reached)
     sets, seen = store.traced()
     releases = [name.split() for name in sets]
@@ -181,22 +231,20 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
     return [id_ for id_ in ids if id_ in seen | own or not was_tried(id_)] or ids
 
 
-def _package_of(distribution: str) -> str:
-    """The package of models of a distribution."""
-    return {name: package for package, name in MODEL_PACKAGES.items()}[distribution]
+def _note(current: Session, code: str, evidence: Mapping[str, Any] | None) -> str:
+    """How the installed releases differ from those of the evidence.
 
-
-def _note(current: Session, commit: str | None, evidence: Mapping[str, Any] | None) -> str:
-    """How the installed releases differ from those of the evidence."""
-    if evidence is None:
-        return ""
-    said = [f"{evidence['set']} was measured, but this is a build from a commit"] if commit else []
-    here = {name: current.installed(name) for name in _MATTER}
-    other = [
-        f"{name} {version}"
-        for name, version in evidence["versions"].items()
-        if (one := here.get(name)) is not None and one.version != version
-    ]
-    if other:
-        said.append(f"{evidence['set']} was measured with {', '.join(other)}")
+    Args:
+        current: the session, with the installed releases.
+        code: how the family's code differs.
+        evidence: the evidence of that code, if any.
+    """
+    said = [code] if code else []
+    mlx = current.installed("mlx")
+    if (
+        evidence
+        and mlx
+        and (measured := evidence["versions"].get("mlx", mlx.version)) != mlx.version
+    ):
+        said.append(f"{evidence['set']} was measured with mlx {measured}")
     return "; ".join(said)

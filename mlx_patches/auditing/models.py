@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
@@ -16,6 +19,7 @@ from ..core.model_files import read_object, stop_ids
 from ..core.packages import MODEL_PACKAGES
 
 MAX_NAME = 100
+_HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}/[\w.-]{1,96}")
 WHERE = "; a model's type is the model_type of its config.json"
 
 
@@ -23,18 +27,21 @@ WHERE = "; a model's type is the model_type of its config.json"
 class ModelFolder:
     """A model's folder: the model's type, its stop tokens, and a problem with them.
 
-    ``eos`` maps each file with stop tokens to their ids; ``problem`` is one sentence with the
-    remedy, empty if the folder has no problem.
+    ``config`` is its ``config.json``. ``eos`` maps each file with stop tokens to their ids;
+    ``problem`` is one sentence with the remedy, empty if the folder has no problem.
     """
 
     path: Path
     model_type: str
+    config: dict[str, Any]
     eos: dict[str, list[int]]
     problem: str
 
 
 def folder_of(model: str) -> ModelFolder | None:
     """The model's folder if the text is its path or that of its ``config.json``, else None.
+
+    A name on the Hub is the folder to which it was downloaded; nothing is looked up there.
 
     Raises:
         MlxPatchesError: the text is a path without a model.
@@ -52,12 +59,44 @@ def folder_of(model: str) -> ModelFolder | None:
         if path.name != "config.json":
             raise MlxPatchesError(f"{quoted(model)}: not a config.json; give the model's folder")
         return read_folder(path.parent)
-    if is_file or "/" in model or model.startswith("."):
-        raise MlxPatchesError(
-            f"{quoted(model)}: no such folder; names on the Hub are not looked up: give the folder"
-            " that the model was downloaded to, or its model type"
-        )
-    return None
+    if not is_file and "/" not in model and not model.startswith("."):
+        return None
+    if _HUB_NAME.fullmatch(model) and (cached := _cached(model)):
+        return read_folder(cached)
+    raise MlxPatchesError(f"{quoted(model)}: {_why_no_folder(path, is_file, model)}")
+
+
+def _why_no_folder(path: Path, is_file: bool, model: str) -> str:
+    """Why a text is no model's folder, and what to give instead."""
+    if is_file and path.suffix == ".gguf":
+        return "a GGUF file, which mlx-lm does not serve: give a model's folder, or a model type"
+    if is_file:
+        return "a file; give the model's folder"
+    try:
+        target = os.readlink(path)
+    except (OSError, ValueError):
+        where = f", nor is it in {_hub_cache()}" if _HUB_NAME.fullmatch(model) else ""
+        return f"no such folder{where}: give the folder of the model, or its model type"
+    return f"a link to {quoted(target)}, where no folder is: give the model's folder"
+
+
+def _cached(name: str) -> Path | None:
+    """The folder in the Hub's cache of a model's newest downloaded revision."""
+    folder = _hub_cache() / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (folder / "refs" / "main").read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = folder / "snapshots" / revision
+    return found if re.fullmatch(r"\w+", revision) and found.is_dir() else None
+
+
+def _hub_cache() -> Path:
+    """Where huggingface_hub keeps what it downloads."""
+    if place := os.environ.get("HF_HUB_CACHE"):
+        return Path(place)
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("HF_HOME") or f"{home}/huggingface", "hub").expanduser()
 
 
 def read_folder(path: Path) -> ModelFolder:
@@ -71,7 +110,47 @@ def read_folder(path: Path) -> ModelFolder:
     if not isinstance(model_type, str) or not model_type:
         raise MlxPatchesError(f"{path / 'config.json'}: no model_type; is this a model's folder?")
     eos, problem = stop_ids(path, config)
-    return ModelFolder(path, model_type, eos, problem)
+    return ModelFolder(path, model_type, config, eos, problem)
+
+
+def unused_stops(folder: ModelFolder, package: str) -> list[int]:
+    """The stop tokens of a folder that the installed release of a package does not use.
+
+    A release uses those at the top of ``config.json``; newer ones replace them by those of
+    ``generation_config.json``.
+    """
+    used = folder.eos.get("config.json", [])
+    if 'config["eos_token_id"] =' in _text(source_file(f"{package}.utils")):
+        used = folder.eos.get("generation_config.json", used)
+    every = {id_ for ids in folder.eos.values() for id_ in ids}
+    return sorted(every.difference(used))
+
+
+def may_slide(config: Mapping[str, Any], module: str) -> bool:
+    """Whether a model may have layers with a sliding window; False only if its config says no.
+
+    Args:
+        config: the model's ``config.json``.
+        module: the module that implements the model, whose defaults count for absent keys.
+    """
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, dict) else config
+    layers = text.get("layer_types")
+    if isinstance(layers, list):
+        return any("full" not in str(layer) for layer in layers)
+    if any(value for key, value in text.items() if "window" in key):
+        return True
+    file = source_file(module)
+    beside = file.with_name("config.py") if file and file.stem == "__init__" else file
+    return not re.search(r"^ +sliding_window *:[^=\n]*= *None$", _text(beside), re.MULTILINE)
+
+
+def _text(file: Path | None) -> str:
+    """A source file's text; empty if there is none to read."""
+    try:
+        return file.read_text("utf-8", "replace") if file else ""
+    except OSError:
+        return ""
 
 
 def implementations(model_type: str) -> dict[str, str]:
@@ -89,7 +168,7 @@ def implementations(model_type: str) -> dict[str, str]:
 
 def hint(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the closest known type, or where to find a model's type."""
-    close = get_close_matches(name.lower(), known, n=1)
+    close = [one for one in get_close_matches(name.lower(), known, n=1) if one != name]
     return f"; did you mean {close[0]!r}?" if close else WHERE
 
 

@@ -10,24 +10,30 @@ from collections.abc import Iterator, Sequence
 from ..activation.session import session
 from ..core.files import printable
 from ..evidence.words import (
+    CRASH,
     DEVICES,
     DTYPES,
+    ENGINE,
+    FEATURE,
+    MEMORY,
+    METAL,
     NOT_MEASURED,
     RED,
     REPAIRED,
     RIGHT,
     SEVERITIES,
+    WRONG_TEXT,
     place_of,
 )
-from ..evidence.words import METAL as METAL_DEVICE
 from .audit import Audit
+from .code import instead
 from .severity import worst_first
-from .verdict import ModelVerdict, headline, scenarios_of
+from .verdict import ModelVerdict, headline, scenarios_of, with_patches
 
 WIDTH, HEIGHT = 80, 20
-METAL = "Measured on a CPU in float32; not on Metal."
+# Below this width a sentence stands under its patch, not beside it.
+NARROW = 60
 _BRANCH = "branch that only Metal takes"
-_MOST_IDS = 8
 
 
 def verdict(report: Audit) -> str:
@@ -37,6 +43,10 @@ def verdict(report: Audit) -> str:
     if report.model is not None:
         name = report.model.model_type
         said = [headline(one, report.here(), name) for one in worst(report)]
+        if set(report.open) & set(report.model.own_patches):
+            ids = report.model.unused_stops
+            which = f"stop token {ids[0]} is" if len(ids) == 1 else f"{len(ids)} stop tokens are"
+            said.insert(0, f"{name} does not end every turn here: {which} not used")
         return "\n".join(said) or f"no installed package implements {name}"
     if report.host_report is not None and (report.host_report.broken or report.host_report.unmet):
         return report.host_report.advice
@@ -73,7 +83,8 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     bottom = [*commands(report), *_footer(report)]
     if height is not None:
         left = height - rows(said, width) - rows(bottom, width) - 1
-        while facts and rows(facts, width) > max(left - 2, 1):
+        least = 6 if report.open else 2
+        while facts and rows(facts, width) > max(left - least, 1):
             facts.pop()
         room = left - rows(facts, width)
     shown = _repairs(report, None if height is None else room, width)
@@ -161,14 +172,31 @@ def _facts(report: Audit) -> Iterator[str]:
             sum(one.fate in fates for one in own) for fates in ((RED, REPAIRED), (RED,))
         )
         families = f"{wrong} of {len(own)} model families"
-        yield f"{own[0].release}: {families} wrong as released, {still} with the patches"
+        new = sum(not one.fate for one in own)
+        changed = f"; {new} have other code and were not measured" if new else ""
+        repaired = with_patches(still) if wrong else ""
+        yield f"{own[0].release}: {families} wrong as released{_effects_of(own)}{repaired}{changed}"
     yield from (
-        f"{release}: not measured by the lab; judged by the patches' measured ranges alone"
+        f"{release}: its code was not measured; each patch is judged by the code it changes"
         for release in report.unmeasured
     )
     if count := len(report.refusing):
         more = f"{count} more repair{'' if count == 1 else 's'} of security"
         yield f"{more}, which may refuse requests: mlx-patches enable --profile safe,security"
+
+
+def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
+    """How many families have which effect, the worst first, and how many in the engine alone."""
+    found: Counter[str] = Counter()
+    for one in verdicts:
+        cells = [cell for cell in one.wrong if cell.severity != FEATURE]
+        own = [cell for cell in cells if place_of(cell.name)[0] not in ENGINE]
+        if cells and one.fate in (RED, REPAIRED):
+            found[own[0].severity if own else "engine"] += 1
+    words = {WRONG_TEXT: "wrong text", CRASH: "crashes", MEMORY: "memory"}
+    words |= {"engine": "in its own engine alone"}
+    said = [f"{found[name]} {text}" for name, text in words.items() if found[name]]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _model_facts(report: Audit) -> Iterator[str]:
@@ -184,12 +212,7 @@ def _model_facts(report: Audit) -> Iterator[str]:
     if any(not one.traced for one in known) and effects(report):
         yield "which of these patches it needs was not traced:"
     folder = report.model.folder if report.model else None
-    if folder is None:
-        return
-    for file, ids in folder.eos.items():
-        more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
-        yield f"stop tokens in {file}: {', '.join(map(str, ids[:_MOST_IDS]))}{more}"
-    if folder.problem:
+    if folder and folder.problem:
         yield folder.problem
 
 
@@ -207,16 +230,23 @@ def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
         hints.append(f"+{_many(active, 'repair')} in effect (-v)")
     reasons = {o.patch: str(o.status) for o in report.outcomes if o.patch in found and o.finding}
     most = len(found)
-    if room is not None and most > (room := room - 1 - len(hints)):
-        most = max(room - 1, 0)
+    narrow = width < NARROW
+    if room is not None and most * (1 + narrow) > (room := room - 1 - len(hints)):
+        most = max((room - 1) // (1 + narrow), 0)
     ids = list(found)[:most]
-    column = max(map(len, ids), default=0) + 4
-    listed = []
+    column = 4 if narrow else max(map(len, ids), default=0) + 4
+    listed: list[str] = []
     for id_ in ids:
         status = reasons.get(id_, "disabled")
         effect = found[id_] if status == "disabled" else f"{status}: {found[id_]}"
-        name = f"  {id_}"
-        listed.append(f"{name:<{column}}{shortened(effect, width - column)}")
+        texts = [shortened(effect, width - column)]
+        if room is None:
+            texts = textwrap.wrap(effect, width - column)
+        names = [f"  {id_}", *[""] * len(texts)]
+        if narrow:
+            texts.insert(0, "")
+        lines = (f"{name:<{column}}{text}" for name, text in zip(names, texts, strict=False))
+        listed += map(str.rstrip, lines)
     if len(found) > most:
         listed.append(f"  +{len(found) - most} more (-v)")
     return [""] * bool(listed) + listed + [f"  {hint}" for hint in hints]
@@ -242,8 +272,23 @@ def commands(report: Audit) -> list[str]:
         said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
     if report.active:
         said.append("Undo:  mlx-patches disable")
+    if stay := _measured_instead(report):
+        said.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
     proof = _proof(report)
     return [*said, *([f"Proof: {proof}"] if proof else [])]
+
+
+def _measured_instead(report: Audit) -> list[str]:
+    """The measured releases to stay on, where the installed code was not measured."""
+    unknown = {one.distribution for one in report.verdicts if not one.fate}
+    unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
+    found = [
+        release
+        for one in report.distributions
+        if one.name in unknown or str(one) in report.unmeasured
+        for release in instead(one, report.distributions)
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _switches(report: Audit) -> list[str]:
@@ -264,49 +309,56 @@ def _proof(report: Audit) -> str:
     if report.model.folder is not None:
         path = shlex.quote(str(report.model.folder.path))
         return f"mlx-patches lab --config {printable(path)}"
-    families = dict.fromkeys(report.model.families.values())
-    return f"mlx-patches lab --model {next(iter(families))}" if families else ""
+    return "".join(f"mlx-patches lab --model {one.family}" for one in worst(report)[:1])
 
 
 def _footer(report: Audit) -> list[str]:
     active = "enabled" if report.active else "not enabled"
     if report.host:
         active = f"enabled for {report.host}"
-    said = [] if report.unaudited else [measured(report)]
+    said = [] if report.unaudited else measured(report).splitlines()
     return [*said, f"Environment: {report.environment} ({active})"]
 
 
 def measured(report: Audit) -> str:
-    """The devices and dtypes of the evidence, and the code that it does not cover."""
-    cells = {place_of(cell.name)[1:] for one in report.verdicts for cell in one.cells}
-    places = {report.measured} if report.measured else cells
+    """The devices and dtypes of the evidence; a line for each release if they differ."""
+    if report.model is None or report.measured:
+        return _measured(report.verdicts, report.measured, report.model is not None)
+    lines = {one.release: _measured([one], None, True) for one in worst(report)}
+    if len(set(lines.values())) < 2:
+        return next(iter(lines.values()), "Not measured.")
+    return "\n".join(
+        f"{release}: {line[0].lower()}{line[1:]}".replace(": measured on", ": on")
+        for release, line in lines.items()
+    )
+
+
+def _measured(
+    verdicts: Sequence[ModelVerdict], now: tuple[str, str] | None, one_model: bool
+) -> str:
+    cells = {place_of(cell.name)[1:] for one in verdicts for cell in one.cells}
+    places = {now} if now else cells
     dtypes = {
         DEVICES[device]: [dtype for dtype in DTYPES if (device, dtype) in places]
         for device in DEVICES
         if any(device == one for one, _ in places)
     }
-    on = f"Measured {'now ' if report.measured else ''}on {' and '.join(dtypes)}"
+    on = f"Measured {'now ' if now else ''}on {' and '.join(dtypes)}"
     alike = {tuple(found) for found in dtypes.values()}
     if len(alike) == 1:
         detailed = f"{on} in {' and '.join(alike.pop())}"
     else:
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
-    if DEVICES[METAL_DEVICE] in dtypes:
+    marked = [one for one in verdicts if one.metal]
+    if DEVICES[METAL] in dtypes:
         return f"{detailed}."
-    marked = [one for one in report.verdicts if one.metal]
-    if report.model is not None and not cells:
-        return f"Not measured; this family has a {_BRANCH}." if marked else "Not measured."
-    if report.model is not None and marked:
-        return f"{on}; this family has a {_BRANCH}."
+    if one_model and marked:
+        return f"{on if dtypes else 'Not measured'}; it has a {_BRANCH}."
     if marked:
         are = "family has" if len(marked) == 1 else "families have"
         return f"{on}; {len(marked)} {are} a {_BRANCH}."
-    if not dtypes:
-        return METAL
-    said = f"{detailed}; not on Metal."
-    longer = f"{detailed}; not on Metal, whose kernels differ."
-    return longer if report.model is not None and len(longer) <= WIDTH else said
+    return f"{detailed}; not on Metal." if dtypes else "Not measured."
 
 
 def _is_finding(report: Audit) -> bool:

@@ -6,11 +6,13 @@ import ast
 import importlib.metadata
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 
 from ..activation.session import Session, session
 from ..core.distributions import canonical, installers, source_file
 from ..core.errors import MlxPatchesError
-from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, package_of
 from ..core.resolve import in_file
 
 
@@ -55,6 +57,9 @@ def unaudited(
     }
     if not targets and not found:
         found.append(f"no known MLX package is installed in {sys.prefix}")
+    models = any(map(current.installed, MODEL_PACKAGES.values()))
+    if models and current.installed("mlx") is None and find_spec("mlx") is None:
+        found.append(f"mlx is not installed in {sys.prefix}: install mlx")
     found += _missing(current, {module: one.distribution for module, one in targets.items()})
     found += [
         f"{source_file(module)} is not Python: install {target.distribution} again"
@@ -111,9 +116,13 @@ def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:
 
 
 def _recorded(distribution: str) -> set[str]:
-    """The files in a distribution's RECORD; empty if it has none."""
+    """The files in a distribution's RECORD; empty if it has none, or another copy is imported."""
     try:
-        text = importlib.metadata.distribution(distribution).read_text("RECORD") or ""
+        found = importlib.metadata.distribution(distribution)
+        text = found.read_text("RECORD") or ""
     except (importlib.metadata.PackageNotFoundError, UnicodeDecodeError):
+        return set()
+    file = source_file(package_of(distribution))
+    if file is None or not file.is_relative_to(Path(str(found.locate_file("")))):
         return set()
     return {line.partition(",")[0] for line in text.splitlines()}

@@ -156,14 +156,15 @@ class ModelVerdict:
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
             return 1
         if self.word == NOT_MEASURED:
-            possible = {patch_severity(id_) for id_ in self.patches if id_ in here.missing}
-            return 1 if possible & set(fail_on) else 2
+            return 2
         if self.fate == CANNOT_BATCH and FEATURE in fail_on:
             return 1
         return int(any(cell.severity in fail_on for cell in self.open(here)))
 
-    def as_dict(self, here: Here, fail_on: Collection[str] = FAIL_ON) -> dict[str, Any]:
-        """The JSON form."""
+    def as_dict(
+        self, here: Here, cells: bool = True, fail_on: Collection[str] = FAIL_ON
+    ) -> dict[str, Any]:
+        """The JSON form; ``cells``: with every scenario."""
         return {
             "family": self.family,
             "distribution": self.distribution,
@@ -180,8 +181,8 @@ class ModelVerdict:
             "traced": self.traced,
             "note": self.note,
             "metal_branches": list(self.metal),
-            "cells": [cell.as_dict() for cell in self.cells],
             "exit_code": self.exit_code(here, fail_on),
+            **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
         }
 
     def _is_open(self, cell: CellVerdict, here: Here) -> bool:
@@ -229,7 +230,7 @@ def judge(
             "",
             patches=tuple(worst_first(dict.fromkeys((*alone, *possible())))),
             traced=False,
-            note=lacks if evidence else f"no evidence of {distribution} {version}",
+            note=lacks if evidence else note,
             metal=tuple(metal),
             alone=tuple(alone),
         )
@@ -346,7 +347,7 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
     if not open_:
         return (
             f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"
-            " as released, with the patches 0"
+            " as released"
         )
     does = effect(open_)
     if one.fate == RED and here.active and len(open_) == len(one.still):
@@ -356,8 +357,13 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
         )
     return (
         f"{name} {does} in a batch here ({one.release}): {_count_scenarios(open_)} of {count}"
-        f" scenarios, with the patches {still}"
+        f" scenarios{with_patches(still)}"
     )
+
+
+def with_patches(still: int) -> str:
+    """The end of a sentence that counts what is wrong as released."""
+    return f", with the patches {still}" if still else "; the patches repair all"
 
 
 def effect(cells: Sequence[CellVerdict]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import MlxPatchesError
+from .packages import MODELS
 
 
 class Installed(NamedTuple):
@@ -38,9 +39,10 @@ class Installed(NamedTuple):
 def find(name: str) -> Installed | None:
     """Return the installed distribution of this name, or None.
 
-    The version is the first ``Version:`` line of METADATA, read without the email parser,
-    whose import alone takes several milliseconds. A dist-info without METADATA, which an
-    incomplete uninstall leaves behind, does not count.
+    A copy of a model package that nothing installed, in a host's folder or on ``PYTHONPATH``, has
+    the version that it gives itself. Otherwise it is the first ``Version:`` line of METADATA, read
+    without the email parser, whose import alone takes several milliseconds. A dist-info without
+    METADATA, which an incomplete uninstall leaves behind, does not count.
 
     Raises:
         MlxPatchesError: METADATA is not text.
@@ -56,10 +58,22 @@ def find(name: str) -> Installed | None:
         lines = (line for line in (metadata or "").splitlines() if line.startswith("Version:"))
         version = next(lines, "")[8:].strip()
         if version:
-            break
-    else:
-        return None
-    return Installed(name, version, _commit(distribution))
+            return Installed(name, version, _commit(distribution))
+    return _find_copy(name)
+
+
+def _find_copy(name: str) -> Installed | None:
+    """A model package without metadata, by the number in its own code."""
+    package = canonical(name).replace("-", "_")
+    for module in ("_version", "version") if package in MODELS else ():
+        file = source_file(f"{package}.{module}")
+        try:
+            text = file.read_text("utf-8", "replace") if file else ""
+        except OSError:
+            continue
+        if found := re.search(r"""^__version__ *= *["']([\w.+!-]+)["']""", text, re.MULTILINE):
+            return Installed(name, found[1])
+    return None
 
 
 def origin(name: str) -> Any:
@@ -117,11 +131,21 @@ _packages: dict[tuple[str, tuple[str, ...]], ModuleSpec] = {}
 def _find_package(name: str) -> ModuleSpec | None:
     key = (name, tuple(sys.path))
     if key not in _packages:
-        spec = PathFinder.find_spec(name, sys.path)
+        spec = PathFinder.find_spec(name, sys.path) or _find_editable(name)
         if spec is None:  # not cached: it may be installed later
             return None
         _packages[key] = spec
     return _packages[key]
+
+
+def _find_editable(name: str) -> ModuleSpec | None:
+    """A package whose editable install has setuptools' finder in place of a path."""
+    found = (
+        finder.find_spec(name, None)
+        for finder in sys.meta_path
+        if getattr(finder, "__module__", "").startswith("__editable__")
+    )
+    return next(filter(None, found), None)
 
 
 def _commit(distribution: importlib.metadata.Distribution) -> str | None:

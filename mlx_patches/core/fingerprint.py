@@ -88,6 +88,15 @@ def hash_file(path: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: _hash(nodes) for name, nodes in found.items() if nodes}
 
 
+def hash_module(content: bytes) -> str:
+    """Fingerprint of a whole source file.
+
+    Raises:
+        SyntaxError, ValueError: it cannot be parsed.
+    """
+    return _hash([ast.parse(content)])
+
+
 def describe_file(content: bytes, names: Iterable[str]) -> known_files.Entry:
     """Build a file's entry for the table of known files."""
     tree = ast.parse(content)

@@ -32,7 +32,7 @@ logger = logging.getLogger("mlx_patches")
 
 # How many seconds a fork waits for another thread that is writing.
 FORK_SECONDS = 5.0
-# A target in one of these states holds back the patch's other targets in its distribution.
+# A target in one of these states holds back others of its patch.
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
 
@@ -274,27 +274,19 @@ class Manager:
     # -- plan ------------------------------------------------------------------------------
 
     def _plan(self, patch: Patch) -> tuple[list[Outcome], list[_Ready]]:
-        """Decide every target; a drifted or conflicting one holds back its distribution's rest."""
-        outcomes: list[Outcome] = []
+        """Decide every target; one that cannot be patched holds back those that belong to it."""
+        decided = [(target, self._decide(patch, target)) for target in patch.targets]
+        outcomes = [(target, one) for target, one in decided if isinstance(one, Outcome)]
         ready: list[_Ready] = []
-        for distribution in dict.fromkeys(t.distribution for t in patch.targets):
-            group: list[Outcome] = []
-            group_ready: list[_Ready] = []
-            for target in patch.targets:
-                if target.distribution == distribution:
-                    decided = self._decide(patch, target)
-                    if isinstance(decided, Outcome):
-                        group.append(decided)
-                    else:
-                        group_ready.append(decided)
-            blocker = next((o for o in group if o.status in _BLOCKING), None)
-            if blocker and group_ready:
-                reason = f"held back: {blocker.target} is {blocker.status}"
-                group += [_outcome(patch, one[0], Status.DRIFTED, reason) for one in group_ready]
-                group_ready = []
-            outcomes += group
-            ready += group_ready
-        return outcomes, ready
+        held: list[Outcome] = []
+        for target, one in decided:
+            if isinstance(one, Outcome):
+                continue
+            if reason := held_back(target, outcomes):
+                held.append(_outcome(patch, target, Status.DRIFTED, reason))
+            else:
+                ready.append(one)
+        return [*(outcome for _, outcome in outcomes), *held], ready
 
     def _decide(self, patch: Patch, target: Target) -> Outcome | _Ready:
         path = target.path
@@ -526,6 +518,14 @@ class Manager:
 
 # States that do not change while the module is the same object.
 _SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
+
+
+def held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
+    """Why a target of a patch is not applied beside others of that patch; empty if it is."""
+    for other, outcome in decided:
+        if outcome.status in _BLOCKING and other.holds_back(target):
+            return f"held back: {outcome.target} is {outcome.status}"
+    return ""
 
 
 def unseen(module: str) -> str:

@@ -62,6 +62,22 @@ class Target(NamedTuple):
         owner = self.name.partition(".")[0]
         return tuple(dict.fromkeys((self.name, owner, *self.bodies)))
 
+    def holds_back(self, other: Target) -> bool:
+        """Whether another target of the patch is not applied where this one cannot be.
+
+        Half a patch is worse than none, but one model's code says nothing about another model's:
+        only targets of the same model or module count, and those of the caches, which every model
+        has. So the result does not depend on what a process has imported.
+        """
+        return self.distribution == other.distribution and (
+            self._part in ("cache", "base") or self._part == other._part
+        )
+
+    @property
+    def _part(self) -> str:
+        """The model that a target belongs to; else its module."""
+        return self.module.partition(".models.")[2].partition(".")[0] or self.module
+
 
 class Patch(NamedTuple):
     """One defect's repair.

@@ -26,6 +26,7 @@ class Found:
         foreign: the name of another package's function that replaced the target; empty if none.
         owner: the live module or class; None in a file.
         original: the live attribute without our layers, ``MISSING`` if there is none.
+        released: its file is, to the byte, that of a measured release.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Found:
         foreign: str = "",
         owner: Any = None,
         original: Any = MISSING,
+        released: bool = False,
     ):
         self.body = body
         self.missing = missing
         self.foreign = foreign
         self.owner = owner
         self.original = original
+        self.released = released
 
 
 def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any]) -> Found:
@@ -59,13 +62,15 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
             return Found(missing=f"{target.module} has no class {name}")
         if owner.__module__ != module.__name__:
             return Found(missing=f"{name} comes from {owner.__module__}")
+        if owner.__name__ != name:  # its file does not define that name either
+            return Found(missing=f"{name} is another name of {owner.__name__}")
     live = vars(owner).get(attribute, MISSING)
     original = originals.get(target.path, live)
     if live is MISSING and original is MISSING and not target.defines_new_attribute:
         return Found(missing=f"{target.path} does not exist in this release")
     bodies = [_lookup(module, name) for name in target.bodies]
     prints = {
-        name: fingerprint.hash_object(body)
+        name: _hash_class(module, name) if isinstance(body, type) else fingerprint.hash_object(body)
         for name, body in zip(target.bodies, bodies, strict=True)
         if body is not MISSING
     }
@@ -77,7 +82,8 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
         return Found(missing=missing, foreign=foreign)
     if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
-    return Found(fingerprint.combined(prints), "", foreign, owner, original)
+    released = bool(known_files.entry_of(getattr(module, "__file__", None) or ""))
+    return Found(fingerprint.combined(prints), "", foreign, owner, original, released)
 
 
 def in_file(target: Target, names: Iterable[str] = ()) -> Found:
@@ -105,7 +111,7 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     )
     if not found or not present:
         return Found(missing=f"{target.module} does not define {owner}")
-    return Found(fingerprint.combined(found))
+    return Found(fingerprint.combined(found), released=bool(entry))
 
 
 @cache
@@ -115,6 +121,12 @@ def _parse(path: Path, names: frozenset[str]) -> dict[str, str] | None:
         return fingerprint.hash_file(path, sorted(names))
     except (OSError, SyntaxError, ValueError):
         return None
+
+
+def _hash_class(module: ModuleType, name: str) -> str | None:
+    """The fingerprint of a class, which has no code of its own: from its module's file."""
+    file = Path(getattr(module, "__file__", None) or "")
+    return (_parse(file, frozenset([name])) or {}).get(name) if file.suffix == ".py" else None
 
 
 def _is_defined_in_file(target: Target) -> bool:

@@ -31,7 +31,7 @@ from .words import (
 )
 
 _HERE = Path(__file__).parent
-# Release to family to the modules with a branch that only Metal takes: tools/mark_metal.py.
+# Release to family to the modules with a branch that only Metal takes: tools/mark_code.py.
 METAL = _HERE / "metal.json"
 _PLAIN = (CPU, FLOAT32)
 # A version that may be part of a file's name.
@@ -76,6 +76,11 @@ def load_set(distribution: str, version: str) -> dict[str, Any] | None:
     if not _VERSION.fullmatch(version):  # broken metadata may contain anything
         return None
     return _read(folder() / f"{distribution}-{version}.json")
+
+
+def families_of(name: str) -> list[str]:
+    """The families that were measured in a set."""
+    return list((load_set(*name.split()) or {"without": ()})["without"])
 
 
 @functools.cache

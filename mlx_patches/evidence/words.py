@@ -112,6 +112,15 @@ SCENARIOS = {
 }
 
 
+# The scenarios of the release's own engine and batch functions, which a host may not use.
+ENGINE = frozenset(
+    {
+        *("engine", "engine-images", "processors", "samplers", "leaves", "max-kv-size"),
+        *("batch-generate", "batch-generate-images"),
+    }
+)
+
+
 def scenario(name: str) -> Scenario:
     """The scenario of a cell's name; an unknown one is described by its name."""
     base, _, place = name.partition("@")

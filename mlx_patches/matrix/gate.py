@@ -10,7 +10,7 @@ from ..core.distributions import Installed
 from ..core.outcome import Status, Verdict
 from ..core.packages import LIBRARIES
 from ..core.patch import Patch, Target
-from ..core.resolve import Found
+from ..core.resolve import Found, in_file
 from .matrix import CompatMatrix, Rule
 
 # Stands for the fingerprint of code that has no source: a release installed as bytecode alone.
@@ -38,16 +38,20 @@ class Gate:
         installed = self.installed(target.distribution)
         # Start-up reads no rules of distributions that are not installed.
         rule = self._rule(patch, target) if installed else None
-        body = (found.body or UNREADABLE) if found and not found.missing else None
-        verdict = decide_by_rule(rule, installed, target.name, body)
+        body = None if found is None or found.missing else found.body or UNREADABLE
+        released = found is not None and found.released
+        verdict = decide_by_rule(rule, installed, target.name, body, released)
+        may_need = verdict.ok or verdict.status is Status.DRIFTED
         if found is None:
-            return verdict
+            return verdict if verdict.ok or not may_need else Verdict(True, "its code decides")
         if found.missing:
             status = Status.CONFLICT if found.foreign else Status.ABSENT
-            if target.distribution in LIBRARIES and not found.foreign:
+            if target.distribution in LIBRARIES and not found.foreign and may_need:
                 status = Status.FAILED  # every release of it needs the patch
-            return Verdict(False, found.missing, status) if verdict.ok else verdict
-        if found.foreign and (verdict.ok or verdict.status is Status.DRIFTED):
+            return (
+                verdict if found.foreign and not may_need else Verdict(False, found.missing, status)
+            )
+        if found.foreign and may_need:
             reason = (
                 f"{target.name} was replaced by {found.foreign}, which may repair it or not:"
                 " activate mlx_patches first, or do without that replacement"
@@ -86,69 +90,79 @@ class Gate:
         if not target.supports:
             return self.matrix.rule(patch.id, target.distribution)
         for name in dict.fromkeys(one.distribution for one in patch.targets if not one.supports):
-            if decide_by_rule(self.matrix.rule(patch.id, name), self.installed(name), "", None).ok:
+            if self._needs(patch, name):
                 note = f"the patch's targets in {name} need it"
                 return Rule(">=0", note=note, declared=True)
         return None
 
+    def _needs(self, patch: Patch, distribution: str) -> bool:
+        """Whether a distribution needs a patch: by its number, else by the code in its files."""
+        rule, installed = self.matrix.rule(patch.id, distribution), self.installed(distribution)
+        if installed is None or rule is None:
+            return False
+        if decide_by_rule(rule, installed, "", None).ok:
+            return True
+        own = [t for t in patch.targets if t.distribution == distribution and not t.supports]
+        return any(
+            decide_by_rule(rule, installed, t.name, in_file(t).body or UNREADABLE).ok for t in own
+        )
+
 
 def decide_by_rule(
-    rule: Rule | None, installed: Installed | None, name: str, body: str | None
+    rule: Rule | None,
+    installed: Installed | None,
+    name: str,
+    body: str | None,
+    released: bool = False,
 ) -> Verdict:
-    """Decide by version and fingerprint.
+    """Decide by fingerprint, and by version only where no fingerprint can be compared.
 
-    A known fingerprint outranks the version string: edited builds and git installs carry a
-    release's number with other code.
+    The code outranks the number on it: edited builds and git installs carry a release's number
+    with other code, and a new release may have the code of an old one.
 
     Args:
         rule: the matrix's rule for the patch in this distribution; None if it has none.
         installed: the distribution, None if it is missing.
         name: the target's qualified name, as in the rule's ``bodies``.
         body: the target's fingerprint; None if it was not looked up.
+        released: the target's file is, to the byte, that of a measured release. There the number
+            may say that a function is sound that no probe of the patch could run in.
     """
     if installed is None:
         return Verdict(False, "the distribution is not installed", Status.ABSENT)
     if rule is None:
         return Verdict(False, f"the matrix has no rule for {installed.name}", Status.NOT_AFFECTED)
-    verdict = _judge(rule, installed, name, body)
+    verdict = _judge(rule, installed, name, body, released)
     return verdict._replace(reason=rule.noted(verdict.reason)) if rule.note else verdict
 
 
-def _judge(rule: Rule, installed: Installed, name: str, body: str | None) -> Verdict:
+def _judge(
+    rule: Rule, installed: Installed, name: str, body: str | None, released: bool
+) -> Verdict:
     decision = rule.decide(installed.version)
     affected = rule.affected_bodies.get(name, frozenset())
     sound = rule.sound_bodies.get(name, frozenset())
+    fixed = Verdict(False, f"fixed upstream ({rule.fixed})", Status.FIXED_UPSTREAM)
     if body in affected:
         beyond = "" if decision == "affected" else " (by its fingerprint, whatever the version)"
         return Verdict(True, f"{installed} has the defect{beyond}")
-    if body in sound and decision != "fixed":
-        return Verdict(
-            False, f"its code in {installed} was measured and is sound", Status.NOT_AFFECTED
-        )
+    if body in sound:
+        reason = f"its code in {installed} was measured and is sound"
+        return fixed if decision == "fixed" else Verdict(False, reason, Status.NOT_AFFECTED)
+    by_number = released and decision in ("fixed", "clear")
+    if body and (affected or sound) and not by_number:
+        reason = f"its code in {installed} ({body}) matches no measured release"
+        return Verdict(False, reason, Status.DRIFTED)
     if decision == "fixed":
-        return Verdict(False, f"fixed upstream ({rule.fixed})", Status.FIXED_UPSTREAM)
+        return fixed
     if decision == "clear":
-        return Verdict(
-            False, f"{installed.version} is outside {rule.affected}", Status.NOT_AFFECTED
-        )
+        reason = f"{installed.version} is outside {rule.affected}"
+        return Verdict(False, reason, Status.NOT_AFFECTED)
     if decision == "unmeasured":
-        return Verdict(
-            False,
-            f"{installed} was not measured, and its code matches no measured release",
-            Status.DRIFTED,
-        )
-    if body is None or (body == UNREADABLE and not sound):
-        return Verdict(True, f"{installed.version} is in {rule.affected}; no source to compare")
-    if body == UNREADABLE:
-        reason = "has no source to compare, and some releases' code is sound"
-        return Verdict(
-            False, f"{installed.version} is in {rule.affected}, but {name} {reason}", Status.DRIFTED
-        )
-    if affected or sound:
-        return Verdict(
-            False,
-            f"{installed.version} is in {rule.affected}, but its code ({body}) matches no measured"
-            " release",
-            Status.DRIFTED,
-        )
-    return Verdict(True, f"{installed.version} is in {rule.affected}")
+        reason = f"{installed} was not measured, and there is no code to compare"
+        return Verdict(False, reason, Status.DRIFTED)
+    within = f"{installed.version} is in {rule.affected}"
+    if body == UNREADABLE and sound:
+        reason = f"{within}, but {name} has no source to compare, and some releases' code is sound"
+        return Verdict(False, reason, Status.DRIFTED)
+    return Verdict(True, within if body else f"{within}; no source to compare")

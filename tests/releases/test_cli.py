@@ -43,7 +43,8 @@ def folder(tmp_path):
 
 
 def test_audit_finds_before_and_is_satisfied_after(enabled):
-    assert run("audit").returncode == 0
+    unmeasured = json.loads(run("audit", "--json").stdout)["unmeasured"]
+    assert run("audit").returncode == (2 if unmeasured else 0)
     assert run("disable").returncode == 0
     before = run("audit")
     assert before.returncode == 1
@@ -67,7 +68,7 @@ def test_audit_json_is_what_the_document_says(enabled):
 
 
 def test_the_objects_of_the_json_are_documented():
-    report = json.loads(run("audit", "--json").stdout)
+    report = json.loads(run("audit", "--json", "-v").stdout)
     text = (Path(__file__).parents[2] / "docs" / "audit-json.md").read_text()
     assert report["verdicts"]
     for one in report["verdicts"]:
@@ -91,8 +92,12 @@ def test_the_screen_is_twenty_lines_and_the_verdict_comes_first(enabled):
             assert sum(-(-max(len(line), 1) // 80) for line in lines) <= 20, (state, model)
             verdict = re.escape(model[-1]) if model else r"Nothing to do|\d+ known defects of"
             assert re.match(verdict, lines[0]), lines[0]
-            (measured,) = (line for line in lines if line.startswith("Measured on a CPU"))
-            assert "not on Metal" in measured or "only Metal takes" in measured
+            # A line for each release where their evidence differs.
+            measured = [
+                one for one in lines if re.match(r"(Measured|mlx-\S+ [\d.]+:) on a CPU", one)
+            ]
+            assert measured
+            assert all("not on Metal" in one or "only Metal takes" in one for one in measured)
             assert sys.prefix in lines[-1]
             seen[done.returncode] += 1
         assert run("disable").returncode == 0
@@ -166,11 +171,11 @@ def test_enabled_environment_patches_an_unmodified_program(enabled):
 
 
 def test_audit_of_a_model_folder(folder):
-    (folder / "generation_config.json").write_text('{"eos_token_id": [1, 106]}')
+    (folder / "generation_config.json").write_text('{"eos_token_id": [106]}')
     done = run("audit", "--model", str(folder))
-    if "mlx-vlm" in PRESENT:
-        assert "generation_config.json: 1, 106" in done.stdout
-    assert done.returncode in (0, 1, 2)
+    if "mlx-vlm" in PRESENT:  # which lets that file override config.json
+        assert "gemma4 does not end every turn here: stop token 1 is not used" in done.stdout
+        assert done.returncode == 1
     assert "Traceback" not in done.stderr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.auditing import affected
-from mlx_patches.core.distributions import Installed
 from mlx_patches.evidence import store
 from mlx_patches.matrix.gate import Gate
 
@@ -103,10 +102,3 @@ def test_what_the_evidence_says_of_a_family():
     }
     known = {"sound": [], "repaired": ["x", "y"], "not-repaired": []}
     assert store.needed_patches(evidence) == known
-
-
-def test_the_evidence_of_what_is_installed():
-    found = affected.measured_here({"mlx-lm": Installed("mlx-lm", "0.32.2")}.get)
-    evidence = store.load_set("mlx-lm", "0.32.2")
-    assert found == {"mlx-lm": store.needed_patches(evidence)}
-    assert affected.measured_here(lambda name: Installed(name, "0.0")) == {}

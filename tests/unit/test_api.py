@@ -99,6 +99,7 @@ LANGUAGE = "from ..cache import Cache, attend\n\nclass LanguageModel:\n    pass\
 @pytest.fixture
 def releases(site):
     """Fake mlx_lm and mlx_vlm with a few models."""
+    site.install("mlx")
     site.install(
         "mlx-lm",
         files={

@@ -22,7 +22,13 @@ def row(status, by_choice=False):
 @pytest.mark.parametrize("status", Status)
 def test_exit_code_of_each_status(status):
     fine = {"applied", "pending", "not-affected", "fixed-upstream", "absent"}
-    assert report(row(status)).exit_code() == (0 if status in fine else 1)
+    assert report(row(status)).exit_code() == (
+        0 if status in fine else 2 if status == "drifted" else 1
+    )
+
+
+def test_a_known_defect_outranks_unknown_code():
+    assert report(row("drifted"), row("disabled")._replace(patch="b")).exit_code() == 1
 
 
 def test_what_was_switched_off_by_choice_counts_only_when_strict():

@@ -50,6 +50,7 @@ def affected(fake, monkeypatch):
 @pytest.fixture
 def llama(site):
     """mlx-lm 0.32.2 with a llama, and a folder of such a model."""
+    site.install("mlx", "0.32.4")
     site.install("mlx-lm", "0.32.2")
     for module in ("models/cache", "models/llama", "generate"):
         site.write(f"mlx_lm/{module}.py")
@@ -150,7 +151,7 @@ def test_a_config_file_is_its_folder(said, llama):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("org/name", "names on the Hub are not looked up"),
+        ("org/name", "no such folder, nor is it in "),
         ("./nowhere", "no such folder"),
         ("x" * 5000, "no model type"),
         ("a/" + "x" * 5000, "no such folder"),
@@ -177,7 +178,7 @@ def test_many_stop_tokens_are_few_lines(said, llama):
     lines = done.out.splitlines()
     # A command is not wrapped: a terminal may show it as two lines.
     assert sum(-(-max(len(line), 1) // 80) for line in lines) <= 20
-    assert "and 199992 more" in done.out
+    assert done.out.startswith("llama ")
 
 
 def test_modules_with_a_hyphen_are_found(said, llama, site):

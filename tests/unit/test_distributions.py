@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from importlib.machinery import PathFinder
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,22 @@ def test_version_is_read_from_the_headers(site):
     assert distributions.find("fake-lm").version == "1.4"
 
 
+@pytest.mark.parametrize("file", ["_version", "version"])
+def test_a_copy_that_nothing_installed_has_its_own_version(site, monkeypatch, file):
+    monkeypatch.setattr(distributions, "_packages", {})
+    site.write("mlx_lm/__init__.py")
+    assert distributions.find("mlx-lm") is None
+    site.write(f"mlx_lm/{file}.py", "# code\n__version__ = '0.32.2'\n")
+    assert distributions.find("mlx-lm") == ("mlx-lm", "0.32.2", None)
+    (site.root / "mlx_lm" / f"{file}.py").write_bytes(b"\xff\xfe")
+    assert distributions.find("mlx-lm") is None
+
+
+def test_only_a_model_package_may_lack_its_metadata(site):
+    site.write("vllm_mlx/version.py", "__version__ = '0.6.0'")
+    assert distributions.find("vllm-mlx") is None
+
+
 # -- source files ----------------------------------------------------------------------------
 
 
@@ -140,6 +157,24 @@ def test_no_source_file(site, name):
     site.write("single.py")
     site.write("pk/__init__.py")
     assert distributions.source_file(name) is None
+
+
+def test_source_file_of_an_editable_install_with_a_finder(site, monkeypatch):
+    """Setuptools puts a finder in ``sys.meta_path`` for a package beside ``setup.py``."""
+    elsewhere = site.root / "checkout"
+    site.write("checkout/away_lm/models/cache.py")
+
+    class Finder:
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            return PathFinder.find_spec(name, [str(elsewhere)]) if name == "away_lm" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert distributions.source_file("away_lm.models.cache") is None
+    Finder.__module__ = "__editable___away_lm_1_0_finder"
+    assert (
+        distributions.source_file("away_lm.models.cache") == elsewhere / "away_lm/models/cache.py"
+    )
 
 
 def test_no_source_file_in_a_zip_or_in_the_interpreter(site, monkeypatch):

@@ -66,6 +66,7 @@ MODES = {
 @pytest.fixture
 def host(site):
     """Runs a host's code in a new process, activated in one of the modes."""
+    site.install("mlx", "0.31.2")
     site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": "def attend(x): return x + 1\n"})
     site.write("their_patches.py", PATCHES)
     points = {**OUR_POINTS, "mlx_patches.patches": {"one": "their_patches:ONE"}}

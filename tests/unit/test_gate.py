@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.core.distributions import Installed
-from mlx_patches.core.outcome import Status
-from mlx_patches.core.resolve import Found
+from mlx_patches.core.outcome import Status, Verdict
+from mlx_patches.core.resolve import Found, in_file
 from mlx_patches.matrix import gate
 from mlx_patches.matrix.matrix import Rule
 
@@ -15,6 +15,7 @@ from .conftest import matrix_for, patch_of, target
 BROKEN, SOUND, NEW = "b" * 16, "5" * 16, "f" * 16
 RELEASES = ("0.9", "1.0", "1.5", "2.0", "2.1")
 RULE = Rule(affected=">=1.0,<2.0", fixed=">=2.0", releases=RELEASES)
+RULE_OF_MATRIX = {"affected": ">=1.0,<2.0", "bodies": {"C.f": {"affected": ["b" * 16]}}}
 BODIES = Rule(
     affected=">=1.0,<2.0",
     fixed=">=2.0",
@@ -178,8 +179,22 @@ def test_a_sound_body_in_a_repaired_release_was_fixed_upstream():
 def test_an_unknown_body_in_the_range_has_drifted():
     verdict = judge("1.5", NEW, BODIES)
     assert (verdict.ok, verdict.status) == (False, Status.DRIFTED)
-    assert NEW in verdict.reason
-    assert "1.5 is in >=1.0,<2.0" in verdict.reason
+    assert verdict.reason == f"its code in fake-lm 1.5 ({NEW}) matches no measured release"
+
+
+@pytest.mark.parametrize("version", ["0.8", "0.9", "2.0", "2.1", "9.9"])
+def test_no_version_outranks_unknown_code(version):
+    assert judge(version, NEW, BODIES).status is Status.DRIFTED
+
+
+def test_the_number_decides_on_a_function_of_a_released_file_that_no_probe_could_run_in():
+    def status(version):
+        installed = Installed("fake-lm", version)
+        return gate.decide_by_rule(BODIES, installed, "C.f", NEW, released=True).status
+
+    assert status("2.0") is Status.FIXED_UPSTREAM
+    assert status("0.9") is Status.NOT_AFFECTED
+    assert status("1.5") is status("unknown") is Status.DRIFTED
 
 
 def test_an_unknown_body_has_drifted_where_only_sound_ones_are_known():
@@ -218,11 +233,38 @@ def test_code_that_cannot_be_read_is_unknown_where_some_code_is_sound():
 def test_beyond_all_evidence_has_drifted(version, body):
     verdict = gate.decide_by_rule(BODIES, Installed("fake-lm", version), "C.f", body)
     assert (verdict.ok, verdict.status) == (False, Status.DRIFTED)
-    assert "not measured" in verdict.reason
+    assert ("no measured release" if body else "not measured") in verdict.reason
 
 
 def test_older_than_the_oldest_clear_release_is_not_affected():
-    assert judge("0.8", NEW, BODIES).status is Status.NOT_AFFECTED
+    assert judge("0.8", NEW).status is Status.NOT_AFFECTED
+
+
+@pytest.mark.parametrize("version", ["1.5", "2.0", "9.9", "0.9"])
+def test_an_absent_target_is_absent_whatever_the_version(version):
+    patch = patch_of(target("C.f"))
+    matrix = matrix_for(patch, rule=RULE_OF_MATRIX)
+    judging = gate.Gate(matrix, lambda name: Installed(name, version))
+    verdict = judging.decide(patch, patch.targets[0], Found(missing="it has no class C"))
+    assert verdict == (False, "it has no class C", Status.ABSENT)
+
+
+def test_code_that_was_not_looked_up_decides_once_it_is_imported():
+    patch = patch_of(target("C.f"))
+    judging = gate.Gate(matrix_for(patch, rule=RULE_OF_MATRIX), lambda name: Installed(name, "9.9"))
+    assert judging.decide(patch, patch.targets[0], None) == Verdict(True, "its code decides")
+
+
+def test_what_supports_others_follows_their_code_in_an_unmeasured_release(tmp_path, monkeypatch):
+    (tmp_path / "renumbered.py").write_text("class Model:\n    def run(self): return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    helper = target("Cache.f", "renumbered", supports=True)
+    patch = patch_of(target("Model.run", "renumbered"), helper)
+    body = in_file(patch.targets[0]).body
+    for known, ok in ((body, True), (NEW, False)):
+        rule = {"affected": "<=1.0", "bodies": {"Model.run": {"affected": [known]}}}
+        judging = gate.Gate(matrix_for(patch, rule=rule), lambda name: Installed(name, "9.9"))
+        assert judging.decide(patch, helper, Found(NEW)).ok is ok
 
 
 def test_a_later_release_than_any_measured_has_drifted_where_nothing_was_fixed():

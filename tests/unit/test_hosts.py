@@ -125,3 +125,18 @@ def test_a_host_that_is_not_there_is_an_error_that_names_those_that_are():
     here = [Installed("vllm-mlx", "0.6.0"), LM]
     with pytest.raises(MlxPatchesError, match=r"omlx is not installed .* hosts: vllm-mlx"):
         hosts.report(None, "omlx", here, [], [])
+
+
+def test_a_host_runs_what_it_requires_and_what_that_requires(site):
+    def install(name, *requires):
+        lines = "".join(f"Requires-Dist: {one}\n" for one in requires)
+        site.install(name, metadata=f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{lines}")
+
+    install("mlx-lm")
+    install("mlx-vlm", "mlx-lm>=1")
+    install("one-server", "mlx-vlm", "numpy")
+    install("two-server", "mlx-lm ; extra == 'lm'")
+    assert hosts.used_by("One_Server") == {"one-server", "mlx-vlm", "mlx-lm"}
+    assert hosts.used_by("mlx-lm") == {"mlx-lm"}
+    assert hosts.used_by("two-server") == {"two-server", "mlx-vlm", "mlx-lm"}
+    assert hosts.used_by("not-there") >= {"mlx-vlm", "mlx-lm"}

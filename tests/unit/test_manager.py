@@ -12,10 +12,10 @@ import pytest
 import wrapt
 
 from mlx_patches import MlxPatchesError
-from mlx_patches.core import fingerprint
+from mlx_patches.core import fingerprint, resolve
 from mlx_patches.core import manager as managers
 from mlx_patches.core.manager import Manager
-from mlx_patches.core.outcome import Status
+from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.core.patch import MISSING, Attribute, around
 from mlx_patches.matrix.gate import Gate
 from tests.conformance import Case, Conformance
@@ -176,6 +176,40 @@ def test_a_drifted_sibling_holds_the_others_back(cache):
     assert outcomes[1].reason == "held back: fake_lm.cache:Cache.update is drifted"
     assert cache.attend(1) == 2
     assert cache.Other().update(1) == -1
+
+
+@pytest.mark.parametrize(
+    ("drifted", "others", "held"),
+    [
+        ("x.models.cache", ["x.models.mamba", "x.generate"], [True, True]),
+        ("x.models.base", ["x.models.cache"], [True]),
+        ("x.models.mamba", ["x.models.jamba", "x.models.cache"], [False, False]),
+        ("x.models.mimo.config", ["x.models.mimo.language"], [True]),
+        ("x.server", ["x.server", "x.generate", "x.models.cache"], [True, False, False]),
+    ],
+)
+def test_a_target_holds_back_those_of_its_model_or_module_and_a_cache_holds_back_all(
+    drifted, others, held
+):
+    one = target("f", drifted)
+    outcome = Outcome("p", one.distribution, one.path, Status.DRIFTED, "")
+    found = [managers.held_back(target("g", name), [(one, outcome)]) for name in others]
+    assert list(map(bool, found)) == held
+    assert not managers.held_back(target("g", drifted, distribution="other-lm"), [(one, outcome)])
+
+
+def test_a_class_that_is_fingerprinted_has_the_fingerprint_of_its_file(cache):
+    patch = patch_of(target("Cache.update", fingerprint_of=("Cache", "Cache.update")))
+    (one_target,) = patch.targets
+    seen = resolve.in_process(cache, one_target, {})
+    assert seen.body == resolve.in_file(one_target).body is not None
+
+
+def test_another_name_of_a_class_is_absent_as_in_its_file(cache):
+    cache.Renamed = cache.Cache
+    other = target("Renamed.update")
+    assert resolve.in_process(cache, other, {}).missing == "Renamed is another name of Cache"
+    assert resolve.in_file(other).missing
 
 
 def test_an_absent_sibling_holds_nobody_back(cache):

@@ -124,7 +124,7 @@ def test_a_file_that_is_not_python_or_not_there_says_nothing(write):
 
 
 def test_every_measured_release_was_read():
-    """Update with tools/mark_metal.py, run by the Python of the release's environment."""
+    """Update with tools/mark_code.py, run by the Python of the release's environment."""
     for one in store.load():
         name, version = one["set"].split()
         marks = store.metal_branches(name, version)
@@ -144,31 +144,31 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     plain = judge(evidence, "mlx-lm", "0.32.2", "qwen3")
     assert branch.metal == ("gated_delta",)
     assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
-    said = "Measured on a CPU and CUDA; this family has a branch that only Metal takes."
+    said = "Measured on a CPU and CUDA; it has a branch that only Metal takes."
     assert screen.measured(report_of(branch)) == said
     places = "Measured on a CPU (float32, bfloat16) and CUDA (float32); not on Metal."
     assert screen.measured(report_of(plain)) == places
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
     assert screen.measured(report_of(strange)) == (
-        "Not measured; this family has a branch that only Metal takes."
+        "Not measured; it has a branch that only Metal takes."
     )
     both = screen.measured(report_of(branch, plain, model=""))
     assert both == "Measured on a CPU and CUDA; 1 family has a branch that only Metal takes."
     assert screen.measured(report_of(plain, model="")) == places
-    assert all(len(text) <= screen.WIDTH for text in (said, both, places, screen.METAL))
+    assert all(len(text) <= screen.WIDTH for text in (said, both, places))
 
 
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["merge"], "on a CPU in float32; not on Metal, whose kernels differ."),
+        (["merge"], "on a CPU in float32; not on Metal."),
         (
             ["merge", "merge@cuda"],
-            "on a CPU and CUDA in float32; not on Metal, whose kernels differ.",
+            "on a CPU and CUDA in float32; not on Metal.",
         ),
         (
             ["merge", "trim@bfloat16"],
-            "on a CPU in float32 and bfloat16; not on Metal, whose kernels differ.",
+            "on a CPU in float32 and bfloat16; not on Metal.",
         ),
         (["merge", "merge@metal bfloat16"], "on a CPU (float32) and Metal (bfloat16)."),
     ],

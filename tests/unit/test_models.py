@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing import models
-from mlx_patches.core import model_files
+from mlx_patches.core import distributions, model_files
 
 
 def write(folder, **files):
@@ -84,3 +84,52 @@ def test_remapped_types_are_found_in_the_source(tmp_path, monkeypatch):
         assert models.implementations("../utils") == {}
     finally:
         models.remapping.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("config", "default", "slides"),
+    [
+        ({}, "None", False),
+        ({}, "512", True),
+        ({"sliding_window": None}, "None", False),
+        ({"sliding_window": 4096}, "None", True),
+        ({"sliding_window_size": 8}, "None", True),
+        ({"sliding_window": 4096, "layer_types": ["full_attention"]}, "512", False),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "None", True),
+        ({"layer_types": ["chunked_attention"]}, "None", True),
+        ({"text_config": {"layer_types": ["full_attention"]}}, "512", False),
+        ({"text_config": {"sliding_window": 9}}, "None", True),
+        ({"layer_types": "full_attention"}, "512", True),
+    ],
+)
+@pytest.mark.parametrize("file", ["toy.py", "toy/config.py"])
+def test_a_config_says_whether_a_layer_may_slide(site, monkeypatch, config, default, slides, file):
+    monkeypatch.setattr(distributions, "_packages", {})
+    code = f"class Args:\n    sliding_window: Optional[int] = {default}\n"
+    site.write(f"toy_lm/models/{file}", code)
+    assert models.may_slide(config, "toy_lm.models.toy") is slides
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "older", "newer"),
+    [
+        ({"eos_token_id": 5}, None, [], []),
+        ({"eos_token_id": 5}, {"eos_token_id": [5, 6]}, [6], []),
+        ({"eos_token_id": 5}, {"eos_token_id": [6]}, [6], [5]),
+        ({"eos_token_id": 5}, {"temperature": 1}, [], []),
+        ({"text_config": {"eos_token_id": 7}}, None, [7], [7]),
+        ({"text_config": {"eos_token_id": 7}}, {"eos_token_id": 7}, [7], []),
+    ],
+)
+def test_the_stop_tokens_that_a_release_does_not_use(
+    site, monkeypatch, tmp_path, config, generation, older, newer
+):
+    write(tmp_path, config={"model_type": "toy", **config})
+    if generation is not None:
+        write(tmp_path, generation_config=generation)
+    monkeypatch.setattr(distributions, "_packages", {})
+    folder = models.read_folder(tmp_path)
+    site.write("toy_lm/utils.py", "eos_token_ids = config.get('eos_token_id')")
+    assert models.unused_stops(folder, "toy_lm") == older
+    site.write("toy_lm/utils.py", 'config["eos_token_id"] = eos_token_id')
+    assert models.unused_stops(folder, "toy_lm") == newer

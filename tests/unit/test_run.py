@@ -34,6 +34,22 @@ def output(command, **environment):
     return done.stdout.split()
 
 
+def test_a_command_beside_the_interpreter_of_an_environment_that_is_not_activated(
+    tmp_path, monkeypatch
+):
+    host = script(tmp_path / "only-here", f"#!{sys.executable}")
+    with pytest.raises(MlxPatchesError, match="no such command on PATH"):
+        run.launch(["only-here"])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert run.launch(["only-here"]).command == (str(host),)
+
+
+def test_a_start_is_one_line_that_names_the_profile(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(os, "execvpe", lambda *arguments: None)
+    run.execute(run.launch([sys.executable, "-c", "1"], "batch"))
+    assert capsys.readouterr().err == "mlx-patches: the patches of profile batch are on\n"
+
+
 def test_a_script_of_this_interpreter(tmp_path):
     assert output([script(tmp_path / "host", f"#!{sys.executable}")]) == ["True"]
 

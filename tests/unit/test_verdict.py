@@ -14,7 +14,9 @@ from mlx_patches.auditing import audit, recommend, screen, severity, sound, verd
 from mlx_patches.auditing.verdict import Here
 from mlx_patches.core import distributions
 from mlx_patches.core.resolve import Found
+from mlx_patches.evidence import code as measured_code
 from mlx_patches.evidence import store, words
+from mlx_patches.matrix import gate
 from mlx_patches.patches import catalogue
 
 EVIDENCE = store.load()
@@ -33,9 +35,13 @@ def release(site, monkeypatch):
     # There is no code to compare: the version decides which patches a release needs.
     for module in (audit, sound):
         monkeypatch.setattr(module, "in_file", lambda target, names=(): Found())
+    by_code = gate.decide_by_rule
+    monkeypatch.setattr(
+        gate, "decide_by_rule", lambda rule, installed, *rest: by_code(rule, installed, "", None)
+    )
     # The table of affected models has its own tests, and takes most of an audit's time.
     monkeypatch.setattr(audit, "affected_models", lambda *arguments: {})
-    monkeypatch.setattr(audit, "measured_here", lambda installed: {})
+    monkeypatch.setattr(audit, "needed_here", lambda current: {})
     monkeypatch.setattr(distributions, "_packages", {})
     monkeypatch.setattr("mlx_patches.auditing.models.remapping", lambda package: {})
 
@@ -48,6 +54,12 @@ def release(site, monkeypatch):
             site.write(f"{package}/models/__init__.py")
         for family in evidence["without"]:
             (site.root / own / "models" / f"{family}.py").write_text("")
+        names = {f"{n} {v}" for n, v in {**evidence["versions"], **(versions or {})}.items()}
+        monkeypatch.setattr(
+            measured_code,
+            "differing",
+            lambda name, modules, find: [] if name in names else list(modules),
+        )
         monkeypatch.setattr(activation, "_session", None)
         monkeypatch.setattr(boot, "active", lambda: active)
 
@@ -60,7 +72,7 @@ def expected_code(fate, pairs, active, evidence, family):
     if word in (words.RIGHT, "cannot batch"):
         return {0}
     if word == words.NOT_MEASURED:
-        return {1, 2}
+        return {2}
     wrong = {name for name, pair in pairs.items() if pair[0] == "r" or store.is_red(pair)}
     if active:
         wrong = {name for name in wrong if store.is_red(pairs[name])}
@@ -144,7 +156,7 @@ def test_a_release_that_was_not_measured_is_neither_right_nor_an_all_clear(relea
     release(evidence, versions={"mlx-lm": "0.31.0"})
     report = mlx_patches.audit("qwen3")
     assert [one.word for one in report.verdicts] == [words.NOT_MEASURED]
-    assert report.exit_code() in (1, 2)
+    assert report.exit_code() == 2
     assert "qwen3 was not measured in mlx-lm 0.31.0" in screen.verdict(report)
     assert mlx_patches.audit().unmeasured == ("mlx-lm 0.31.0",)
 
@@ -155,6 +167,37 @@ def test_other_releases_beside_a_measured_one_are_named(release):
     (one,) = mlx_patches.audit("qwen3").verdicts
     assert one.word == words.RIGHT
     assert one.note == f"mlx-lm 0.32.2 was measured with mlx {evidence['versions']['mlx']}"
+
+
+def write_llama(folder, **config):
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    return str(folder)
+
+
+def test_a_folder_without_windows_is_not_judged_by_scenarios_of_windows(release, tmp_path):
+    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2"))
+    full = mlx_patches.audit(write_llama(tmp_path, layer_types=["full_attention"]))
+    (one,) = full.verdicts
+    assert (one.word, full.exit_code(), one.wrong) == (words.RIGHT, 0, ())
+    (other,) = mlx_patches.audit(write_llama(tmp_path, sliding_window=9)).verdicts
+    assert {cell.name.partition("@")[0] for cell in other.wrong} == {"state", "last-piece"}
+    assert one.inapplicable == other.inapplicable + 2
+
+
+def test_a_measured_scenario_names_the_patches_that_repair_it_in_its_family(release, tmp_path):
+    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.31.3"))
+    cells = {"left-padded": "g", "processors": "r"}
+    measured = {
+        "set": "mlx-lm 0.31.3",
+        "versions": {},
+        "note": "",
+        "without": {"llama": cells},
+        "with": {"llama": dict.fromkeys(cells, "g")},
+    }
+    folder = write_llama(tmp_path, layer_types=["full_attention"])
+    report = audit.audit(folder, evidence={"mlx-lm": measured})
+    assert list(screen.effects(report)) == ["processor-rows"]
+    assert any(line.startswith("  processor-rows ") for line in screen.lines(report))
 
 
 MEASURED = {
@@ -218,8 +261,8 @@ ACTIVE = Here(True)
         ("window", "right", 0, 0, ("rotating-keep",)),
         ("alone", "cannot batch", 0, 0, ()),
         ("unknown", "right", 0, 0, ("sinks-warning",)),
-        ("blunt", "not measured", 1, 2, ("padding-nan", "sinks-warning")),
-        ("nowhere", "not measured", 1, 2, ("padding-nan", "sinks-warning")),
+        ("blunt", "not measured", 2, 2, ("padding-nan", "sinks-warning")),
+        ("nowhere", "not measured", 2, 2, ("padding-nan", "sinks-warning")),
     ],
 )
 def test_a_verdict_is_its_cells(family, word, idle, active, patches):
@@ -246,8 +289,7 @@ def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
             "text",
             "text gives wrong text here (mlx-lm 9.9.9), also to a request alone; 1 of 2 scenarios"
             " of a batch are wrong",
-            "text is repaired here (mlx-lm 9.9.9): 1 of 2 scenarios are wrong as released, with"
-            " the patches 0",
+            "text is repaired here (mlx-lm 9.9.9): 1 of 2 scenarios are wrong as released",
         ),
     ],
 )
@@ -330,7 +372,9 @@ def test_twenty_lines_of_eighty_columns(release, evidence, active):
         # A leak or a missing feature is no finding by default, but the screen shows the command.
         open_ = [cell for one in report.verdicts for cell in one.open(report.here())]
         quiet = model is not None and any(cell.severity not in words.FAIL_ON for cell in open_)
-        assert len(fixes) == (report.exit_code() == 1 or quiet), model
+        # Nor is what was not measured, although patches may be needed.
+        maybe = report.exit_code() == 2 and bool(screen.effects(report))
+        assert len(fixes) == (report.exit_code() == 1 or quiet or maybe), model
         assert not active or not any("enable" in line for line in fixes), model
 
 
@@ -399,15 +443,14 @@ def test_another_distribution_may_bring_a_package_of_the_same_name(mlx_lm, monke
     info = mlx_lm.install("rapid-mlx", "0.16.10", files={"vllm_mlx/__init__.py": ""})
     assert any("vllm_mlx exists" in reason for reason in mlx_patches.audit().unaudited)
     (info / "top_level.txt").write_text("vllm_mlx\n")
-    report = mlx_patches.audit()
-    assert (report.unaudited, report.exit_code()) == ((), 0)
+    assert mlx_patches.audit().unaudited == ()
 
 
 def test_a_models_file_that_is_not_python_is_not_audited(mlx_lm, monkeypatch):
     monkeypatch.setattr(distributions, "_packages", {})
-    assert mlx_patches.audit("qwen3").exit_code() == 0
+    assert mlx_patches.audit("qwen3").unaudited == ()
     (mlx_lm.root / "mlx_lm/models/qwen3.py").write_text("<html>")
-    assert mlx_patches.audit("qwen3").exit_code() == 2
+    assert "not Python" in mlx_patches.audit("qwen3").unaudited[0]
 
 
 def test_metadata_that_is_not_text_is_one_line(mlx_lm):

@@ -210,7 +210,7 @@ def _in_terminal(argv: list[str], seconds: float, **options: object) -> Came:
     """Run with standard output on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-    environment = {**options.pop("env"), "TERM": "xterm"}  # type: ignore[dict-item]
+    environment = {"TERM": "xterm", **options.pop("env")}  # type: ignore[dict-item]
     streams = {"stdout": theirs, "stderr": subprocess.PIPE}
     with subprocess.Popen(argv, env=environment, **streams, **options) as process:
         os.close(theirs)

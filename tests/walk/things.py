@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from .condition import Content
 
-LLAMA = '{"model_type": "llama", "eos_token_id": 1}'
+# A Llama with sliding layers, whose batches mlx-lm 0.32.2 gets wrong, and one without.
+LLAMA = '{"model_type": "llama", "eos_token_id": 1, "sliding_window": 64}'
+FULL = '{"model_type": "llama", "eos_token_id": 1}'
 
 
 def folder(path: Path) -> None:
@@ -65,11 +69,36 @@ def release(name: str, version: str, **broken: Content) -> dict[str, Content]:
         f"site/{package}/models/cache.py": "",
         f"site/{package}/models/llama.py": "class Model:\n    pass\n",
         f"site/{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "site/mlx-0.32.4.dist-info/PKG-INFO": "Version: 0.32.4\n",
     }
     for file, content in broken.items():
         (path,) = (one for one in files if Path(one).stem == file)
         files[path] = content
     return {path: content for path, content in files.items() if content is not None}
+
+
+def copied(package: str, version: str = "", **edits: tuple[str, str]) -> dict[str, Content]:
+    """A copy of an installed package, below ``site``: an edited build, or another number.
+
+    Args:
+        package: the package.
+        version: the number that the copy has; empty for that of the installed release.
+        edits: a file's name to a text in it and its replacement.
+    """
+
+    def copy(path: Path) -> None:
+        source = find_spec(package).submodule_search_locations[0]
+        shutil.copytree(source, path, ignore=shutil.ignore_patterns("__pycache__"))
+        for name, (old, new) in edits.items():
+            (file,) = path.rglob(f"{name}.py")
+            text = file.read_text()
+            assert old in text, file
+            file.write_text(text.replace(old, new, 1))
+
+    name = package.replace("_", "-")
+    number = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    info = {f"site/{package}-{version}.dist-info/METADATA": number} if version else {}
+    return {f"site/{package}": copy, **info}
 
 
 def make(root: Path, files: dict[str, Content]) -> None:

@@ -38,7 +38,7 @@ BASH = "#!/bin/bash\nexec python -c 'import mlx_patches.activation.boot as b; pr
 
 def runs(says: str, *argv: str, **more: object) -> Condition:
     """A command that ``run`` starts, and that prints whether it has the patches."""
-    more = {"first": "True$", "rows": 2, **more}
+    more = {"first": "True$", "rows": 2, "note": "^mlx-patches: the patches .* are on", **more}
     return command(says, "run", "--", *argv, **more)
 
 
@@ -259,9 +259,7 @@ CONDITIONS = [
         journey(
             "a stand-in of a release is repaired where it is enabled",
             ENABLE,
-            step(
-                "mlx-patches", "audit", "-q", code=(0, 1), first=".*mlx-lm|Nothing to do|No known"
-            ),
+            step("mlx-patches", "audit", "-q", code=2, first=".*mlx-lm|Nothing to do|No known"),
             DISABLE,
         ),
         where=[EMPTY],
@@ -306,7 +304,10 @@ CONDITIONS = [
         first=r"\['--profile', 'x', '-h'\]",
     ),
     shell(
-        "run works without the two hyphens", f'mlx-patches run python -c "{WAITS}"', first="True"
+        "run works without the two hyphens",
+        f'mlx-patches run python -c "{WAITS}"',
+        first="True",
+        note="are on",
     ),
     runs(
         "run gives the profile",

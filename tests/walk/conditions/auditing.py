@@ -15,7 +15,7 @@ from ..condition import (
     refused,
     shell,
 )
-from ..things import LLAMA
+from ..things import FULL, LLAMA, link
 
 NOTHING = "Nothing could be audited: no known MLX package is installed in"
 DEFECTS = r"\d+ known defects of the installed releases are not repaired here"
@@ -58,7 +58,10 @@ CONDITIONS = [
         "an audit says how many families are wrong",
         "audit",
         code=1,
-        also=r"mlx-lm [\d.]+: \d+ of \d+ model families wrong as released, 0 with the patches",
+        also=(
+            r"mlx-lm [\d.]+: \d+ of \d+ model families wrong as released "
+            r"\(\d+ wrong text, \d+ crashes, .*\); the patches repair all"
+        ),
         where=WITH_MLX_LM,
     ),
     command(
@@ -182,6 +185,18 @@ CONDITIONS = [
         code=1,
         first=r"gemma4 gives wrong text in a batch here \(mlx-vlm 0.4.3\)",
         also=("offset-alias", FIX, "Proof: mlx-patches lab --model gemma4"),
+        where=[OLDER],
+    ),
+    command(
+        "a model in two packages has an evidence line for each",
+        "audit",
+        "--model",
+        "gemma4",
+        code=1,
+        also=(
+            "mlx-vlm 0.4.3: on a CPU in float32; not on Metal. mlx-lm 0.31.3: on a CPU .float32,"
+            " bfloat16. and CUDA .float32.; not on Metal. Environment"
+        ),
         where=[OLDER],
     ),
     command(
@@ -315,16 +330,65 @@ CONDITIONS = [
         "m/config.json",
         code=1,
         first="llama crashes",
-        also="stop tokens in config.json: 1",
+        also="Proof: mlx-patches lab --config m",
         files={"m/config.json": LLAMA},
         where=[MLX_LM],
     ),
+    command(
+        "a folder without sliding layers has no defect of sliding layers",
+        "audit",
+        "--model",
+        "m",
+        first=r"llama is right in a batch here \(mlx-lm 0.32.2\): 19 of 19 scenarios",
+        files={"m/config.json": FULL},
+        where=[MLX_LM],
+    ),
     refused(
-        "a name on the Hub is not looked up",
+        "a name on the Hub that was not downloaded is refused",
         "audit",
         "--model",
         "org/name",
-        error="org/name: no such folder; names on the Hub are not looked up: give the folder",
+        error="org/name: no such folder, nor is it in .*/huggingface/hub: give the folder",
+    ),
+    command(
+        "a name on the Hub is the folder of its download",
+        "audit",
+        "--model",
+        "org/Toy-4bit",
+        first="llama is right",
+        also="Proof: mlx-patches lab --config .*/snapshots/abc123",
+        env={"HF_HOME": "{work}/cache"},
+        files={
+            "cache/hub/models--org--Toy-4bit/refs/main": "abc123",
+            "cache/hub/models--org--Toy-4bit/snapshots/abc123/config.json": FULL,
+        },
+        where=[MLX_LM],
+    ),
+    refused(
+        "a GGUF file is called that",
+        "audit",
+        "--model",
+        "m.gguf",
+        error="m.gguf: a GGUF file, .*give a model's folder",
+        files={"m.gguf": b"GGUF"},
+    ),
+    refused(
+        "a link to nothing is called that",
+        "audit",
+        "--model",
+        "./m",
+        error=r"\./m: a link to gone, where no folder is",
+        files={"m": link("gone")},
+    ),
+    command(
+        "the proof of a verdict is of its own family",
+        "audit",
+        "--model",
+        "qwen2_5_vl",
+        code=1,
+        first=r"qwen2_5_vl gives wrong text in a batch here \(mlx-vlm",
+        also="Proof: mlx-patches lab --model qwen2_5_vl",
+        where=[OLDER],
     ),
     refused(
         "a folder that is not there is refused",
@@ -360,7 +424,7 @@ CONDITIONS = [
         "audit",
         "--model",
         "m/model.safetensors",
-        error="m/model.safetensors: no such folder.*give the folder",
+        error="m/model.safetensors: a file; give the model's folder",
         files={"m/model.safetensors": b"\0" * 64},
     ),
     command(
@@ -369,7 +433,7 @@ CONDITIONS = [
         "--model",
         "m",
         code=1,
-        also="and 199992 more",
+        first="llama crashes",
         where=[MLX_LM],
         files={
             "m/config.json": LLAMA,
@@ -420,6 +484,22 @@ CONDITIONS = [
         code=1,
         first=r"mlx-lm 0\.32\.2: \d+ known defects",
         where=[MLX_LM],
+    ),
+    *(
+        command(
+            f"an audit of {name} beside another host is of its own packages",
+            "audit",
+            "--host",
+            name,
+            code=1,
+            first=rf"{release}: {count} known defects",
+            never=rf"{other} [\d.]+: ",
+            where=[VLLM_MLX],
+        )
+        for name, release, count, other in (
+            ("mlx_lm.server", r"mlx-lm 0\.31\.3", 56, "mlx-vlm"),
+            ("mlx_vlm.server", r"mlx-vlm 0\.7\.10", 41, "mlx-lm"),
+        )
     ),
     command(
         "an audit of mlx_vlm.server is of its package",
@@ -483,6 +563,13 @@ CONDITIONS = [
         code=(1, 2),
         also=('"schema": 1', '"exit_code": [12]', '"unaudited": '),
         rows=NO_END,
+    ),
+    shell(
+        "an audit as JSON is small without a model",
+        "mlx-patches audit --json | wc -c; mlx-patches audit --json --model llama | grep -c words",
+        first=r"\d{5,6}$",
+        also=r" [1-9]\d*$",
+        where=[MLX_LM],
     ),
     command(
         "an audit as JSON by its format is the same",

@@ -13,7 +13,7 @@ from ..condition import (
     sampled,
     shell,
 )
-from ..things import LLAMA, folder, link, pipe, unreadable
+from ..things import FULL, LLAMA, folder, link, pipe, unreadable
 
 DEEP = "[" * 100_000
 DIGITS = f'{{"model_type": "llama", "eos_token_id": {"9" * 5000}}}'
@@ -39,7 +39,7 @@ def odd(says: str, eos: str, **more: object) -> Condition:
         "--model",
         "m",
         code=1,
-        files={"m/config.json": f'{{"model_type": "llama", "eos_token_id": {eos}}}'},
+        files={"m/config.json": LLAMA.replace('": 1', f'": {eos}')},
         where=[MLX_LM],
         **more,
     )
@@ -106,7 +106,7 @@ CONDITIONS = [
         "audit",
         "--model",
         "m/loop",
-        error="m/loop: no such folder",
+        error="m/loop: a link to loop, where no folder is",
         files={"m/loop": link("loop")},
     ),
     refused(
@@ -201,15 +201,15 @@ CONDITIONS = [
         code=1,
         first="llama crashes",
         where=[MLX_LM],
-        files={"m/config.json": '{"model_type": "x", "model_type": "llama"}'},
+        files={"m/config.json": '{"model_type": "x", "model_type": "llama", "sliding_window": 9}'},
     ),
     odd("a text", '"</s>"', also="eos_token_id is .*</s>.*not an id or a list of ids"),
     odd("true", "true", also="eos_token_id is True, not an id or a list of ids"),
     odd("a number with a point", "1.5", also="eos_token_id is 1.5, not an id"),
     odd("a mapping", '{"a": 1}', also="eos_token_id is .*not an id"),
-    odd("huge", "123456789012345678901234567890", also="stop tokens in config.json: 1234567890123"),
-    odd("below zero", "[-1, 2]", also="stop tokens in config.json: 2"),
-    odd("none at all", "[]", first="llama crashes", never="stop tokens"),
+    odd("huge", "123456789012345678901234567890", first="llama crashes"),
+    odd("below zero", "[-1, 2]", first="llama crashes"),
+    odd("none at all", "[]", first="llama crashes"),
     command(
         "a generation_config.json that is not JSON is told with its name",
         "audit",
@@ -231,14 +231,25 @@ CONDITIONS = [
         files={"m/config.json": LLAMA, "m/generation_config.json/x": ""},
     ),
     command(
-        "more stop tokens in generation_config.json need a patch",
+        "stop tokens that the release uses raise no alarm",
+        "audit",
+        "--model",
+        "m",
+        first="llama is right",
+        never="extra-eos",
+        where=[MLX_LM],
+        files={"m/config.json": FULL, "m/generation_config.json": '{"eos_token_id": [1, 2]}'},
+    ),
+    command(
+        "a stop token that the release does not use is the verdict",
         "audit",
         "--model",
         "m",
         code=1,
-        also=("stop tokens in generation_config.json: 1, 2", "extra-eos"),
+        first="llama does not end every turn here: stop token 1 is not used",
+        also=("extra-eos", "Fix: +mlx-patches enable"),
         where=[MLX_LM],
-        files={"m/config.json": LLAMA, "m/generation_config.json": '{"eos_token_id": [1, 2]}'},
+        files={"m/config.json": FULL, "m/generation_config.json": '{"eos_token_id": [2, 3]}'},
     ),
     shell(
         "a folder is never executed",

@@ -68,13 +68,31 @@ CONDITIONS = [
     ),
     # -- reports
     python(
-        "the report of apply is a line", USE + "print(repr(m.apply()))", first="<Report: ", rows=3
+        "the report of apply is a line",
+        USE + "print(repr(m.apply()))",
+        first="<Report: ",
+        rows=3,
+        where=WITH_MLX,
     ),
+    python(
+        "apply where no MLX package is installed warns of it",
+        USE + "m.apply()",
+        note="MlxPatchesWarning: no MLX package is installed in .*: nothing is patched",
+        where=[EMPTY],
+    ),
+    python(
+        "needs of a model that no package here has does not propose its own name",
+        USE + "try: m.needs('qwen3_5')\nexcept m.MlxPatchesError as e: print(e)",
+        first="no model type 'qwen3_5' in this environment: no MLX package is installed; a model's",
+        where=[EMPTY],
+    ),
+    python("the names of the interface are listed", USE + "print(dir(m))", also="'Report'", rows=9),
     python(
         "the report of status is a line",
         USE + "m.apply(); print(repr(m.status()))",
         first="<Report: ",
         rows=3,
+        where=WITH_MLX,
     ),
     python(
         "status before apply is empty",
@@ -85,11 +103,13 @@ CONDITIONS = [
         "a notebook shows a table",
         USE + "print(m.apply()._repr_html_()[:60])",
         first="<p>&lt;Report: ",
+        where=WITH_MLX,
     ),
     python(
         "a report is JSON",
         USE + "import json; print(json.dumps(m.apply().as_dict())[:40])",
         first=r'\{"ok": true, "counts": ',
+        where=WITH_MLX,
     ),
     python(
         "the repr of an audit is short", USE + "print(repr(m.audit()))", first="<?Audit", rows=10
@@ -110,11 +130,17 @@ CONDITIONS = [
         USE + "try: m.apply().with_status('fine')\nexcept ValueError as e: print(e)",
         first="'fine' is not a valid Status",
     ),
-    python("apply twice is apply once", USE + "print(m.apply() == m.apply())", first="True"),
+    python(
+        "apply twice is apply once",
+        USE + "print(m.apply() == m.apply())",
+        first="True",
+        where=WITH_MLX,
+    ),
     python(
         "restore undoes what apply did",
         f"{USE}m.apply(); m.restore(); {IN_EFFECT}",
         first="0$",
+        where=WITH_MLX,
     ),
     python("restore without apply is fine", USE + "print(repr(m.restore()))", first="<Report: 0"),
     # -- patches in effect
@@ -157,6 +183,7 @@ CONDITIONS = [
         USE + "m.apply(); print('done')",
         first="done",
         rows=1,
+        where=WITH_MLX,
     ),
     python(
         "status is cheap enough for a health endpoint",

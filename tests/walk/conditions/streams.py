@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..condition import EMPTY, MLX_LM, Condition, command, sampled, shell
+from ..condition import EMPTY, MLX_LM, NO_END, Condition, command, sampled, shell
 from ..things import LLAMA
 
 FULL = r"mlx-patches: standard output cannot be written \(No space left on device\)"
@@ -34,6 +34,56 @@ def full(line: str) -> Condition:
 
 
 CONDITIONS = [
+    # -- a terminal
+    *(
+        command(
+            f"a terminal with {name}={value} gets no escape",
+            "audit",
+            "-v",
+            "--model",
+            "llama",
+            code=1,
+            first="llama crashes",
+            never="\x1b",
+            env={name: value},
+            terminal=True,
+            rows=NO_END,
+            where=[MLX_LM],
+        )
+        for name, value in (("NO_COLOR", "1"), ("TERM", "dumb"))
+    ),
+    command(
+        "a wide terminal has whole sentences",
+        "audit",
+        "--model",
+        "llama",
+        code=1,
+        also="rotating-restored +a rotating batch restored .* crashes or reads its window wrongly",
+        env={"COLUMNS": "200"},
+        terminal=True,
+        rows=24,
+        where=[MLX_LM],
+    ),
+    command(
+        "a verbose audit has whole sentences",
+        "audit",
+        "-v",
+        "--model",
+        "llama",
+        code=1,
+        also="rotating-restored +a rotating batch restored .* crashes or reads its window wrongly",
+        rows=NO_END,
+        where=[MLX_LM],
+    ),
+    command(
+        "a narrow terminal has several patches with their sentences",
+        "audit",
+        code=1,
+        also=("rotating-restored a rotating batch restored", "recurrent-padding recurrent layers"),
+        env={"COLUMNS": "40"},
+        terminal=True,
+        where=[MLX_LM],
+    ),
     *sampled(2, map(full, COMMANDS)),
     *sampled(
         1,

@@ -1,0 +1,107 @@
+"""The code that the lab measured: a hash of each file that a model family runs.
+
+A file is recognised by its bytes, else by its canonical AST, so that comments do not count.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core import fingerprint
+from ..core.errors import MlxPatchesError
+from ..core.packages import DISTRIBUTIONS
+
+# Written by tools/mark_code.py. ``sets``: a release set to its model packages' releases.
+# ``modules``: a module to rows of a file's digest, its fingerprint, and the releases that have it.
+TABLE = Path(__file__).parent / "code.json"
+Find = Callable[[str], Path | None]
+
+
+def sets_of(distribution: str, version: str = "") -> list[str]:
+    """The measured sets of a distribution: the one of this version first, then the newest first."""
+    from packaging.version import Version
+
+    names = [name for name in _table()["sets"] if name.split()[0] == distribution]
+    names.sort(key=lambda name: Version(name.split()[1]), reverse=True)
+    return sorted(names, key=lambda name: name.split()[1] != version)
+
+
+def releases_of(name: str) -> Mapping[str, str]:
+    """Distribution to version, for the model packages of a set."""
+    releases: dict[str, str] = _table()["sets"][name]
+    return releases
+
+
+def modules_of(name: str) -> list[str]:
+    """The modules that the families of a set run."""
+    releases = _numbers(name)
+    return [
+        module
+        for module, rows in _table()["modules"].items()
+        if any(releases.get(_distribution(module)) in where for _, _, where in rows)
+    ]
+
+
+def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
+    """Those of the modules whose installed code is not the code of a measured set.
+
+    Args:
+        name: the set.
+        modules: the modules to compare.
+        find: returns the source file of a module.
+    """
+    releases = _numbers(name)
+    return [
+        module
+        for module in modules
+        if (file := find(module)) is None
+        or releases.get(_distribution(module)) not in _measured_in(module, file)
+    ]
+
+
+def describe(content: bytes) -> tuple[str, str]:
+    """A file's digest, and its fingerprint."""
+    return _digest(content), fingerprint.hash_module(content)
+
+
+@functools.cache
+def _measured_in(module: str, file: Path) -> Collection[int | None]:
+    """The numbers of the releases whose module has the code of this file."""
+    rows = _table()["modules"].get(module, ())
+    try:
+        content = file.read_bytes()
+        digest = _digest(content)
+        prints = {row[1] for row in rows if row[0] == digest}
+        if rows and not prints:
+            prints = {fingerprint.hash_module(content)}
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    return {release for _, one, where in rows if one in prints for release in where}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _numbers(name: str) -> Mapping[str, int]:
+    """Distribution to the number that stands for its release in a set."""
+    numbers = _table()["releases"]
+    return {one: numbers.index(f"{one} {v}") for one, v in releases_of(name).items()}
+
+
+def _distribution(module: str) -> str:
+    return DISTRIBUTIONS.get(module.partition(".")[0], "")
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(TABLE.read_bytes())
+        return found
+    except (OSError, ValueError) as error:
+        raise MlxPatchesError(f"{TABLE}: no evidence ({error}); reinstall mlx-patches") from None

@@ -1,0 +1,137 @@
+"""The evidence of the installed code, whatever number it carries."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mlx_patches.auditing import code as auditing
+from mlx_patches.core import distributions
+from mlx_patches.core.distributions import Installed
+from mlx_patches.evidence import code, store
+
+CACHE = "class KVCache:\n    offset = 0\n"
+FILES = {
+    "mlx_lm.models": "",
+    "mlx_lm.generate": "from .models import cache\n",
+    "mlx_lm.models.cache": CACHE,
+    "mlx_lm.models.base": "",
+    "mlx_lm.models.rope": "def rope(): return 1\n",
+    "mlx_lm.models.toy": "from .rope import rope\nclass Model: pass\n",
+    "mlx_lm.models.other": "class Model: pass\n",
+}
+OLD = {**FILES, "mlx_lm.models.toy": "class Model: old = True\n"}
+
+
+@pytest.fixture
+def release(site, monkeypatch, tmp_path):
+    """Two measured sets, 1.0 and 1.1, and an installed copy of 1.1."""
+    table = {
+        "sets": {f"mlx-lm {one}": {"mlx-lm": one} for one in ("1.0", "1.1")},
+        "releases": ["mlx-lm 1.0", "mlx-lm 1.1"],
+        "modules": {
+            name: [
+                [*code.describe(text.encode()), where]
+                for text, where in ([(OLD[name], [0]), (FILES[name], [1])])
+            ]
+            for name in FILES
+        },
+    }
+    (tmp_path / "code.json").write_text(json.dumps(table))
+    monkeypatch.setattr(code, "TABLE", tmp_path / "code.json")
+    monkeypatch.setattr(store, "families_of", lambda name: ["toy", "other"])
+    monkeypatch.setattr(distributions, "_packages", {})
+    for name, text in FILES.items():
+        file = name.replace(".", "/") + ("/__init__" if name == "mlx_lm.models" else "")
+        site.write(f"{file}.py", text)
+    for cached in (code._table, code._measured_in, auditing_imports()):
+        cached.cache_clear()
+    yield site
+    code._table.cache_clear()
+
+
+def auditing_imports():
+    from mlx_patches.auditing import affected
+
+    return affected._imports
+
+
+def sets(version):
+    here = Installed("mlx-lm", version)
+    every = {family: one.set for family, one in auditing.measured_families(here)}
+    for family, found in every.items():
+        assert auditing.measured(here, family).set == found, auditing.measured(here, family)
+    return every
+
+
+def note(version, family="toy"):
+    here = Installed("mlx-lm", version)
+    return auditing.measured(here, family).note(here)
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2", "1.0", "0.1", "1.1+local"])
+def test_the_same_code_has_the_same_evidence_under_any_number(release, version):
+    assert sets(version) == {"toy": "mlx-lm 1.1", "other": "mlx-lm 1.1"} or version == "1.0"
+    assert sets(version)["toy"] == "mlx-lm 1.1"
+    said = "" if version == "1.1" else "the same code was measured as mlx-lm 1.1"
+    assert note(version) == said
+
+
+def test_the_set_of_the_installed_number_comes_first(release):
+    assert sets("1.0")["other"] == "mlx-lm 1.0"
+
+
+def test_a_comment_and_a_line_ending_change_no_code(release):
+    release.write("mlx_lm/models/cache.py", "# a comment\n" + CACHE.replace("\n", "\r\n"))
+    assert sets("1.1") == {"toy": "mlx-lm 1.1", "other": "mlx-lm 1.1"}
+
+
+def test_a_changed_file_concerns_the_families_that_run_it(release):
+    release.write("mlx_lm/models/rope.py", "def rope(): return 2\n")
+    assert sets("1.1") == {"toy": "", "other": "mlx-lm 1.1"}
+    differs = "mlx_lm.models.rope differ from mlx-lm 1.1"
+    assert note("1.1") == f"this is not the 1.1 release: {differs}"
+    assert note("1.2") == f"its code is new: {differs}"
+
+
+def test_another_release_of_a_package_that_a_family_uses_is_named(release):
+    one = auditing.Measured("", "mlx-vlm 2.0", ("mlx_lm.generate",))
+    table = code._table()
+    table["sets"]["mlx-vlm 2.0"] = {"mlx-lm": "1.0", "mlx-vlm": "2.0"}
+    said = "it runs other code than was measured: mlx_lm.generate differ from mlx-lm 1.0"
+    here = Installed("mlx-vlm", "2.0")
+    assert one.note(here) == said
+    assert auditing.instead(here, [here, Installed("mlx-lm", "1.1")]) == ["mlx-lm 1.0"]
+    assert auditing.instead(here, [here, Installed("mlx-lm", "1.0")]) == ["mlx-vlm 2.0"]
+
+
+def test_a_family_with_the_code_of_an_older_release_has_its_evidence(release):
+    release.write("mlx_lm/models/toy.py", OLD["mlx_lm.models.toy"])
+    assert sets("1.1") == {"toy": "mlx-lm 1.0", "other": "mlx-lm 1.1"}
+
+
+@pytest.mark.parametrize("shared", ["models/cache", "models/base", "generate"])
+def test_with_another_cache_base_or_engine_no_family_was_measured(release, shared):
+    release.write(f"mlx_lm/{shared}.py", "changed = True\n")
+    assert sets("1.1") == {}
+    assert auditing.measured(Installed("mlx-lm", "1.1"), "other").set == ""
+
+
+def test_a_file_that_is_not_python_was_not_measured(release):
+    release.write("mlx_lm/models/rope.py", "<html>")
+    assert sets("1.1")["toy"] == ""
+
+
+def test_a_missing_or_broken_table_is_one_line(release, monkeypatch, tmp_path):
+    code._table.cache_clear()
+    (tmp_path / "code.json").write_text("{")
+    with pytest.raises(code.MlxPatchesError, match="reinstall mlx-patches"):
+        code.sets_of("mlx-lm")
+
+
+def test_every_measured_set_has_its_code():
+    """Update with tools/mark_code.py, run by the Python of the release's environment."""
+    assert set(code.sets_of("mlx-lm")) | set(code.sets_of("mlx-vlm")) == {
+        one["set"] for one in store.load()
+    }

@@ -1,0 +1,81 @@
+"""Records the code that the lab measured in this environment's releases.
+
+    .nox/mlx-lm-0.32.2/bin/python tools/mark_code.py
+
+Adds to mlx_patches/evidence/code.json a hash of each file that a measured family runs, and to
+metal.json the families with a Metal-only branch. It reads the releases' files only; it imports and
+runs no model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from mlx_patches.auditing.affected import modules_of
+from mlx_patches.auditing.metal import metal_branches
+from mlx_patches.core import distributions
+from mlx_patches.core.packages import DISTRIBUTIONS, MODEL_PACKAGES
+from mlx_patches.evidence import code, store
+from mlx_patches.lab.families import families
+
+
+def main() -> None:
+    metal = json.loads(store.METAL.read_bytes()) if store.METAL.exists() else {}
+    table = {"sets": {}, "releases": [], "modules": {}}
+    if code.TABLE.exists():
+        table = json.loads(code.TABLE.read_bytes())
+    for package, distribution in MODEL_PACKAGES.items():
+        here = distributions.find(distribution)
+        evidence = store.load_set(distribution, here.version) if here else None
+        # A release without evidence of its own is only a dependency here: skip it.
+        if evidence is not None:
+            name = f"{distribution} {here.version}"
+            metal[name] = marks(package, distribution)
+            add(table, name, package, evidence["without"])
+    rows = [f"{json.dumps(name)}: {json.dumps(metal[name])}" for name in sorted(metal)]
+    store.METAL.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    rows = [
+        f"{json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}"
+        for name, one in sorted(table["modules"].items())
+    ]
+    facts = ",\n".join(f'"{name}": {json.dumps(table[name])}' for name in ("sets", "releases"))
+    code.TABLE.write_text("{" + facts + ',\n"modules": {\n' + ",\n".join(rows) + "\n}}\n")
+
+
+def marks(package: str, distribution: str) -> dict[str, tuple[str, ...]]:
+    """Family to its modules with such a branch; families without one are left out."""
+    find = cache(distributions.source_file)
+    found = {one.name: metal_branches(package, one.name, find) for one in families(distribution)}
+    return {family: modules for family, modules in found.items() if modules}
+
+
+def add(table: dict, name: str, package: str, measured: dict) -> None:
+    """Add a set: the files that its measured families run, with their releases."""
+    find = cache(distributions.source_file)
+    installed = cache(distributions.find)
+    used = set()
+    for module in {one for family in measured for one in modules_of(package, family, find)}:
+        path, distribution = find(module), DISTRIBUTIONS[module.partition(".")[0]]
+        if path is None:
+            continue
+        used.add(distribution)
+        release = f"{distribution} {installed(distribution).version}"
+        if release not in table["releases"]:
+            table["releases"].append(release)
+        number = table["releases"].index(release)
+        rows = table["modules"].setdefault(module, [])
+        digest, print_ = code.describe(path.read_bytes())
+        row = next((one for one in rows if one[0] == digest), None)
+        if row is None:
+            rows.append(row := [digest, print_, []])
+        row[2] = sorted({*row[2], number})
+    table["sets"][name] = {one: installed(one).version for one in sorted(used)}
+
+
+if __name__ == "__main__":
+    main()
