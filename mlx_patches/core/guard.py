@@ -251,7 +251,7 @@ class Chain:
                     raise name_patch(error, patch, site)
                 if patch in composition.security:
                     failures.append(Failure(patch, error, CALL_REFUSED))
-                    raise _as_refusal(error, patch, site)
+                    raise as_refusal(error, patch)
                 if _returned_once(entries, args, kwargs):
                     failures.append(Failure(patch, error, RESULT_KEPT))
                     return entries[0][2]
@@ -391,8 +391,8 @@ def _as_exception(error: BaseException | None, patch: str, site: str) -> BaseExc
     return made
 
 
-def _as_refusal(error: BaseException | None, patch: str, site: str) -> Exception:
+def as_refusal(error: BaseException | None, patch: str) -> Exception:
     """The error of a call that a security patch could not check."""
     made = ValueError(f"refused: the patch {patch} of mlx_patches could not check this call")
-    made.__cause__ = _as_exception(error, patch, site)
+    made.__cause__ = error
     return refusal(made)

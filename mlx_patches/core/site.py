@@ -16,9 +16,20 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from .errors import MlxPatchesError
+from .errors import MlxPatchesError, is_refusal
 from .foreign import covers, describe, function_of, relink, wrapper_above
-from .guard import Chain, Composition, Failure, Function, Policy, Step, inner_function, name_patch
+from .guard import (
+    CALL_REFUSED,
+    Chain,
+    Composition,
+    Failure,
+    Function,
+    Policy,
+    Step,
+    as_refusal,
+    inner_function,
+    name_patch,
+)
 from .patch import MISSING, Attribute, Target
 
 _ACCESSORS = ("fget", "fset", "fdel")
@@ -121,17 +132,22 @@ class Site:
             if _is_same(made, value):
                 raise MlxPatchesError(f"the replacement of {self.path} is the original")
             if isinstance(made, Attribute):
-                made.report = functools.partial(self._attribute_failed, layer.patch)
+                made.report = functools.partial(self._attribute_failed, layer)
             if self._kind and not _runs_in_chains(made, self._kind):
                 raise MlxPatchesError(f"the replacement of {self.path} is not a function")
             value = made
             parts.append((layer.patch, made))
         return Composed(ordered, value, tuple(parts))
 
-    def _attribute_failed(self, patch: str, error: BaseException | None) -> None:
+    def _attribute_failed(self, layer: Layer, error: BaseException | None) -> None:
+        if error is not None and is_refusal(error):
+            raise error
         if self._policy.strict:
-            raise name_patch(error, patch, self.path)
-        self._policy.report(Failure(patch, error, "the plain value was used"))
+            raise name_patch(error, layer.patch, self.path)
+        answer = CALL_REFUSED if layer.security else "the plain value was used"
+        self._policy.report(Failure(layer.patch, error, answer))
+        if layer.security:
+            raise as_refusal(error, layer.patch)
 
     def compose_with(self, layer: Layer) -> Composed:
         """Compose with one more layer, in place of the one that its patch has here."""

@@ -699,6 +699,28 @@ def test_an_attribute_that_fails_has_its_plain_value(cache, kind, caplog):
     manager.restore()
 
 
+def refuses(value):
+    raise refusal(ValueError("not here"))
+
+
+@pytest.mark.parametrize(("write", "said"), [(refuses, "not here"), (breaks, "could not check")])
+def test_an_attribute_of_a_security_patch_refuses(cache, write, said):
+    manager, _ = applied(adding(Attribute("offset", write=write)), security=True)
+    made = cache.Cache.__new__(cache.Cache)
+    for _ in range(5):
+        with pytest.raises(ValueError, match=said):
+            made.offset = 1
+    assert "offset" not in vars(made)
+    assert not manager.withdrawn
+
+
+def test_an_attribute_may_refuse(cache):
+    manager, _ = applied(adding(Attribute("offset", write=refuses)))
+    with pytest.raises(ValueError, match="not here"):
+        cache.Cache.__new__(cache.Cache).offset = 1
+    assert not manager.failures
+
+
 def test_strict_raises_what_an_attribute_raised(cache):
     patch = patch_of(adding(Attribute("offset", breaks)))
     Manager(Gate(matrix_for(patch)), strict=True).apply(patch)
