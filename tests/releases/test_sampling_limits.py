@@ -61,3 +61,11 @@ def test_top_k_of_the_vocabulary_keeps_every_token(samplers, ungated, top_k):
     ungated(sampling_limits.PATCH)
     kept = samplers.apply_top_k(logprobs, top_k).tolist()[0]
     assert sum(value > float("-inf") for value in kept) == min(top_k, 5)
+
+
+def test_a_bias_that_is_no_number_raises_where_it_does_without_the_patch(samplers, ungated):
+    """Later it would raise in the thread that all requests share."""
+    manager = ungated(sampling_limits.PATCH)
+    with pytest.raises((ValueError, TypeError)):
+        samplers.make_logits_processors(logit_bias={1: None})
+    assert not manager.failures

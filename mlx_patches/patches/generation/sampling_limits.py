@@ -22,7 +22,7 @@ from typing import Any
 
 from ...core.patch import Patch, Target, around
 
-# As many numbers as MLX takes for a seed, and more tokens than any context has.
+# As many numbers as MLX takes for a seed, and more tokens than any context or vocabulary has.
 SEEDS = 2**64
 _CONTEXT = 2**31 - 1
 
@@ -59,6 +59,8 @@ def within_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     given = call.arguments
     bias = given.get("logit_bias")
     if bias:
+        bias = {token: value for token, value in bias.items() if 0 <= token <= _CONTEXT}
+        make(bias)  # a value that is no number raises here, as without the patch
         given["logit_bias"] = None
     for name, value in given.items():
         if name.endswith("context_size") and isinstance(value, int):
