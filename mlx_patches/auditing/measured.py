@@ -121,11 +121,16 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
 
 def needed_here(current: Session) -> Measured:
     """The patches that models needed in the lab, for the installed code that it measured."""
+
+    @cache  # most families were measured in one set
+    def needed(where: code.Measured) -> Mapping[str, Sequence[str]]:
+        evidence = _load(where)
+        return store.needed_patches(evidence) if evidence else {}
+
     found: dict[str, dict[str, Sequence[str]]] = {}
     for here in _installed(current):
         for family, where in code.measured_families(here):
-            evidence = _load(where)
-            ids = store.needed_patches(evidence).get(family) if evidence else None
+            ids = needed(where).get(family)
             if ids is not None:
                 found.setdefault(here.name, {})[family] = ids
     return found
