@@ -118,7 +118,7 @@ def apply(
         more = f"; {len(left) - 3} more" if len(left) > 3 else ""
         said = "; ".join(list(left.values())[:3])
         warnings.warn(f"patches not in effect: {said}{more}", MlxPatchesWarning, stacklevel=2)
-    elif not (dry_run or any(map(session().installed, DISTRIBUTIONS.values()))):
+    elif not (dry_run or report.applied or any(map(session().installed, DISTRIBUTIONS.values()))):
         import sys
         import warnings
 

@@ -127,7 +127,7 @@ CONDITIONS = [
     ),
     python(
         "an unknown status is a ValueError",
-        USE + "try: m.apply().with_status('fine')\nexcept ValueError as e: print(e)",
+        USE + "try: m.status().with_status('fine')\nexcept ValueError as e: print(e)",
         first="'fine' is not a valid Status",
     ),
     python(
@@ -197,6 +197,7 @@ CONDITIONS = [
         "strict raises nothing where all is well",
         USE + "print(m.apply(strict=True).ok)",
         first="True",
+        where=WITH_MLX,
     ),
     # -- needs
     python(

@@ -191,6 +191,7 @@ CONDITIONS = [
         "import mlx_patches as m; print(m.apply().ok)",
         env={"MLX_PATCHES_STRICT": "1"},
         first="True",
+        where=WITH_MLX,
     ),
     # -- the environment around it
     *sampled(
