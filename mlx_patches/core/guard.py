@@ -338,8 +338,7 @@ def _blame(
     are of the one that called them. A layer may put the release's error in other words, with
     ``raise ... from error``.
     """
-    while error is not None and error.__cause__ is not None:
-        error = error.__cause__
+    error = _first_cause(error)
     functions = [inner_function(step) for _, step in steps]
     ours = {_module_of(function) for function in functions}
     package = _module_of(original).partition(".")[0] if original else ""
@@ -356,6 +355,15 @@ def _blame(
         found = next(inner, found)
         trace = trace.tb_next
     return (steps[found][0] if steps else ""), is_ours
+
+
+def _first_cause(error: BaseException | None) -> BaseException | None:
+    """The error that an error was raised from, and so on; an error may be its own cause."""
+    seen = set()
+    while error is not None and error.__cause__ is not None and id(error) not in seen:
+        seen.add(id(error))
+        error = error.__cause__
+    return error
 
 
 def inner_function(step: Any) -> Any:

@@ -516,6 +516,16 @@ def test_an_error_that_is_raised_from_one_of_the_release_is_no_failure(cache):
     assert statuses(manager.status()) == ["applied"]
 
 
+def test_an_error_may_be_its_own_cause(cache):
+    def again(original, x):
+        error = ValueError("on purpose")
+        raise error from error
+
+    manager, _ = applied(target("attend", factory=around(again)))
+    assert cache.attend(1) == 2
+    assert manager.failures["fix"].count == 1
+
+
 def test_another_threads_call_does_not_count_as_this_ones(cache):
     """A layer fails before it calls the original: it falls back, whatever other threads call."""
     inside, entered = threading.Event(), threading.Event()
