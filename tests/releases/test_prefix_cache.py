@@ -106,5 +106,9 @@ def test_mutant_that_takes_one_rows_output_for_the_batch(monkeypatch):
 
 
 def test_mutant_that_keeps_merged_caches(monkeypatch):
-    monkeypatch.setattr(recurrent_padding, "put_back", lambda cache, own: None)
-    assert continued(QWEN[0]).verdict == "red"
+    kept = []
+    monkeypatch.setattr(recurrent_padding, "put_back", lambda cache, own: kept.append(cache))
+    cell = continued(QWEN[0])
+    if not kept:
+        pytest.skip("this release's Qwen3.5 makes no new caches of its rows")
+    assert cell.verdict == "red"
