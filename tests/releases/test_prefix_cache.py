@@ -107,7 +107,11 @@ def test_mutant_that_takes_one_rows_output_for_the_batch(monkeypatch):
 
 def test_mutant_that_keeps_merged_caches(monkeypatch):
     kept = []
-    monkeypatch.setattr(recurrent_padding, "put_back", lambda cache, own: kept.append(cache))
+
+    def keep_merged(cache, own):
+        kept.extend(new for new, old in zip(cache, own, strict=True) if new is not old)
+
+    monkeypatch.setattr(recurrent_padding, "put_back", keep_merged)
     cell = continued(QWEN[0])
     if not kept:
         pytest.skip("this release's Qwen3.5 makes no new caches of its rows")
