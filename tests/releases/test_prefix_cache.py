@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 
 import pytest
 
@@ -97,12 +98,20 @@ def test_rows_that_continue_one_stored_prompt(name):
 
 
 def test_mutant_that_takes_one_rows_output_for_the_batch(monkeypatch):
+    fed_alone = []
+
     def first(outputs, spans, shape):
+        fed_alone.append(spans)
         return next(out for out in outputs if out is not None)
 
     monkeypatch.setattr(recurrent_by_row, "join_outputs", first)
-    with pytest.raises(ValueError, match=r"squeeze|broadcast"):
-        answered(QWEN[0])
+    try:
+        cell = answered(QWEN[0])
+    except ValueError as error:
+        assert re.search("squeeze|broadcast", str(error))
+    else:
+        assert not fed_alone, cell
+        pytest.skip("this release's Qwen3.5 is fed no row by itself")
 
 
 def test_mutant_that_keeps_merged_caches(monkeypatch):
