@@ -163,14 +163,18 @@ class Attribute(property):
         write: Callable[[Any], Any] | None = None,
         put: Callable[[Any, Any], None] | None = None,
     ):
+        may_be_none = read is not None and may_return_none(read)
+
         def get(instance: Any) -> Any:
             try:
                 value = read(instance)  # type: ignore[misc]
             except (Exception, SystemExit) as error:
                 value = stored(instance, name)
                 self.report(error)
-            if value is None and (plain := instance.__dict__.get(name)) is not None:
-                self.report(None)
+            if value is None and not may_be_none:
+                plain = instance.__dict__.get(name)
+                if plain is not None:
+                    self.report(None)
                 return plain
             return value
 
@@ -199,6 +203,11 @@ class Attribute(property):
         import wrapt
 
         return wrapt.MISSING
+
+
+def may_return_none(function: Any) -> bool:
+    """Whether the return annotation of a patch's function says that it may return None."""
+    return "None" in str(getattr(function, "__annotations__", {}).get("return", ""))
 
 
 def detach_dict(instance: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from .guard import (
     inner_function,
     name_patch,
 )
-from .patch import MISSING, Attribute, Target
+from .patch import MISSING, Attribute, Target, may_return_none
 
 _ACCESSORS = ("fget", "fset", "fdel")
 
@@ -240,7 +240,7 @@ class Site:
             # A setter returns nothing, and neither does ``__init__``.
             none = index > 0 or self.attribute == "__init__"
             none = none or any(layer.target.answers_none for layer in composed.layers)
-            none = none or any(_may_return_none(step) for _, step in steps)
+            none = none or any(may_return_none(inner_function(step)) for _, step in steps)
             checks = self._checks(composed.layers) if chain.original else ()
             security = frozenset(one.patch for one in composed.layers if one.security)
             chain.composition = Composition(body, tuple(steps), rest, none, checks, security)
@@ -407,12 +407,6 @@ class Aliases:
                     if mine and module is not owner and held.get(key) is old:
                         held[key] = new
         self._changes = []  # not before: after an interrupt the next pass starts again
-
-
-def _may_return_none(step: Any) -> bool:
-    """Whether the annotation of a layer's function says that it may return None."""
-    annotations = getattr(inner_function(step), "__annotations__", {})
-    return "None" in str(annotations.get("return", ""))
 
 
 def _kind(obj: Any) -> type | None:

@@ -709,6 +709,16 @@ def test_an_attribute_that_fails_has_its_plain_value(cache, kind, caplog):
     manager.restore()
 
 
+def unknown(instance) -> int | None:
+    return None
+
+
+def test_an_attribute_may_read_none_where_it_says_so(cache):
+    manager, _ = applied(adding(Attribute("offset", unknown)))
+    assert cache.Cache().offset is None
+    assert not manager.failures
+
+
 def refuses(value):
     raise refusal(ValueError("not here"))
 
