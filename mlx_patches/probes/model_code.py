@@ -26,6 +26,11 @@ _CALL = "lambda load, folder: load(folder, trust_remote_code=True)"
 
 def probe(target: Target) -> Result:
     """Red where the file is run."""
+    scope: Any = importlib.import_module(target.module)
+    for part in target.name.split("."):
+        scope = getattr(scope, part, None)
+    if scope is None:
+        raise NotApplicable(f"this release does not define {target.name}")
     if target.supports or target.distribution == "transformers":
         load: Callable[[Path], Any] = _load_tokenizer
     else:
