@@ -2,7 +2,7 @@
 
 What a request does never decides what the process runs. A failure that the release's code answered
 withdraws nothing, however many there are. A patch is withdrawn only if it fails whatever it is
-given: calls got its error, and no call has ever succeeded with it at that attribute. A patch of
+given: a call got its error, and no call has ever succeeded with it at that attribute. A patch of
 the profile ``security`` is never withdrawn.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .guard import Failure
 
-# A patch that has never worked is withdrawn after this many calls that got its error.
+# A patch that has never worked has failed after this many calls.
 LIMIT = 3
 # How many frames of a traceback a log line names, the innermost first.
 _FRAMES = 3

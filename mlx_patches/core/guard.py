@@ -47,7 +47,7 @@ class Failure:
         patch: the id of the layer's patch.
         error: the exception; None if the layer returned None.
         answer: what the call got, in words.
-        reached_host: the call got the error.
+        reached_host: the call got the error, after the original was entered.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Chain:
                 left_out |= {patch}
                 body = None if entries else composition.without(left_out)
                 if body is None:
-                    failures.append(Failure(patch, error, CALL_FAILED, reached_host=True))
+                    failures.append(Failure(patch, error, CALL_FAILED, reached_host=bool(entries)))
                     raise _as_exception(error, patch, site)
                 failures.append(Failure(patch, error, RELEASE_ANSWERED))
                 error, result = self._try(body, entries, args, kwargs)
