@@ -24,7 +24,6 @@ class Failures:
         self.last = ""
         self._kinds: set[tuple[str, str]] = set()
         self._by_path: dict[str, int] = {}
-        self._errors_by_path: dict[str, int] = {}
 
     def add(self, path: str, failure: Failure) -> bool:
         """Count a failure at a target; returns whether it is the first of its kind."""
@@ -34,13 +33,7 @@ class Failures:
         self.count += 1
         self.last = f"{describe(failure.error)} in {path}"
         self._by_path[path] = self._by_path.get(path, 0) + 1
-        if failure.reached_host:
-            self._errors_by_path[path] = self._errors_by_path.get(path, 0) + 1
         return is_new
-
-    def ended_calls(self, path: str) -> int:
-        """How many calls of a target got an error of the patch."""
-        return self._errors_by_path.get(path, 0)
 
     def at(self, path: str) -> int:
         """How many failures there were at a target."""

@@ -481,7 +481,7 @@ class Manager:
             failures = self.failures.setdefault(failure.patch, Failures())
             is_new = failures.add(path, failure)
             withdraw = (
-                failures.ended_calls(path) > 0
+                failure.reached_host
                 and (failure.patch, path) not in self._worked
                 and not patch.security
             )
