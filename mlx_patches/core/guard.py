@@ -4,7 +4,8 @@ A layer fails if it raises, or if it returns None where the original returned a 
 entered, unless its annotation or its target says that it may.
 
 - The original was not entered in this call: the call goes on without the layer, as if the patch
-  were not there. If that raises as well, its error is the release's own, and nothing failed.
+  were not there. If that raises as well, its error is the release's own, and nothing failed. The
+  same holds if a layer called it with arguments that its parameters do not take.
 - The original was entered once, with the call's arguments, and returned: the call gets its result.
 - Otherwise state may have changed, and running the original again could feed a cache the same
   tokens twice: the call gets the error.
@@ -290,6 +291,7 @@ class Chain:
 
 def _recorder(original: Function, calls: _Calls) -> Function:
     """Wrap the original so that each entry is recorded in the call that it belongs to."""
+    is_python = _code_of(original) is not None
 
     @functools.wraps(original)
     def entered(*args: Any, **kwargs: Any) -> Any:
@@ -298,7 +300,12 @@ def _recorder(original: Function, calls: _Calls) -> Function:
             return original(*args, **kwargs)
         entry = [args, kwargs, _PENDING]
         entries.append(entry)
-        result = entry[2] = original(*args, **kwargs)
+        try:
+            result = entry[2] = original(*args, **kwargs)
+        except TypeError as error:
+            if is_python and error.__traceback__ is not None and not error.__traceback__.tb_next:
+                entries.pop()  # its parameters do not take these arguments: none of it ran
+            raise
         return result
 
     return entered

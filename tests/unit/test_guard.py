@@ -581,6 +581,31 @@ def test_where_the_original_raises_too_its_error_is_the_hosts(cache):
     assert statuses(manager.status()) == ["applied"]
 
 
+def test_a_call_that_the_original_does_not_take_is_its_error(cache):
+    """None of the original ran, although the layer called it."""
+
+    def wide(original, cache, n, **more):
+        return original(cache, n + 1, **more)
+
+    manager, _ = applied(target("Cache.update", factory=around(wide)))
+    for _ in range(5):
+        with pytest.raises(TypeError, match=r"Cache\.update\(\) got an unexpected"):
+            cache.Cache().update(1, other=2)
+    assert not manager.failures
+    assert statuses(manager.status()) == ["applied"]
+
+
+def test_where_the_layer_adds_what_the_original_does_not_take_the_original_answers(cache):
+    def adds(original, cache, n):
+        return original(cache, n, other=2)
+
+    manager, _ = applied(target("Cache.update", factory=around(adds)))
+    made = cache.Cache()
+    assert [made.update(1) for _ in range(3)] == [1, 2, 3]
+    assert manager.failures["fix"].count == 3
+    assert not manager.withdrawn
+
+
 def test_an_interrupt_is_no_failure(cache):
     def interrupted(original, *args):
         raise KeyboardInterrupt

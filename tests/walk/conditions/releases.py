@@ -37,7 +37,7 @@ CONDITIONS = [
         "audit",
         code=2,
         where=[EMPTY],
-        first="Nothing could be audited: mlx is not installed in ",
+        first="Nothing could be audited: mlx is not installed in",
         also="mlx is not installed in [^ ]+: install mlx Environment: ",
         never="Fix:",
         files={k: v for k, v in release(LM, "0.32.2").items() if "mlx-0" not in k},
