@@ -158,8 +158,7 @@ def load_evidence() -> list[Evidence]:
 
 
 def measured_block(evidence: list[Evidence]) -> str:
-    """The releases and patches sections of the matrix, as YAML text."""
-
+    """The matrix's releases and patches, and the patches for every model, as YAML text."""
     from mlx_patches.patches import catalogue
 
     releases: dict[str, list[Evidence]] = {}
@@ -176,6 +175,9 @@ def measured_block(evidence: list[Evidence]) -> str:
             body += rule_lines(patch.id, distribution, sets)
         if body:
             lines += [f"  {patch.id}:", *body]
+    for_all = ", ".join(patch.id for patch in catalogue.builtin() if patch.every_model)
+    lines += ["", "# Active whatever model is loaded, once a module of a target is imported."]
+    lines.append(f"always: [{for_all}]")
     return "\n".join(lines) + "\n"
 
 
@@ -251,10 +253,11 @@ def write_matrix() -> None:
     import measure_lab
     import model_rows
 
-    from mlx_patches.matrix import matrix, plain_yaml
+    from mlx_patches.matrix import matrix
+    from mlx_patches.patches import catalogue
 
     text = MATRIX.read_text()
-    always = plain_yaml.read(MATRIX)[0]["always"]
+    always = [patch.id for patch in catalogue.builtin() if patch.every_model]
     text = between(text, BEGIN, END, measured_block(load_evidence()))
     models = model_rows.block(measure_lab.load(), always)
     MATRIX.write_text(between(text, model_rows.BEGIN, model_rows.END, models))

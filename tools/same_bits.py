@@ -67,9 +67,9 @@ def child(family: str) -> dict[str, Any]:
 def compared(family: str) -> dict[str, Any]:
     """Run a family without and with patches; returns the scenarios whose bits differ."""
     import mlx_patches
-    from mlx_patches.evidence.alone import CHANGE_ALONE
     from mlx_patches.lab import NotBuilt
     from mlx_patches.lab.child import every_patch
+    from mlx_patches.patches import catalogue
 
     try:
         before = digests(family)
@@ -78,7 +78,8 @@ def compared(family: str) -> dict[str, Any]:
     right = all(verdict != "red" for verdict, _ in before.values())
     if not right:
         return {"family": family, "right": False}
-    mlx_patches.apply(patches=set(every_patch()) - CHANGE_ALONE)
+    others = {patch.id for patch in catalogue.builtin() if patch.changes_alone}
+    mlx_patches.apply(patches=set(every_patch()) - others)
     after = digests(family)
     changed = [name for name in before if before[name] != after[name]]
     return {"family": family, "right": True, "scenarios": len(before), "changed": changed}

@@ -1,12 +1,13 @@
 """Profiles: named sets of patches.
 
-A patch belongs to a profile by its folder below ``mlx_patches/patches``. Patches that refuse input
-which the release accepts are listed here by id.
+A patch belongs to a profile by its folder below ``mlx_patches/patches``, or by naming it
+(``Patch.profiles``), as patches do that refuse input which the release accepts.
 """
 
 from __future__ import annotations
 
 from ..core.errors import MlxPatchesError
+from ..core.patch import Patch
 from .boot import SAFE
 
 
@@ -16,18 +17,18 @@ class Profile:
     Args:
         areas: folders below ``mlx_patches/patches`` whose default patches belong to it.
         models: importing a model activates the patches that its entry in the matrix names.
-        also: optional patches that belong to it.
+        names: patches that name one of these profiles belong to it too.
     """
 
     def __init__(
         self,
         areas: frozenset[str] = frozenset(),
         models: bool = False,
-        also: frozenset[str] = frozenset(),
+        names: frozenset[str] = frozenset(),
     ):
         self.areas = areas
         self.models = models
-        self.also = also
+        self.names = names
 
     def has_area(self, area: str) -> bool:
         """Whether a folder's patches belong to it; empty stands for other packages' patches."""
@@ -36,10 +37,6 @@ class Profile:
 
 BATCH = frozenset({"caches", "positions", "masks", "models"})
 SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
-# A model's own code runs only where the user agreed to it.
-CONSENT = frozenset({"model-code-consent"})
-# Limits what a request can make a server open, and who may ask.
-REQUESTS = frozenset({"media-limits", "media-policy", "request-models", "vlm-api-key"})
 
 PROFILES = {
     # Each row of a batch gets the result that it gets alone.
@@ -47,8 +44,8 @@ PROFILES = {
     # Servers and generators answer every request.
     "server": Profile(SERVER),
     # Requests and model folders reach only what the user allowed.
-    "security": Profile(also=CONSENT | REQUESTS),
-    SAFE: Profile(BATCH | SERVER, models=True, also=CONSENT),
+    "security": Profile(names=frozenset({"security"})),
+    SAFE: Profile(BATCH | SERVER, models=True, names=frozenset({SAFE})),
 }
 # The default of `apply()`: no patch in it refuses input that the release accepts.
 DEFAULT = "batch,server"
@@ -71,14 +68,14 @@ def choose(names: str) -> Profile:
     return Profile(
         areas=frozenset().union(*(one.areas for one in chosen)),
         models=any(one.models for one in chosen),
-        also=frozenset().union(*(one.also for one in chosen)),
+        names=frozenset().union(*(one.names for one in chosen)),
     )
 
 
-def profiles_of(area: str, patch: str, by_default: bool) -> tuple[str, ...]:
-    """The profiles that a patch belongs to, by its folder, its id and whether it is optional."""
+def profiles_of(patch: Patch, area: str) -> tuple[str, ...]:
+    """The profiles that a patch belongs to; ``area`` is its folder."""
     return tuple(
         name
         for name, one in PROFILES.items()
-        if patch in one.also or (by_default and one.has_area(area))
+        if not one.names.isdisjoint(patch.profiles) or (not patch.optional and one.has_area(area))
     )

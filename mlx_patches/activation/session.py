@@ -319,7 +319,7 @@ class Session:
     def optional_asked(self) -> frozenset[str]:
         """The optional patches that this environment requests, by id or by a profile."""
         names = settings.profile() or boot.profile() or profiles.DEFAULT
-        return frozenset(self.enabled) | self._choose(names).also
+        return frozenset(self.enabled) | self.registry.in_profiles(self._choose(names).names)
 
     def _tell(self) -> None:
         """Log once for each release that patches are in effect for it."""
@@ -394,7 +394,7 @@ class Session:
             always: Iterable[str] = self.matrix.always
             if profile is not None:
                 always = [id_ for id_ in always if profile.has_area(self.registry.area(id_))]
-                always += sorted(profile.also)
+                always += sorted(self.registry.in_profiles(profile.names))
             code = filter(self.has_code, (*always, *self.enabled))
             ids = [*filter(self.relevant, code), *named]
         elif models is not None:

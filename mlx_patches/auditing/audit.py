@@ -15,7 +15,6 @@ from typing import Any
 
 from .. import __version__
 from ..activation import boot, contributions, settings
-from ..activation.profiles import PROFILES
 from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
@@ -168,8 +167,9 @@ class Audit:
     @property
     def refusing(self) -> tuple[str, ...]:
         """The optional patches of the profile ``security`` that would repair something here."""
+        limits = session().registry.in_profiles(["security"])
         ids = (o.patch for o in self.outcomes if o.reason.startswith(_OPTIONAL))
-        return tuple(dict.fromkeys(id_ for id_ in ids if id_ in PROFILES["security"].also))
+        return tuple(dict.fromkeys(id_ for id_ in ids if id_ in limits))
 
     @property
     def open(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def listed(profile: str | None = None) -> list[Listed]:
         seen.setdefault(one.patch, []).append(one)
     found = []
     for patch in registry.each_declared():
-        of = profiles_of(registry.area(patch.id), patch.id, by_default=not patch.optional)
+        of = profiles_of(patch, registry.area(patch.id))
         if wanted is None or wanted & set(of):
             outcomes = tuple(seen.get(patch.id, ()))
             about = (patch.id, patch.summary, patch_severity(patch.id), of, patch.optional)

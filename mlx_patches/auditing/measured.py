@@ -11,7 +11,6 @@ from ..core.distributions import Installed, source_file
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..evidence import store
-from ..evidence.alone import WRONG_ALONE
 from . import code
 from .affected import MODEL_CODE, Measured, modules_of, runs
 from .code import package_of_models
@@ -186,10 +185,9 @@ def possible(
 
 def _wrong_alone(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
     """The patches without which a model gives wrong text to a request alone."""
-    own = [current.registry.declared(id_) for id_, one in WRONG_ALONE.items() if one == family]
     return [
         patch.id
-        for patch in own
+        for patch in current.registry.wrong_alone.get(family, ())
         if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
     ]
 

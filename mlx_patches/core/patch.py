@@ -88,7 +88,13 @@ class Patch(NamedTuple):
         targets: what it replaces. All of those that a release needs are applied, or none.
         probe: ``module:function`` of the reproducer, red without the patch.
         module: the module that declares the patch.
+        severity: what the defect does to a user, a word of ``evidence.words.SEVERITIES``.
+        every_model: it is applied whatever model is loaded; others are, where the model's entry in
+            the matrix names them.
+        wrong_alone: the model whose published configs are wrong even for a single request.
+        changes_alone: it changes the result of a single request.
         optional: not part of the default set; applied only when named.
+        profiles: the profiles that it belongs to besides that of its folder.
         security: it limits what a request or a model's folder can reach. A call in which it fails
             is refused, and it is never withdrawn.
         doc: what is wrong, then ``Why``, ``How``, ``Upstream`` and ``Retire when``. Needed if a
@@ -103,6 +109,11 @@ class Patch(NamedTuple):
     optional: bool = False
     doc: str = ""
     security: bool = False
+    severity: str = "wrong-text"  # the worst, so that a new patch is not overlooked
+    every_model: bool = False
+    wrong_alone: str = ""
+    changes_alone: bool = False
+    profiles: tuple[str, ...] = ()
 
     @property
     def documentation(self) -> str:

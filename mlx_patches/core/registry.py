@@ -10,7 +10,7 @@ import functools
 import importlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,7 @@ class Registry:
             for distribution, module, name, body, *flags in row["targets"]
         )
         module = self._entries[patch_id].place.partition(":")[0]
-        summary, probe, optional = row["summary"], row["probe"], row["optional"]
-        security = row.get("security", False)
-        patch = Patch(patch_id, summary, targets, probe, module, optional, security=security)
+        patch = Patch(patch_id, module=module, **{**row, "targets": targets})
         self._declared[patch_id] = patch
         return patch
 
@@ -139,6 +137,23 @@ class Registry:
             if one.path == target.path:
                 return one
         raise MlxPatchesError(f"{patch_id} has no target {target.path}: {self._table} is stale")
+
+    @functools.cached_property
+    def wrong_alone(self) -> dict[str, list[Patch]]:
+        """The models that are wrong even for a single request, to the patches that repair them."""
+        found: dict[str, list[Patch]] = {}
+        for patch in self.each_declared():
+            if patch.wrong_alone:
+                found.setdefault(patch.wrong_alone, []).append(patch)
+        return found
+
+    def in_profiles(self, names: Collection[str]) -> frozenset[str]:
+        """The ids of the patches that name one of these profiles."""
+        if not names:  # then start-up need not know all patches
+            return frozenset()
+        return frozenset(
+            p.id for p in self.each_declared() if not set(names).isdisjoint(p.profiles)
+        )
 
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""
@@ -176,10 +191,7 @@ class Registry:
         """The declarations of all patches; imports them."""
         return {
             patch.id: {
-                "summary": patch.summary,
-                "probe": patch.probe,
-                "optional": patch.optional,
-                "security": patch.security,
+                **_described(patch),
                 "targets": [
                     [
                         t.distribution,
@@ -201,6 +213,14 @@ class Registry:
 
     def __iter__(self) -> Iterator[Patch]:
         return map(self.get, self.ids())
+
+
+def _described(patch: Patch) -> dict[str, Any]:
+    """The fields of a patch that are not the default, but for those that the catalogue knows."""
+    fields = patch._asdict()
+    for name in ("id", "targets", "module", "doc"):
+        del fields[name]
+    return {k: v for k, v in fields.items() if v != Patch._field_defaults.get(k)}
 
 
 def _incomplete(original: Any) -> Any:

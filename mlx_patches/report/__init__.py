@@ -18,7 +18,6 @@ from ..activation.session import session
 from ..auditing.verdict import severity_of
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
-from ..evidence.alone import WRONG_ALONE
 from ..evidence.store import cell_pairs, fate, metal_branches
 from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario, scenario_order
 
@@ -204,7 +203,7 @@ def _cell(
 def _wrong_alone(distribution: str, version: str, family: str) -> list[str]:
     """The patches without which a family gives wrong text to a request alone in a release."""
     matrix = session().matrix
-    own = [id_ for id_, model in WRONG_ALONE.items() if model == family]
+    own = [patch.id for patch in session().registry.wrong_alone.get(family, ())]
     rules = {id_: matrix.rule(id_, distribution) for id_ in own}
     return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 

@@ -7,7 +7,6 @@ import pytest
 import mlx_patches
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.errors import MlxPatchesError
-from mlx_patches.evidence.alone import CHANGE_ALONE, WRONG_ALONE
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 
@@ -15,9 +14,9 @@ from .conftest import is_tested, run_probe
 
 TARGETS = [
     pytest.param(patch, target, family, id=f"{patch.id}-{target.path}")
-    for patch, family in ((catalogue.builtin().get(id_), one) for id_, one in WRONG_ALONE.items())
+    for patch, family in ((patch, patch.wrong_alone) for patch in catalogue.builtin())
     for target in patch.targets
-    if is_tested(target.distribution) and source_file(target.module)
+    if family and is_tested(target.distribution) and source_file(target.module)
 ]
 
 
@@ -49,6 +48,8 @@ def test_a_model_that_only_imports_the_code_is_right(family):
 
 
 def test_only_patches_of_models_are_named():
-    assert set(WRONG_ALONE) < CHANGE_ALONE
-    for patch in map(catalogue.builtin().get, CHANGE_ALONE):
+    named = [patch for patch in catalogue.builtin() if patch.changes_alone]
+    assert named
+    for patch in named:
         assert all(".models." in target.module for target in patch.targets), patch.id
+    assert all(p.changes_alone for p in catalogue.builtin() if p.wrong_alone)

@@ -9,7 +9,6 @@ import mlx.core as mx
 import pytest
 
 import mlx_patches
-from mlx_patches.evidence.alone import CHANGE_ALONE
 from mlx_patches.lab import Family, LabModel, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import every_patch
@@ -17,6 +16,7 @@ from mlx_patches.lab.families import families
 from mlx_patches.lab.rows import alone
 from mlx_patches.lab.runner import environment
 from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.patches import catalogue
 
 from .conftest import is_tested
 
@@ -39,7 +39,7 @@ def sample() -> list[Family]:
 def test_alone_only_what_was_wrong_changes(family):
     """Output alone may change only if it depended on how the prompt is cut into chunks.
 
-    The patches of ``CHANGE_ALONE``, which repair other defects of a request alone, are left out.
+    Patches that repair other defects of a request alone, ``changes_alone``, are left out.
     """
     try:
         model = build(family)
@@ -48,7 +48,8 @@ def test_alone_only_what_was_wrong_changes(family):
     prompt = [token % model.vocabulary for token in PROMPT]
     before = alone(model, prompt, STEPS)
     assert len(before) >= STEPS
-    mlx_patches.apply(patches=set(every_patch()) - CHANGE_ALONE)
+    others = {patch.id for patch in catalogue.builtin() if patch.changes_alone}
+    mlx_patches.apply(patches=set(every_patch()) - others)
     try:
         again = build(family)
         after = alone(again, prompt, STEPS)

@@ -374,10 +374,10 @@ def test_a_mistyped_profile_is_warned_about_once(monkeypatch, caplog):
         "mlx_patches: MLX_PATCHES_PROFILE: no profile 'bacth'; there are batch, server, security,"
         " safe"
     ]
-    assert found == PROFILES["safe"].also
+    assert found == {"model-code-consent"}
     for name, profile in (("security", "security"), ("batch", "batch"), ("", "server")):
         monkeypatch.setenv("MLX_PATCHES_PROFILE", name)
-        assert current.optional_asked() == PROFILES[profile].also
+        assert current.optional_asked() == current.registry.in_profiles(PROFILES[profile].names)
 
 
 def test_what_a_folder_names_reaches_no_terminal_as_it_is(said, affected, tmp_path):

@@ -34,7 +34,7 @@ def areas_of(session, ids):
 
 def test_every_default_patch_has_a_profile_and_safe_has_them_all(session):
     for patch in session.registry:
-        found = profiles.profiles_of(session.registry.area(patch.id), patch.id, not patch.optional)
+        found = profiles.profiles_of(patch, session.registry.area(patch.id))
         assert patch.optional or {"safe"} < set(found), patch.id
 
 
@@ -49,11 +49,11 @@ def test_batch_and_server_are_the_default_and_share_no_patch(session):
 
 
 def test_safe_is_the_default_and_what_it_names(session):
-    assert asked(profile="safe") == asked() | profiles.PROFILES["safe"].also
+    assert asked(profile="safe") == asked() | session.registry.in_profiles(["safe"])
 
 
 def test_security_asks_for_what_it_names_alone(session):
-    assert asked(profile="security") == profiles.PROFILES["security"].also
+    assert asked(profile="security") == session.registry.in_profiles(["security"])
 
 
 @pytest.mark.parametrize(("profile", "follows"), [("batch", True), ("server", False)])
@@ -91,7 +91,7 @@ def test_a_profile_and_names_exclude_each_other(session, named):
 
 
 def test_an_optional_patch_is_asked_for_by_its_profile(session, monkeypatch):
-    wanted = sorted(profiles.PROFILES["security"].also)
+    wanted = sorted(session.registry.in_profiles(["security"]))
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "security")
     asked = session.optional_asked()
     assert asked.issuperset(wanted)

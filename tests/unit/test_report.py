@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from mlx_patches import MlxPatchesError, report
 from mlx_patches.cli import cli
 from mlx_patches.evidence import store
-from mlx_patches.evidence.alone import WRONG_ALONE
+from mlx_patches.patches import catalogue
 
 ONE = {
     "set": "mlx-lm 9.9.9",
@@ -88,7 +88,7 @@ def test_the_evidence_has_such_models_in_both_packages():
         if any(cell and cell["alone"] for cell in cells)
     }
     assert {("mlx-lm", "deepseek_v32"), ("mlx-vlm", "deepseek_v32")} <= wrong
-    assert {family for _, family in wrong} <= set(WRONG_ALONE.values())
+    assert {family for _, family in wrong} <= set(catalogue.builtin().wrong_alone)
 
 
 def test_the_data_cannot_end_its_element_nor_be_taken_for_the_template():

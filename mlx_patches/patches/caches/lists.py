@@ -62,6 +62,7 @@ def restore_list(cls: Any, state: Any, meta_state: Any) -> Any:
 
 CACHELIST_STATE = Patch(
     id="cachelist-state",
+    severity="crash",
     summary="a saved prompt cache with lists of caches cannot be loaded",
     targets=tuple(
         target
@@ -165,6 +166,7 @@ def convert_chunks(layer: Any) -> Any:
 
 EXTEND_SOLO_BATCH = Patch(
     id="extend-solo-batch",
+    severity="crash",
     summary="a batch that began with a single prompt crashes when the next one joins",
     targets=(
         Target(

@@ -73,6 +73,8 @@ def make_max_size(original: Any) -> Attribute:
 
 ROTATING_MAX_SIZE = Patch(
     id="rotating-max-size",
+    severity="crash",
+    every_model=True,
     summary="a host's array in a rotating cache's max_size breaks slices and comparisons",
     targets=tuple(
         Target(
@@ -184,6 +186,8 @@ def take_last(side: Any, size: int) -> Any:
 
 ROTATING_MERGE = Patch(
     id="rotating-merge",
+    severity="crash",
+    every_model=True,
     summary="a prompt longer than the window cannot join a batch",
     targets=tuple(
         Target(distribution, module, f"{_BATCH}.merge", around(merge_rows))

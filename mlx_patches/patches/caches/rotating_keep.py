@@ -235,6 +235,8 @@ def with_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[An
 
 PATCH = Patch(
     id="rotating-keep",
+    severity="feature",
+    every_model=True,
     summary="a batch with max_kv_size loses the first tokens that a row alone would keep",
     targets=(
         *(

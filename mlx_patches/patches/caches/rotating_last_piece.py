@@ -53,6 +53,8 @@ def is_last_piece(cache: Any, N: int, *args: Any, **kwargs: Any) -> bool:
 
 PATCH = Patch(
     id="rotating-last-piece",
+    severity="crash",
+    every_model=True,
     summary="a right-padded prompt whose last piece is one token raises in a rotating batch",
     targets=tuple(
         target

@@ -207,6 +207,7 @@ _PROMPT_LAYERS = (
 
 PADDED_PROMPTS = Patch(
     id="padded-prompts",
+    every_model=True,
     summary="mlx_vlm.batch_generate attends to the padding of the shorter prompts",
     targets=tuple(
         target
@@ -241,6 +242,7 @@ PADDED_PROMPTS = Patch(
 
 PADDED_DELTAS = Patch(
     id="padded-deltas",
+    every_model=True,
     summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
     targets=(Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),),
     probe="mlx_patches.probes.batch_generate:probe_deltas",

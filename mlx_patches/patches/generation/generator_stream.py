@@ -83,6 +83,8 @@ def write_defaults(defaults: Defaults) -> None:
 
 PATCH = Patch(
     id="generator-stream",
+    severity="crash",
+    every_model=True,
     summary="a generation that is not read to its end leaves its stream as the thread's default",
     targets=tuple(
         Target("mlx-lm", "mlx_lm.generate", name, around(generated))

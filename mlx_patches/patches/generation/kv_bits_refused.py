@@ -101,6 +101,8 @@ def warn(model: str) -> None:
 
 PATCH = Patch(
     id="kv-bits-refused",
+    severity="crash",
+    every_model=True,
     summary="kv_bits fails mid-text on a model that cannot read quantized caches",
     targets=tuple(
         Target(

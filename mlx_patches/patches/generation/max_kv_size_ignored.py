@@ -65,6 +65,8 @@ def warn(model: str, count: int, layers: int) -> None:
 
 PATCH = Patch(
     id="max-kv-size-ignored",
+    severity="feature",
+    every_model=True,
     summary="max_kv_size is silently ignored where a model makes its own caches",
     targets=tuple(
         Target(distribution, module, "make_prompt_cache", around(made))

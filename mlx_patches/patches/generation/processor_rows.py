@@ -66,6 +66,8 @@ def filled(lists: Sequence[Any], rows: int) -> list[Any]:
 
 PATCH = Patch(
     id="processor-rows",
+    severity="crash",
+    every_model=True,
     summary="a row's logits processors are dropped, act on another row, or crash the batch",
     targets=(
         Target(

@@ -61,6 +61,7 @@ def join_tokens(missing: Any, tokens: Any) -> Any:
 
 PATCH = Patch(
     id="processors-prompt",
+    every_model=True,
     summary="logits processors do not see the prompt, only its last token",
     targets=tuple(
         Target("mlx-lm", "mlx_lm.generate", name, around(generated))

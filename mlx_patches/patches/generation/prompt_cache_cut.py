@@ -58,6 +58,7 @@ def is_whole(cache: Any) -> bool:
 
 PATCH = Patch(
     id="vlm-prompt-cache-cut",
+    every_model=True,
     summary="stream_generate cuts a rotating cache at a prefix: the next turn has a broken window",
     targets=(
         *(

@@ -50,6 +50,7 @@ def spared(count: int) -> int:
 
 PATCH = Patch(
     id="vlm-quantize-last-layer",
+    severity="feature",
     summary="kv_bits quantizes the sensitive last layer of a row alone, but not in a batch",
     targets=tuple(
         Target("mlx-vlm", f"mlx_vlm.generate.{module}", "maybe_quantize_kv_cache", around(quantize))

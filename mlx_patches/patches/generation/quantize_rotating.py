@@ -35,6 +35,8 @@ def _factory(original: Any) -> Any:
 
 PATCH = Patch(
     id="quantize-rotating",
+    severity="crash",
+    every_model=True,
     summary="kv_bits with sliding-window layers raises NotImplementedError mid-generation",
     targets=tuple(
         Target(distribution, module, f"{name}.to_quantized", _factory)

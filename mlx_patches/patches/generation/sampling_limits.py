@@ -94,6 +94,8 @@ _MODULES = (("mlx-lm", "mlx_lm.sample_utils"), ("mlx-vlm", "mlx_vlm.sample_utils
 
 PATCH = Patch(
     id="sampling-limits",
+    severity="crash",
+    every_model=True,
     summary="a token id or top_k outside of the vocabulary, in one request, ends the server",
     targets=(
         *(Target(*module, "make_logits_processors", around(within_limits)) for module in _MODULES),

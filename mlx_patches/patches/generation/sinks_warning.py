@@ -59,6 +59,8 @@ def warn(size: int) -> None:
 
 PATCH = Patch(
     id="sinks-warning",
+    severity="feature",
+    every_model=True,
     summary="a batch with max_kv_size silently drops the first tokens of its rows",
     targets=(Target("mlx-lm", "mlx_lm.generate", "BatchGenerator.__init__", warns),),
     probe="mlx_patches.probes.sinks_warning:probe",

@@ -42,6 +42,7 @@ def cleans(tokenizer: Any) -> bool:
 
 PATCH = Patch(
     id="stream-spaces",
+    every_model=True,
     summary="streamed text loses spaces before punctuation: 'x != y' becomes 'x!= y'",
     targets=(
         Target(

@@ -53,6 +53,7 @@ def precise(logits: Any) -> Any:
 
 PATCH = Patch(
     id="top-p-dtype",
+    every_model=True,
     summary="top_p keeps far too few tokens of a bfloat16 or float16 model, or none",
     targets=(
         Target("mlx-lm", "mlx_lm.sample_utils", "apply_top_p", around(applied)),

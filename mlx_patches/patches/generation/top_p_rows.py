@@ -36,6 +36,8 @@ def several(logits: Any) -> bool:
 
 PATCH = Patch(
     id="top-p-rows",
+    severity="crash",
+    every_model=True,
     summary="top_p sampling of a batch raises in mlx-vlm",
     targets=(Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),),
     probe="mlx_patches.probes.top_p_rows:probe",

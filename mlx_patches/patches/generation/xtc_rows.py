@@ -37,6 +37,7 @@ def several(logits: Any) -> bool:
 
 PATCH = Patch(
     id="xtc-rows",
+    every_model=True,
     summary="XTC sampling cuts a batch's rows at one row's threshold",
     targets=tuple(
         Target(distribution, f"{package}.sample_utils", "apply_xtc", around(applied))

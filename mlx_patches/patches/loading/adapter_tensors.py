@@ -78,6 +78,7 @@ def misfits(model: Any, file: str, folder: Path) -> list[str]:
 
 PATCH = Patch(
     id="adapter-tensors",
+    every_model=True,
     summary="an adapter of another model is loaded silently, and does nothing or breaks it",
     targets=(Target("mlx-lm", "mlx_lm.tuner.utils", "load_adapters", around(loaded)),),
     probe="mlx_patches.probes.adapter_tensors:probe",

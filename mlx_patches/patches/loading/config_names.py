@@ -61,6 +61,7 @@ def nemotron_h(params: Params) -> Params:
 
 PATCH = Patch(
     id="config-names",
+    every_model=True,
     summary="LFM2.5 and Nemotron-H do not load: their configs use keys that the release lacks",
     targets=tuple(
         Target(

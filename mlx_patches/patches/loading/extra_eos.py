@@ -101,6 +101,7 @@ def ids_of(value: Any) -> list[Any]:
 
 PATCH = Patch(
     id="extra-eos",
+    every_model=True,
     summary="a turn does not end: stop tokens of generation_config.json or config.json are dropped",
     targets=(
         *(

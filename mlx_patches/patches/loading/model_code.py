@@ -236,6 +236,7 @@ _DYNAMIC = "transformers.dynamic_module_utils"
 
 PATCH = Patch(
     id="model-code-consent",
+    severity="security",
     summary="loading a model runs Python code from its folder without consent",
     targets=(
         Target("mlx-lm", "mlx_lm.utils", "load_model", around(lm_load_model)),
@@ -255,4 +256,5 @@ PATCH = Patch(
     module=__name__,
     optional=True,
     security=True,
+    profiles=("security", "safe"),
 )

@@ -53,6 +53,7 @@ def old_names(nested: dict[str, Any], params: dict[str, Any], known: Any) -> dic
 
 PATCH = Patch(
     id="nested-rope",
+    every_model=True,
     summary="a model saved by transformers 5 is loaded with wrong RoPE parameters, or not at all",
     targets=(Target("mlx-lm", "mlx_lm.models.base", "BaseModelArgs.from_dict", around(read)),),
     probe="mlx_patches.probes.nested_rope:probe",

@@ -98,6 +98,7 @@ _VISION = (
 
 PATCH = Patch(
     id="norm-shift",
+    every_model=True,
     summary="Qwen3.5 and 3.6 answer with garbage: one is added to their norms' weights twice",
     targets=(
         Target("mlx-lm", "mlx_lm.models.qwen3_5", "TextModel.sanitize", around(text_sanitized)),

@@ -48,6 +48,7 @@ def is_spare(model: Any, name: str) -> bool:
 
 PATCH = Patch(
     id="spare-tensors",
+    every_model=True,
     summary="Granite and Gemma 4 checkpoints do not load: they have tensors that the model lacks",
     targets=(
         Target(

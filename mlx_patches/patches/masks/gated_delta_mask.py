@@ -46,6 +46,7 @@ def one_a_row(mask: Any) -> bool:
 
 PATCH = Patch(
     id="gated-delta-mask",
+    severity="crash",
     summary="Qwen3-Next and Kimi Linear raise in a batch where there is no Metal",
     targets=(
         Target("mlx-lm", "mlx_lm.models.gated_delta", "_gated_delta_step_ops", around(stepped)),

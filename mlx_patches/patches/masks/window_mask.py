@@ -45,6 +45,7 @@ def outgrown(tokens: int, window_size: int | None) -> bool:
 
 PATCH = Patch(
     id="window-mask",
+    every_model=True,
     summary="a sliding window over a plain cache is not masked",
     targets=(Target("mlx-lm", MODULE, "create_attention_mask", around(masked)),),
     probe="mlx_patches.probes.window_mask:probe",

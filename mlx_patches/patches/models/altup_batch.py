@@ -38,6 +38,7 @@ def one_row(states: Any) -> Any:
 
 PATCH = Patch(
     id="altup-batch",
+    severity="crash",
     summary="Gemma 3n crashes for more than one row",
     targets=(
         Target(

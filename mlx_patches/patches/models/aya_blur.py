@@ -50,6 +50,7 @@ def kernel(radius: int, sigma: float) -> Any:
 
 PATCH = Patch(
     id="aya-blur",
+    severity="crash",
     summary="Aya Vision's blur raises for every image that is not as long as its kernel",
     targets=(
         Target("mlx-vlm", "mlx_vlm.models.aya_vision.vision", "gaussian_blur_axis", blurring),

@@ -59,6 +59,9 @@ def verified(feed: Callable[..., Any], verifier: Any, feed_forward: Any, x: Any)
 
 PATCH = Patch(
     id="lfm2-moe-routing",
+    every_model=True,
+    wrong_alone="lfm2_moe",
+    changes_alone=True,
     summary="LFM2 MoE chooses other experts than in training, and weights them wrongly",
     targets=(
         Target("mlx-lm", "mlx_lm.models.lfm2_moe", f"{_BLOCK}.__call__", around(called)),

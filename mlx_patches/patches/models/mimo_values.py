@@ -73,6 +73,9 @@ _LM, _VLM = "mlx_lm.models", "mlx_vlm.models"
 
 PATCH = Patch(
     id="mimo-value-scale",
+    every_model=True,
+    wrong_alone="mimo_v2_flash",
+    changes_alone=True,
     summary="MiMo V2 Flash's attention values are 1.4 times too large",
     targets=(
         *_targets(

@@ -31,6 +31,9 @@ def completed(complete: Callable[[Any], None], args: Any) -> None:
 
 PATCH = Patch(
     id="nemotron-time-steps",
+    every_model=True,
+    wrong_alone="nemotron_h",
+    changes_alone=True,
     summary="Nemotron-H clips its time steps to the range that training initialized them in",
     targets=(
         Target("mlx-lm", "mlx_lm.models.nemotron_h", "ModelArgs.__post_init__", around(completed)),

@@ -43,6 +43,8 @@ def fill_context(cache: Any, width: int) -> None:
 
 PATCH = Patch(
     id="ngram-context",
+    severity="crash",
+    every_model=True,
     summary="LongCat Flash Ngram: rows with histories shorter than its context cannot be batched",
     targets=tuple(
         Target(distribution, module, "NgramEmbedding.__call__", around(embedded))

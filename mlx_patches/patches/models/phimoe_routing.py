@@ -52,6 +52,9 @@ def route(gates: Any, count: int) -> tuple[Any, Any]:
 
 PATCH = Patch(
     id="phimoe-routing",
+    every_model=True,
+    wrong_alone="phimoe",
+    changes_alone=True,
     summary="Phi-3.5-MoE weights its experts by another rule than it was trained with",
     targets=tuple(
         Target(distribution, module, f"{_BLOCK}.__call__", around(called))

@@ -70,6 +70,7 @@ def accepted(call: Any) -> frozenset[str] | None:
 
 PATCH = Patch(
     id="unknown-kwargs",
+    severity="crash",
     summary="a keyword argument that an engine forwards to every model crashes this one",
     targets=tuple(
         Target("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", tolerant)

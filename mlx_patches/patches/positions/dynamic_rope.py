@@ -104,6 +104,8 @@ _CALL = "DynamicNTKScalingRoPE.__call__"
 
 PATCH = Patch(
     id="dynamic-rope",
+    severity="crash",
+    every_model=True,
     summary="models with dynamic NTK scaling, InternLM among them, fail in every batch",
     targets=(
         *(

@@ -39,6 +39,9 @@ def rotates_halves(args: Any) -> bool:
 
 PATCH = Patch(
     id="indexer-rope",
+    every_model=True,
+    wrong_alone="deepseek_v32",
+    changes_alone=True,
     summary="DeepSeek V3.2 attends to the wrong tokens of a text of over 2,048 tokens",
     targets=tuple(
         Target(distribution, module, "Indexer.__init__", around(made))

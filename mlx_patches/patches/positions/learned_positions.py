@@ -54,6 +54,7 @@ def numbered(cache: Sequence[Any]) -> list[Any]:
 
 PATCH = Patch(
     id="learned-positions",
+    severity="crash",
     summary="GPT-BigCode fails in every batch: it treats cache.offset as a scalar",
     targets=(
         Target("mlx-lm", "mlx_lm.models.gpt_bigcode", "GPTBigCodeModel.__call__", around(modelled)),

@@ -53,6 +53,8 @@ def rotate(x: Any, offset: Any, dims: int, scale: float, freqs: Any) -> Any:
 
 PATCH = Patch(
     id="long-rope",
+    severity="crash",
+    every_model=True,
     summary="LongRoPE models fail in every batch: the rope compares an array of offsets",
     targets=(
         Target("mlx-lm", "mlx_lm.models.rope_utils", "SuScaledRoPE.__call__", around(rotated)),

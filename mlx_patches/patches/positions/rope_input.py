@@ -27,6 +27,8 @@ def rotated(call: Callable[..., Any], rope: Any, x: Any, *args: Any, **kwargs: A
 
 PATCH = Patch(
     id="rope-input",
+    every_model=True,
+    changes_alone=True,
     summary="LongRoPE and YaRN scale their input array in place, so a later read of it is wrong",
     targets=tuple(
         Target("mlx-lm", "mlx_lm.models.rope_utils", f"{name}.__call__", around(rotated))

@@ -54,6 +54,7 @@ def key_check() -> Any:
 
 PATCH = Patch(
     id="vlm-api-key",
+    severity="security",
     summary="mlx_vlm.server answers requests without its API key",
     targets=(
         # Its help says which routes ask for the key.
@@ -73,4 +74,5 @@ PATCH = Patch(
     module=__name__,
     optional=True,
     security=True,
+    profiles=("security",),
 )

@@ -43,6 +43,8 @@ def sent_seed(request: Any) -> int | None:
 
 PATCH = Patch(
     id="vlm-fresh-seed",
+    severity="feature",
+    every_model=True,
     summary="mlx_vlm.server gives every request without a seed the same sample",
     targets=(
         Target(

@@ -217,7 +217,10 @@ def is_web(source: str) -> bool:
 
 PATCH = Patch(
     id=LIMITS,
+    severity="security",
+    every_model=True,
     security=True,
+    profiles=("security",),
     summary="a request's image or audio URL may fill a server's memory, or never end",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_limited)),

@@ -31,6 +31,8 @@ def prepared(prepare: Callable[..., Any], server: Any, *args: Any, **kwargs: Any
 
 PATCH = Patch(
     id="vlm-preprocess-turns",
+    severity="crash",
+    every_model=True,
     summary="of requests that arrive at once, one fails with 'Already borrowed'",
     targets=tuple(
         Target(

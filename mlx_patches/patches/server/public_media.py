@@ -209,6 +209,7 @@ _OPENAI = ("mlx-vlm", "mlx_vlm.server.openai")
 
 PATCH = Patch(
     id=POLICY,
+    severity="security",
     summary="a request can make a server open any URL in its network, and any file",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_public)),
@@ -235,4 +236,5 @@ PATCH = Patch(
     module=__name__,
     optional=True,
     security=True,
+    profiles=("security",),
 )

@@ -97,6 +97,7 @@ def wrapped(init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, 
 
 PATCH = Patch(
     id="pythonic-calls",
+    every_model=True,
     summary="tool calls of LFM2 and LFM2.5 are dropped, or get wrong arguments",
     targets=(
         Target("mlx-lm", "mlx_lm.tool_parsers.pythonic", "parse_tool_call", around(parsed)),

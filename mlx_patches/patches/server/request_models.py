@@ -167,6 +167,7 @@ _VLM = partial(Target, "mlx-vlm")
 
 PATCH = Patch(
     id=ID,
+    severity="security",
     summary="a request can make a server load any folder, and download any model",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "ModelProvider.load", around(lm_load)),
@@ -190,4 +191,5 @@ PATCH = Patch(
     module=__name__,
     optional=True,
     security=True,
+    profiles=("security",),
 )

@@ -96,6 +96,8 @@ def answer(answers: Iterable[Queue[Any]], error: Exception) -> None:
 
 PATCH = Patch(
     id="server-batch-error",
+    severity="crash",
+    every_model=True,
     summary="a request that raises in a batch stops mlx_lm.server for good",
     targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._generate", around(generating)),),
     probe="mlx_patches.probes.server_batch_error:probe",

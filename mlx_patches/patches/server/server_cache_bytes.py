@@ -44,6 +44,8 @@ def limit_bytes(prompt_cache: Any, model_provider: Any) -> None:
 
 PATCH = Patch(
     id="server-cache-bytes",
+    severity="memory",
+    every_model=True,
     summary="--prompt-cache-bytes does not limit what mlx_lm.server keeps of earlier prompts",
     targets=(
         Target(

@@ -41,6 +41,7 @@ def lacks(cache: Any, held: int) -> bool:
 
 PATCH = Patch(
     id="server-chunked-hit",
+    every_model=True,
     summary="mlx_lm.server answers a Llama 4 prompt from a cache that lost the chunk's beginning",
     targets=tuple(
         Target("mlx-lm", module, "LRUPromptCache.fetch_nearest_cache", around(fetched))

@@ -39,6 +39,8 @@ def beginning(tokenizer: Any) -> list[int]:
 
 PATCH = Patch(
     id="server-empty-prompt",
+    severity="crash",
+    every_model=True,
     summary="an empty prompt stops mlx_lm.server for good",
     targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._tokenize", around(tokenized)),),
     probe="mlx_patches.probes.server_empty_prompt:probe",

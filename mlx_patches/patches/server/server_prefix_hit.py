@@ -57,6 +57,8 @@ def one_back(
 
 PATCH = Patch(
     id="server-prefix-hit",
+    severity="crash",
+    every_model=True,
     summary="a prompt that mlx_lm.server has cached completely stops it for good",
     targets=tuple(
         Target("mlx-lm", module, "LRUPromptCache.fetch_nearest_cache", around(fetched))

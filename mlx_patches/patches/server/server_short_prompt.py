@@ -34,6 +34,8 @@ def first_place(start: int | None) -> int | None:
 
 PATCH = Patch(
     id="server-short-prompt",
+    severity="crash",
+    every_model=True,
     summary="mlx_lm.server answers 404 to a very short prompt of a thinking model",
     targets=(
         Target("mlx-lm", "mlx_lm.tokenizer_utils", "TokenizerWrapper._find", around(find_within)),

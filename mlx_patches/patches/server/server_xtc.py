@@ -63,6 +63,8 @@ def complete(body: Any) -> Any:
 
 PATCH = Patch(
     id="server-xtc",
+    severity="crash",
+    every_model=True,
     summary="a request with XTC stops the generation of mlx_lm.server, or gets garbage",
     targets=(
         Target("mlx-lm", "mlx_lm.sample_utils", "make_sampler", around(made)),

@@ -36,6 +36,7 @@ def without_word(reasoning: str, start_marker: str) -> str:
 
 PATCH = Patch(
     id="vlm-thought-prefix",
+    every_model=True,
     summary='mlx_vlm.server drops the first letters of a thought: "got it" becomes "it"',
     targets=(
         Target("mlx-vlm", "mlx_vlm.server.responses_state", "_clean_reasoning", around(cleaned)),

@@ -134,6 +134,7 @@ def find_calls(text: str) -> Iterator[tuple[str, str]]:
 
 PATCH = Patch(
     id="tool-arguments",
+    every_model=True,
     summary="tool calls of Qwen3-Coder, GLM and Mistral are dropped, or get wrong arguments",
     targets=tuple(
         Target("mlx-lm", f"mlx_lm.tool_parsers.{module}", name, around(wrapper))

@@ -117,6 +117,7 @@ def is_remote(image: Any) -> bool:
 
 PATCH = Patch(
     id="vlm-vision-features",
+    every_model=True,
     summary="a changed image is answered with its old content: features are cached by its name",
     targets=tuple(
         Target("mlx-vlm", module, name, around(wrapper))

@@ -48,6 +48,7 @@ def without_line(system: Any) -> Any:
 
 PATCH = Patch(
     id="vllm-billing-header",
+    severity="feature",
     summary="a client's billing line changes with each request, so the prefix cache never hits",
     targets=(
         Target(

@@ -52,6 +52,8 @@ def is_empty(scheduler: Any, request: Any) -> bool:
 
 PATCH = Patch(
     id="vllm-empty-prompt",
+    severity="crash",
+    every_model=True,
     summary="an empty prompt fails every request that vllm-mlx is running",
     targets=(Target("vllm-mlx", "vllm_mlx.scheduler", "Scheduler.add_request", around(added)),),
     probe="mlx_patches.probes.vllm_empty_prompt:probe",

@@ -33,6 +33,7 @@ def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
 
 PATCH = Patch(
     id="vllm-fetched-prefix",
+    every_model=True,
     summary="the first prefix hit moves generation to the thread that answers HTTP",
     targets=(
         Target(

@@ -95,6 +95,7 @@ def names(listed: Any) -> list[str]:
 
 PATCH = Patch(
     id="vllm-gemma4-reasoning",
+    severity="feature",
     summary="Gemma 4's thoughts are part of the answer: the host has no parser for them",
     targets=(
         Target(

@@ -44,6 +44,7 @@ def escaped(body: bytes) -> bytes:
 
 PATCH = Patch(
     id="vllm-json-escapes",
+    severity="feature",
     summary="a message with an invalid JSON escape, as in a regular expression, is refused",
     targets=(
         Target(

@@ -31,6 +31,7 @@ def all_trimmable(can_trim: Any, prefixes: Any, prompt_cache: Sequence[Any]) -> 
 
 PATCH = Patch(
     id="legacy-prefix-hit",
+    every_model=True,
     summary="a prompt found in the host's older prefix cache is answered from a wrong context",
     targets=tuple(
         Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), fingerprint_of=_BODY)

@@ -35,6 +35,8 @@ def again(model_name: str, tokenizer_config: dict[str, Any] | None) -> Any:
 
 PATCH = Patch(
     id="vllm-loaded-model",
+    severity="crash",
+    every_model=True,
     summary="the host discards the loaded model, and does not start",
     targets=(
         Target(

@@ -299,6 +299,7 @@ _BODY = (
 
 PATCH = Patch(
     id="paged-prefix",
+    every_model=True,
     summary="the host's paged cache returns another prefix's blocks, or restores wrong states",
     targets=(
         *(

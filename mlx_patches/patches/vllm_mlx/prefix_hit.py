@@ -118,6 +118,7 @@ def dequantized(restore: Any, cache: Sequence[Any]) -> Any:
 
 PATCH = Patch(
     id="prefix-hit",
+    every_model=True,
     summary="a prompt found in the prefix cache is answered from a wrong context",
     targets=(
         Target("vllm-mlx", MODULE, "MemoryAwarePrefixCache.fetch", around(fetched)),

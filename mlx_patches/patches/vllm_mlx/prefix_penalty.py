@@ -42,6 +42,7 @@ def unseen(prompt: Sequence[int], segments: Sequence[Sequence[int]]) -> list[int
 
 PATCH = Patch(
     id="vllm-prefix-penalty",
+    every_model=True,
     summary="after a prefix hit, a repetition penalty does not cover the tokens in the cache",
     targets=(
         Target("vllm-mlx", "vllm_mlx.scheduler", "Scheduler._schedule_waiting", around(scheduled)),

@@ -55,6 +55,8 @@ def windowed() -> type:
 
 PATCH = Patch(
     id="vllm-sliding-vlm",
+    severity="feature",
+    every_model=True,
     summary="a multimodal model whose first layer is a sliding-window layer is refused",
     targets=(
         Target(

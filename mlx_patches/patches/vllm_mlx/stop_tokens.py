@@ -36,6 +36,7 @@ def folder_of(processor: Any) -> Path | None:
 
 PATCH = Patch(
     id="vllm-stop-tokens",
+    every_model=True,
     summary="a multimodal turn does not end: the host ignores stop tokens in the model's folder",
     targets=(
         Target(

@@ -104,6 +104,7 @@ def new(parser: Any) -> dict[str, Any]:
 
 PATCH = Patch(
     id="vllm-stream-parsers",
+    every_model=True,
     summary="a stream's reasoning arrives as content where another stream's reasoning ends",
     targets=(
         Target(

@@ -125,6 +125,7 @@ def tie(cache: Any, *counts: Any) -> None:
 
 OFFSET_CHAIN = Patch(
     id="offset-chain",
+    severity="memory",
     summary="a batch grows by a graph node a token in each layer without rotary positions",
     targets=(
         _counted(_LM, "BatchKVCache"),
@@ -179,6 +180,7 @@ def is_due(cache: Any, keys: Any, values: Any) -> bool:
 
 ROTATING_CHAIN = Patch(
     id="rotating-chain",
+    severity="memory",
     summary="a batch grows by a graph node a token in each sliding layer with a full window",
     targets=(
         Target(

@@ -184,6 +184,7 @@ _FACTORIES: dict[str, Factory] = {
 
 EMPTY_CACHE_OPS = Patch(
     id="empty-cache-ops",
+    severity="crash",
     summary="a cache that was never written cannot be saved, nor a row taken from its batch",
     targets=tuple(
         Target(distribution, module, name, factory)

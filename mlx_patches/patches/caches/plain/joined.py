@@ -47,6 +47,8 @@ def extend_in_own_dtype(extend: Callable[[Any, Any], None], cache: Any, other: A
 
 PATCH = Patch(
     id="joined-dtype",
+    severity="memory",
+    every_model=True,
     summary="keys and values turn float32 when a prompt joins during prefill: twice the memory",
     targets=tuple(
         Target(

@@ -172,6 +172,7 @@ def copy_state(state: Any) -> Any:
 
 FROZEN_STATE = Patch(
     id="frozen-state",
+    every_model=True,
     summary="a state snapshot taken from a cache changes as the cache moves on",
     targets=tuple(
         Target(

@@ -49,6 +49,8 @@ _BATCH = contract.BatchClass("mlx_vlm.models.cache", CLASS)
 
 BATCH_QUANTIZED = Patch(
     id="batch-quantized",
+    severity="crash",
+    every_model=True,
     summary="a quantized batch cannot take in right-padded prompts or give back a row",
     targets=(
         _BATCH.added("prepare", lambda original: contract.prepare),
@@ -204,6 +206,8 @@ def _merge_targets() -> tuple[Target, ...]:
 
 QUANTIZED_MERGE = Patch(
     id="quantized-merge",
+    severity="crash",
+    every_model=True,
     summary="a prompt with a quantized cache cannot join a batch",
     targets=_merge_targets(),
     probe="mlx_patches.probes.quantized_merge:probe",

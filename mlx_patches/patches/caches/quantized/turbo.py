@@ -176,6 +176,8 @@ _BATCH = contract.BatchClass("mlx_vlm.turboquant", CLASS)
 
 BATCH_TURBO_QUANT = Patch(
     id="batch-turbo-quant",
+    severity="crash",
+    every_model=True,
     summary="a TurboQuant batch cannot take in right-padded prompts, merge, or be restored",
     targets=(
         _BATCH.added("prepare", lambda original: contract.prepare),

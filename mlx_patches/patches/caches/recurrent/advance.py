@@ -104,6 +104,7 @@ def count_from_start(advance: Any) -> Any:
 
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
+    severity="memory",
     summary="a hybrid model's batch grows by a graph node a token and layer until Metal aborts",
     targets=tuple(
         Target(*where, "ArraysCache.advance", count_from_start, when=has_padding)

@@ -34,6 +34,7 @@ def extract_row(cache: Any, idx: int) -> Any:
 
 RECURRENT_EXTRACT = Patch(
     id="recurrent-extract",
+    severity="crash",
     summary="a batch of a recurrent or hybrid model raises as soon as its first row ends",
     targets=(
         Target(
@@ -83,6 +84,7 @@ def extract_as_batch(extract: Callable[[Any, int], Any], cache: Any, idx: int) -
 
 MAMBA_ROWS = Patch(
     id="mamba-rows",
+    severity="crash",
     summary="Mamba prompts with a history raise in a batch; an extracted row's state never updates",
     targets=tuple(
         Target(*LM, path, around(wrapper), fingerprint_of=(path, "MambaCache.__init__"))

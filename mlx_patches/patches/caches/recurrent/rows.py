@@ -62,6 +62,7 @@ def fill_slots(cache: Any, like: Any) -> list[Any]:
 
 ARRAYS_EXTEND = Patch(
     id="arrays-extend",
+    severity="crash",
     summary="a prompt that joins others while they are being fed breaks a hybrid model's batch",
     targets=tuple(
         Target(*LM, path, around(wrapper), fingerprint_of=(path, "ArraysCache.extend"))

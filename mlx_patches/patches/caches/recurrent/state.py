@@ -31,6 +31,7 @@ def set_missing_padding(cache: Any) -> None:
 
 ARRAYS_RESTORED = Patch(
     id="arrays-restored",
+    severity="crash",
     summary="a recurrent cache restored from its saved state raises at the next mask",
     targets=(
         Target(
