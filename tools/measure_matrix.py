@@ -250,6 +250,7 @@ def target_bodies(
 
 def write_matrix() -> None:
     """Write the measured parts of compat_matrix.yaml, and compile the matrix."""
+    import matrix_file
     import measure_lab
     import model_rows
 
@@ -261,7 +262,7 @@ def write_matrix() -> None:
     text = between(text, BEGIN, END, measured_block(load_evidence()))
     models = model_rows.block(measure_lab.load(), always)
     MATRIX.write_text(between(text, model_rows.BEGIN, model_rows.END, models))
-    matrix.COMPILED.write_text(matrix.compile_builtin())
+    matrix.COMPILED.write_text(matrix_file.compile_matrix())
 
 
 def between(text: str, begin: str, end: str, new: str) -> str:

@@ -131,9 +131,9 @@ def prose(doc: str) -> list[str]:
 
 def the_matrix() -> CompatMatrix:
     """The committed matrix."""
-    from mlx_patches.matrix.matrix import CompatMatrix, builtin_path
+    import matrix_file
 
-    return CompatMatrix.load(builtin_path())
+    return matrix_file.load()
 
 
 if __name__ == "__main__":

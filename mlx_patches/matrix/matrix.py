@@ -1,13 +1,11 @@
 """The compat matrix: which releases have which defect, and which models need which patch.
 
-``compat_matrix.yaml`` is the one source. Reading YAML, checking it and parsing version ranges
-takes tens of milliseconds, so the wheel also carries it compiled to JSON, with the answer for
-every measured release; the compiled form is used only if its digest is that of the YAML.
+``compat_matrix.yaml`` in the repository is the source. The package has its compiled form, with the
+answer for every measured release; ``make write-matrix`` writes it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,7 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.files import packaged
+from ..core.errors import MlxPatchesError
+from ..core.files import packaged, quoted
 from ..core.packages import LIBRARIES
 
 if TYPE_CHECKING:
@@ -26,11 +25,9 @@ if TYPE_CHECKING:
     # What a rule says of a version; ``clear`` is outside of both ranges.
     Decision = Literal["affected", "fixed", "clear", "unmeasured"]
 
-_HERE = Path(__file__).parent
-_PACKAGE = _HERE.parent
-COMPILED = _HERE / "compiled.json"
+COMPILED = Path(__file__).parent / "compiled.json"
 # The compiled file's format: an incomplete upgrade may leave the file of an older mlx-patches.
-_FORMAT = 3
+FORMAT = 4
 _DECISIONS: dict[str, Decision] = {"a": "affected", "f": "fixed", "c": "clear"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -115,27 +112,19 @@ class CompatMatrix:
 
     @classmethod
     def builtin(cls) -> CompatMatrix:
-        """The matrix of this package."""
-        source = builtin_path()
-        try:
-            digest = hashlib.sha256(packaged(source)).hexdigest()
-            compiled = json.loads(packaged(COMPILED))
-            if compiled["digest"] == digest and compiled["format"] == _FORMAT:
-                return cls(compiled["document"], str(source))
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        return cls.load(source)
-
-    @classmethod
-    def load(cls, path: Path) -> CompatMatrix:
-        """Read and check a matrix file.
+        """The matrix of this package.
 
         Raises:
-            MlxPatchesError: naming file, line and key.
+            MlxPatchesError: its file is damaged, or of another version of this package.
         """
-        from . import check
-
-        return cls(check.read(path), str(path))
+        try:
+            compiled = json.loads(packaged(COMPILED))
+            if compiled["format"] == FORMAT:
+                return cls(compiled["document"], str(COMPILED))
+            problem = f"its format is {compiled['format']!r}, not {FORMAT}"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        raise MlxPatchesError(f"{COMPILED}: {quoted(problem)}: reinstall mlx-patches")
 
     def rule(self, patch: str, distribution: str) -> Rule | None:
         """The rule for a patch in a distribution, or None if the matrix has none."""
@@ -207,36 +196,3 @@ class CompatMatrix:
         from .sets import Warned
 
         return tuple(Warned(**raw) for raw in self._document.get("warnings", ()))
-
-    def compiled(self) -> dict[str, Any]:
-        """The document with the answer for each measured release filled in.
-
-        A patch's rules are JSON in a string: start-up parses those of the patches that it decides.
-        """
-        document: dict[str, Any] = json.loads(json.dumps(self._document))
-        for patch, rules in document["patches"].items():
-            for distribution, raw in rules.items():
-                rule = self.rule(patch, distribution)
-                assert rule is not None
-                decided = map(rule.decide, self.releases.get(distribution, ()))
-                raw["decided"] = "".join(decision[0] for decision in decided)
-            document["patches"][patch] = json.dumps(rules, separators=(",", ":"))
-        return document
-
-
-def builtin_path() -> Path:
-    """Where the package's matrix is: beside the code in a wheel, one level up in a checkout."""
-    inside, above = (place / "compat_matrix.yaml" for place in (_PACKAGE, _PACKAGE.parent))
-    return above if above.exists() and not inside.exists() else inside
-
-
-def compile_builtin() -> str:
-    """The text of the compiled matrix, from the YAML."""
-    source = builtin_path()
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()
-    content = {
-        "format": _FORMAT,
-        "digest": digest,
-        "document": CompatMatrix.load(source).compiled(),
-    }
-    return json.dumps(content, indent=None, separators=(",", ":"), sort_keys=True) + "\n"

@@ -6,7 +6,6 @@ import importlib.util
 import itertools
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,6 @@ def browser_path():
     """The installed browser that tools/render_report.py finds."""
     spec = importlib.util.spec_from_file_location("render", ROOT / "tools" / "render_report.py")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(ROOT / "tools"))
     spec.loader.exec_module(module)
     return module.browser()
 

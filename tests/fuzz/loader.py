@@ -18,11 +18,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import matrix_file
+
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing.models import read_folder
 from mlx_patches.core.distributions import Installed
 from mlx_patches.matrix.gate import decide_by_rule
-from mlx_patches.matrix.matrix import CompatMatrix, builtin_path
 
 # Seconds of CPU for one input.
 SLOW = 5.0
@@ -90,8 +93,8 @@ def matrix(folder: Path, data: bytes) -> None:
     """Load a matrix and look up all of its entries."""
     path = folder / "matrix.yaml"
     path.write_bytes(data)
-    loaded = CompatMatrix.load(path)
-    loaded.compiled()
+    loaded = matrix_file.load(path)
+    matrix_file.compile_matrix(path)
     for patch in loaded.patches:
         for distribution in ("fake-lm", "mlx-lm", "mlx-vlm"):
             rule = loaded.rule(patch, distribution)
@@ -111,7 +114,7 @@ def folder(folder: Path, data: bytes) -> None:
 
 
 TARGETS: dict[str, tuple[Callable[[Path, bytes], None], tuple[bytes, ...]]] = {
-    "matrix": (matrix, (MATRIX.encode(), MATRIX.encode(), builtin_path().read_bytes())),
+    "matrix": (matrix, (MATRIX.encode(), MATRIX.encode(), matrix_file.MATRIX.read_bytes())),
     "folder": (folder, (CONFIG.encode(), b"[]", b"{}")),
 }
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import release_sets
 
 from ..hosts.server import AT_A_TIME, prompts, serving
 from .conftest import ROOT, run
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-import release_sets
 
 HOST = "vllm-mlx 0.6.0"
 CASE = {"command": "vllm-mlx serve {model} --continuous-batching --offline --port {port}"}

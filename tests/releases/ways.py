@@ -94,7 +94,6 @@ class Environment:
             for path in (ROOT / "mlx_patches").rglob("*"):
                 if path.is_file() and path.suffix != ".pyc":
                     file.write(path, path.relative_to(ROOT))
-            file.write(ROOT / "compat_matrix.yaml", "mlx_patches/compat_matrix.yaml")
 
     def cell(self, way: str, by: str) -> str:
         """Start the server in one way; ``yes`` or ``no``."""

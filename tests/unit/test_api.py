@@ -625,28 +625,29 @@ def test_auto_applies(releases):
     assert lines == ["True True"]
 
 
-@pytest.mark.parametrize("content", ["schema: 99\n", "{", "", None])
+@pytest.mark.parametrize("content", ['{"format": 99}', "{", "", None])
 def test_auto_never_raises_with_a_broken_matrix(tmp_path, content):
-    matrix = tmp_path / "broken.yaml"
+    matrix = tmp_path / "broken.json"
     if content is not None:
         matrix.write_text(content)
     lines, errors = run(
         f"""
         import pathlib
         import mlx_patches.matrix.matrix
-        mlx_patches.matrix.matrix.builtin_path = lambda: pathlib.Path({str(matrix)!r})
+        mlx_patches.matrix.matrix.COMPILED = pathlib.Path({str(matrix)!r})
         import mlx_patches.auto
         print("alive")
         """
     )
     assert lines == ["alive"]
     assert "mlx_patches is not active" in errors
-    assert "broken.yaml" in errors
+    assert "broken.json" in errors
+    assert "reinstall mlx-patches" in errors
 
 
 def test_apply_does_raise_with_a_broken_matrix(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(mlx_patches.matrix.matrix, "builtin_path", lambda: tmp_path / "none.yaml")
-    with pytest.raises(MlxPatchesError, match=r"none\.yaml: cannot be read"):
+    monkeypatch.setattr(mlx_patches.matrix.matrix, "COMPILED", tmp_path / "none.json")
+    with pytest.raises(MlxPatchesError, match=r"none\.json: .*: reinstall mlx-patches"):
         mlx_patches.apply()
 
 

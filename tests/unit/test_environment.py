@@ -153,14 +153,14 @@ def test_a_broken_installation_of_ours(host, mode, tmp_path):
     """With STRICT the host does not start; without, it runs, with one warning for all imports."""
     broken = f"""
 import pathlib, mlx_patches.matrix.matrix as matrix
-matrix.builtin_path = lambda: pathlib.Path({str(tmp_path / "none.yaml")!r})
+matrix.COMPILED = pathlib.Path({str(tmp_path / "none.json")!r})
 """
     done = host(mode, broken + USE)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert done.stderr.count("mlx_patches is not active") == 1
     strict = host(mode, broken + TWICE, MLX_PATCHES_STRICT="1")
     assert (strict.returncode, strict.stdout) == (1, "MlxPatchesError\n"), strict.stderr
-    assert "none.yaml: cannot be read" in strict.stderr
+    assert "none.json: FileNotFoundError" in strict.stderr
 
 
 # -- reading the variables ---------------------------------------------------------------------

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
+import matrix_file
+import measure_lab
+import measure_matrix
+import model_rows
 import pytest
+import release_sets
+import write_docs
 from packaging.specifiers import SpecifierSet
 
 from mlx_patches.auditing import recommend, verdict
@@ -16,17 +21,9 @@ from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import measure_lab  # noqa: E402
-import measure_matrix  # noqa: E402
-import model_rows  # noqa: E402
-import release_sets  # noqa: E402
-import write_docs  # noqa: E402
-
 LAB = measure_lab.load()
 EVIDENCE = measure_matrix.load_evidence()
-MATRIX = matrix.CompatMatrix.load(matrix.builtin_path())
+MATRIX = matrix_file.load()
 RULES = [
     pytest.param(patch, distribution, id=f"{patch}-{distribution}")
     for patch in MATRIX.patches
@@ -133,7 +130,7 @@ def test_no_cell_names_a_patch_for_each_that_was_tried(one):
 
 
 def test_compiled_matrix_is_current():
-    assert matrix.COMPILED.read_text() == matrix.compile_builtin()
+    assert matrix.COMPILED.read_text() == matrix_file.compile_matrix()
 
 
 def test_readme_and_catalogue_are_current():

@@ -438,12 +438,12 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from mlx_patches import MlxPatchesError
-from mlx_patches.matrix.matrix import CompatMatrix
+import matrix_file
 from mlx_patches.auditing.models import read_folder
 import fastjsonschema, packaging.specifiers, yaml
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + MEGABYTES * 2**20,) * 2)
-read = {"matrix": CompatMatrix.load, "config": lambda path: read_folder(path.parent)}
+read = {"matrix": matrix_file.load, "config": lambda path: read_folder(path.parent)}
 try:
     read[sys.argv[1]](Path(sys.argv[2]))
 except MlxPatchesError as error:
@@ -471,7 +471,7 @@ def refused(kind: str, path: Path) -> str:
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", LIMITED.replace("MEGABYTES", str(MEGABYTES)), kind, str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tools")))},
         capture_output=True,
         text=True,
         timeout=3 * SECONDS,

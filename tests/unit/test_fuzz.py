@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import plain_yaml
 import pytest
 
 from mlx_patches.core import model_files
-from mlx_patches.matrix import plain_yaml
 from tests.fuzz import loader
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
+import matrix_file
+import plain_yaml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
 from mlx_patches import MlxPatchesError
-from mlx_patches.matrix import check, plain_yaml
 from mlx_patches.matrix import matrix as matrix_module
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
@@ -47,7 +48,7 @@ def load(tmp_path):
 
     def from_text(text):
         from_text.path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return CompatMatrix.load(from_text.path)
+        return matrix_file.load(from_text.path)
 
     from_text.path = tmp_path / "matrix.yaml"
     return from_text
@@ -267,27 +268,25 @@ def test_too_large(said, monkeypatch):
 
 def test_not_there(tmp_path):
     with pytest.raises(MlxPatchesError, match="cannot be read"):
-        CompatMatrix.load(tmp_path / "none.yaml")
+        matrix_file.load(tmp_path / "none.yaml")
     with pytest.raises(MlxPatchesError, match="cannot be read"):
-        CompatMatrix.load(tmp_path)
+        matrix_file.load(tmp_path)
 
 
 # -- the compiled form -----------------------------------------------------------------------
 
 
 @pytest.fixture
-def shipped(tmp_path, monkeypatch):
-    """A package's pair of files: the YAML and its compiled form."""
-    source, compiled = tmp_path / "compat_matrix.yaml", tmp_path / "compiled.json"
+def compiled(tmp_path, monkeypatch):
+    """The compiled form of a matrix, in the place of the shipped one."""
+    source, file = tmp_path / "compat_matrix.yaml", tmp_path / "compiled.json"
     source.write_text(GOOD)
-    monkeypatch.setattr(matrix_module, "builtin_path", lambda: source)
-    monkeypatch.setattr(matrix_module, "COMPILED", compiled)
-    compiled.write_text(matrix_module.compile_builtin())
-    return source, compiled
+    file.write_text(matrix_file.compile_matrix(source))
+    monkeypatch.setattr(matrix_module, "COMPILED", file)
+    return file
 
 
-def test_compiled_is_used_where_the_digest_matches(shipped, monkeypatch):
-    monkeypatch.setattr(check, "read", lambda path: pytest.fail("the YAML was read"))
+def test_the_compiled_form_has_the_answer_for_each_measured_release(compiled):
     matrix = CompatMatrix.builtin()
     assert matrix.patches == ("fix", "other")
     rule = matrix.rule("fix", "fake-lm")
@@ -295,39 +294,23 @@ def test_compiled_is_used_where_the_digest_matches(shipped, monkeypatch):
     assert [rule.decide(release) for release in rule.releases] == ["clear", "affected", "fixed"]
 
 
-def test_compiled_is_not_used_for_another_yaml(shipped):
-    source, _ = shipped
-    source.write_text(GOOD.replace('fixed: ">=2.0"', 'fixed: ">=2.5"'))
-    rule = CompatMatrix.builtin().rule("fix", "fake-lm")
-    assert not rule.decided
-    assert rule.decide("2.0") == "clear"
+BROKEN = [None, "", "{", "[]", "3", "{}", '{"format": 1, "document": {}}', '{"format": 4}']
 
 
-def test_compiled_is_not_used_in_the_format_of_another_version(shipped, monkeypatch):
-    monkeypatch.setattr(matrix_module, "_FORMAT", 99)
-    assert not CompatMatrix.builtin().rule("fix", "fake-lm").decided
-
-
-@pytest.mark.parametrize("content", [None, "", "{", "[]", "3", "{}", '{"digest": 1}'])
-def test_a_broken_compiled_file_does_not_matter(shipped, content):
-    _, compiled = shipped
+@pytest.mark.parametrize("content", [*BROKEN, '{"format": 4, "document": {}}'])
+def test_a_damaged_compiled_file_is_one_line_with_a_remedy(compiled, content):
     compiled.unlink() if content is None else compiled.write_text(content)
-    assert not CompatMatrix.builtin().rule("fix", "fake-lm").decided
+    with pytest.raises(MlxPatchesError) as raised:
+        CompatMatrix.builtin()
+    assert str(raised.value).startswith(f"{compiled}: ")
+    assert str(raised.value).endswith(": reinstall mlx-patches")
+    assert str(raised.value).isprintable()
 
 
-def test_a_compiled_file_without_its_document_does_not_matter(shipped):
-    _, compiled = shipped
-    content = json.loads(compiled.read_text())
-    compiled.write_text(json.dumps({**content, "document": {}}))
-    assert CompatMatrix.builtin().patches == ("fix", "other")
-
-
-def test_compiling_is_deterministic_and_leaves_the_matrix_alone(shipped):
-    matrix = CompatMatrix.load(shipped[0])
-    before = json.dumps(matrix._document)
-    assert matrix.compiled() == matrix.compiled()
-    assert json.dumps(matrix._document) == before
-    assert matrix_module.compile_builtin() == matrix_module.compile_builtin()
+def test_compiling_is_deterministic(tmp_path):
+    source = tmp_path / "compat_matrix.yaml"
+    source.write_text(GOOD)
+    assert matrix_file.compile_matrix(source) == matrix_file.compile_matrix(source)
 
 
 # -- properties ------------------------------------------------------------------------------
@@ -347,10 +330,9 @@ released = st.lists(public, max_size=6).map(
 
 def both_forms(releases, affected, fixed):
     rule = {"affected": affected, "fixed": fixed}
-    plain = CompatMatrix(
-        document(releases={"fake-lm": releases}, patches={"fix": {"fake-lm": rule}}), "plain"
-    )
-    compiled = CompatMatrix(json.loads(json.dumps(plain.compiled())), "compiled")
+    content = document(releases={"fake-lm": releases}, patches={"fix": {"fake-lm": rule}})
+    plain = CompatMatrix(content, "plain")
+    compiled = CompatMatrix(json.loads(json.dumps(matrix_file.compiled(content))), "compiled")
     return plain.rule("fix", "fake-lm"), compiled.rule("fix", "fake-lm")
 
 
@@ -379,11 +361,11 @@ def test_every_measured_release_has_an_answer(releases, affected, version):
 
 
 def test_our_own_matrix_is_valid_and_knows_exactly_our_patches():
-    matrix = CompatMatrix.load(matrix_module.builtin_path())
+    matrix = matrix_file.load()
     assert set(matrix.patches) == set(catalogue.builtin().ids())
 
 
 def test_our_own_rules_are_for_distributions_that_the_patch_targets():
-    matrix = CompatMatrix.load(matrix_module.builtin_path())
+    matrix = matrix_file.load()
     for patch in catalogue.builtin():
         assert set(matrix._document["patches"][patch.id]) <= {t.distribution for t in patch.targets}

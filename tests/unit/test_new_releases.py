@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import new_releases
 from release_sets import ReleaseSet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import matrix_file
 import pytest
 import yaml
 from hypothesis import example, given
@@ -16,7 +17,7 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
 from mlx_patches.matrix.gate import decide_by_rule
-from mlx_patches.matrix.matrix import CompatMatrix, Rule, builtin_path
+from mlx_patches.matrix.matrix import CompatMatrix, Rule
 from mlx_patches.matrix.sets import BrokenSet
 
 from .conftest import document
@@ -161,7 +162,7 @@ def loaded(content: str | bytes) -> CompatMatrix:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place, "matrix.yaml")
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return CompatMatrix.load(path)
+        return matrix_file.load(path)
 
 
 @given(releases, ranges, ranges, st.one_of(versions, numbers))
@@ -195,7 +196,7 @@ def test_any_other_document_is_refused_in_one_line(content):
     assert str(raised.value).isprintable()
 
 
-OURS = builtin_path().read_bytes()
+OURS = matrix_file.MATRIX.read_bytes()
 
 
 @given(st.integers(0, len(OURS) - 2))

@@ -221,7 +221,6 @@ def test_it_works_from_a_zip(tmp_path):
         for path in (root / "mlx_patches").rglob("*"):
             if path.is_file() and path.suffix != ".pyc":
                 file.write(path, path.relative_to(root))
-        file.write(root / "compat_matrix.yaml", "mlx_patches/compat_matrix.yaml")
     code = "import mlx_patches as m, sys; print(len(m.apply()), m.status().ok, m.__file__)"
     env = {"PYTHONPATH": str(archive)}
     run = functools.partial(subprocess.run, capture_output=True, text=True, cwd=tmp_path)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import measure_variants
 import pytest
 
 from mlx_patches.core.errors import MlxPatchesError
@@ -13,9 +13,6 @@ from mlx_patches.lab import Family, runner, variants
 from mlx_patches.lab.variants import VARIANTS, vary
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import measure_variants  # noqa: E402
 
 
 def test_the_command_offers_every_variant():

@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import matrix_file
+import measure_matrix
 import pytest
 
 import mlx_patches
@@ -18,7 +20,6 @@ from mlx_patches.activation.session import session
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.registry import Entry, Registry
 from mlx_patches.matrix.gate import Gate
-from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import caches
 from mlx_patches.probes.child import anything_goes, probe_target
 from tests.conformance import Case, Conformance
@@ -26,10 +27,6 @@ from tests.conformance import Case, Conformance
 from .conftest import load, statuses
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import measure_matrix  # noqa: E402
-
 PAGE = (ROOT / "docs" / "write-a-patch.md").read_text()
 # The first line of a code block names the file that it belongs to.
 BLOCKS = {
@@ -140,12 +137,12 @@ def test_the_rule_on_the_page_gates_the_patch(ours, toy, tmp_path):
     path = tmp_path / "matrix.yaml"
     path.write_text(f"{head}models: {{default: {{}}}}\nbroken_sets: []\npatches:\n{rule}")
     load("toy_lm.cache")
-    manager = Manager(Gate(CompatMatrix.load(path)))
+    manager = Manager(Gate(matrix_file.load(path)))
     assert statuses(manager.apply(ours)) == ["applied"]
     manager.restore()
     upgrade(toy)
     load("toy_lm.cache")
-    assert statuses(Manager(Gate(CompatMatrix.load(path))).apply(ours)) == ["fixed-upstream"]
+    assert statuses(Manager(Gate(matrix_file.load(path))).apply(ours)) == ["fixed-upstream"]
 
 
 # -- in a package of its own -----------------------------------------------------------------

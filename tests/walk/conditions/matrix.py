@@ -8,22 +8,25 @@ from ..condition import EMPTY, Condition, Content, python, sampled
 from ..things import folder
 
 MATRIX = (Path(__file__).parents[3] / "compat_matrix.yaml").read_text()
-# The command line, with the folder's matrix in place of the shipped one.
-LOAD = """
-import pathlib
-from mlx_patches.matrix import matrix
-matrix.builtin_path = lambda: pathlib.Path("matrix.yaml")
-from mlx_patches.cli import main
-main(["list"])
+TOOLS = Path(__file__).parents[3] / "tools"
+# What `make write-matrix` does with a matrix that somebody edited.
+LOAD = f"""
+import pathlib, sys
+sys.path.insert(0, {str(TOOLS)!r})
+import matrix_file
+try:
+    matrix_file.compile_matrix(pathlib.Path("matrix.yaml"))
+except matrix_file.MlxPatchesError as error:
+    sys.exit(f"Error: {{error}}")
 """
 
 
 def broken(says: str, content: Content | None, error: str) -> Condition:
-    """The command line with a matrix that cannot be used."""
+    """A matrix that cannot be compiled."""
     return python(
         f"a matrix {says} is refused in a line",
         LOAD,
-        code=2,
+        code=1,
         error=error,
         where=[EMPTY],
         files={} if content is None else {"matrix.yaml": content},

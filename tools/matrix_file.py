@@ -1,4 +1,8 @@
-"""Reads a matrix file, and refuses one that is malformed or contradicts itself."""
+"""Reads compat_matrix.yaml, refuses what is malformed or contradicts itself, and compiles it.
+
+The package ships the compiled form alone: reading YAML, checking it and parsing version ranges
+takes tens of milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,50 @@ from pathlib import Path
 from typing import Any
 
 import fastjsonschema
+import plain_yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from ..core import files
-from ..core.errors import MlxPatchesError
-from . import plain_yaml
-from .ranges import find_in_both
+from mlx_patches.core import files
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.matrix.matrix import FORMAT, CompatMatrix
+from mlx_patches.matrix.ranges import find_in_both
 
+MATRIX = Path(__file__).parents[1] / "compat_matrix.yaml"
 SCHEMA = 1
-_SCHEMA_FILE = Path(__file__).parent / "schema.json"
+_SCHEMA_FILE = Path(__file__).parent / "matrix_schema.json"
+
+
+def load(path: Path = MATRIX) -> CompatMatrix:
+    """Read and check a matrix file.
+
+    Raises:
+        MlxPatchesError: naming file, line and key.
+    """
+    return CompatMatrix(read(path), str(path))
+
+
+def compile_matrix(path: Path = MATRIX) -> str:
+    """The text of a matrix file's compiled form."""
+    content = {"format": FORMAT, "document": compiled(read(path))}
+    return json.dumps(content, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
+
+
+def compiled(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the answer for each measured release filled in.
+
+    A patch's rules are JSON in a string: start-up parses those of the patches that it decides.
+    """
+    matrix = CompatMatrix(document, "compat_matrix.yaml")
+    made: dict[str, Any] = json.loads(json.dumps(document))
+    for patch, rules in made["patches"].items():
+        for distribution, raw in rules.items():
+            rule = matrix.rule(patch, distribution)
+            assert rule is not None
+            decided = map(rule.decide, matrix.releases.get(distribution, ()))
+            raw["decided"] = "".join(decision[0] for decision in decided)
+        made["patches"][patch] = json.dumps(rules, separators=(",", ":"))
+    return made
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from ..core import files
-from ..core.errors import MlxPatchesError
+from mlx_patches.core import files
+from mlx_patches.core.errors import MlxPatchesError
 
 MAX_BYTES = 2_000_000
 MAX_EVENTS = 100_000  # keys, values, and both ends of each list
