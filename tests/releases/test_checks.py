@@ -17,14 +17,14 @@ from mlx_patches.core import guard
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Target, around
 from mlx_patches.core.site import Aliases, Layer, Site
-from mlx_patches.lab import Family, NotBuilt
-from mlx_patches.lab.build import build
+from mlx_patches.lab import Family
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
 from .conftest import installed
+from .models import build_or_skip
 
 pytestmark = pytest.mark.slow
 
@@ -67,10 +67,7 @@ class Skips:
     ids=str,
 )
 def test_a_skipped_call_is_one_that_the_layers_pass_on(family: Family) -> None:
-    try:
-        model = build(family)
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    model = build_or_skip(family)
     manager, skips = Manager(Gate(CompatMatrix.builtin())), Skips()
     try:
         for patch in catalogue.builtin():

@@ -10,14 +10,14 @@ import pytest
 
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
-from mlx_patches.lab.build import build
+from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.batched import cohere_compass, hunyuan_vl
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
 from . import costs
+from .models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_vlm")
@@ -38,10 +38,7 @@ OTHERS = ("offset-alias", "rotating-max-size", "mask-from-cache-list", "extend-s
 @pytest.fixture(params=FAMILIES)
 def model(request, ungated: Callable[[Patch], Manager]) -> Iterator[LabModel]:
     """A tiny model, with the patch applied."""
-    try:
-        built = build(Family("mlx-vlm", request.param))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    built = build_or_skip(f"mlx-vlm:{request.param}")
     manager = ungated(catalogue.builtin().get("row-by-row"))
     engine.forget(built)
     with out_of_the_way(OTHERS):

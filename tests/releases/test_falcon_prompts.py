@@ -9,13 +9,13 @@ import pytest
 
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
-from mlx_patches.lab.build import build
+from mlx_patches.lab import LabModel, engine
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.batched import falcon_ocr
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
 from . import costs
+from .models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_vlm")
@@ -31,10 +31,7 @@ TOLERANCE = 1e-3
 @pytest.fixture
 def model(ungated: Callable[[Patch], Manager]) -> Iterator[LabModel]:
     """A tiny model, with the patch applied."""
-    try:
-        built = build(Family("mlx-vlm", "falcon_ocr"))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    built = build_or_skip("mlx-vlm:falcon_ocr")
     if not hasattr(built.module, falcon_ocr.DELTAS):
         pytest.skip("its rows go one by one in this release")
     manager = ungated(catalogue.builtin().get("row-by-row"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt, engine, offline
-from mlx_patches.lab.build import build
+from mlx_patches.lab import engine, offline
 from mlx_patches.lab.rows import LENGTHS, alone, rows_of
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.row_record import read_column
 from mlx_patches.patches.positions import kept_deltas
 from mlx_patches.probes import kept_deltas as probe
+
+from .models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_vlm")
@@ -19,10 +20,7 @@ COUNT = 8
 
 @pytest.fixture
 def model(ungated):
-    try:
-        built = build(Family("mlx-vlm", "falcon_ocr"))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    built = build_or_skip("mlx-vlm:falcon_ocr")
     if not hasattr(built.module, kept_deltas.KEPT):
         pytest.skip("the release's model accepts no rope deltas")
     for patch in ("rope-deltas", "row-by-row", "padded-prompts"):

@@ -8,14 +8,13 @@ import re
 
 import pytest
 
-from mlx_patches.lab import Cell, Family, LabModel, NotBuilt, engine, generators, rows
-from mlx_patches.lab.build import build
+from mlx_patches.lab import Cell, LabModel, engine, generators, rows
 from mlx_patches.lab.compare import compare_generated
 from mlx_patches.patches.models import recurrent_by_row, recurrent_padding
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
-from .conftest import installed
+from .models import build_or_skip
 
 pytest.importorskip("mlx.core")
 
@@ -29,23 +28,12 @@ MAMBA = [
 ]
 
 
-def built(name: str) -> LabModel:
-    """A family's tiny model; skips where the environment has none."""
-    distribution, family = name.split(":")
-    if not installed(distribution):
-        pytest.skip(f"{distribution} is not installed")
-    try:
-        return build(Family(distribution, family))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
-
-
 def continued(name: str) -> Cell:
     """Two rows with prefixes are fed their rests in pieces of two positions.
 
     In the first piece both have tokens, in the last one has.
     """
-    model = built(name)
+    model = build_or_skip(name)
     texts = rows.rows_of(model, (3, 6), more=(8, 4))
     try:
         with out_of_the_way(PATCHES):
@@ -65,7 +53,7 @@ def test_padding_that_comes_after_whole_pieces(name):
 
 def answered(name: str) -> Cell:
     """Two rows continue one stored prompt in mlx-vlm's engine."""
-    model = built(name)
+    model = build_or_skip(name)
     generator = generators.generate_module(model).BatchGenerator
     if "apc_manager" not in inspect.signature(generator).parameters:
         pytest.skip("the release's engine has no prefix cache")
@@ -94,7 +82,7 @@ def keeps_logits(model: LabModel) -> bool:
 @pytest.mark.parametrize("name", [one for one in (*QWEN, *MAMBA) if "vlm" in one])
 def test_rows_that_continue_one_stored_prompt(name):
     cell = answered(name)
-    assert cell.verdict == "green" or not keeps_logits(built(name)), cell.detail
+    assert cell.verdict == "green" or not keeps_logits(build_or_skip(name)), cell.detail
 
 
 def test_mutant_that_takes_one_rows_output_for_the_batch(monkeypatch):

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
-from mlx_patches.lab.build import build
+from mlx_patches.lab import LabModel, engine
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.rows import recurrent
 from mlx_patches.patches.models import recurrent_batch, recurrent_padding
@@ -15,6 +14,7 @@ from mlx_patches.patches.models.recurrent_batch import Padding, announced
 from mlx_patches.probes import NotApplicable
 
 from .conftest import installed, is_tested, verdict
+from .models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 
@@ -44,10 +44,7 @@ def repaired(ungated):
     managers = []
 
     def prepare(name: str) -> LabModel:
-        try:
-            model = build(Family(*name.split(":")))
-        except NotBuilt as reason:
-            pytest.skip(str(reason))
+        model = build_or_skip(name)
         for patch in (*OTHERS, PATCH.id):
             managers.append(ungated(catalogue.builtin().get(patch)))
         return model

@@ -6,8 +6,7 @@ import inspect
 
 import pytest
 
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
-from mlx_patches.lab.build import build
+from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.lab.engine_scenarios import compare_with_alone
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
@@ -17,6 +16,7 @@ from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
 from .conftest import installed
+from .models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 
@@ -37,23 +37,12 @@ TOLERANCE = 1e-3
 @pytest.mark.parametrize("family", ["bailing_moe_linear", "jamba", "qwen3_5"])
 def test_a_quantized_batch_stays_quantized(family):
     pytest.importorskip("mlx_vlm")
-    model = built(f"mlx-vlm:{family}")
+    model = build_or_skip(f"mlx-vlm:{family}")
     with out_of_the_way((*NEEDED, "recurrent-padding", "quantized-decode-mask")):
         cell = SCENARIOS["quantized-8"](model)
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)
     assert cell.verdict == "green", cell.detail
-
-
-def built(name: str) -> LabModel:
-    """A family's tiny model; skips where the environment has none."""
-    distribution, family = name.split(":")
-    if not installed(distribution):
-        pytest.skip(f"{distribution} is not installed")
-    try:
-        return build(Family(distribution, family))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture
@@ -62,7 +51,7 @@ def repaired(ungated):
     managers = []
 
     def prepare(name: str) -> LabModel:
-        model = built(name)
+        model = build_or_skip(name)
         for patch in ("offset-alias", "mask-by-offset", "recurrent-padding"):
             managers.append(ungated(catalogue.builtin().get(patch)))
         return model
@@ -248,7 +237,7 @@ def test_mutant_that_feeds_the_last_piece_row_by_row(monkeypatch):
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:zaya1_vl"])
 def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name):
     """The models feed left-padded rows one by one themselves, but not in such a piece."""
-    model = built(name)
+    model = build_or_skip(name)
     prompts = ([4], [5, 9, 2, 7, 3, 8, 6, 1, 4, 2])
     requests = [generators.Request(0, prompt, 3) for prompt in prompts]
     try:
@@ -262,7 +251,7 @@ def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name):
 
 def feed_last_piece(name: str):
     """The cell of right-padded prompts with history whose last piece has one token."""
-    model = built(name)
+    model = build_or_skip(name)
     with out_of_the_way(LAST_PIECES):
         cell = SCENARIOS["last-piece"](model)
     if cell.verdict == "n/a":
@@ -272,7 +261,7 @@ def feed_last_piece(name: str):
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_row_that_raises_leaves_the_batch_as_it_was(failing):
-    model = built("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")
+    model = build_or_skip("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")
     cache = padded_batch(model)
     release = inspect.unwrap(type(model.module).__call__)
     fed = []

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mlx_patches.core.patch import Patch
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
-from mlx_patches.lab.build import build
+from mlx_patches.lab import LabModel, engine
 from mlx_patches.lab.engine import MARKS
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models import row_by_row
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
-from .conftest import installed
+from .models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 
@@ -37,21 +36,10 @@ TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]
 TOLERANCE = 1e-3
 
 
-def built(name: str) -> LabModel:
-    """A family's tiny model; skips where the environment has none."""
-    distribution, family = name.split(":")
-    if not installed(distribution):
-        pytest.skip(f"{distribution} is not installed")
-    try:
-        return build(Family(distribution, family))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
-
-
 @pytest.fixture(params=SOME)
 def model(request, ungated: Callable[[Patch], object]) -> Iterator[LabModel]:
     """A tiny model, with the patch applied."""
-    model = built(request.param)
+    model = build_or_skip(request.param)
     manager = ungated(catalogue.builtin().get("row-by-row"))
     # Other defects of these models' batches, repaired so that they do not interfere.
     with out_of_the_way(("offset-alias", "mllama-text")):
@@ -80,7 +68,7 @@ def compare_step(batch: object, model: LabModel) -> None:
 @pytest.mark.parametrize("family", ["cohere_compass", "ernie4_5_moe_vl"])
 def test_a_piece_that_is_all_padding(family):
     pytest.importorskip("mlx_vlm")
-    model = built(f"mlx-vlm:{family}")
+    model = build_or_skip(f"mlx-vlm:{family}")
     with out_of_the_way(
         ("row-by-row", "offset-alias", "rotating-max-size", "mask-from-cache-list")
     ):
@@ -215,7 +203,7 @@ def test_caches_that_a_host_subclasses(model):
 
 
 def test_every_output_is_joined(ungated):
-    model = built("mlx-vlm:mllama")
+    model = build_or_skip("mlx-vlm:mllama")
     manager = ungated(catalogue.builtin().get("row-by-row"))
     width = model.module.config.hidden_size
     states = mx.random.normal((2, 7, width), key=mx.random.key(1))
@@ -254,7 +242,7 @@ def prefill_and_decode(model: LabModel, prompts: list) -> tuple[object, list[int
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 2), (2, 0)])
 def test_a_row_decodes_with_its_own_delta(order, ungated):
-    model = built("mlx-vlm:ernie4_5_moe_vl")
+    model = build_or_skip("mlx-vlm:ernie4_5_moe_vl")
     manager = ungated(catalogue.builtin().get("row-by-row"))
     engine._mark(model)
     made = [with_image(model, *of) for of in ((11, 3, 7), (9, 2, 14), (7, 0, 21))]

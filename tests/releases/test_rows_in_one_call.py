@@ -9,8 +9,7 @@ import pytest
 
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch
-from mlx_patches.lab import Family, LabModel, NotBuilt, engine
-from mlx_patches.lab.build import build
+from mlx_patches.lab import LabModel, engine
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models import row_by_row
 from mlx_patches.patches.models.batched import offsets
@@ -18,7 +17,7 @@ from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.rope_deltas import out_of_the_way
 
 from . import costs
-from .conftest import installed
+from .models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 
@@ -62,14 +61,8 @@ def manager(ungated: Callable[[Patch], Manager]) -> Manager:
 @pytest.fixture(params=name_families())
 def model(request, manager: Manager) -> Iterator[LabModel]:
     """A tiny model of the installed release."""
-    distribution, family = request.param.split(":")
-    if not installed(distribution):
-        pytest.skip(f"{distribution} is not installed")
-    try:
-        model = build(Family(distribution, family))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
-    if family == "falcon_ocr" and hasattr(model.module, OLD):
+    model = build_or_skip(request.param)
+    if model.family.name == "falcon_ocr" and hasattr(model.module, OLD):
         pytest.skip("its rows go one by one in this release")
     engine.forget(model)
     with out_of_the_way(OTHERS):

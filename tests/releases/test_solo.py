@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 import mlx_patches
-from mlx_patches.lab import Family, LabModel, NotBuilt
+from mlx_patches.lab import Family, LabModel
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.families import families
@@ -19,6 +19,7 @@ from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
 
 from .conftest import is_tested
+from .models import build_or_skip
 
 PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 93, 23]
 STEPS = 8
@@ -41,10 +42,7 @@ def test_alone_only_what_was_wrong_changes(family):
 
     Patches that repair other defects of a request alone, ``changes_alone``, are left out.
     """
-    try:
-        model = build(family)
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    model = build_or_skip(family)
     prompt = [token % model.vocabulary for token in PROMPT]
     before = alone(model, prompt, STEPS)
     assert len(before) >= STEPS

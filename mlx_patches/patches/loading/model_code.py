@@ -38,6 +38,7 @@ from typing import Any
 from ...core.errors import is_refusal, refusal
 from ...core.packages import DISTRIBUTIONS
 from ...core.patch import Patch, Target, around
+from ..callers import callers
 
 logger = logging.getLogger("mlx_patches")
 
@@ -71,15 +72,7 @@ def has_consent() -> bool:
 
 def is_called_by_release() -> bool:
     """Whether code of a release or a host is on the stack of this thread."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        names = frame.f_globals
-        # ``python -m`` runs a module as ``__main__``; its spec has its name.
-        name = getattr(names.get("__spec__"), "name", None) or str(names.get("__name__"))
-        if name.partition(".")[0] in _RELEASES:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    return any(module.partition(".")[0] in _RELEASES for module, _ in callers())
 
 
 def hear_caller(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

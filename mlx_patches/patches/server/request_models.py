@@ -21,13 +21,13 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...core.patch import Attribute, Patch, Target, around, stored
+from ..callers import callers
 from .media_limits import Refused, as_refusal
 
 MODELS = "MLX_PATCHES_REQUEST_MODELS"
@@ -118,13 +118,10 @@ def vlm_load(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: An
 
 def is_starting() -> bool:
     """Whether mlx_vlm.server loads a model as it starts, and not for a request."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if frame.f_code.co_name == "lifespan" and module.startswith("mlx_vlm.server"):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    return any(
+        function == "lifespan" and module.startswith("mlx_vlm.server")
+        for module, function in callers()
+    )
 
 
 def set_options(apply: Callable[..., Any], config: Any, payload: Any, *args: Any, **kw: Any) -> Any:
