@@ -10,7 +10,7 @@ NOX := $(VENV)/bin/python -m nox
 demo: $(VENV)/ready
 	@$(NOX) -s $(if $(TINY),tiny_demo,demo)
 
-# One Python, four release sets, a host and the browser.
+# One Python, two release sets, a host with a third one, and the browser.
 test: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick
 

@@ -39,7 +39,7 @@ TESTED = [
     "vllm-mlx 0.4.1",
 ]
 # `make test` runs these sets' tests that are not marked slow, `make test-all` the slow ones.
-QUICK = ["mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10"]
+QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
 # Not tagged, since `make test-all` has to be short: run by name, and in a job of the workflow.
 BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 # These tests enable the patches in the environment, so no other tests may run there meanwhile.
@@ -60,6 +60,10 @@ RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
 WORDS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "mlx_patches",
     "tools", "tests", "benchmarks")  # fmt: skip
 PYTHONS = ["3.11", "3.12", "3.13"]
+# Tests of the repository's data and pages, which say the same on every Python.
+DATA = ("demo", "docs", "downstream", "evidence", "fuzz", "matrix", "new_releases", "pages",
+    "properties", "recommend", "report", "run_sessions", "variants", "verdict", "workflows",
+    "write_a_patch")  # fmt: skip
 # Not tagged, as few machines have it yet: run by name, and in a job of the workflow.
 NEWEST = "3.14"
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -97,12 +101,13 @@ def types(session: nox.Session) -> None:
     "python", tagged([*PYTHONS, NEWEST], dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"})
 )
 def unit(session: nox.Session, python: str) -> None:
-    """Tests without MLX. On this Python also the first steps of a new user without MLX."""
+    """Tests without MLX. On this Python also those of data, and a new user's first steps."""
     interpreter = pure_environment(session, python)
     if interpreter is None:
         message = f"Python {python} is not on this machine: its tests without MLX cannot run"
         session.error(message) if os.environ.get("CI") else session.skip(message)
-    tests = ["tests/unit", WALK] if python == HERE else ["tests/unit"]
+    data = [f"--ignore=tests/unit/test_{name}.py" for name in DATA]
+    tests = ["tests/unit", *([WALK] if python == HERE else data)]
     # unit_slow runs the slow ones, which depend on the evidence and not on the Python.
     session.run(interpreter, "-m", "pytest", "-q", "-n", "2", "-m", "not slow", *tests)
 

@@ -57,7 +57,14 @@ def patched(language, ungated):
 
 
 @pytest.mark.parametrize("name", BATCHED)
-@pytest.mark.parametrize("index", range(len(SPARSE)), ids=("init", "lse", "single"))
+@pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(0, id="init"),
+        pytest.param(1, id="lse", marks=pytest.mark.slow),
+        pytest.param(2, id="single", marks=pytest.mark.slow),
+    ],
+)
 def test_a_batch_says_what_its_rows_say_alone(patched, index, name):
     cell = SCENARIOS[name](sparse_model(index))
     assert cell.verdict == "green", cell.detail

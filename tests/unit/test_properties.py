@@ -165,6 +165,7 @@ def loaded(content: str | bytes) -> CompatMatrix:
         return matrix_file.load(path)
 
 
+@pytest.mark.slow
 @given(releases, ranges, ranges, st.one_of(versions, numbers))
 def test_no_release_is_both_affected_and_fixed_in_a_matrix_that_loads(known, one, other, version):
     rule = {"affected": one, "fixed": other}
@@ -184,6 +185,7 @@ def test_no_release_is_both_affected_and_fixed_in_a_matrix_that_loads(known, one
     assert (found.affected, found.fixed) == (one, other)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.one_of(st.none(), st.integers(), st.text(), st.floats(), st.booleans()),
@@ -199,6 +201,7 @@ def test_any_other_document_is_refused_in_one_line(content):
 OURS = matrix_file.MATRIX.read_bytes()
 
 
+@pytest.mark.slow
 @given(st.integers(0, len(OURS) - 2))
 @example(len(OURS) - 20)
 def test_our_own_matrix_cut_off_anywhere_is_refused_or_has_every_patch_and_row(length):
