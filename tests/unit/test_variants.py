@@ -1,18 +1,14 @@
-"""Variants of tiny configs, and the page of those that differ."""
+"""Variants of tiny configs, and which of their cells differ."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import measure_variants
+import measure_lab
 import pytest
 
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence import words
 from mlx_patches.lab import Family, runner, variants
 from mlx_patches.lab.variants import VARIANTS, vary
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_command_offers_every_variant():
@@ -102,16 +98,9 @@ MEASURED = {
 }
 
 
-def test_a_cell_that_differs_from_the_plain_one_is_a_line(monkeypatch):
+def test_a_cell_that_differs_from_the_plain_one_is_named(monkeypatch):
     plain = {"without": {"a": {"merge": "g", "extend": "r"}, "b": {"merge": "g"}}}
     plain["with"] = {"a": {"merge": "g", "extend": "g"}, "b": {"merge": "g"}}
-    monkeypatch.setattr(measure_variants.store, "load_set", lambda *name: plain)
-    one = {"set": "mlx-lm 1.0", "variants": {"yarn": MEASURED}}
-    page = measure_variants.page([one])
-    assert "| mlx-lm 1.0 | yarn | 2 | 3 | 2 | 1 | 1 |" in page
-    line = "| mlx-lm 1.0 | yarn | b | merge | right, right | wrong, wrong | row 0 \\| differs |"
-    assert page.splitlines()[-1] == line
-
-
-def test_the_page_is_that_of_the_evidence():
-    assert measure_variants.page(measure_variants.load()) == measure_variants.PAGE.read_text()
+    monkeypatch.setattr(measure_lab.store, "load_set", lambda *name: plain)
+    table = measure_lab.varied([{"set": "mlx-lm 1.0", "variants": {"yarn": MEASURED}}])
+    assert table[2:] == ["| mlx-lm 1.0 | 3 | 2 | 1 | b merge (yarn) |"]
