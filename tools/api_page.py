@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -19,26 +19,37 @@ _INSIDE = re.compile(r"\bmlx_patches\.(?=[A-Z])")
 _SECTIONS = ("Args:", "Raises:", "Returns:", "Warns:", "Yields:")
 
 
-def page(modules: list[ModuleType]) -> str:
-    """The page's Markdown, for the names that these modules export."""
-    return "\n".join([HEAD, *(line for module in modules for line in of_module(module))])
+def page(module: ModuleType, plugin: ModuleType) -> str:
+    """The page's Markdown, for the names that the two modules export."""
+    return "\n".join([HEAD, *of_module(module), *of_plugin(plugin)]).rstrip() + "\n"
 
 
 def of_module(module: ModuleType) -> Iterator[str]:
     """The sections of a module and of each name that it exports."""
     yield f"## {module.__name__}\n"
     yield markdown(module.__doc__ or "")
-    for name in module.__all__:
-        thing = getattr(module, name)
-        if inspect.isclass(thing) or inspect.isroutine(thing):
-            yield from of_member(f"{module.__name__}.{name}", thing)
+    for name, thing in exported(module):
+        yield from of_member(f"{module.__name__}.{name}", thing)
+
+
+def of_plugin(module: ModuleType) -> Iterator[str]:
+    """The section of a module for authors of packages: a line for each name that it exports."""
+    yield f"## {module.__name__}\n"
+    yield f"{first(module)} `help({module.__name__}.Target)` prints a name's arguments.\n"
+    for name, thing in exported(module):
+        yield f"- `{name}`: {first(thing)}"
+
+
+def exported(module: ModuleType) -> list[tuple[str, Any]]:
+    """The classes and functions that a module exports, with their names."""
+    named = [(name, getattr(module, name)) for name in module.__all__]
+    return [(name, one) for name, one in named if inspect.isclass(one) or inspect.isroutine(one)]
 
 
 def of_member(path: str, thing: Any) -> Iterator[str]:
     """The section of a function, or of a class and its own methods and properties."""
     yield f"### {path.rpartition('.')[2]}\n"
-    # Users never construct the result classes of mlx_patches, but plugins construct theirs.
-    if not inspect.isclass(thing) or path.startswith("mlx_patches.plugin."):
+    if not inspect.isclass(thing):  # users never construct the result classes
         yield f"```python\n{path}{signature(thing)}\n```\n"
     yield markdown(inspect.getdoc(thing) or "")
     if not inspect.isclass(thing):
@@ -48,9 +59,14 @@ def of_member(path: str, thing: Any) -> Iterator[str]:
         if name.startswith("_") or not inspect.isroutine(function) or not inspect.getdoc(function):
             continue
         call = "" if isinstance(member, property) else signature(function, bound=True)
-        said = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ")
-        yield f"- `{name}{call}`: {code(said)}"
+        yield f"- `{name}{call}`: {first(function)}"
     yield ""
+
+
+def first(thing: Any) -> str:
+    """The first paragraph of a docstring, in one line."""
+    said = (inspect.getdoc(thing) or "").partition("\n\n")[0]
+    return code(said.replace("\n", " "))
 
 
 def signature(thing: Any, bound: bool = False) -> str:
@@ -78,8 +94,6 @@ def annotation(found: Any) -> str:
 
 def default(value: Any) -> str:
     """A default as it is written; dots for types whose repr may vary."""
-    if isinstance(value, Mapping) and not value:
-        return "{}"
     return repr(value) if isinstance(value, (str, int, tuple, type(None))) else "..."
 
 

@@ -58,7 +58,6 @@ from mlx_patches.evidence.words import (  # noqa: E402
 )
 from mlx_patches.lab import record, runner  # noqa: E402
 from mlx_patches.lab.record import Cells, details, letters  # noqa: E402
-from mlx_patches.patches import catalogue  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
@@ -459,8 +458,9 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "means red without the patches and green with them. The models are tiny, with random",
         "weights. Every set was measured on a CPU in float32; the first table adds the cells of",
         "other devices and dtypes, which the second table counts alone. The last columns count",
-        "the families that are wrong as released by the worst of their cells. `mlx-patches",
-        "explain PATCH` names the affected code, and `mlx-patches probe PATCH` shows the defect.",
+        "the families that are wrong as released by the worst of their cells. The",
+        "[catalogue](catalogue.md) says what each patch repairs; `mlx-patches probe PATCH` shows",
+        "it.",
         "",
         *counts(["release set"], [([one["set"]], one) for one in evidence]),
         "",
@@ -541,15 +541,14 @@ def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def repairs(one: dict[str, Any]) -> list[str]:
-    """The set's repaired defects as table lines, those of most families first."""
-    registry = catalogue.builtin()
+    """The set's repairs as table lines, those of most families first."""
     families: dict[str, set[str]] = defaultdict(set)
     for family, by_scenario in one.get("needs", {}).items():
         for patch in {patch for ids in by_scenario.values() for patch in ids}:
             families[patch].add(family)
-    lines = ["| patch | what goes wrong | families |", "|---|---|---|"]
+    lines = ["| patch | families |", "|---|---|"]
     for patch, names in sorted(families.items(), key=lambda item: (-len(item[1]), item[0])):
-        lines.append(f"| `{patch}` | {registry.get(patch).summary} | {few(names)} |")
+        lines.append(f"| `{patch}` | {few(names)} |")
     return lines
 
 

@@ -63,7 +63,7 @@ def api() -> str:
     import mlx_patches
     from mlx_patches import plugin
 
-    return api_page.page([mlx_patches, plugin])
+    return api_page.page(mlx_patches, plugin)
 
 
 def declarations() -> str:
