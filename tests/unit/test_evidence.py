@@ -146,7 +146,7 @@ def test_the_declarations_are_those_of_the_patches():
 
 
 def test_the_catalogue_has_one_line_for_each_patch():
-    ids = re.findall(r"^\| \[([\w-]+)\]", write_docs.catalogue(), re.MULTILINE)
+    ids = re.findall(r"^- \[([\w-]+)\]", write_docs.catalogue(), re.MULTILINE)
     assert sorted(ids) == sorted([*catalogue.builtin().ids(), "boundary-snapshots"])
 
 
