@@ -70,16 +70,14 @@ def first(thing: Any) -> str:
 
 
 def signature(thing: Any, bound: bool = False) -> str:
-    """The signature as text, the same on every Python version."""
+    """The signature without the parameters' types, the same on every Python version."""
     found = inspect.signature(thing, follow_wrapped=False)
     said = []
     for parameter in list(found.parameters.values())[bound:]:
         text = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         text += parameter.name
-        if parameter.annotation is not parameter.empty:
-            text += f": {annotation(parameter.annotation)}"
         if parameter.default is not parameter.empty:
-            text += f" = {default(parameter.default)}"
+            text += f"={default(parameter.default)}"
         said.append(text)
     returned = found.return_annotation
     arrow = "" if returned is found.empty else f" -> {annotation(returned)}"

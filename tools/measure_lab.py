@@ -40,7 +40,6 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mlx_patches.auditing import recommend  # noqa: E402
-from mlx_patches.auditing.verdict import severity_of  # noqa: E402
 from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.evidence import store  # noqa: E402
@@ -50,10 +49,7 @@ from mlx_patches.evidence.words import (  # noqa: E402
     DEVICES,
     DTYPES,
     FATES,
-    FEATURE,
     FLOAT32,
-    SECURITY,
-    SEVERITIES,
     place_of,
 )
 from mlx_patches.lab import record, runner  # noqa: E402
@@ -63,8 +59,6 @@ EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
 FINDINGS = ROOT / "docs" / "findings.md"
 SECONDS = 3600
-# No scenario sees a defect of the others.
-SEEN = tuple(name for name in SEVERITIES if name not in (SECURITY, FEATURE))
 SHOWN = FATES[:3]  # the fates with a column of their own in the findings
 SHORTEST = 3  # how many families a line of the findings names
 
@@ -458,8 +452,7 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "scenarios is red, except `max-kv-size`, which is a feature; `repaired` means red without",
         "the patches and green with them. The models are tiny, with random weights. The first",
         "table has each set's cells of all devices and dtypes; the second counts those other than",
-        "a CPU in float32 alone. The last column counts the families that are wrong as released",
-        "by the worst of their cells. The [catalogue](catalogue.md) says what each patch repairs;",
+        "a CPU in float32 alone. The [catalogue](catalogue.md) says what each patch repairs;",
         "`mlx-patches probe PATCH` shows it.",
         "",
         *counts(["release set"], [([one["set"]], one) for one in evidence]),
@@ -483,32 +476,14 @@ def findings(evidence: list[dict[str, Any]]) -> str:
 def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, Any]]]) -> list[str]:
     """A table of how many families have each fate, a line for each evidence."""
     others = [name for name in FATES if name not in SHOWN]
-    heads = [*names, *SHOWN, ", ".join(others), ", ".join(SEEN)]
+    heads = [*names, *SHOWN, ", ".join(others)]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for labels, one in rows:
-        fates, worst = list(family_fates(one).values()), worst_severities(one)
+        fates = list(family_fates(one).values())
         cells = [str(fates.count(name)) for name in SHOWN]
         cells.append(", ".join(str(fates.count(name)) for name in others))
-        cells.append(", ".join(str(worst.count(name)) for name in SEEN))
         lines.append(f"| {' | '.join([*labels, *cells])} |")
     return lines
-
-
-def worst_severities(one: dict[str, Any]) -> list[str]:
-    """For each family that is red as released: the worst severity of its red cells."""
-    red = {
-        family: [name for name, pair in pairs.items() if pair[0] == "r"]
-        for family, pairs in cell_pairs(one).items()
-    }
-    said = one.get("details_without", {})
-    return [
-        min(
-            (severity_of(name, said.get(family, {}).get(name, "")) for name in names),
-            key=SEVERITIES.index,
-        )
-        for family, names in red.items()
-        if names
-    ]
 
 
 def elsewhere() -> list[tuple[list[str], dict[str, Any]]]:
