@@ -740,6 +740,7 @@ def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pieces_that_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_last_piece, "is_piece", lambda cache: False)
+    monkeypatch.setattr(rotating_last_piece, "in_order", lambda cache: cache)
 
 
 def columns_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
