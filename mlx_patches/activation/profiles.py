@@ -39,7 +39,9 @@ SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
 # A model's own code runs only where the user agreed to it.
 CONSENT = frozenset({"model-code-consent"})
 # Limits what a request can make a server open, and who may ask.
-REQUESTS = frozenset({"media-limits", "media-policy", "request-models", "vlm-api-key"})
+REQUESTS = frozenset(
+    {"host-media", "media-limits", "media-policy", "request-models", "vlm-api-key"}
+)
 
 PROFILES = {
     # Each row of a batch gets the result that it gets alone.

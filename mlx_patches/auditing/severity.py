@@ -57,6 +57,7 @@ _PATCHES = {
         "model-code-consent",
         "media-limits",
         "media-policy",
+        "host-media",
         "request-models",
         "vlm-api-key",
     ),
