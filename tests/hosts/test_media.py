@@ -27,11 +27,11 @@ HOSTS = {
         "family": "qwen2_5_vl",
         "command": "vllm-mlx serve {model} --mllm --continuous-batching --offline --port {port}",
     },
-    # Its Qwen 2.5 VL needs torchvision.
+    # Its Qwen 2.5 VL needs torchvision, and its batches of images a newer mlx-vlm than it installs.
     "mlx-openai-server 1.8.1": {
         "family": "gemma4",
         "command": "mlx-openai-server launch --model-path {model} --model-type multimodal"
-        " --host 127.0.0.1 --port {port} --no-log-file",
+        " --host 127.0.0.1 --port {port} --no-log-file --disable-batching",
     },
 }
 if SET not in HOSTS:

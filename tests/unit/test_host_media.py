@@ -7,6 +7,8 @@ import base64
 import importlib
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,7 +202,7 @@ def test_uploads_and_voices(tmp_path):
 
 
 def processor_of(kind: str) -> Any:
-    return SimpleNamespace(_get_media_type_name=lambda: kind)
+    return SimpleNamespace(_get_media_type_name=lambda: kind, executor=ThreadPoolExecutor(1))
 
 
 async def process(processor: Any, media_url: str, **kwargs: Any) -> str:
@@ -238,20 +240,19 @@ def test_what_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, capl
 
 
 def test_a_slow_check_does_not_stop_the_event_loop(monkeypatch):
-    ticks: list[int] = []
+    full = threading.Event()
 
     def slow(processor: Any, source: Any, folder: Path) -> str:
-        while len(ticks) < 3:  # only the loop can add them
-            pass
+        assert threading.current_thread().name.startswith("ThreadPoolExecutor")
+        assert full.wait(10)  # only the loop can fill it
         raise Refused("it took too long")
 
     async def both() -> None:
-        async def tick() -> None:
-            for number in range(3):
-                ticks.append(number)
-                await asyncio.sleep(0)
+        async def fill() -> None:
+            await asyncio.sleep(0.1)
+            full.set()
 
-        task = asyncio.create_task(tick())
+        task = asyncio.create_task(fill())
         with pytest.raises(ValueError, match="too long"):
             await host_media.cached_file(process, processor_of("image"), "http://a/")
         await task

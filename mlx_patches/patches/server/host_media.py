@@ -163,7 +163,9 @@ async def cached_file(
     """mlx-openai-server: write a request's media to a file, if the request may name it."""
     with TemporaryDirectory() as folder:
         look = partial(placed, processor, media_url, Path(folder))
-        sent = await asyncio.to_thread(checked, media_url, look)
+        # The host's own threads for media: slow servers must not use up those of the event loop.
+        run = asyncio.get_running_loop().run_in_executor
+        sent = await run(processor.executor, checked, media_url, look)
         path = await process(processor, sent, *args, **kwargs)
     admit(path)
     return path
@@ -200,7 +202,7 @@ _SERVER = "mlx-openai-server"
 
 PATCH = Patch(
     id=ID,
-    summary="a request can make vllm-mlx and mlx-openai-server open files and URLs in its network",
+    summary="a request makes vllm-mlx and mlx-openai-server open files, and URLs in their network",
     targets=(
         Target(*_MLLM, "process_image_input", around(media_file("image"))),
         Target(*_MLLM, "process_video_input", around(media_file("video"))),

@@ -16,7 +16,7 @@ from .media_limits import Limits, Refused
 
 ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
 _OUTSIDE = f"it is not a file below a folder of {ROOTS}"
-# A video has up to 768 frames, which are files for as long as one request takes.
+# The frames of a request's video are some hundred files.
 _KEPT = 8192
 _lock = threading.Lock()
 # The real paths of the newest files of the host, the oldest first.
