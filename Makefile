@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix lab write-matrix known-files \
-	new-releases clean
+.PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix measure lab write-matrix \
+	known-files new-releases clean
 
 # Real sentences, garbled by a batch and repaired (93 MB of weights); TINY=1: tiny random weights.
 demo: $(VENV)/ready
@@ -51,11 +51,16 @@ SHARD ?= 1/1
 matrix: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_matrix.py --shard $(SHARD)
 
+# Measure one patch again: make measure PATCH=offset-alias SET='mlx-lm 0.31.3'; without SET on every
+# release set (ten seconds each, two at a time).
+measure: $(VENV)/ready
+	$(VENV)/bin/python tools/measure_matrix.py --again --patch $(PATCH) $(if $(SET),--set '$(SET)')
+
 # Run the lab on every release set that has no lab evidence yet (hours, resumable).
 lab: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_lab.py --shard $(SHARD)
 
-# Write the matrix and the generated documents from the evidence.
+# Write the matrix and the generated documents from the evidence; drop that of deleted patches.
 write-matrix: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_matrix.py --write
 	$(VENV)/bin/python tools/measure_lab.py --write

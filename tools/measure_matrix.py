@@ -248,6 +248,18 @@ def target_bodies(
     return found
 
 
+def prune(folder: Path = EVIDENCE) -> None:
+    """Drop the evidence of patches that no longer exist."""
+    from mlx_patches.patches import catalogue
+
+    known = set(catalogue.builtin().ids())
+    for file in folder.glob("*.json"):
+        evidence: Evidence = json.loads(file.read_text())
+        kept = {id_: cells for id_, cells in evidence["patches"].items() if id_ in known}
+        if kept.keys() != evidence["patches"].keys():
+            file.write_text(json.dumps({**evidence, "patches": kept}, indent=1) + "\n")
+
+
 def write_matrix() -> None:
     """Write the measured parts of compat_matrix.yaml, and compile the matrix."""
     import matrix_file
@@ -257,6 +269,7 @@ def write_matrix() -> None:
     from mlx_patches.matrix import matrix
     from mlx_patches.patches import catalogue
 
+    prune()
     text = MATRIX.read_text()
     always = [patch.id for patch in catalogue.builtin() if patch.every_model]
     text = between(text, BEGIN, END, measured_block(load_evidence()))

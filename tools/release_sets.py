@@ -151,5 +151,5 @@ def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
 
 
 def hosts() -> dict[str, ReleaseSet]:
-    """The sets of hosts that tests serve from. No patch targets them, so they are not measured."""
+    """The sets of hosts that tests serve from. Nothing is measured on them."""
     return load("host_sets.toml")

@@ -1,4 +1,4 @@
-"""Writes the files that are generated from the code: catalogue, API page, patch declarations.
+"""Writes what is generated from the code: catalogue, API page, declarations, the README's count.
 
     python tools/write_docs.py [--check]
 
@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from mlx_patches.patches.catalogue import DECLARATIONS, builtin  # noqa: E402
 
+README = ROOT / "README.md"
 API = ROOT / "docs" / "api.md"
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 HEAD = """\
@@ -44,7 +46,12 @@ SECTIONS = {
 
 
 def main() -> None:
-    current = {CATALOGUE: catalogue(), API: api(), DECLARATIONS: declarations()}
+    current = {
+        CATALOGUE: catalogue(),
+        API: api(),
+        DECLARATIONS: declarations(),
+        README: readme(),
+    }
     stale = [
         path for path, text in current.items() if not path.exists() or path.read_text() != text
     ]
@@ -53,6 +60,12 @@ def main() -> None:
         sys.exit(f"{names}: stale, run python tools/write_docs.py" if stale else 0)
     for path in stale:
         path.write_text(current[path])
+
+
+def readme() -> str:
+    """The README, with the number of patches."""
+    count = f"{len(builtin().ids())} patches, one for each defect"
+    return re.sub(r"\d+ patches, one for each defect", count, README.read_text())
 
 
 def api() -> str:

@@ -124,6 +124,15 @@ def source_file(module: str) -> Path | None:
     return None
 
 
+def is_shadowed(name: str, module: str) -> bool:
+    """Whether an installed distribution has a module, but Python finds another one of that name."""
+    for distribution in importlib.metadata.distributions(name=name):
+        own = Path(str(distribution.locate_file(module.replace(".", "/") + ".py")))
+        found = source_file(module)
+        return own.is_file() and not (found and own.samefile(found))
+    return False
+
+
 # (package, sys.path) to its spec: an audit looks up hundreds of modules in a few packages.
 _packages: dict[tuple[str, tuple[str, ...]], ModuleSpec] = {}
 

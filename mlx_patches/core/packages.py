@@ -12,8 +12,8 @@ MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MOD
 HOST_MODELS = ("vllm_mlx.models", "omlx.models")
 # The distributions that every audit lists, besides hosts.
 CORE = ("mlx", *MODEL_PACKAGES.values())
-# Libraries that have no defect: a patch changes how they are used, in every release of theirs.
-LIBRARIES = frozenset({"transformers"})
+# Distributions whose releases are not measured: a patch changes how each of them is used.
+UNMEASURED = frozenset({"transformers", "mlx-openai-server"})
 # Servers that are known by their command, to the distribution that installs it.
 SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..core import distributions
 from ..core.distributions import Installed
 from ..core.outcome import Status, Verdict
-from ..core.packages import LIBRARIES
+from ..core.packages import UNMEASURED
 from ..core.patch import Patch, Target
 from ..core.resolve import Found, in_file
 from .matrix import CompatMatrix, Rule
@@ -42,11 +42,15 @@ class Gate:
         released = found is not None and found.released
         verdict = decide_by_rule(rule, installed, target.name, body, released)
         may_need = verdict.ok or verdict.status is Status.DRIFTED
+        unmeasured = target.distribution in UNMEASURED
+        if found and unmeasured and distributions.is_shadowed(target.distribution, target.module):
+            reason = f"{target.module} is not that of {target.distribution}"
+            return Verdict(False, reason, Status.ABSENT)
         if found is None:
             return verdict if verdict.ok or not may_need else Verdict(True, "its code decides")
         if found.missing:
             status = Status.CONFLICT if found.foreign else Status.ABSENT
-            if target.distribution in LIBRARIES and not found.foreign and may_need:
+            if unmeasured and not found.foreign and may_need:
                 status = Status.FAILED  # every release of it needs the patch
             return (
                 verdict if found.foreign and not may_need else Verdict(False, found.missing, status)

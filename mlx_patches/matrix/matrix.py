@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import MlxPatchesError
 from ..core.files import packaged, quoted
-from ..core.packages import LIBRARIES
+from ..core.packages import UNMEASURED
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -94,7 +94,7 @@ class Rule(NamedTuple):
         return "fixed" if self.fixed and is_within(self.fixed, version) else "clear"
 
 
-_OF_LIBRARIES = Rule(">=0", note="a library, patched in every release", declared=True)
+_UNMEASURED = Rule(">=0", note="not measured: patched in every release", declared=True)
 
 
 class CompatMatrix:
@@ -128,8 +128,8 @@ class CompatMatrix:
 
     def rule(self, patch: str, distribution: str) -> Rule | None:
         """The rule for a patch in a distribution, or None if the matrix has none."""
-        if distribution in LIBRARIES:
-            return _OF_LIBRARIES
+        if distribution in UNMEASURED:
+            return _UNMEASURED
         if patch in self._contributed:
             return self._contributed[patch].get(distribution)
         key = (patch, distribution)

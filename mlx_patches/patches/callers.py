@@ -11,7 +11,8 @@ def callers() -> Iterator[tuple[str, str]]:
     frame = sys._getframe(1)
     while frame is not None:
         names = frame.f_globals
-        # ``python -m`` runs a module as ``__main__``; its spec has its name.
-        module = getattr(names.get("__spec__"), "name", None) or str(names.get("__name__"))
+        module = str(names.get("__name__"))
+        if module == "__main__":  # of ``python -m``: the spec has the module's name
+            module = getattr(names.get("__spec__"), "name", None) or module
         yield module, frame.f_code.co_name
         frame = frame.f_back  # type: ignore[assignment]

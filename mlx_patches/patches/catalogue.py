@@ -104,6 +104,7 @@ _CATALOGUE = (
     ("server-start-adapter", "server.server_start_adapter", "mlx-lm"),
     ("media-limits", "server.limited_media", ""),
     ("media-policy", "server.public_media", ""),
+    ("host-media", "server.host_media", ""),
     ("request-models", "server.request_models", ""),
     ("vlm-api-key", "server.api_key", "mlx-vlm"),
     ("server-short-prompt", "server.server_short_prompt", "mlx-lm"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import io
 import os
@@ -53,6 +54,8 @@ def probe_policy(target: Target) -> Result:
     try:
         if target.name.startswith("_image_"):
             return _paths(target)
+        if target.name == "_parse_transcription_request":
+            return _uploaded(importlib.import_module(target.module))
         if target.module.endswith(".audio"):
             return _spoken(importlib.import_module(target.module), target.name)
         with a_server() as server, tempfile.TemporaryDirectory() as folder:
@@ -121,6 +124,34 @@ def _spoken(module: Any, name: str) -> Result:
     finally:
         module.get_cached_model = kept
     return Result(False, "nothing is read")
+
+
+def _uploaded(module: Any) -> Result:
+    """Red where an uploaded playlist reaches the reader of sounds."""
+    forms = importlib.import_module("starlette.datastructures")
+    read: list[str] = []
+
+    def audio_read(file: Any, **kwargs: Any) -> Any:
+        read.append("a playlist")
+        raise ValueError
+
+    async def form() -> Any:
+        playlist = io.BytesIO(b"<MPDftyp><BaseURL>file:///etc/passwd</BaseURL></MPD>")
+        return forms.FormData({"model": "a", "file": forms.UploadFile(playlist)})
+
+    kept, module.audio_read = module.audio_read, audio_read
+    try:
+        request = SimpleNamespace(form=form)
+        asyncio.run(module._parse_transcription_request(request, translate=False))
+    except Exception as error:
+        status = f"{getattr(error, 'status_code', type(error).__name__)}"
+    else:
+        status = "200"
+    finally:
+        module.audio_read = kept
+    return Result(
+        bool(read) or status != "400", f"read: {', '.join(read) or 'nothing'}; status {status}"
+    )
 
 
 def _loader(target: Target) -> Callable[[str], Any]:

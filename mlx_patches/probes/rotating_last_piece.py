@@ -1,4 +1,4 @@
-"""Feeds a rotating batch a right-padded prompt in pieces, the last of one token."""
+"""Feeds a rotating batch prompts in pieces, one of them of one token."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ CASES = (
     ((3, 6), (1, 0), (1,)),
     ((2, 3), (3, 2), (2, 1)),
     ((6, 3), (3, 4), (1, 2, 1)),
+    ((1, 6), (3, 3), (1, 2)),
 )
 
 
@@ -31,7 +32,7 @@ def probe(target: Target) -> Result:
             return Result(True, f"pieces of {pieces}: {error}")
         if wrong:
             return Result(True, f"pieces of {pieces}: {wrong}")
-    return Result(False, "every token of a last piece sees its own window")
+    return Result(False, "every token of a piece sees its own window")
 
 
 def seen_otherwise(

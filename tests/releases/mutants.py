@@ -98,6 +98,7 @@ from mlx_patches.patches.server import (
     api_key,
     fetch_policy,
     fresh_seed,
+    host_media,
     limited_media,
     media_limits,
     preprocess_turns,
@@ -319,6 +320,15 @@ def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(public_media, "named_file", lambda path, kind: path)
     monkeypatch.setattr(public_media, "plain_name", lambda name: name)
     monkeypatch.setattr(public_media, "no_names", lambda source: None)
+    monkeypatch.setattr(public_media, "check_kind", lambda content, kind: None)
+
+
+def hosts_that_take_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
+    monkeypatch.setattr(host_media, "named_file", lambda path, kind: path)
+    monkeypatch.setattr(host_media, "plain_name", lambda name: name)
+    monkeypatch.setattr(host_media, "check_kind", lambda content, kind: None)
+    monkeypatch.setattr(host_media, "admit", lambda path: None)
 
 
 def numbers_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -740,6 +750,7 @@ def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pieces_that_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotating_last_piece, "is_piece", lambda cache: False)
+    monkeypatch.setattr(rotating_last_piece, "in_order", lambda cache: cache)
 
 
 def columns_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -811,6 +822,7 @@ MUTANTS: dict[str, Mutant] = {
     "norm-shift": checkpoints_that_nobody_converted,
     "media-limits": files_of_any_size,
     "media-policy": hosts_and_paths_that_are_all_public,
+    "host-media": hosts_that_take_everything,
     "vlm-api-key": routes_without_a_key,
     "sampling-limits": numbers_of_any_size,
     "request-models": models_that_anybody_names,

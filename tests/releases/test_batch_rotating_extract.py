@@ -156,8 +156,8 @@ def test_after_chunks(window, steps, count, patched):
     rows.check()
 
 
-@pytest.mark.parametrize("length", (1, 5, 30))
-@pytest.mark.parametrize("steps", (0, 2, 6, 25))
+@pytest.mark.parametrize("length", (1, 30))
+@pytest.mark.parametrize("steps", (0, 6, 25))
 @pytest.mark.parametrize("window", WINDOWS)
 def test_rows_that_joined(window, steps, length, patched):
     rows = Rows(window, [7, 2])
@@ -191,7 +191,7 @@ def test_right_padded_prompts(window, chunks, patched):
         rows.next()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_any_program(seed, patched):
     choose = random.Random(seed)
     window = choose.choice(WINDOWS)

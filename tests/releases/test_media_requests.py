@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import http.client
@@ -563,3 +564,40 @@ def test_speech_is_like_allowed_sounds_alone(vlm, media, ungated, monkeypatch):
         refused(speak, voice=path)
         refused(getattr, speech(ref_audio=path), "ref_audio")
     assert len(run) == 3
+
+
+def test_uploads_are_sounds(vlm, ungated):
+    try:
+        audio = importlib.import_module("mlx_vlm.server.audio")
+        parse = audio._parse_transcription_request
+    except (ModuleNotFoundError, AttributeError):
+        pytest.skip("this release's server transcribes nothing")
+    forms = importlib.import_module("starlette.datastructures")
+
+    def transcription(**form: Any) -> Any:
+        async def read() -> Any:
+            if not form:
+                raise RuntimeError("no form")
+            return forms.FormData({"model": "a", **form})
+
+        request = SimpleNamespace(form=read)
+        return asyncio.run(audio._parse_transcription_request(request, translate=False))
+
+    def upload(content: bytes) -> Any:
+        return forms.UploadFile(io.BytesIO(content), filename="a.wav")
+
+    released = transcription(file=upload(sound()))
+    manager = ungated(POLICY)
+    assert audio._parse_transcription_request is not parse
+    payload = transcription(file=upload(sound()))
+    assert (payload.audio == released.audio).all()
+    assert (payload.filename, payload.sample_rate) == ("a.wav", 16000)
+    for content in (PLAYLIST, b"<MPDftyp>", b""):
+        with pytest.raises(ValueError, match="Refused to load 'the upload'") as error:
+            transcription(file=upload(content))
+        assert error.value.status_code == 400
+    for form, said in (({"file": "text"}, "Missing file"), ({}, "no form")):
+        with pytest.raises(Exception, match=said) as error:
+            transcription(**form)
+        assert error.value.status_code == 400
+    assert not manager.failures

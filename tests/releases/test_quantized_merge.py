@@ -36,12 +36,13 @@ def test_a_plain_row_has_the_type_and_the_room_of_its_tokens(dtype):
 
 
 @pytest.mark.skipif(not installed("mlx-lm"), reason="the generator is mlx-lm's")
-def test_quantized_prompts_speak_as_alone_in_floats(ungated):
+@pytest.mark.parametrize("heads", [1, 2])
+def test_quantized_prompts_speak_as_alone_in_floats(heads, ungated):
     generate = importlib.import_module("mlx_lm.generate")
     if not hasattr(generate, "BatchGenerator") or not hasattr(generate, "_merge_caches"):
         pytest.skip("this release batches no prompts with a history")
     ungated(PATCH)
-    model, caches = _llama(), importlib.import_module(CACHES)
+    model, caches = _llama(heads), importlib.import_module(CACHES)
     prompts = [[5, 9, 2, 7], [3, 3, 8]]
     histories = [list(range(1, 12)), list(range(20, 26))]
     rows, alone = [], []
@@ -76,7 +77,7 @@ def _spoken(generator, uids):
     return [said[uid] for uid in uids]
 
 
-def _llama():
+def _llama(heads=2):
     from mlx.utils import tree_map
 
     module = importlib.import_module("mlx_lm.models.llama")
@@ -87,7 +88,7 @@ def _llama():
             num_hidden_layers=2,
             intermediate_size=96,
             num_attention_heads=4,
-            num_key_value_heads=2,
+            num_key_value_heads=heads,
             rms_norm_eps=1e-6,
             vocab_size=64,
         )

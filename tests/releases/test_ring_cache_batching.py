@@ -133,3 +133,25 @@ def test_a_prompt_with_embeddings_ends_alike_in_one_call_and_in_two(ungated):
         said.append(logits[:, -1])
     assert mx.allclose(*said, atol=1e-4).item()
     assert not manager.withdrawn
+
+
+@pytest.mark.parametrize("embedded", [False, True], ids=["tokens", "embeddings"])
+def test_a_prompt_of_one_token_is_kept_in_a_ring_as_in_a_plain_cache(embedded, ungated):
+    pytest.importorskip("mlx_vlm.models.unlimited_ocr.language")
+    from mlx_patches.lab import Family
+    from mlx_patches.lab.build import build
+
+    manager = ungated(PATCH)
+    model = build(Family("mlx-vlm", "unlimited_ocr"))
+    ring = model.make_cache()
+    plain = [importlib.import_module("mlx_vlm.models.cache").KVCache() for _ in ring]
+    said = []
+    for cache in (ring, plain):
+        given = model.module.model.embed_tokens(mx.array([[5]])) if embedded else None
+        model.call([[5]], cache, inputs_embeds=given)
+        for token in range(ring[0].window_size + 3):
+            logits = model.call([[6 + token]], cache)
+        said.append(logits[:, -1])
+    assert ring[0].prefill_length == 1
+    assert mx.allclose(*said, atol=1e-4).item()
+    assert not manager.withdrawn

@@ -1,4 +1,4 @@
-"""``rotating-last-piece``: whole models, with batched prompts whose last piece has one token."""
+"""``rotating-last-piece``: whole models, with batched prompts in pieces, one of one token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from .conftest import installed
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
 PATCH = catalogue.builtin().get("rotating-last-piece")
 HISTORIES = ([3, 1, 4], [1, 5, 9, 2, 6])
+# Once the window has wrapped, the first row still has padding in it.
+WRAPPED = ([3], [1, 5, 9, 2, 6, 5, 3, 5])
 PROMPTS = ([5, 3, 5], [8, 9])
+EVEN = ([5, 3, 5], [8, 9, 7])
 
 
 def last_logits(model, caches, rows, pieces):
@@ -33,9 +36,17 @@ def last_logits(model, caches, rows, pieces):
     return mx.stack([logits[number, len(row) - 1] for number, row in enumerate(rows)])
 
 
-@pytest.mark.parametrize("pieces", [(2, 1), (1, 1, 1)])
-@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "exaone4", "olmo3"])
-def test_a_model_says_what_it_says_alone(name, pieces, ungated):
+@pytest.mark.parametrize(
+    ("histories", "prompts", "pieces"),
+    [
+        (HISTORIES, PROMPTS, (2, 1)),
+        (HISTORIES, PROMPTS, (1, 1, 1)),
+        (WRAPPED, EVEN, (1, 2)),
+        (WRAPPED, EVEN, (1, 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "exaone4", "olmo3", "cohere2"])
+def test_a_model_says_what_it_says_alone(name, histories, prompts, pieces, ungated):
     import mlx.core as mx
 
     cache_module = importlib.import_module("mlx_lm.models.cache")
@@ -45,22 +56,22 @@ def test_a_model_says_what_it_says_alone(name, pieces, ungated):
     ungated(catalogue.builtin().get("padding-nan"))
     model = build(Family("mlx-lm", name)).module
     alone, rows = [], []
-    for history in HISTORIES:
+    for history in histories:
         caches = cache_module.make_prompt_cache(model)
         model(mx.array([history]), cache=caches)
         rows.append(caches)
     batch = [batched(cache_module, layers) for layers in zip(*rows, strict=True)]
-    for caches, prompt in zip(rows, PROMPTS, strict=True):
+    for caches, prompt in zip(rows, prompts, strict=True):
         alone.append(last_logits(model, caches, [prompt], [len(prompt)]))
         alone.append(model(mx.array([[7]]), cache=caches)[:, -1])
-    lengths = [len(prompt) for prompt in PROMPTS]
+    lengths = [len(prompt) for prompt in prompts]
     for layer in batch:
         layer.prepare(lengths=lengths, right_padding=[max(lengths) - one for one in lengths])
-    together = last_logits(model, batch, PROMPTS, pieces)
+    together = last_logits(model, batch, prompts, pieces)
     for layer in batch:
         layer.finalize()
     step = model(mx.array([[7], [7]]), cache=batch)[:, -1]
-    for number in range(len(PROMPTS)):
+    for number in range(len(prompts)):
         for ours, wanted in ((together, alone[2 * number]), (step, alone[2 * number + 1])):
             assert mx.abs(ours[number] - wanted[0]).max().item() < 2e-3
 

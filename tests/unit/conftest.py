@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from mlx_patches.activation import session
 from mlx_patches.activation.session import Session
+from mlx_patches.core.handed import LISTENERS
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.core.registry import Registry
@@ -128,6 +129,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(session, "_session", None)
+    LISTENERS.clear()  # a strict manager of a former test may still be alive
     made = Site(tmp_path)
     yield made
     made.forget()

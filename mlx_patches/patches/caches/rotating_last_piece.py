@@ -1,21 +1,27 @@
-"""A right-padded prompt whose last piece is one token raises in a rotating batch.
+"""A rotating batch misreads a prompt that it gets in pieces, one of them of one token.
 
 Why
-    While right padding is pending, a ``BatchRotatingKVCache`` accepts pieces of a prompt, but no
-    decode step. It treats every piece of one token as a decode step, the last piece of a prompt
-    too: "finalize() should be called before deocoding with BatchRotatingKVCache". Every request
-    of the batch fails, in each family with a sliding window.
+    A ``BatchRotatingKVCache`` takes every piece of one token for a decode step. If right padding
+    is pending, it raises "finalize() should be called before deocoding with
+    BatchRotatingKVCache": every request of the batch fails, in each family with a sliding
+    window. If none is, the buffer may wrap. ``make_mask`` of the next piece counts padding from
+    where the buffer is written, but the piece is joined to a buffer in order of age: a row that
+    has padding left does not see its oldest tokens.
 How
     Until ``finalize`` a piece of one token is written like any other piece, and its mask is that
-    of the first of two tokens. Where no padding is pending nothing changes.
+    of the first of two tokens. The mask of a piece is that of a buffer in order of age. A decode
+    step stays as it is.
 Upstream
-    Not fixed in mlx-lm 0.32.2. mlx-vlm 0.7 checks the pending padding.
+    Not fixed in mlx-lm 0.32.2. mlx-vlm 0.6.5 checks the pending padding; the mask is not fixed in
+    mlx-vlm 0.7.10.
 Retire when
-    ``update_and_fetch`` checks ``_lengths`` in every supported release.
+    ``update_and_fetch`` checks ``_lengths``, and ``make_mask`` whether the buffer has wrapped, in
+    every supported release.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +41,10 @@ def updated(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> A
 
 def masked(make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwargs: Any) -> Any:
     """The mask (rows, 1, N, columns) of N tokens, its columns in ``_update_concat``'s order."""
-    if not is_last_piece(cache, N):
+    if not is_misread(cache, N):
+        return make_mask(cache, N, *args, **kwargs)
+    cache = in_order(cache)
+    if N > 1:
         return make_mask(cache, N, *args, **kwargs)
     return make_mask(cache, 2, *args, **kwargs)[..., :1, :-1]
 
@@ -46,16 +55,24 @@ def is_piece(cache: Any, *args: Any, **kwargs: Any) -> bool:
     return "_lengths" in held and held["_lengths"] is not None
 
 
-def is_last_piece(cache: Any, N: int, *args: Any, **kwargs: Any) -> bool:
-    """Whether the next ``N`` tokens are one, of a prompt whose right padding is pending."""
-    return N == 1 and is_piece(cache)
+def is_misread(cache: Any, N: int, *args: Any, **kwargs: Any) -> bool:
+    """Whether the next ``N`` tokens are a piece whose mask the release may get wrong."""
+    return bool(cache.rotated) if N > 1 else is_piece(cache)
+
+
+def in_order(cache: Any) -> Any:
+    """A view of a cache whose columns count in order of age, as a piece is joined to them."""
+    if not cache.rotated:
+        return cache
+    view = copy.copy(cache)
+    view._idx, view.rotated = cache.keys.shape[2], False
+    return view
 
 
 PATCH = Patch(
     id="rotating-last-piece",
-    severity="crash",
     every_model=True,
-    summary="a right-padded prompt whose last piece is one token raises in a rotating batch",
+    summary="a prompt in pieces, one of one token, raises or is misread in a rotating batch",
     targets=tuple(
         target
         for distribution, module in (
@@ -77,7 +94,7 @@ PATCH = Patch(
                 f"{_BATCH}.make_mask",
                 around(masked),
                 _BODY,
-                when=is_last_piece,
+                when=is_misread,
             ),
         )
     ),

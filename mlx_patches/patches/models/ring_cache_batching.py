@@ -4,14 +4,15 @@ Why
     The model attends to the whole prompt and to its newest tokens, which its own cache class
     keeps in a ring buffer. A batch has a plain cache, and so has a row extracted from a batch:
     there, the model attends to every token that was ever generated. Alone, a ring also starts too
-    early if the prompt's last token is fed separately, as mlx-vlm does since 0.7.0: the ring then
-    counts this token as generated and drops it.
+    early if the prompt's last token is fed separately, as mlx-vlm does since 0.7.0, or is the only
+    one: the ring then counts this token as generated and drops it.
 How
     A decode step over a plain cache gets a mask through the model's own argument: the row's
     prompt, and as many of its newest tokens as the ring holds. The first cache carries the
     lengths of its rows' prompts. A ring that joins a batch is laid out in order. Where a prompt
     ends, a ring or a row that counted the prompt's last token as generated starts anew: after a
-    call with embeddings, which only prompts have, and before the engine generates.
+    call with embeddings, which only prompts have, after a ring's first call, and before the
+    engine generates.
 Upstream
     Not fixed in mlx-vlm 0.7.10. omlx also sets the end of a prompt itself, but before the
     last token (pull request 3448).
@@ -51,7 +52,7 @@ def language_model(original: Any) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         window = window_of(model.config)
-        prompt = inputs_embeds is not None
+        prompt = inputs_embeds is not None or (cache and is_ring(cache[0]) and not cache[0].offset)
         if cache and window is not None and not prompt and not is_ring(cache[0]):
             if inputs.shape[1] > 1:
                 note_end(cache[0])

@@ -1,8 +1,13 @@
-"""Which local files a request may name: files below folders that the operator has listed."""
+"""Which local files may be loaded.
+
+A request may name files below folders that the operator has listed. A host may load the files that
+it wrote itself, from checked content.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from stat import S_ISREG
@@ -11,6 +16,11 @@ from .media_limits import Limits, Refused
 
 ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
 _OUTSIDE = f"it is not a file below a folder of {ROOTS}"
+# The frames of a request's video are some hundred files.
+_KEPT = 8192
+_lock = threading.Lock()
+# The real paths of the newest files of the host, the oldest first.
+_written: dict[str, None] = {}
 
 
 def media_roots() -> list[Path]:
@@ -50,3 +60,21 @@ def local_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
     if found.st_size > limits.size:
         raise Refused("the file is too large")
     return str(real)
+
+
+def admit(path: str) -> None:
+    """Remember a file that the host wrote from checked content, so that it may be loaded."""
+    real = os.path.realpath(path)
+    with _lock:
+        _written.pop(real, None)
+        _written[real] = None
+        if len(_written) > _KEPT:
+            del _written[next(iter(_written))]
+
+
+def is_admitted(path: str) -> bool:
+    """Whether a path is that of such a file."""
+    try:
+        return os.path.realpath(path) in _written
+    except (OSError, ValueError):
+        return False

@@ -43,7 +43,7 @@ from .media_limits import (
     check_pixels,
     within,
 )
-from .media_paths import local_file, local_path, media_roots
+from .media_paths import is_admitted, local_file, local_path, media_roots
 
 POLICY = "media-policy"
 
@@ -69,7 +69,7 @@ def video_public(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs
     """mlx-vlm: load a video, if a request may name it; its reader gets a file, never a URL."""
     source = str(video_path).removeprefix("file://")
     if not is_web(source):
-        path = checked(video_path, lambda: named_file(source, VIDEO))
+        path = checked(video_path, lambda: known_file(source, VIDEO))
         return load(path, *args, **kwargs)
     content = checked(video_path, lambda: fetched(source, VIDEO).content)
     with tempfile.TemporaryDirectory() as folder:
@@ -99,14 +99,14 @@ def output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: 
     return checked(path, lambda: local_path(str(path), media_roots()))
 
 
-def checked(source: Any, look: Callable[[], Answer]) -> Answer:
+def checked(source: Any, look: Callable[[], Answer], patch: str = POLICY) -> Answer:
     """Check or fetch a source; where the check itself fails, the source is refused too."""
 
     def undecided(error: Exception) -> Exception:
         refused = Refused("it could not be checked", f"{type(error).__name__}: {error}")
-        return as_refusal(POLICY, source, refused)
+        return as_refusal(patch, source, refused)
 
-    return guarded(POLICY, source, look, undecided)
+    return guarded(patch, source, look, undecided)
 
 
 def spoken(run: Callable[..., Any], request: Any) -> Any:
@@ -126,6 +126,17 @@ def reference(path: Any) -> Any:
 def sent_reference(speech: Any) -> Any:
     """The same, as a field of the request."""
     return reference(stored(speech, "ref_audio"))
+
+
+async def upload(parse: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+    """mlx-vlm's server: read a request with an upload, if its container is one of sounds."""
+    try:
+        sent = getattr((await request.form()).get("file"), "file", None)
+    except Exception:  # the server has an answer of its own
+        sent = None
+    if sent is not None:
+        checked("the upload", lambda: check_kind(sent, SOUND))
+    return await parse(request, *args, **kwargs)
 
 
 def plain_name(name: str) -> str:
@@ -154,7 +165,7 @@ def allowed(source: Any, kind: Kind) -> Any:
     if isinstance(source, str) and source.startswith("data:image/"):
         in_place(source)
         return source
-    return named_file(str(source), kind)
+    return known_file(str(source), kind)
 
 
 def in_place(url: str) -> None:
@@ -175,6 +186,15 @@ def fetched(url: str, kind: Kind) -> Fetched:
     if kind is PICTURE:
         check_pixels(file.content, kind.limits)
     return file
+
+
+def known_file(path: str, kind: Kind) -> str:
+    """The path of a file that the host wrote, or the real path of one that a request may name.
+
+    Raises:
+        Refused: it is neither, or the file is of another kind.
+    """
+    return path if is_admitted(path) else named_file(path, kind)
 
 
 def named_file(path: str, kind: Kind) -> str:
@@ -221,6 +241,7 @@ PATCH = Patch(
         Target(*_OPENAI, "_image_output_path", around(output_path)),
         Target(*_OPENAI, "_image_edit_output_path", around(output_path)),
         Target(*_AUDIO, "_run_tts_request", around(spoken)),
+        Target(*_AUDIO, "_parse_transcription_request", around(upload)),
         # The endpoint says whether the path exists.
         Target(
             *_AUDIO,

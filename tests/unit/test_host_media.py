@@ -1,0 +1,335 @@
+"""What a request to vllm-mlx or mlx-openai-server names as media, with stand-ins for the hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlx_patches.core.errors import is_refusal
+from mlx_patches.core.outcome import Status
+from mlx_patches.core.resolve import in_file, in_process
+from mlx_patches.matrix.gate import Gate
+from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches.server import fetch_policy, host_media, media_paths, public_media
+from mlx_patches.patches.server.media_limits import Refused
+from mlx_patches.patches.server.media_paths import ROOTS, admit, is_admitted
+from mlx_patches.probes.media_requests import _image, _sound, a_server
+
+PLAYLIST = b"#EXTM3U\n#EXTINF:8,\nfile:///etc/passwd\n"
+MP4 = b"\0\0\0\x18ftypmp42"
+CONTENT = {"image": _image() + bytes(200), "audio": _sound(), "video": MP4}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch):
+    monkeypatch.delenv(ROOTS, raising=False)
+    monkeypatch.setattr(media_paths, "_written", {})
+
+
+@pytest.fixture
+def public_web(monkeypatch):
+    """A server on this machine, whose address counts as public."""
+    monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
+    with a_server() as server:
+        yield server
+
+
+def data_url(kind: str, content: bytes) -> str:
+    return f"data:{kind}/mp4;base64,{base64.b64encode(content).decode()}"
+
+
+def refused(call: Any, *args: Any, **kwargs: Any) -> None:
+    with pytest.raises(ValueError, match="Refused to load") as error:
+        call(*args, **kwargs)
+    assert is_refusal(error.value)
+
+
+# -- files of the host ---------------------------------------------------------------------------
+
+
+def test_a_file_of_the_host_is_known_by_its_real_path(tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(b"")
+    (tmp_path / "link.png").symlink_to(file)
+    assert not is_admitted(str(file))
+    admit(str(tmp_path / "link.png"))
+    assert is_admitted(str(file))
+    assert is_admitted(str(tmp_path / "x" / ".." / "a.png"))
+    assert not is_admitted("a\0b")
+
+
+def test_the_newest_files_are_known(monkeypatch):
+    monkeypatch.setattr(media_paths, "_KEPT", 3)
+    for name in ("a", "b", "c", "a", "d"):
+        admit(f"/{name}")
+    assert [name for name in "abcd" if is_admitted(f"/{name}")] == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("load", [public_media.image_public, public_media.audio_public])
+def test_mlx_vlm_loads_files_of_the_host_and_a_request_still_names_none(load, tmp_path):
+    file = tmp_path / "a.wav"
+    file.write_bytes(_sound())
+    refused(load, lambda source: source, str(file))
+    admit(str(file))
+    assert load(lambda source: source, str(file)) == str(file)
+    assert public_media.video_public(lambda source: source, f"file://{file}") == str(file)
+    refused(host_media.media_file("audio"), lambda source: source, str(file))
+
+
+# -- vllm-mlx ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", host_media.KINDS)
+def test_what_vllm_mlx_may_load(kind, tmp_path, monkeypatch, public_web):
+    sent: list[str] = []
+
+    def process(source: str) -> str:
+        sent.append(source)
+        return "/written"
+
+    load = host_media.media_file(kind)
+    file = tmp_path / "a"
+    file.write_bytes(CONTENT[kind])
+    inside = data_url(kind, CONTENT[kind])
+    for source in (inside, {"url": inside}, {"url": {"url": inside}}, {f"{kind}_url": inside}):
+        assert load(process, source) == "/written"
+    assert sent == [inside] * 4
+    assert is_admitted("/written")
+    for wrong in (str(file), data_url(kind, PLAYLIST), "data:text/plain,x", "", 5, None, {}):
+        refused(load, process, wrong)
+    refused(load, process, f"http://127.0.0.2:1/{kind}")
+    monkeypatch.setenv(ROOTS, str(tmp_path))
+    load(process, str(file))
+    assert sent[4:] == [str(file.resolve())]
+    if kind != "video":  # the server has none
+        path = {"image": "image", "audio": "sound"}[kind]
+        load(process, f"{public_web.url}/{path}")
+        head, _, data = sent[5].partition(",")
+        assert head == {"image": "data:image/png;base64", "audio": "data:audio/wav;base64"}[kind]
+        assert base64.b64decode(data)[:4] in (b"RIFF", b"\x89PNG")
+        assert public_web.asked == [f"/{path}"]
+
+
+def test_an_image_in_base64_alone():
+    sent: list[str] = []
+    load = host_media.media_file("image")
+    raw = base64.b64encode(CONTENT["image"]).decode()
+    load(lambda source: sent.append(source) or "/written", raw)
+    assert sent == [f"data:image/png;base64,{raw}"]
+    refused(load, sent.append, base64.b64encode(PLAYLIST * 9).decode())
+    # The release takes the whole text for base64, the head included.
+    refused(load, sent.append, data_url("image", CONTENT["image"]).replace("data:", "DATA:"))
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "ending"),
+    [(b"RIFF", "wav"), (b"fLaC", "flac"), (b"\0\0\0 ftypM4A", "m4a"), (b"ID3\4", "mp3")],
+)
+def test_a_sound_is_named_by_its_content(content, ending):
+    assert host_media.ending(content, "audio") == ending
+
+
+class UnsafeRemoteURLError(ValueError):
+    """The release's error for a URL that may not be fetched."""
+
+    def __init__(self, message: str, *, public_message: str = ""):
+        super().__init__(message)
+        self.public_message = public_message
+
+
+def extract_multimodal_content(messages: Any) -> Any:
+    return messages, messages["images"], messages["videos"], messages["audios"]
+
+
+def test_messages_are_checked_before_an_answer_begins(tmp_path):
+    passed: list[Any] = []
+
+    def validate(messages: Any) -> None:  # its globals are those of this module
+        assert UnsafeRemoteURLError
+        passed.append(messages)
+
+    def check(**media: Any) -> None:
+        messages = {"images": [], "videos": [], "audios": []} | media
+        host_media.messages_checked(validate, messages)
+
+    check()
+    check(images=[data_url("image", CONTENT["image"]), "http://127.0.0.1/"])  # checked by it
+    assert len(passed) == 2
+    for wrong in (
+        {"images": ["/etc/passwd"]},
+        {"videos": [data_url("video", PLAYLIST)]},
+        {"audios": ["/etc/passwd"]},
+        {"images": [{"url": "file:///etc/passwd"}]},
+    ):
+        with pytest.raises(UnsafeRemoteURLError, match="Refused to load") as error:
+            check(**wrong)
+        assert is_refusal(error.value)
+        assert error.value.public_message == str(error.value)
+    refused(host_media.messages_checked, validate, 5)
+    assert len(passed) == 2
+
+
+def test_uploads_and_voices(tmp_path):
+    file = tmp_path / "a.wav"
+    file.write_bytes(_sound())
+    run = lambda *args, **kwargs: (args, kwargs)  # noqa: E731
+    assert host_media.transcribed(run, "engine", str(file), language="en") == (
+        ("engine", str(file)),
+        {"language": "en"},
+    )
+    host_media.transcribed(run, "engine", audio_path=file)
+    file.write_bytes(PLAYLIST)
+    refused(host_media.transcribed, run, "engine", audio_path=file)
+    refused(host_media.transcribed, run, "engine", str(tmp_path / "none"))
+    for args, kwargs in ((("af_heart", 1.0), {}), ((), {"voice": "af_heart"}), ((), {})):
+        assert host_media.spoken(run, "engine", "a", *args, **kwargs)[1] == kwargs
+    refused(host_media.spoken, run, "engine", "a", str(file))
+    refused(host_media.spoken, run, "engine", "a", voice="../a")
+
+
+# -- mlx-openai-server ---------------------------------------------------------------------------
+
+
+def processor_of(kind: str) -> Any:
+    return SimpleNamespace(_get_media_type_name=lambda: kind, executor=ThreadPoolExecutor(1))
+
+
+async def process(processor: Any, media_url: str, **kwargs: Any) -> str:
+    """As the release does: it reads a path, and copies the content of anything to a file."""
+    if os.path.exists(media_url):
+        processor.content = Path(media_url).read_bytes()
+    processor.source = media_url
+    return "/cached"
+
+
+def cached(kind: str, source: Any) -> Any:
+    processor = processor_of(kind)
+    assert asyncio.run(host_media.cached_file(process, processor, source, resize=True)) == "/cached"
+    return processor
+
+
+def test_what_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, caplog):
+    assert cached("audio", data_url("audio", _sound())).source == data_url("audio", _sound())
+    assert is_admitted("/cached")
+    fetched = cached("audio", f"{public_web.url}/sound")
+    assert fetched.content == _sound()
+    assert fetched.source.endswith(".wav")
+    assert not os.path.exists(fetched.source)
+    file = tmp_path / "a.wav"
+    file.write_bytes(_sound())
+    for source in (
+        *(str(file), "http://127.0.0.2:1/a", "file:///etc/passwd", data_url("audio", PLAYLIST)),
+        *(data_url("image", CONTENT["image"]), "", 5, None),
+    ):
+        refused(cached, "audio", source)
+    refused(cached, "hologram", str(file))
+    assert "host-media refused" in caplog.text
+    monkeypatch.setenv(ROOTS, str(tmp_path))
+    assert cached("audio", str(file)).content == _sound()
+
+
+def test_a_slow_check_does_not_stop_the_event_loop(monkeypatch):
+    full = threading.Event()
+
+    def slow(processor: Any, source: Any, folder: Path) -> str:
+        assert threading.current_thread().name.startswith("ThreadPoolExecutor")
+        assert full.wait(10)  # only the loop can fill it
+        raise Refused("it took too long")
+
+    async def both() -> None:
+        async def fill() -> None:
+            await asyncio.sleep(0.1)
+            full.set()
+
+        task = asyncio.create_task(fill())
+        with pytest.raises(ValueError, match="too long"):
+            await host_media.cached_file(process, processor_of("image"), "http://a/")
+        await task
+
+    monkeypatch.setattr(host_media, "placed", slow)
+    asyncio.run(asyncio.wait_for(both(), 20))
+
+
+def test_a_refusal_is_no_error_of_the_server():
+    async def generate(error: Exception) -> None:
+        try:
+            raise error
+        except Exception:
+            raise RuntimeError("status 500")  # noqa: B904
+
+    def answer(error: Exception) -> None:
+        asyncio.run(host_media.answered(generate, error))
+
+    with pytest.raises(ValueError, match="Refused") as refusal:
+        cached("image", "/etc/passwd")
+    with pytest.raises(ValueError, match="Refused") as answered:
+        answer(refusal.value)
+    assert answered.value is refusal.value
+    with pytest.raises(RuntimeError):
+        answer(ValueError("another"))
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """mlx-openai-server's package, as an installer puts it there."""
+    folder = tmp_path / "site"
+    write_package(folder)
+    info = folder / "mlx_openai_server-9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mlx-openai-server\nVersion: 9.9\n")
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    forget()
+
+
+def write_package(folder: Path) -> None:
+    core = folder / "app" / "core"
+    core.mkdir(parents=True)
+    (folder / "app" / "__init__.py").touch()
+    (core / "__init__.py").touch()
+    code = "class BaseProcessor:\n    async def _process_single_media(self, media_url): ...\n"
+    (core / "base_processor.py").write_text(code)
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "app"]:
+        del sys.modules[name]
+
+
+def verdicts() -> set[tuple[bool, Status]]:
+    """The gate's verdicts on the target in the file and in this process."""
+    gate = Gate(CompatMatrix.builtin())
+    (target,) = [t for t in host_media.PATCH.targets if t.module == "app.core.base_processor"]
+    module = importlib.import_module(target.module)
+    found = [in_file(target), in_process(module, target, {})]
+    decided = [gate.decide(host_media.PATCH, target, one) for one in found]
+    forget()
+    return {(one.ok, one.status) for one in decided}
+
+
+def test_every_release_of_mlx_openai_server_is_patched(server):
+    ((ok, _),) = verdicts()
+    assert ok
+
+
+def test_a_users_own_package_of_that_name_is_not(server, tmp_path, monkeypatch):
+    write_package(tmp_path / "own")
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    assert verdicts() == {(False, Status.ABSENT)}
+
+
+def test_nor_without_mlx_openai_server(tmp_path, monkeypatch):
+    write_package(tmp_path / "own")
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    assert verdicts() == {(False, Status.ABSENT)}
