@@ -13,7 +13,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import measure_matrix
 import release_sets
 from release_sets import ReleaseSet
 
@@ -55,7 +54,7 @@ def main() -> None:
 def described(one: ReleaseSet) -> str:
     """The table's lines for one set."""
     with release_sets.environment(one) as python:
-        return measure_matrix.run(python, "-c", DESCRIBE)
+        return release_sets.run(python, "-c", DESCRIBE)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,26 @@ takes tens of milliseconds.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import fastjsonschema
-import plain_yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from mlx_patches.core import files
-from mlx_patches.core.errors import MlxPatchesError
-from mlx_patches.matrix.matrix import FORMAT, CompatMatrix
-from mlx_patches.matrix.ranges import find_in_both
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
-MATRIX = Path(__file__).parents[1] / "compat_matrix.yaml"
+import plain_yaml  # noqa: E402
+
+from mlx_patches.core import files  # noqa: E402
+from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
+from mlx_patches.matrix.matrix import FORMAT, CompatMatrix  # noqa: E402
+from mlx_patches.matrix.ranges import find_in_both  # noqa: E402
+
+MATRIX = ROOT / "compat_matrix.yaml"
 SCHEMA = 1
 _SCHEMA_FILE = Path(__file__).parent / "matrix_schema.json"
 

@@ -32,7 +32,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import measure_matrix
 import release_sets
 from release_sets import ReleaseSet
 
@@ -202,7 +201,7 @@ def measure(
     with release_sets.environment(one) as python:
         if todo:
             check_devices({runner.device(str(python))}, place.device)
-            evidence["versions"] = measure_matrix.versions(python)
+            evidence["versions"] = release_sets.versions(python)
         for part in todo:
             rows = cells(one, python, part, jobs, only, place)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
@@ -367,7 +366,7 @@ def cells(
             "--out",
             str(out),
         ]
-        measure_matrix.run(python, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
+        release_sets.run(python, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     check_devices({row["device"] for row in rows}, place.device)
     own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
@@ -425,7 +424,7 @@ def traced(
         }
         for patch in sorted({*likely, *there}):
             command += ["--likely", patch]
-        found: dict[str, list[str]] = json.loads(measure_matrix.run(python, *command))
+        found: dict[str, list[str]] = json.loads(release_sets.run(python, *command))
         return found
 
     families = [family for family, names in wanted.items() if names]

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import matrix_file
+import measure_lab
+import model_rows
 import release_sets
 from packaging.version import Version
 from release_sets import ReleaseSet
@@ -30,9 +31,6 @@ EVIDENCE = ROOT / "tools" / "evidence"
 MATRIX = ROOT / "compat_matrix.yaml"
 BEGIN = "# -- measured: written by tools/measure_matrix.py from tools/evidence --\n"
 END = "# -- end of what is measured --\n"
-SECONDS = 1200
-# The packages whose versions the evidence names.
-MEASURED = ("mlx", *release_sets.DISTRIBUTIONS, "transformers")
 
 Evidence = dict[str, Any]
 
@@ -74,7 +72,7 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
     if not todo:
         return
     with release_sets.environment(one) as python:
-        evidence["versions"] = versions(python)
+        evidence["versions"] = release_sets.versions(python)
         without = child(one, python, todo)
         with_ = child(one, python, todo, "--patched", "--force")
     # A supporting target has no defect itself, so its verdict means nothing.
@@ -112,38 +110,7 @@ def child(
     arguments = [argument for patch in patches for argument in ("--patch", patch)]
     command = ["-m", "mlx_patches.probes.child", *arguments]
     command += ["--distribution", one.distribution, *flags]
-    return json.loads(run(python, *command))  # type: ignore[no-any-return]
-
-
-def versions(python: Path) -> dict[str, str]:
-    """The installed versions of the packages in ``MEASURED``."""
-    code = (
-        f"import importlib.metadata as m, json; names = {MEASURED};"
-        " found = {d.metadata['Name'].lower(): d.version for d in m.distributions()};"
-        " print(json.dumps({n: found[n] for n in names if n in found}))"
-    )
-    return json.loads(run(python, "-c", code))  # type: ignore[no-any-return]
-
-
-def run(
-    python: Path, *arguments: str, seconds: int = SECONDS, codes: tuple[int, ...] = (0,)
-) -> str:
-    """Run Python in an environment; returns its standard output."""
-    from mlx_patches.lab.kernels import kernel_folder
-
-    command = [str(python), *arguments]
-    with kernel_folder() as kernels:
-        env = {**os.environ, "TMPDIR": str(kernels)}
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=env)
-        except subprocess.TimeoutExpired:
-            raise SystemExit(
-                f"{python}: {' '.join(arguments[:4])}: not done after {seconds} s"
-            ) from None
-    if done.returncode not in codes:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise SystemExit(f"{python}: {' '.join(arguments[:4])}: {last}")
-    return done.stdout
+    return json.loads(release_sets.run(python, *command))  # type: ignore[no-any-return]
 
 
 def load_evidence() -> list[Evidence]:
@@ -262,10 +229,6 @@ def prune(folder: Path = EVIDENCE) -> None:
 
 def write_matrix() -> None:
     """Write the measured parts of compat_matrix.yaml, and compile the matrix."""
-    import matrix_file
-    import measure_lab
-    import model_rows
-
     from mlx_patches.matrix import matrix
     from mlx_patches.patches import catalogue
 

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import measure_matrix
 import release_sets
 from measure_lab import VARIED, Only, cells, has_models
 from release_sets import ReleaseSet
@@ -52,7 +51,7 @@ def measure(one: ReleaseSet, variants: Iterable[str], jobs: int) -> None:
         evidence = json.loads(file.read_text())
     VARIED.mkdir(parents=True, exist_ok=True)
     with release_sets.environment(one) as python:
-        evidence["versions"] = measure_matrix.versions(python)
+        evidence["versions"] = release_sets.versions(python)
         for variant in variants:
             evidence["variants"][variant] = measured(one, python, variant, jobs)
             file.write_text(json.dumps(evidence, indent=1) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,9 @@ from mlx_patches.core import packages  # noqa: E402
 
 # The distributions that have sets of their own.
 DISTRIBUTIONS = tuple(packages.DISTRIBUTIONS.values())
+# The packages whose versions the evidence names.
+MEASURED = ("mlx", *DISTRIBUTIONS, "transformers")
+SECONDS = 1200
 # Large requirements of some releases on Linux that no measured release imports on a CPU.
 NEVER = ("torch", "torchvision", "mlx-cuda-12", "mlx-cuda-13")
 # Packages that mlx-patches and its tests need; they are newer than the older sets' dates.
@@ -153,3 +157,34 @@ def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
 def hosts() -> dict[str, ReleaseSet]:
     """The sets of hosts that tests serve from. Nothing is measured on them."""
     return load("host_sets.toml")
+
+
+def versions(python: Path) -> dict[str, str]:
+    """The installed versions of the packages in ``MEASURED``."""
+    code = (
+        f"import importlib.metadata as m, json; names = {MEASURED};"
+        " found = {d.metadata['Name'].lower(): d.version for d in m.distributions()};"
+        " print(json.dumps({n: found[n] for n in names if n in found}))"
+    )
+    return json.loads(run(python, "-c", code))  # type: ignore[no-any-return]
+
+
+def run(
+    python: Path, *arguments: str, seconds: int = SECONDS, codes: tuple[int, ...] = (0,)
+) -> str:
+    """Run Python in an environment; returns its standard output."""
+    from mlx_patches.lab.kernels import kernel_folder
+
+    command = [str(python), *arguments]
+    with kernel_folder() as kernels:
+        env = {**os.environ, "TMPDIR": str(kernels)}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=env)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(
+                f"{python}: {' '.join(arguments[:4])}: not done after {seconds} s"
+            ) from None
+    if done.returncode not in codes:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise SystemExit(f"{python}: {' '.join(arguments[:4])}: {last}")
+    return done.stdout

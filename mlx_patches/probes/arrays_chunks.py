@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _PADDING = [7, 0, 2]
 _CHUNKS = (3, 3, 3, 1)

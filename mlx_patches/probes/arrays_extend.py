@@ -8,7 +8,7 @@ from typing import Any
 from ..core.patch import Target
 from . import NotApplicable, Result
 from .arrays_mask import make_merged_cache
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _NEW, _GONE = 3, 1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _SLOTS = 2
 _TOKENS = 3

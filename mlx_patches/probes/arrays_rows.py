@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _PADDING = [4, 0, 2]
 _FED = 3

@@ -6,7 +6,7 @@ import importlib
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .rope_deltas import out_of_the_way
+from .fixtures import with_patches
 
 _LENGTHS = (3, 5, 8)
 _TOKENS = 4
@@ -32,7 +32,7 @@ def probe(target: Target) -> Result:
 def probe_deltas(target: Target) -> Result:
     """The same for a model whose rows have rope deltas."""
     importlib.import_module(f"mlx_vlm.models.{_MROPE}.language")
-    with out_of_the_way(_OTHERS):
+    with with_patches(_OTHERS):
         return compare(target, _MROPE)
 
 

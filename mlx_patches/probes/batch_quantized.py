@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 HEADS, WIDTH, BITS = 2, 32, 4
 # Quantizing the same token in another batch may round some values to a neighbouring level.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _PADDINGS = ((0, 0), (3, 0), (0, 2), (5, 1))
 _WINDOWS = (4, 8)

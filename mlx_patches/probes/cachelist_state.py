@@ -6,7 +6,7 @@ import importlib
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 from .rotating_merge import make_fed_cache
 
 _LENGTH = 3

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _CHUNK = 8
 _STEP = 4

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .rope_deltas import out_of_the_way
+from .fixtures import with_patches
 
 _LAYERS = 2
 _TOKENS = 3
@@ -37,7 +37,7 @@ def probe(target: Target) -> Result:
     if not engine.own_positions(model):
         raise NotApplicable("the release passes no image positions to its generator")
     prompts = prompts_of(model)
-    with out_of_the_way(_OTHERS):
+    with with_patches(_OTHERS):
         arguments = [embedded(model, tokens, grid) for tokens, grid in prompts]
         expected = [
             alone(model, tokens, own) for (tokens, _), own in zip(prompts, arguments, strict=True)

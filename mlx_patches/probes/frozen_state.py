@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of, keys_and_values, make
+from .fixtures import cache_of, keys_and_values, make
 
 _WINDOW = 8
 

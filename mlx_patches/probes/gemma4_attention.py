@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .rope_deltas import out_of_the_way
+from .fixtures import with_patches
 
 # Patches that mlx-vlm's own attention needs in some releases.
 _ROW = ("offset-alias", "shared-layer-offset")
@@ -21,7 +21,7 @@ def probe(target: Target) -> Result:
 
     host = importlib.import_module(target.module)
     language = importlib.import_module("mlx_vlm.models.gemma4.language")
-    with unchanged(language.Attention), out_of_the_way(_ROW):
+    with unchanged(language.Attention), with_patches(_ROW):
         if not getattr(host, target.name)():
             raise NotApplicable("the host does not patch the model")
         return measure(gemma4(shared_layers=2))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of, captured_moves
+from .fixtures import cache_of
+from .offset_alias import captured_moves
 
 
 def probe(target: Target) -> Result:

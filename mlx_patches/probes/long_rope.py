@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import Result
-from .offset_alias import cache_of as class_of
+from .fixtures import cache_of as class_of
 
 _WIDTH = 8
 _LIMIT = 16

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from ..core.patch import Target
-from . import NotApplicable, Result
+from . import Result
+from .fixtures import cache_of, keys_and_values, make
 
 
 def probe(target: Target) -> Result:
@@ -64,32 +64,3 @@ def captured_moves(target: Target, attribute: str, updates: bool) -> Result:
         bool(moved),
         f"{steps} change the captured {attribute}" if moved else f"a captured {attribute} stays",
     )
-
-
-def cache_of(target: Target) -> Any:
-    """Return the cache class of a target.
-
-    Raises:
-        NotApplicable: the target's module does not define the class.
-    """
-    name = target.name.partition(".")[0]
-    cache_class = getattr(importlib.import_module(target.module), name, None)
-    if cache_class is None or cache_class.__module__ != target.module:
-        raise NotApplicable(f"{target.module} has no {name} of its own")
-    return cache_class
-
-
-def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
-    """Make a batch cache; ``window`` is the size of a rotating one, in tokens."""
-    if "Rotating" in cache_class.__name__:
-        return cache_class(window, left_padding)
-    if "Turbo" in cache_class.__name__:
-        return cache_class(left_padding, bits=4)
-    return cache_class(left_padding)
-
-
-def keys_and_values(batch: int, tokens: int, width: int = 64) -> Any:
-    """Keys and values (batch, 1, tokens, width); the default width fits a quantization group."""
-    import mlx.core as mx
-
-    return mx.ones((batch, 1, tokens, width)), mx.ones((batch, 1, tokens, width))

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import Result
-from .offset_alias import cache_of, make
+from .fixtures import cache_of, make
 
 _WIDTH = 64
 _LEFT_PADDING = (6, 0, 3)

@@ -6,7 +6,7 @@ import importlib
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of, keys_and_values
+from .fixtures import cache_of, keys_and_values
 
 
 def rotating(target: Target) -> Result:

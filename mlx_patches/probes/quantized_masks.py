@@ -8,7 +8,7 @@ from typing import Any
 from ..core.patch import Target
 from . import NotApplicable, Result
 from .batch_quantized import BITS, WIDTH, Kind, feed
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _SCALE = WIDTH**-0.5
 

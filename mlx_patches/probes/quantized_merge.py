@@ -9,7 +9,7 @@ from typing import Any
 from ..core.patch import Target
 from . import NotApplicable, Result
 from .batch_quantized import BITS, WIDTH, feed
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _LENGTHS = (5, 3, 1)
 

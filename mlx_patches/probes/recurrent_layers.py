@@ -21,11 +21,11 @@ def keeps_states(target: Target) -> Result:
     Raises:
         NotApplicable: the release has no such layer, or the lab cannot build a model with it.
     """
-    from .rope_deltas import out_of_the_way
+    from .fixtures import with_patches
 
     require_layer(target)
     model = build_with(target)
-    with out_of_the_way(_OTHERS):
+    with with_patches(_OTHERS):
         worst = compare_states(target, model)
     return Result(not worst <= TOLERANCE, f"states differ by {worst:.2g} of their scale", worst)
 

@@ -10,8 +10,8 @@ from typing import Any
 from ..core.patch import Target
 from ..patches.models.recurrent_padding import KNOW_LEFT, MASKED
 from . import NotApplicable, Result
+from .fixtures import require_own, with_patches
 from .recurrent_layers import keeps_states
-from .rope_deltas import out_of_the_way, require_own
 
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
 _CHUNK = 4
@@ -40,7 +40,7 @@ def probe(target: Target) -> Result:
         raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
     worst, place, fed = 0.0, "", 0
     masked = family.distribution == "mlx-lm" and family.name in MASKED
-    with out_of_the_way((*_OTHERS, "arrays-mask") if masked else _OTHERS):
+    with with_patches((*_OTHERS, "arrays-mask") if masked else _OTHERS):
         for name, feed in _FEEDS.items():
             try:
                 engine.forget(model)

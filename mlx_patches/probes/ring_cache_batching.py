@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .row_record import require_operation
+from .fixtures import require_operation
 
 FAMILY = "unlimited_ocr"
 # The lab's scenario for the last part of a target's name.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-from collections.abc import Iterator
 from typing import Any
 
 from ..core.patch import Target
 from ..patches.positions import kept_deltas
 from . import NotApplicable, Result
+from .fixtures import require_own, with_patches
 
 _STEPS = 4
 # Patches for other defects of the same models.
@@ -45,7 +43,7 @@ def compare_generated(target: Target) -> Result:
         solo(model, rows_of(model, LENGTHS)[0])
     except Exception as error:
         raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
-    with out_of_the_way(_OTHERS):
+    with with_patches(_OTHERS):
         try:
             rows = [
                 *merged_texts(model),
@@ -61,18 +59,6 @@ def compare_generated(target: Target) -> Result:
             return Result(True, engine.where(error))
         cell = differences([row.logits for row in rows], alone, EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
-
-
-def require_own(target: Target) -> None:
-    """Check that the target's module and class themselves define the target.
-
-    Raises:
-        NotApplicable: the module only imports it, or the class only inherits it.
-    """
-    name, _, attribute = target.name.partition(".")
-    kind = getattr(importlib.import_module(target.module), name, None)
-    if getattr(kind, "__module__", None) != target.module or attribute not in vars(kind):
-        raise NotApplicable(f"{target.module} defines no {target.name}")
 
 
 def merged_texts(model: Any) -> list[Any]:
@@ -151,21 +137,3 @@ def queued_prompts(model: Any) -> list[Any]:
             decode(model, [row], cache, _STEPS)
         queued += rows
     return queued
-
-
-@contextlib.contextmanager
-def out_of_the_way(patches: tuple[str, ...]) -> Iterator[None]:
-    """Apply these patches inside the block, so that other defects do not show."""
-    from ..core.manager import Manager
-    from ..patches import catalogue
-    from .child import anything_goes
-
-    managers = []
-    for patch in map(catalogue.builtin().get, patches):
-        managers.append(Manager(anything_goes(patch)))
-        managers[-1].apply(patch)
-    try:
-        yield
-    finally:
-        for manager in reversed(managers):
-            manager.restore()

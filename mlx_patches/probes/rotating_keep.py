@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 WINDOW, KEEP = 8, 2
 _LENGTHS = (3, 8, 13)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 WINDOW = 4
 # Tokens in each row's history, tokens in its prompt, and the sizes of the prompt's pieces.

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import Result
-from .offset_alias import cache_of, keys_and_values
+from .fixtures import cache_of, keys_and_values
 
 _WINDOW = 8
 

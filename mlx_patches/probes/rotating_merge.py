@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _WINDOW = 4
 _LENGTHS = (7, 3)

@@ -7,7 +7,7 @@ from typing import Any
 from ..core.patch import Target
 from . import NotApplicable, Result
 from .batch_rotating_extract import _feed as feed
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 _WINDOW = 4
 _PROMPT = 3

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
+from .fixtures import require_operation, with_patches
 
 # The probe uses the first family that the lab can build with an image in this release.
 _FAMILIES = ("glm4v", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
@@ -51,13 +52,12 @@ def follow_rows(target: Target) -> Result:
     from ..lab import EXACT, engine
     from ..lab.compare import differences
     from ..lab.rows import solo
-    from .rope_deltas import out_of_the_way
 
     kind, _, operation = target.name.rpartition(".")
     caches = importlib.import_module(target.module)
     require_operation(caches, target.name)
     model = build_model(_HYBRIDS if kind == "ArraysCache" else _FAMILIES)
-    with out_of_the_way(_OTHERS):
+    with with_patches(_OTHERS):
         # Alone first: a row's solo run must not read state that the batch left on the model.
         rows = rows_with_images(model)
         alone = [solo(model, row) for row in rows]
@@ -71,15 +71,6 @@ def follow_rows(target: Target) -> Result:
     places = [next(at for at, row in enumerate(rows) if row is one) for one in moved]
     cell = differences([row.logits for row in moved], [alone[at] for at in places], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
-
-
-def require_operation(caches: Any, name: str) -> None:
-    """Raise NotApplicable if the module itself does not define the attribute."""
-    owner, _, attribute = name.rpartition(".")
-    holder = getattr(caches, owner, None) if owner else caches
-    found = holder is not None and attribute in vars(holder)
-    if not found or (owner and holder.__module__ != caches.__name__):
-        raise NotApplicable(f"{caches.__name__} defines no {name}")
 
 
 @functools.cache

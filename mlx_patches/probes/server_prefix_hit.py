@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 from .rotating_merge import make_fed_cache
 
 _MODEL = "tiny"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import Result
-from .offset_alias import cache_of
+from .fixtures import cache_of
 
 FORWARDED = ("n_to_process", "attention_mask_4d", "rope_deltas", "position_ids")
 

@@ -10,7 +10,7 @@ from mlx_patches.lab.rows import LENGTHS, rows_of
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches import lists
-from mlx_patches.probes.rope_deltas import out_of_the_way
+from mlx_patches.probes.fixtures import with_patches
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_vlm")
@@ -28,7 +28,7 @@ OTHERS = (
 
 def test_a_prompt_alone_and_in_a_batch_generate_the_same_tokens():
     model = build(Family("mlx-vlm", "llama4"))
-    with out_of_the_way((*OTHERS, "unknown-kwargs", "chunked-front")):
+    with with_patches((*OTHERS, "unknown-kwargs", "chunked-front")):
         cell = SCENARIOS["batch-generate"](model)
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)

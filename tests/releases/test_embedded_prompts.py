@@ -14,7 +14,7 @@ from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.batched import cohere_compass, hunyuan_vl
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.rope_deltas import out_of_the_way
+from mlx_patches.probes.fixtures import with_patches
 
 from . import costs
 from .models import build_or_skip
@@ -41,7 +41,7 @@ def model(request, ungated: Callable[[Patch], Manager]) -> Iterator[LabModel]:
     built = build_or_skip(f"mlx-vlm:{request.param}")
     manager = ungated(catalogue.builtin().get("row-by-row"))
     engine.forget(built)
-    with out_of_the_way(OTHERS):
+    with with_patches(OTHERS):
         yield built
     engine.forget(built)
     engine.unmark()

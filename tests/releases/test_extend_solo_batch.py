@@ -11,7 +11,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.lab.compare import compare_generated
 from mlx_patches.lab.rows import alone
 from mlx_patches.patches.caches.lists import convert_chunks, convert_to_batch
-from mlx_patches.probes.rope_deltas import out_of_the_way
+from mlx_patches.probes.fixtures import with_patches
 
 mx = pytest.importorskip("mlx.core")
 
@@ -57,7 +57,7 @@ def test_a_row_joins_llama4(monkeypatch):
     monkeypatch.setattr(chunked, "step", 4)
     prompts = [5, 9, 2, 7], [8, 6, 10]
     needed = ("row-by-row", "extend-solo-batch", "offset-alias", "mask-from-cache-list")
-    with out_of_the_way(needed):
+    with with_patches(needed):
         said = generators.generate(model, [prompts[0]], prompts[1], 24)
         cell = compare_generated(said, [alone(model, prompt, 24) for prompt in prompts], EXACT)
     assert cell.verdict == "green", cell.detail

@@ -12,7 +12,7 @@ from mlx_patches.core.patch import Patch
 from mlx_patches.lab import LabModel, engine
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.batched import falcon_ocr
-from mlx_patches.probes.rope_deltas import out_of_the_way
+from mlx_patches.probes.fixtures import with_patches
 
 from . import costs
 from .models import build_or_skip
@@ -36,7 +36,7 @@ def model(ungated: Callable[[Patch], Manager]) -> Iterator[LabModel]:
         pytest.skip("its rows go one by one in this release")
     manager = ungated(catalogue.builtin().get("row-by-row"))
     engine.forget(built)
-    with out_of_the_way(("offset-alias",)):
+    with with_patches(("offset-alias",)):
         yield built
     assert not manager.withdrawn
     assert not manager.failures

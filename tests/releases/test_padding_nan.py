@@ -10,7 +10,7 @@ import pytest
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.plain import padding
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.offset_alias import cache_of, make
+from mlx_patches.probes.fixtures import cache_of, make
 
 from .conftest import installed
 

@@ -12,7 +12,7 @@ from mlx_patches.lab import Cell, LabModel, engine, generators, rows
 from mlx_patches.lab.compare import compare_generated
 from mlx_patches.patches.models import recurrent_by_row, recurrent_padding
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.rope_deltas import out_of_the_way
+from mlx_patches.probes.fixtures import with_patches
 
 from .models import build_or_skip
 
@@ -36,7 +36,7 @@ def continued(name: str) -> Cell:
     model = build_or_skip(name)
     texts = rows.rows_of(model, (3, 6), more=(8, 4))
     try:
-        with out_of_the_way(PATCHES):
+        with with_patches(PATCHES):
             cache = engine.merge(model, [rows.prefill_alone(model, row) for row in texts])
             rows.prefill_right(model, texts, cache, 2)
             rows.decode(model, texts, cache, 3)
@@ -59,7 +59,7 @@ def answered(name: str) -> Cell:
         pytest.skip("the release's engine has no prefix cache")
     stored = importlib.import_module("mlx_vlm.apc").APCManager()
     text = list(range(1, 61))
-    with out_of_the_way(PATCHES):
+    with with_patches(PATCHES):
         for lengths in ([40], [44, 60]):
             made = generators.make_generator(model, 4, apc_manager=stored)
             engine.embed(model, None)

@@ -13,7 +13,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.rows import recurrent
 from mlx_patches.patches.models import recurrent_padding
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.rope_deltas import out_of_the_way
+from mlx_patches.probes.fixtures import with_patches
 
 from .conftest import installed
 from .models import build_or_skip
@@ -38,7 +38,7 @@ TOLERANCE = 1e-3
 def test_a_quantized_batch_stays_quantized(family):
     pytest.importorskip("mlx_vlm")
     model = build_or_skip(f"mlx-vlm:{family}")
-    with out_of_the_way((*NEEDED, "recurrent-padding", "quantized-decode-mask")):
+    with with_patches((*NEEDED, "recurrent-padding", "quantized-decode-mask")):
         cell = SCENARIOS["quantized-8"](model)
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)
@@ -121,7 +121,7 @@ def test_a_call_without_logits(name, repaired):
 def test_omni_states_of_a_history_and_every_layer(repaired):
     """It runs Nemotron-H's layers itself, or, from mlx-vlm 0.7.10 on, calls the patched model."""
     model = repaired(OMNI)
-    with out_of_the_way(LAST_PIECES):
+    with with_patches(LAST_PIECES):
         cell = SCENARIOS["history"](model)
     assert cell.verdict == "green", cell.detail
     cache = padded_batch(model)
@@ -241,7 +241,7 @@ def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name):
     prompts = ([4], [5, 9, 2, 7, 3, 8, 6, 1, 4, 2])
     requests = [generators.Request(0, prompt, 3) for prompt in prompts]
     try:
-        with out_of_the_way((*NEEDED, "recurrent-padding")):
+        with with_patches((*NEEDED, "recurrent-padding")):
             said = generators.run_requests(model, requests, prefill_step_size=8)
             cell = compare_with_alone(model, requests, said)
     except NotApplicable as reason:
@@ -252,7 +252,7 @@ def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name):
 def feed_last_piece(name: str):
     """The cell of right-padded prompts with history whose last piece has one token."""
     model = build_or_skip(name)
-    with out_of_the_way(LAST_PIECES):
+    with with_patches(LAST_PIECES):
         cell = SCENARIOS["last-piece"](model)
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)

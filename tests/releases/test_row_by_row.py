@@ -14,7 +14,7 @@ from mlx_patches.lab.engine import MARKS
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models import row_by_row
-from mlx_patches.probes.rope_deltas import out_of_the_way
+from mlx_patches.probes.fixtures import with_patches
 
 from .models import build_or_skip
 
@@ -42,7 +42,7 @@ def model(request, ungated: Callable[[Patch], object]) -> Iterator[LabModel]:
     model = build_or_skip(request.param)
     manager = ungated(catalogue.builtin().get("row-by-row"))
     # Other defects of these models' batches, repaired so that they do not interfere.
-    with out_of_the_way(("offset-alias", "mllama-text")):
+    with with_patches(("offset-alias", "mllama-text")):
         yield model
     assert not manager.withdrawn
 
@@ -69,9 +69,7 @@ def compare_step(batch: object, model: LabModel) -> None:
 def test_a_piece_that_is_all_padding(family):
     pytest.importorskip("mlx_vlm")
     model = build_or_skip(f"mlx-vlm:{family}")
-    with out_of_the_way(
-        ("row-by-row", "offset-alias", "rotating-max-size", "mask-from-cache-list")
-    ):
+    with with_patches(("row-by-row", "offset-alias", "rotating-max-size", "mask-from-cache-list")):
         cell = SCENARIOS["chunked-batch"](model)
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)
@@ -247,7 +245,7 @@ def test_a_row_decodes_with_its_own_delta(order, ungated):
     engine._mark(model)
     made = [with_image(model, *of) for of in ((11, 3, 7), (9, 2, 14), (7, 0, 21))]
     prompts = [made[index] for index in order]
-    with out_of_the_way(("offset-alias", "mask-from-cache-list")):
+    with with_patches(("offset-alias", "mask-from-cache-list")):
         said, deltas = prefill_and_decode(model, prompts)
         for row, prompt in enumerate(prompts):
             alone, (own,) = prefill_and_decode(model, [prompt])

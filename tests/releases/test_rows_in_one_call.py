@@ -14,7 +14,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.models import row_by_row
 from mlx_patches.patches.models.batched import offsets
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.rope_deltas import out_of_the_way
+from mlx_patches.probes.fixtures import with_patches
 
 from . import costs
 from .models import build_or_skip
@@ -65,7 +65,7 @@ def model(request, manager: Manager) -> Iterator[LabModel]:
     if model.family.name == "falcon_ocr" and hasattr(model.module, OLD):
         pytest.skip("its rows go one by one in this release")
     engine.forget(model)
-    with out_of_the_way(OTHERS):
+    with with_patches(OTHERS):
         yield model
     assert not manager.withdrawn
     assert not manager.failures

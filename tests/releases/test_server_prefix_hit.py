@@ -6,7 +6,7 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.offset_alias import cache_of
+from mlx_patches.probes.fixtures import cache_of
 
 from .conftest import installed
 
