@@ -10,7 +10,7 @@ from types import ModuleType
 
 import mlx_patches
 
-from .activation import boot, settings
+from .activation import settings, started
 
 
 def activate() -> None:
@@ -19,7 +19,7 @@ def activate() -> None:
         settings.warn_of_junk()
         return
     try:
-        mlx_patches.apply(profile=None if settings.profile() else boot.profile())
+        mlx_patches.apply(profile=None if settings.profile() else started.profile)
     except Exception:
         if settings.strict():
             raise

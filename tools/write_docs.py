@@ -88,8 +88,8 @@ def declarations() -> str:
 def catalogue() -> str:
     """The text of docs/catalogue.md: a line for each patch, in the order of application."""
     from mlx_patches.activation import git_hosts
-    from mlx_patches.activation.boot import SAFE
     from mlx_patches.activation.profiles import profiles_of
+    from mlx_patches.activation.settings import SAFE
 
     matrix = the_matrix()
     registry = builtin()

@@ -10,25 +10,19 @@ import os
 import sys
 
 from ..core.packages import DISTRIBUTIONS
+from . import started
+from .settings import SAFE, SWITCH, junk, strict, switch, warn_of_junk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-# Switches activation on or off for one process and its children, whatever was enabled.
-SWITCH = "MLX_PATCHES"
-# The profile of processes that `enable` and `run` start.
-SAFE = "safe"
-ON = {"1", "true", "yes", "on"}
-OFF = {"0", "false", "no", "off"}
 # Interpreter options that take the next argument.
 _TAKES_ONE = {"-W", "-X", "--check-hash-based-pycs"}
 
 _watcher = None
 _stopped = False
-_host = ""
-_profile: str | None = None
 
 
 def start(
@@ -45,10 +39,9 @@ def start(
         modules: the top-level packages that ``python -m`` starts it from.
         profile: the profile to apply, unless ``MLX_PATCHES_PROFILE`` names one.
     """
-    global _watcher, _host, _profile
+    global _watcher
     wanted = switch()
-    _host = host
-    _profile = profile
+    started.host, started.profile = host, profile
     if _watcher is not None:
         return
     if wanted is False:
@@ -59,19 +52,12 @@ def start(
             return
         os.environ[SWITCH] = "1"  # its worker processes have other command lines
     from .import_hook import Watcher
-    from .settings import strict
 
     # These include hosts: a host imports some of its own modules before the first of MLX.
     _watcher = Watcher(DISTRIBUTIONS, _first_import, strict())
     _watcher.install()
     if any(name in sys.modules for name in DISTRIBUTIONS):
         _apply()
-
-
-def switch() -> bool | None:
-    """True if ``MLX_PATCHES`` is on, None if it is not set, False for any other value."""
-    value = os.environ.get(SWITCH, "").strip().lower()
-    return value in ON if value else None
 
 
 def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) -> bool:
@@ -99,16 +85,6 @@ def active() -> bool:
     return _watcher is not None
 
 
-def limited_to() -> str:
-    """The host that this environment was enabled for; empty if for all hosts or none."""
-    return _host
-
-
-def profile() -> str | None:
-    """The profile that this process was started with; None if none was named."""
-    return _profile
-
-
 def stop() -> None:
     """Stop waiting for packages."""
     global _stopped
@@ -124,8 +100,6 @@ def _first_import(module: ModuleType) -> None:
 
 def _warn_of_junk() -> None:
     """Warn in processes that import MLX if ``MLX_PATCHES`` has an unknown value."""
-    from .settings import junk, warn_of_junk
-
     if not junk():
         return
     from .import_hook import Watcher

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from ..core.errors import MlxPatchesError
 from ..core.packages import SERVERS
-from .boot import OFF, SAFE, SWITCH
 from .profiles import choose
-from .settings import STRICT
+from .settings import OFF, SAFE, STRICT, SWITCH
 
 NAME = "mlx_patches_boot.pth"
 # Used from Python 3.15 on, in place of a .pth file's import line, which ends with Python 3.18.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..core.errors import MlxPatchesError
 from ..core.patch import Patch
-from .boot import SAFE
+from .settings import SAFE
 
 
 class Profile:

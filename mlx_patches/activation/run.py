@@ -18,8 +18,8 @@ from pathlib import Path
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from . import settings
-from .boot import SAFE, SWITCH
 from .profiles import choose
+from .settings import SAFE, SWITCH
 
 # The folder that holds sitecustomize.py.
 LAUNCH = Path(__file__).parent / "launch"

@@ -27,7 +27,7 @@ from ..core.registry import Registry
 from ..matrix.gate import Gate
 from ..matrix.matrix import CompatMatrix
 from ..patches import catalogue
-from . import boot, contributions, git_hosts, presence, profiles, settings
+from . import boot, contributions, git_hosts, presence, profiles, settings, started
 from .import_hook import Watcher
 
 logger = logging.getLogger("mlx_patches")
@@ -314,11 +314,11 @@ class Session:
         except MlxPatchesError as error:
             # A typo must not take a host down, nor leave it without patches.
             logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
-            return profiles.choose(boot.SAFE)
+            return profiles.choose(settings.SAFE)
 
     def optional_asked(self) -> frozenset[str]:
         """The optional patches that this environment requests, by id or by a profile."""
-        names = settings.profile() or boot.profile() or profiles.DEFAULT
+        names = settings.profile() or started.profile or profiles.DEFAULT
         return frozenset(self.enabled) | self.registry.in_profiles(self._choose(names).names)
 
     def _tell(self) -> None:

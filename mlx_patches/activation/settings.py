@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 
-from . import boot
-from .boot import OFF, ON, SWITCH
-
+# Switches activation on or off for one process and its children, whatever was enabled.
+SWITCH = "MLX_PATCHES"
+ON = {"1", "true", "yes", "on"}
+OFF = {"0", "false", "no", "off"}
+# The profile of processes that `enable` and `run` start.
+SAFE = "safe"
 DISABLE = "MLX_PATCHES_DISABLE"
 ENABLE = "MLX_PATCHES_ENABLE"
 STRICT = "MLX_PATCHES_STRICT"
@@ -19,7 +22,13 @@ MAX_VALUE = 40
 
 def off() -> bool:
     """Whether automatic activation is switched off; a program's own ``apply()`` still works."""
-    return boot.switch() is False
+    return switch() is False
+
+
+def switch() -> bool | None:
+    """True if ``MLX_PATCHES`` is on, None if it is not set, False for any other value."""
+    value = os.environ.get(SWITCH, "").strip().lower()
+    return value in ON if value else None
 
 
 def junk() -> str:

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from .. import __version__
-from ..activation import boot, contributions, settings
+from ..activation import boot, contributions, settings, started
 from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
@@ -313,7 +313,7 @@ def audit(
     host_report = None
     if host is not None:
         found = current.installed(host)
-        other = "" if active else boot.limited_to()
+        other = "" if active else started.host
         host_report = hosts.report(found, host, distributions, broken, outcomes, other)
     return Audit(
         distributions=distributions,
@@ -325,7 +325,7 @@ def audit(
         else {},
         active=_active(current),
         model=report,
-        host=boot.limited_to(),
+        host=started.host,
         host_report=host_report,
         foreign=(*conflicts.replaced(), *conflicts.marked()),
         unknown=current.unknown,
@@ -385,7 +385,7 @@ def _outcomes(
 
 def _active(current: Session, host: str | None = None) -> bool:
     """Whether processes of this host get patches; without one, those the environment is for."""
-    limit, same = SERVERS.get(boot.limited_to(), boot.limited_to()), canonical
+    limit, same = SERVERS.get(started.host, started.host), canonical
     by_itself = boot.active() or bool(limit and same(limit) == same(host or limit))
     return current.active or (by_itself and not settings.off())
 
@@ -411,7 +411,7 @@ def _unasked(
         reason = rule.noted(reason) if rule else reason
     elif settings.off():
         status, by_choice = Status.DISABLED, True
-        reason = f"{verdict.reason}; switched off by {boot.SWITCH}"
+        reason = f"{verdict.reason}; switched off by {settings.SWITCH}"
     else:
         status, by_choice = Status.DISABLED, False
         reason = f"{verdict.reason}; mlx_patches is not active here"

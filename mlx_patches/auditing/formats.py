@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import __version__
-from ..activation import boot, settings
+from ..activation import settings
 from ..activation.session import session
 from ..core.distributions import source_file
 from ..core.files import quoted
@@ -21,7 +21,7 @@ from .severity import patch_severity
 # In bytes. GitHub accepts 65 kB in a comment; people read less.
 MAX_REPORT = 8_000
 _ROWS = 40
-_VARIABLES = (boot.SWITCH, settings.DISABLE, settings.ENABLE, settings.STRICT)
+_VARIABLES = (settings.SWITCH, settings.DISABLE, settings.ENABLE, settings.STRICT)
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {WRONG_TEXT: "error", CRASH: "error", SECURITY: "error", MEMORY: "warning"}
 

@@ -13,7 +13,7 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.activation import boot, enable, settings
 
 ROOT = Path(__file__).parents[2]
-SWITCH = boot.SWITCH
+SWITCH = settings.SWITCH
 BOOT = "import mlx_patches.activation.boot as boot; boot.start(); "
 
 
@@ -91,7 +91,7 @@ def test_environment_variable_switches_it_off(package):
 )
 def test_the_switch_is_read_as_people_write_it(monkeypatch, value, wanted):
     monkeypatch.setenv(SWITCH, value)
-    assert boot.switch() is wanted
+    assert settings.switch() is wanted
     assert settings.junk() == ""
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from mlx_patches import cli
-from mlx_patches.activation import boot, enable, run, settings
+from mlx_patches.activation import enable, run, settings
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.matrix import gate, matrix
@@ -48,7 +48,7 @@ def test_the_reasons_on_the_page_are_those_that_are_given():
     said = [text.replace("\n", " ") for text in re.findall(r'"([^"]+)"', STATUSES)]
     assert len(said) > 10
     words = SOURCES.replace("{settings.DISABLE}", "MLX_PATCHES_DISABLE")
-    words = words.replace("{boot.SWITCH}", "MLX_PATCHES")
+    words = words.replace("{settings.SWITCH}", "MLX_PATCHES")
     assert [text for text in said if text not in words] == []
 
 
@@ -124,7 +124,7 @@ def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top
     host.write_text(WORKER.replace("IN_MAIN", in_main).replace("AT_THE_TOP", at_the_top))
     command = [str(environment / "bin" / "python"), str(host), *head.split(" | ")]
     launch = run.launch(command) if "run" in way else run.Launch(tuple(command), {})
-    env = {k: v for k, v in os.environ.items() if not k.startswith(boot.SWITCH)}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(settings.SWITCH)}
     done = subprocess.run(
         launch.command, capture_output=True, text=True, env=env | launch.variables
     )
@@ -133,11 +133,11 @@ def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top
 
 def test_every_variable_and_its_values_are_described():
     names = ("DISABLE", "ENABLE", "STRICT", "PROFILE", "PRESENCE")
-    variables = {boot.SWITCH, *(getattr(settings, name) for name in names)}
-    described = [cells for cells in rows(ACTIVATION) if cells[0].startswith(boot.SWITCH)]
+    variables = {settings.SWITCH, *(getattr(settings, name) for name in names)}
+    described = [cells for cells in rows(ACTIVATION) if cells[0].startswith(settings.SWITCH)]
     assert {name for name, *_ in described} == variables
     off, on = (set(re.findall(r"[a-z0-9]+", values)) for _, values, _ in described[:2])
-    assert (off, on) == (boot.OFF, boot.ON)
+    assert (off, on) == (settings.OFF, settings.ON)
 
 
 def test_every_entry_point_and_command_that_activates_is_described():

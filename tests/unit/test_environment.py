@@ -13,7 +13,7 @@ import pytest
 
 import mlx_patches
 from mlx_patches import MlxPatchesError
-from mlx_patches.activation import boot, run, settings
+from mlx_patches.activation import run, settings, started
 from mlx_patches.activation import session as activation
 
 from .conftest import CACHE, load, patch_of, session_for, statuses, target
@@ -217,7 +217,7 @@ def test_the_audit_says_that_all_is_switched_off(made, fake, monkeypatch):
     audit = mlx_patches.audit()
     assert (audit.active, audit.exit_code()) == (False, 1)
     for limit in ("", "their-server"):
-        monkeypatch.setattr(boot, "_host", limit)  # as in an environment enabled for this host
+        monkeypatch.setattr(started, "host", limit)  # as in an environment enabled for this host
         monkeypatch.setenv("MLX_PATCHES", "0")
         audit = mlx_patches.audit()
         assert (audit.active, audit.exit_code(), audit.exit_code(strict=True)) == (False, 0, 1)

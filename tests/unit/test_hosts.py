@@ -6,7 +6,7 @@ import pytest
 
 import mlx_patches
 from mlx_patches import MlxPatchesError
-from mlx_patches.activation import boot, session
+from mlx_patches.activation import session, started
 from mlx_patches.auditing import hosts
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Outcome, Status
@@ -87,7 +87,7 @@ def test_the_advice_knows_whom_the_environment_is_enabled_for(
 ):
     server()
     monkeypatch.setattr(session, "_session", session_for(patch_of("attend"), always=["fix"]))
-    monkeypatch.setattr(boot, "_host", enabled_for)
+    monkeypatch.setattr(started, "host", enabled_for)
     audit = mlx_patches.audit(host="their-server")
     assert audit.host_report.advice.startswith(f"their-server 1.2: {said}")
     assert [o.status for o in audit.outcomes if o.patch == "fix"] == [status]

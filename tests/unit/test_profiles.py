@@ -6,7 +6,7 @@ import pytest
 
 import mlx_patches
 from mlx_patches import MlxPatchesError
-from mlx_patches.activation import boot, enable, profiles, run
+from mlx_patches.activation import boot, enable, profiles, run, started
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import Session
 from mlx_patches.matrix.matrix import CompatMatrix
@@ -117,7 +117,7 @@ def test_the_environments_word_outranks_what_enable_wrote(monkeypatch):
 
     asked = []
     monkeypatch.setattr(mlx_patches, "apply", lambda profile=None: asked.append(profile))
-    monkeypatch.setattr(boot, "_profile", "safe")
+    monkeypatch.setattr(started, "profile", "safe")
     auto.activate()
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "server")
     auto.activate()
@@ -127,10 +127,10 @@ def test_the_environments_word_outranks_what_enable_wrote(monkeypatch):
 def test_what_starts_without_a_word_on_profiles_gets_safe(monkeypatch):
     """From Python 3.15 on ``enable`` writes a file that names only the function, no arguments."""
     monkeypatch.setattr(boot, "_watcher", None)
-    monkeypatch.setattr(boot, "_profile", None)
+    monkeypatch.setattr(started, "profile", None)
     monkeypatch.delenv("MLX_PATCHES", raising=False)
     try:
         boot.start()
-        assert boot.profile() == "safe"
+        assert started.profile == "safe"
     finally:
         boot.stop()

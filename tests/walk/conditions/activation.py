@@ -128,7 +128,7 @@ CONDITIONS = [
         step(
             "python",
             "-c",
-            "import mlx_patches.activation.boot as b; print(b.profile())",
+            "import mlx_patches.activation.started as s; print(s.profile)",
             first="safe,security",
         ),
         DISABLE,
