@@ -175,7 +175,7 @@ def report(model: str | None, host: str | None) -> None:
 @click.argument("patch", callback=_quoted)
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, its upstream status and when it retires."""
-    from .auditing.sound import session_of_readable
+    from .auditing.preflight import session_of_readable
 
     current = session_of_readable()
     found = current.registry.get(patch)
@@ -260,7 +260,7 @@ def probe(name: str, as_json: bool) -> None:
     For a model family it runs the lab's scenarios that are typical of servers. Exit codes: 0
     green with the patches, 1 red with them, 2 nothing could be run.
     """
-    from .auditing.sound import session_of_readable
+    from .auditing.preflight import session_of_readable
     from .lab import report
     from .probes.tiny import MODELS
 
@@ -399,7 +399,7 @@ def lab(
     Each family runs in processes of its own. Exit codes: 0 no red cell, 1 a red cell (with the
     patches, if both ran), 2 a usage error or broken input.
     """
-    from .auditing.sound import session_of_readable
+    from .auditing.preflight import session_of_readable
     from .lab import record, report, runner
 
     session_of_readable()

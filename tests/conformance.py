@@ -31,7 +31,7 @@ from mlx_patches.core.outcome import Status
 from mlx_patches.core.patch import MISSING, Patch, Target
 from mlx_patches.core.registry import Registry
 from mlx_patches.core.site import Composed, Site
-from mlx_patches.probes.child import anything_goes
+from mlx_patches.probes.child import open_gate
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,7 +47,7 @@ class Case:
     path: str = ""
 
     def manager(self) -> Manager:
-        return Manager(anything_goes(self.patch))
+        return Manager(open_gate(self.patch))
 
     def child(self, *steps: str) -> list[dict[str, list[str]]]:
         """Run steps in a new process; see ``main``."""
@@ -439,7 +439,7 @@ def main(module: str, patch_id: str, *steps: str) -> None:
     patch = next(one for one in declared if isinstance(one, Patch) and one.id == patch_id)
     registry = Registry()
     registry.add(patch)
-    session = Session(registry, anything_goes(patch).matrix)
+    session = Session(registry, open_gate(patch).matrix)
     found = []
     for step in steps:
         if step == "import":

@@ -37,7 +37,7 @@ class _State:
     """A snapshot of a session's requests."""
 
     def __init__(self, session: Session):
-        self.asked = frozenset(session._asked)
+        self.asked = frozenset(session._requested)
         self.entries = frozenset(session._entries)
         self.taken_out = frozenset(session._taken_out)
         self.by_model = session.by_model
@@ -63,15 +63,15 @@ class Session:
         self.unknown: tuple[str, ...] = ()
         self._contributed = False
         self._lock = threading.RLock()
-        self._asked: dict[str, Patch] = {}
+        self._requested: dict[str, Patch] = {}
         # The (distribution, model) pairs whose entries were activated.
         self._entries: set[tuple[str, str]] = set()
         # Ids that the user took out: a model's entry does not request them again.
         self._taken_out: set[str] = set()
         self._watcher: Watcher | None = None
         # The distributions and modules that were logged, and the ids that ``mlx-patches ps`` lists.
-        self._told: set[str] = set()
-        self._shown: set[str] = set()
+        self._logged: set[str] = set()
+        self._published: set[str] = set()
 
     @property
     def active(self) -> bool:
@@ -122,7 +122,7 @@ class Session:
             late = [id_ for id_ in self.matrix.always if id_ not in known]
             try:
                 for patch in map(self.registry.declared, filter(self.relevant, late)):
-                    self._ask(patch, self.strict, dry_run=False)
+                    self._request(patch, self.strict, dry_run=False)
             finally:
                 self.manager.rebind()
 
@@ -165,7 +165,7 @@ class Session:
         outcomes = []
         try:
             for patch in wanted:
-                outcomes += self._ask(patch, strict, dry_run)
+                outcomes += self._request(patch, strict, dry_run)
             for entry in _models_imported() if by_model else ():
                 outcomes += self._activate(entry, strict, dry_run)
         except MlxPatchesError:
@@ -175,7 +175,7 @@ class Session:
         finally:
             self.manager.rebind()
         report = Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
-        self._tell()
+        self._log_once()
         return report
 
     def restore(self, patches: Iterable[str] | None = None) -> Report:
@@ -191,10 +191,10 @@ class Session:
                 self._entries.clear()
                 self._taken_out.clear()
             self._taken_out |= set(ids or ())
-            for patch_id in self._asked.copy() if ids is None else ids:
-                self._asked.pop(patch_id, None)
+            for patch_id in self._requested.copy() if ids is None else ids:
+                self._requested.pop(patch_id, None)
         report = Report(tuple(self.manager.restore(ids)))
-        self._tell()
+        self._log_once()
         return report
 
     @contextlib.contextmanager
@@ -249,16 +249,16 @@ class Session:
     def _undo(self, before: _State) -> None:
         """Take out the patches that were requested since, also those that imports activated."""
         with self._lock:
-            since = [id_ for id_ in self._asked if id_ not in before.asked]
+            since = [id_ for id_ in self._requested if id_ not in before.asked]
             for id_ in since:
-                del self._asked[id_]
+                del self._requested[id_]
             self._entries = set(before.entries)
             self._taken_out = set(before.taken_out)
             self.by_model = before.by_model
         if self._watcher is not None and not before.active:
             self._watcher.uninstall()
         self.manager.restore(since)
-        self._tell()
+        self._log_once()
 
     def _ids(self, patches: Iterable[str] | None) -> list[str] | None:
         """The patch ids that a caller named.
@@ -316,22 +316,22 @@ class Session:
             logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
             return profiles.choose(settings.SAFE)
 
-    def optional_asked(self) -> frozenset[str]:
+    def optional_requested(self) -> frozenset[str]:
         """The optional patches that this environment requests, by id or by a profile."""
         names = settings.profile() or started.profile or profiles.DEFAULT
         return frozenset(self.enabled) | self.registry.in_profiles(self._choose(names).names)
 
-    def _tell(self) -> None:
+    def _log_once(self) -> None:
         """Log once for each release that patches are in effect for it."""
         sites = self.manager.sites()
         ids = {layer.patch for site in sites for layer in site.layers}
         used = {layer.target.distribution for site in sites for layer in site.layers}
-        if ids != self._shown:
-            self._shown = ids
+        if ids != self._published:
+            self._published = ids
             self._show_presence()
-        if used <= self._told:
+        if used <= self._logged:
             return
-        self._told |= used
+        self._logged |= used
         releases = ", ".join(str(self.installed(name)) for name in sorted(used))
         logger.info("mlx_patches %s: %d patches in effect for %s", __version__, len(ids), releases)
 
@@ -339,7 +339,7 @@ class Session:
         """Update or remove the file that ``mlx-patches ps`` reads for this process."""
         if not settings.presence():
             return
-        if not self._shown:
+        if not self._published:
             if self._presence is not None:
                 self._presence.forget()
             return
@@ -363,7 +363,7 @@ class Session:
 
     def asked(self, patch_id: str) -> bool:
         """True if the patch was requested in this process."""
-        return patch_id in self._asked
+        return patch_id in self._requested
 
     def relevant(self, patch_id: str) -> bool:
         """False for a patch of a host that is not installed."""
@@ -408,7 +408,7 @@ class Session:
         self._watcher.packages |= wanted
         self._watcher.install()
 
-    def _ask(
+    def _request(
         self, patch: Patch, strict: bool, dry_run: bool, by_model: bool = False
     ) -> list[Outcome]:
         """Request a patch; with ``by_model`` only while models' entries are in use.
@@ -426,7 +426,7 @@ class Session:
         with self._lock:
             if by_model and (not self.by_model or patch.id in self._taken_out):
                 return []  # another thread has restored meanwhile
-            self._asked[patch.id] = patch
+            self._requested[patch.id] = patch
         return self._apply(patch, strict)
 
     def _apply(self, patch: Patch, strict: bool) -> list[Outcome]:
@@ -438,7 +438,7 @@ class Session:
     def _imported(self, module: ModuleType) -> None:
         name = module.__name__
         try:
-            for patch in list(self._asked.values()):
+            for patch in list(self._requested.values()):
                 if any(target.module == name for target in patch.targets):
                     self._apply(patch, self.strict)
             entry = model_of(name) if self.by_model else None
@@ -446,7 +446,7 @@ class Session:
                 self._activate(entry, self.strict, dry_run=False)
         finally:
             self.manager.rebind()
-        self._tell()
+        self._log_once()
         self._in_copy(name_of_main())
 
     def _in_copy(self, name: str) -> None:
@@ -456,11 +456,11 @@ class Session:
             ImportError: in strict mode.
         """
         watched = self._watcher is not None and self._watcher.watches(name)
-        if not watched or name in self._told or not runs_in_copy(name):
+        if not watched or name in self._logged or not runs_in_copy(name):
             return
         lost = [one for one in self.manager.status() if one.target.partition(":")[0] == name]
         if lost := [one for one in lost if one.status is Status.LOST]:
-            self._told.add(name)
+            self._logged.add(name)
             said = f"{lost[0].reason}; patches not in effect: {len(lost)}"
             if self.strict:
                 raise ImportError(f"mlx_patches: {said}")
@@ -475,7 +475,7 @@ class Session:
         for patch_id in self.gate.patches_for(model, distribution):
             if patch_id not in self._taken_out:
                 patch = self.registry.declared(patch_id)
-                outcomes += self._ask(patch, strict, dry_run, by_model=True)
+                outcomes += self._request(patch, strict, dry_run, by_model=True)
         return outcomes
 
 

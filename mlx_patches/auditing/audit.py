@@ -27,7 +27,7 @@ from ..core.resolve import in_file
 from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
-from . import conflicts, hosts, sound
+from . import conflicts, hosts, preflight
 from .affected import affected_models
 from .measured import (
     Evidence,
@@ -39,7 +39,7 @@ from .measured import (
 )
 from .models import ModelFolder, folder_of, hint, implementations, unused_stops
 from .severity import patch_severity
-from .verdict import Here, ModelVerdict, headline
+from .verdict import ModelVerdict, PatchState, headline
 
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
@@ -145,7 +145,7 @@ class Audit:
             return True
         return patch in self.model.own_patches or any(patch in one.patches for one in self.verdicts)
 
-    def here(self, by_choice: bool = True) -> Here:
+    def here(self, by_choice: bool = True) -> PatchState:
         """The patches' state here; ``by_choice``: patches switched off by the user are missing."""
         seen: dict[str, set[Status]] = {}
         missing = set()
@@ -156,7 +156,7 @@ class Audit:
         # Needed by the evidence, but no target is installed.
         missing |= {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
         active = self.active or (not by_choice and any(one.by_choice for one in self.outcomes))
-        return Here(active, frozenset(missing))
+        return PatchState(active, frozenset(missing))
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class Audit:
             if any(patch_severity(id_) in fail_on for id_ in open_ & set(self.model.own_patches)):
                 return 1
             return 1 if 1 in codes else max(codes, default=2)
-        still = [cell for one in self.verdicts for cell in one.still] if strict else []
+        still = [cell for one in self.verdicts for cell in one.wrong_with_patches] if strict else []
         unknown = {o.patch for o in self.outcomes if o.finding and o.status is Status.DRIFTED}
         found = {patch_severity(id_) for id_ in open_ - unknown} | {cell.severity for cell in still}
         return 1 if found & set(fail_on) else 2 if unknown or self.unmeasured else 0
@@ -274,7 +274,7 @@ def audit(
         models: also make the table of affected models.
         evidence: distribution to evidence of the model's own config, measured for this audit.
     """
-    current = sound.session_of_readable()
+    current = preflight.session_of_readable()
     if host is not None and not canonical(host).strip("-"):
         raise MlxPatchesError("--host needs the name of a distribution")
     host = None if host is None else SERVERS.get(host, host)
@@ -299,7 +299,7 @@ def audit(
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     active = _active(current, host)
-    live, asked = current.status(held_elsewhere=True), current.optional_asked()
+    live, asked = current.status(held_elsewhere=True), current.optional_requested()
     unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
     verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
@@ -331,7 +331,9 @@ def audit(
         unknown=current.unknown,
         verdicts=verdicts,
         unmeasured=unmeasured(current, unused),
-        unaudited=sound.unaudited(current, relevant, report.families if report else {}, _declared),
+        unaudited=preflight.unaudited(
+            current, relevant, report.families if report else {}, _declared
+        ),
         measured=next(map(measured_on, evidence.values()), None) if evidence else None,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
@@ -354,7 +356,7 @@ def _devices() -> tuple[str, ...]:
 def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
     """The state of a patch's targets in this environment."""
     current = session()
-    live, asked = current.status(held_elsewhere=True), current.optional_asked()
+    live, asked = current.status(held_elsewhere=True), current.optional_requested()
     return _outcomes(current, patch, live, _active(current), asked)
 
 

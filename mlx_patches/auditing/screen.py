@@ -112,7 +112,7 @@ def worst(report: Audit) -> list[ModelVerdict]:
     here, order = report.here(), {1: 0, 2: 1, 0: 2}
 
     def weight(one: ModelVerdict) -> tuple[int, int, int]:
-        open_ = one.open(here)
+        open_ = one.wrong_here(here)
         severity = SEVERITIES.index(open_[0].severity) if open_ else len(SEVERITIES)
         return order[one.exit_code(here)], severity, -len(open_)
 
@@ -203,7 +203,7 @@ def _model_facts(report: Audit) -> Iterator[str]:
     here = report.here()
     # Only the scenarios of the worst verdict; the headline of a right one names them itself.
     for one in worst(report)[:1]:
-        if (open_ := one.open(here)) and one.word != RIGHT:
+        if (open_ := one.wrong_here(here)) and one.word != RIGHT:
             words = scenarios_of(open_)
             more = f"; +{len(words) - 3} more (-v)" if len(words) > 3 else ""
             yield f"in: {'; '.join(words[:3])}{more}"
@@ -259,8 +259,8 @@ def commands(report: Audit) -> list[str]:
     said = []
     fixable = [o.patch for o in report.outcomes if o.finding and o.status == "disabled"]
     here = report.here()
-    open_ = [c for one in report.verdicts for c in one.open(here)] if report.model else []
-    repairable = not here.active and any(not cell.still for cell in open_)
+    open_ = [c for one in report.verdicts for c in one.wrong_here(here)] if report.model else []
+    repairable = not here.active and any(not cell.wrong_with_patches for cell in open_)
     if repairable or any(map(report.concerns, fixable)):
         host = report.host_report
         limit = f" --host {host.installed.name}" if host and not host.limited_to else ""

@@ -36,7 +36,7 @@ from .severity import patch_severity, worst_first
 _RAISED = re.compile(r"\w+(Error|Exception|Interrupt|Warning)\b")
 
 
-class Here(NamedTuple):
+class PatchState(NamedTuple):
     """The patches' state in this environment.
 
     Args:
@@ -75,7 +75,7 @@ class CellVerdict:
         return self.pair[0] == "r"
 
     @property
-    def still(self) -> bool:
+    def wrong_with_patches(self) -> bool:
         """Whether it is red even with the patches, or was not measured with them."""
         return is_red(self.pair)
 
@@ -84,9 +84,9 @@ class CellVerdict:
         return {
             "name": self.name,
             "words": self.words,
-            "severity": self.severity if self.wrong or self.still else None,
+            "severity": self.severity if self.wrong or self.wrong_with_patches else None,
             "wrong": self.wrong,
-            "wrong_with_patches": self.still,
+            "wrong_with_patches": self.wrong_with_patches,
             "needs": None if self.needs is None else list(self.needs),
         }
 
@@ -139,19 +139,19 @@ class ModelVerdict:
         return self._sorted(cell for cell in self.cells if cell.wrong)
 
     @property
-    def still(self) -> tuple[CellVerdict, ...]:
+    def wrong_with_patches(self) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong with the patches too, or were not measured with them."""
-        return self._sorted(cell for cell in self.cells if cell.still)
+        return self._sorted(cell for cell in self.cells if cell.wrong_with_patches)
 
-    def open(self, here: Here) -> tuple[CellVerdict, ...]:
+    def wrong_here(self, here: PatchState) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong in this environment."""
         return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
 
-    def wrong_alone(self, here: Here) -> bool:
+    def wrong_alone(self, here: PatchState) -> bool:
         """Whether a request alone gets wrong text in this environment."""
         return any(id_ in here.missing for id_ in self.alone)
 
-    def exit_code(self, here: Here, fail_on: Collection[str] = FAIL_ON) -> int:
+    def exit_code(self, here: PatchState, fail_on: Collection[str] = FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
             return 1
@@ -159,10 +159,10 @@ class ModelVerdict:
             return 2
         if self.fate == CANNOT_BATCH and FEATURE in fail_on:
             return 1
-        return int(any(cell.severity in fail_on for cell in self.open(here)))
+        return int(any(cell.severity in fail_on for cell in self.wrong_here(here)))
 
     def as_dict(
-        self, here: Here, cells: bool = True, fail_on: Collection[str] = FAIL_ON
+        self, here: PatchState, cells: bool = True, fail_on: Collection[str] = FAIL_ON
     ) -> dict[str, Any]:
         """The JSON form; ``cells``: with every scenario."""
         return {
@@ -170,11 +170,11 @@ class ModelVerdict:
             "distribution": self.distribution,
             "version": self.version,
             "verdict": self.word,
-            "repaired_here": self.fate == REPAIRED and not self.open(here),
+            "repaired_here": self.fate == REPAIRED and not self.wrong_here(here),
             "scenarios": _count_scenarios(self.cells),
             "wrong": _count_scenarios(self.wrong),
-            "wrong_with_patches": _count_scenarios(self.still),
-            "wrong_here": _count_scenarios(self.open(here)),
+            "wrong_with_patches": _count_scenarios(self.wrong_with_patches),
+            "wrong_here": _count_scenarios(self.wrong_here(here)),
             "wrong_alone": self.wrong_alone(here),
             "not_applicable": self.inapplicable,
             "patches": list(self.patches),
@@ -185,9 +185,9 @@ class ModelVerdict:
             **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
         }
 
-    def _is_open(self, cell: CellVerdict, here: Here) -> bool:
-        if cell.still or not cell.wrong:
-            return cell.still
+    def _is_open(self, cell: CellVerdict, here: PatchState) -> bool:
+        if cell.wrong_with_patches or not cell.wrong:
+            return cell.wrong_with_patches
         needs = self.patches if cell.needs is None else cell.needs
         if not needs:
             return not here.active
@@ -309,7 +309,7 @@ def severity_of(name: str, said: str) -> str:
     return CRASH if own in (WRONG_TEXT, MEMORY) and _RAISED.match(said) else own
 
 
-def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
+def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
     """The verdict in a sentence.
 
     Args:
@@ -320,7 +320,7 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
     name = name or one.family
     if one.wrong_alone(here):
         text = f"{name} gives wrong text here ({one.release}), also to a request alone"
-        wrong = _count_scenarios(one.open(here))
+        wrong = _count_scenarios(one.wrong_here(here))
         total = _count_scenarios(one.cells)
         return f"{text}; {wrong} of {total} scenarios of a batch are wrong" if wrong else text
     if one.word == NOT_MEASURED:
@@ -338,19 +338,23 @@ def headline(one: ModelVerdict, here: Here, name: str = "") -> str:
             " request alone"
         )
     if one.word == RIGHT:
-        open_ = one.open(here)  # of severity feature
+        open_ = one.wrong_here(here)  # of severity feature
         right = count - _count_scenarios(open_)
         lacks = ", ".join(scenarios_of(open_))
         but = f", all but {lacks}" if lacks else ""
         return f"{name} is right in a batch here ({one.release}): {right} of {count} scenarios{but}"
-    wrong, still, open_ = _count_scenarios(one.wrong), _count_scenarios(one.still), one.open(here)
+    wrong, still, open_ = (
+        _count_scenarios(one.wrong),
+        _count_scenarios(one.wrong_with_patches),
+        one.wrong_here(here),
+    )
     if not open_:
         return (
             f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"
             " as released"
         )
     does = effect(open_)
-    if one.fate == RED and here.active and len(open_) == len(one.still):
+    if one.fate == RED and here.active and len(open_) == len(one.wrong_with_patches):
         return (
             f"{name} {does} in a batch here ({one.release}), with the patches in effect:"
             f" {still} of {count} scenarios"

@@ -102,7 +102,7 @@ class Manager:
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
         # The module object for which a settled outcome was decided.
-        self._judged: dict[tuple[str, str], ModuleType | None] = {}
+        self._decided_for: dict[tuple[str, str], ModuleType | None] = {}
         # By patch id: its failures in calls, and why it was withdrawn. ``restore`` clears both.
         self.failures: dict[str, Failures] = {}
         self.withdrawn: dict[str, str] = {}
@@ -200,8 +200,8 @@ class Manager:
                 if key[0] in wanted and outcome.status is Status.PENDING:
                     del self._ledger[key]
             # Copied at once: other threads decide targets without the lock.
-            for key in [key for key in list(self._judged) if key[0] in wanted]:
-                del self._judged[key]
+            for key in [key for key in list(self._decided_for) if key[0] in wanted]:
+                del self._decided_for[key]
         return outcomes
 
     def status(self, held_elsewhere: bool = False) -> list[Outcome]:
@@ -301,7 +301,7 @@ class Manager:
             known
             and layer is None
             and known.status in _SETTLED
-            and self._judged.get(key, self) is module
+            and self._decided_for.get(key, self) is module
         ):
             return known  # it holds until the module object changes
         if module is None:
@@ -313,7 +313,7 @@ class Manager:
             verdict = self.gate.decide(patch, target, found)
             if verdict.ok:
                 return target, found, verdict.reason
-        self._judged[key] = module
+        self._decided_for[key] = module
         return _outcome(patch, target, verdict.status, verdict.reason)
 
     def _originals(self, path: str) -> dict[str, Any]:
@@ -340,7 +340,7 @@ class Manager:
                         return outcomes
                     self._patches[patch.id] = patch
                     if withdrawn := self.withdrawn.get(patch.id):
-                        return self._note(patch, _all_failed(patch, outcomes, withdrawn))
+                        return self._record(patch, _all_failed(patch, outcomes, withdrawn))
                     if all(map(self._is_current, changes)):
                         with contextlib.suppress(_StaleError):
                             self._write(changes, rebind)
@@ -348,7 +348,7 @@ class Manager:
                                 _outcome(patch, target, Status.APPLIED, reason)
                                 for target, _, reason in ready
                             ]
-                            return self._note(patch, [*outcomes, *done])
+                            return self._record(patch, [*outcomes, *done])
                 outcomes, ready = self._plan(patch)
         except BaseException as error:
             for site in self.sites():
@@ -365,13 +365,13 @@ class Manager:
             ]
             with self.lock:
                 self._patches[patch.id] = patch
-                self._note(patch, [*settled, *failed])
+                self._record(patch, [*settled, *failed])
             if not isinstance(error, (Exception, SystemExit)):
                 raise
             logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
             return [*settled, *failed]
 
-    def _note(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
+    def _record(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
         """Enter a patch's outcomes in the ledger, in the order of its targets."""
         order = [target.path for target in patch.targets]
         for outcome in sorted(outcomes, key=lambda one: order.index(one.target)):

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
 from ..probes import NotApplicable
-from . import Cell, LabModel, engine, engine_scenarios, held  # noqa: F401  registers its own
+from . import Cell, LabModel, cache_arrays, engine, engine_scenarios  # noqa: F401  registers its own
 from .compare import differences
 from .registry import REGISTERED, Scenario, scenario
 from .rows import (
@@ -250,7 +250,7 @@ def growth(model: LabModel) -> Cell:
         if step == SPAN and engine.evaluates_caches(model):
             evaluate(cache)
         decode(model, rows, cache, 1)
-        sizes.append(held.graph_size(cache))
+        sizes.append(cache_arrays.graph_size(cache))
     early, late = max(sizes[:SPAN]), max(sizes[SPAN:])
     said = f"{early} edges of the graph are left in {SPAN} steps, {late} in {2 * SPAN}"
     return Cell(RED if late > early else GREEN, said, float(late - early))
@@ -264,12 +264,15 @@ def cache_dtype(model: LabModel) -> Cell:
     if model.family.distribution != "mlx-lm":
         raise NotApplicable("the release's engine joins only batches that were fed")
     rows = rows_of(model, [LENGTHS[-1]] * 3)
-    own = [held.float_types(layer) for layer in prefill_alone(model, rows_of(model, LENGTHS)[0])]
+    own = [
+        cache_arrays.float_types(layer)
+        for layer in prefill_alone(model, rows_of(model, LENGTHS)[0])
+    ]
     cache, (first, second, new) = prefill(model, rows[:2]), rows
     cache = engine.extend(cache, engine.empty_batch(model, 1))
     decode(model, [first, second, new], cache, 1)
     for index, (layer, kinds) in enumerate(zip(cache, own, strict=True)):
-        if other := held.float_types(layer) - kinds:
+        if other := cache_arrays.float_types(layer) - kinds:
             said = f"layer {index}: {', '.join(sorted(other))} beside {', '.join(sorted(kinds))}"
             return Cell(RED, f"{said}, which it has alone")
     return Cell(GREEN, "each layer keeps the dtype that it has alone", 0.0)

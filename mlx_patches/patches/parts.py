@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Shown:
+class Overlay:
     """A stand-in that has the attributes ``parts``, and is ``whole`` in all else.
 
     Methods that Python itself looks up, as ``copy`` does, are its own.

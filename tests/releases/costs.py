@@ -14,8 +14,8 @@ from typing import Any
 import mlx_patches
 from mlx_patches.core.packages import MODEL_PACKAGES, MODELS
 from mlx_patches.lab import LabModel, engine
+from mlx_patches.lab.cache_arrays import arrays
 from mlx_patches.lab.families import models_folder
-from mlx_patches.lab.held import arrays
 
 # The array methods that wait for an array's value.
 READS = ("tolist", "item", "__bool__", "__int__", "__float__", "__format__", "__repr__")

@@ -10,7 +10,7 @@ import pytest
 from mlx_patches.core.manager import Manager
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.child import anything_goes
+from mlx_patches.probes.child import open_gate
 from tests.conformance import assert_same, import_modules, snapshot
 
 from .conftest import every_patch, run_probe
@@ -24,7 +24,7 @@ def shared_attributes():
     """(path, patch, other) for every two patches with layers at one attribute here."""
     for patch in PATCHES:
         import_modules(patch)
-    manager = Manager(anything_goes(*PATCHES), catalogue.builtin())
+    manager = Manager(open_gate(*PATCHES), catalogue.builtin())
     try:
         for patch in PATCHES:
             manager.apply(patch)
@@ -56,7 +56,7 @@ def seen(path, *patches):
 
 @pytest.fixture
 def manager():
-    made = Manager(anything_goes(*PATCHES), catalogue.builtin())
+    made = Manager(open_gate(*PATCHES), catalogue.builtin())
     yield made
     made.restore()
 

@@ -369,7 +369,7 @@ def test_a_mistyped_profile_is_warned_about_once(monkeypatch, caplog):
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "bacth")
     current = session()
     caplog.clear()
-    found = current.optional_asked()
+    found = current.optional_requested()
     assert [one.message for one in caplog.records] == [
         "mlx_patches: MLX_PATCHES_PROFILE: no profile 'bacth'; there are batch, server, security,"
         " safe"
@@ -377,7 +377,7 @@ def test_a_mistyped_profile_is_warned_about_once(monkeypatch, caplog):
     assert found == {"model-code-consent"}
     for name, profile in (("security", "security"), ("batch", "batch"), ("", "server")):
         monkeypatch.setenv("MLX_PATCHES_PROFILE", name)
-        assert current.optional_asked() == current.registry.in_profiles(PROFILES[profile].names)
+        assert current.optional_requested() == current.registry.in_profiles(PROFILES[profile].names)
 
 
 def test_what_a_folder_names_reaches_no_terminal_as_it_is(said, affected, tmp_path):

@@ -273,7 +273,7 @@ def judged(**cells):
 
 
 def test_a_family_that_only_grows_is_a_memory_defect_and_no_failure():
-    here = verdict.Here(active=False, missing=frozenset({"arrays-advance"}))
+    here = verdict.PatchState(active=False, missing=frozenset({"arrays-advance"}))
     for pair in ("rg", "rr"):
         one = judged(growth=pair, merge="gg")
         assert [cell.severity for cell in one.wrong] == [MEMORY]

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.parts import Shown
+from mlx_patches.patches.parts import Overlay
 
 
 def test_a_stand_in_has_its_parts_and_is_the_whole_in_all_else():
-    shown = Shown(str.upper, layers=3)
-    assert (shown.layers, shown("a"), shown.__class__) == (3, "A", Shown)
+    shown = Overlay(str.upper, layers=3)
+    assert (shown.layers, shown("a"), shown.__class__) == (3, "A", Overlay)
     with pytest.raises(AttributeError, match="no_such_thing"):
         _ = shown.no_such_thing
 
@@ -22,5 +22,5 @@ def test_a_stand_in_has_its_parts_and_is_the_whole_in_all_else():
     "copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
 )
 def test_a_copy_is_a_stand_in_too(copied):
-    other = copied(Shown(SimpleNamespace(a=1, b=2), b=3))
-    assert (type(other), other.a, other.b) == (Shown, 1, 3)
+    other = copied(Overlay(SimpleNamespace(a=1, b=2), b=3))
+    assert (type(other), other.a, other.b) == (Overlay, 1, 3)

@@ -93,7 +93,7 @@ def test_a_profile_and_names_exclude_each_other(session, named):
 def test_an_optional_patch_is_asked_for_by_its_profile(session, monkeypatch):
     wanted = sorted(session.registry.in_profiles(["security"]))
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "security")
-    asked = session.optional_asked()
+    asked = session.optional_requested()
     assert asked.issuperset(wanted)
     assert "vllm-json-escapes" not in asked
 

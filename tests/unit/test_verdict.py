@@ -10,8 +10,8 @@ import mlx_patches
 from mlx_patches import report as page
 from mlx_patches.activation import boot
 from mlx_patches.activation import session as activation
-from mlx_patches.auditing import audit, recommend, screen, severity, sound, verdict
-from mlx_patches.auditing.verdict import Here
+from mlx_patches.auditing import audit, recommend, screen, severity, verdict
+from mlx_patches.auditing.verdict import PatchState
 from mlx_patches.core import distributions
 from mlx_patches.core.resolve import Found
 from mlx_patches.evidence import code as measured_code
@@ -33,7 +33,7 @@ EVERY = words.SEVERITIES
 def release(site, monkeypatch):
     """Installs a release set of the evidence, with model files that hold no code."""
     # There is no code to compare: the version decides which patches a release needs.
-    for module in (audit, sound):
+    for module in (audit, preflight):
         monkeypatch.setattr(module, "in_file", lambda target, names=(): Found())
     by_code = gate.decide_by_rule
     monkeypatch.setattr(
@@ -135,7 +135,7 @@ def word_in(said, one, here):
         return " cannot be batched " in said
     if one.word == words.NOT_MEASURED:
         return " was not measured " in said
-    return (" is repaired here " in said) is (not one.open(here))
+    return (" is repaired here " in said) is (not one.wrong_here(here))
 
 
 def test_the_recommendation_lists_each_set_under_the_verdicts_word():
@@ -245,10 +245,10 @@ def judged(family):
     )
 
 
-IDLE = Here(
+IDLE = PatchState(
     False, frozenset({"mask-from-cache-list", "extend-solo-batch", "padding-nan", "rotating-keep"})
 )
-ACTIVE = Here(True)
+ACTIVE = PatchState(True)
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_a_verdict_is_its_cells(family, word, idle, active, patches):
 
 
 def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
-    assert judged("text").exit_code(Here(True, frozenset({"extend-solo-batch"}))) == 0
-    assert judged("dies").exit_code(Here(True, frozenset({"extend-solo-batch"}))) == 1
+    assert judged("text").exit_code(PatchState(True, frozenset({"extend-solo-batch"}))) == 0
+    assert judged("dies").exit_code(PatchState(True, frozenset({"extend-solo-batch"}))) == 1
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
 )
 def test_what_is_wrong_alone_is_not_right_in_a_batch(family, idle, active):
     one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, alone=["phimoe-routing"])
-    here = Here(False, IDLE.missing | {"phimoe-routing"})
+    here = PatchState(False, IDLE.missing | {"phimoe-routing"})
     assert "phimoe-routing" in one.patches
     assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)
     assert (verdict.headline(one, here), verdict.headline(one, ACTIVE)) == (idle, active)
@@ -369,7 +369,7 @@ def test_twenty_lines_of_eighty_columns(release, evidence, active):
         assert screen.rows(lines) <= 20
         fixes = [line for line in lines if line.startswith("Fix: ")]
         # A leak or a missing feature is no finding by default, but the screen shows the command.
-        open_ = [cell for one in report.verdicts for cell in one.open(report.here())]
+        open_ = [cell for one in report.verdicts for cell in one.wrong_here(report.here())]
         quiet = model is not None and any(cell.severity not in words.FAIL_ON for cell in open_)
         # Nor is what was not measured, although patches may be needed.
         maybe = report.exit_code() == 2 and bool(screen.effects(report))

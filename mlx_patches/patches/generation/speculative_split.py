@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.patch import Patch, Target, around
-from ..parts import Shown
+from ..parts import Overlay
 
 
 def generated(
@@ -29,7 +29,7 @@ def generated(
     if kwargs.get("prompt_cache") is not None:
         count = caches_of(model)
         if count != len(model.layers):
-            model = Shown(model, layers=range(count))
+            model = Overlay(model, layers=range(count))
     return generate(prompt, model, *args, **kwargs)
 
 

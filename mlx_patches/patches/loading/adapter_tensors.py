@@ -23,7 +23,7 @@ from typing import Any
 from ...core.errors import refusal
 from ...core.handed import hand_over
 from ...core.patch import Patch, Target, around
-from ..parts import Shown
+from ..parts import Overlay
 
 _LEAVES = {"lora_a", "lora_b", "m"}
 
@@ -44,7 +44,7 @@ def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
         return weights(file, *args, **kwargs)
 
     checked = hand_over("adapter-tensors", load_weights, model.load_weights)
-    load(Shown(model, load_weights=checked), adapter_path)
+    load(Overlay(model, load_weights=checked), adapter_path)
     return model
 
 

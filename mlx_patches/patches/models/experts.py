@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..parts import Shown
+from ..parts import Overlay
 
 
 def mixed(call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: Any) -> Any:
@@ -29,7 +29,7 @@ def mixed(call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: An
     def answers(x: Any, _: Any) -> Any:
         return block.switch_mlp(x, chosen) * (weights * count)[..., None]
 
-    shown = Shown(
+    shown = Overlay(
         block,
         gate=lambda x: equal,
         switch_mlp=answers,

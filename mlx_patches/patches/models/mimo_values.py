@@ -19,7 +19,7 @@ from typing import Any
 
 from ...core.patch import Patch, Target, around
 from ..loading.configs import BASE, Params, reads
-from ..parts import Shown
+from ..parts import Overlay
 
 _KEY = "attention_value_scale"
 # Attributes of a layer that hold the scale in releases that read it.
@@ -44,7 +44,7 @@ def called(call: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) 
     scale = scale_of(attention)
     if scale is None:
         return call(attention, *args, **kwargs)
-    shown = Shown(attention, v_proj=lambda x: attention.v_proj(x) * scale)
+    shown = Overlay(attention, v_proj=lambda x: attention.v_proj(x) * scale)
     return call(shown, *args, **kwargs)
 
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from ...core.patch import Factory, Patch, Target, around
 from ..caches.plain.reads import make_handle
-from ..parts import Shown
+from ..parts import Overlay
 
 MODULE = "mlx_vlm.models.minimax_m3_vl.language"
 _CACHE = "MiniMaxM3BatchKVCache"
@@ -116,7 +116,7 @@ def indexed(
         blocks = indexer.select_blocks(queries, keys, start, mask, positions - padding)
         return RowBlocks(blocks, padding)
 
-    view = Shown(indexer, select_blocks=select_blocks)
+    view = Overlay(indexer, select_blocks=select_blocks)
     return call(view, x, rope, rope_offset, cache, q_start, mask, *args, **kwargs)
 
 
@@ -183,7 +183,7 @@ def decoded(
     if isinstance(block_indices, RowBlocks):
         block_indices = columns_of(block_indices, attention.sparse_block_size)
         # Each column as a block of its own: a row's blocks begin at any column.
-        attention = Shown(attention, sparse_block_size=1)
+        attention = Overlay(attention, sparse_block_size=1)
     return attend(attention, queries, keys, values, block_indices, mask, q_positions)
 
 

@@ -21,16 +21,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...core.patch import Attribute, Patch, Target, around
-from ..parts import Shown
+from ..parts import Overlay
 
 # As in mlx-lm 0.32.0, and in the paper.
 THRESHOLD = 0.1
 
 
-def with_all_ends(tokenizer: Any) -> Shown:
+def with_all_ends(tokenizer: Any) -> Overlay:
     """A tokenizer whose ``eos_token_id`` is the list of all its stop tokens."""
     ends = getattr(tokenizer, "eos_token_ids", [tokenizer.eos_token_id])
-    return Shown(tokenizer, eos_token_id=list(ends))
+    return Overlay(tokenizer, eos_token_id=list(ends))
 
 
 def asked(make: Callable[..., Any], args: Any, tokenizer: Any) -> Any:

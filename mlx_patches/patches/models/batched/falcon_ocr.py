@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ...parts import Shown, with_parts
+from ...parts import Overlay, with_parts
 from ..row_calls import find_argument
 from .offsets import (
     EMBEDDINGS,
@@ -103,7 +103,7 @@ def hide_padding(mask: Any, offset: RowOffset) -> Any:
     return mask & shown[:, None, None, :]
 
 
-class AtPositions(Shown):
+class AtPositions(Overlay):
     """A decoder that is fed these position ids, whichever its caller computes."""
 
     def __init__(self, decoder: Any, positions: Any):
