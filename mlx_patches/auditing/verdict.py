@@ -343,11 +343,8 @@ def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
         lacks = ", ".join(scenarios_of(open_))
         but = f", all but {lacks}" if lacks else ""
         return f"{name} is right in a batch here ({one.release}): {right} of {count} scenarios{but}"
-    wrong, still, open_ = (
-        _count_scenarios(one.wrong),
-        _count_scenarios(one.wrong_with_patches),
-        one.wrong_here(here),
-    )
+    wrong, still = _count_scenarios(one.wrong), _count_scenarios(one.wrong_with_patches)
+    open_ = one.wrong_here(here)
     if not open_:
         return (
             f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"

@@ -10,7 +10,7 @@ import mlx_patches
 from mlx_patches import report as page
 from mlx_patches.activation import boot
 from mlx_patches.activation import session as activation
-from mlx_patches.auditing import audit, recommend, screen, severity, verdict
+from mlx_patches.auditing import audit, preflight, recommend, screen, severity, verdict
 from mlx_patches.auditing.verdict import PatchState
 from mlx_patches.core import distributions
 from mlx_patches.core.resolve import Found
