@@ -13,7 +13,7 @@ HOST_MODELS = ("vllm_mlx.models", "omlx.models")
 # The distributions that every audit lists, besides hosts.
 CORE = ("mlx", *MODEL_PACKAGES.values())
 # Distributions whose releases are not measured: a patch changes how each of them is used.
-UNMEASURED = frozenset({"transformers", "mlx-openai-server"})
+UNMEASURED = frozenset({"transformers", "mlx-openai-server", "rapid-mlx"})
 # Servers that are known by their command, to the distribution that installs it.
 SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
 

@@ -13,6 +13,7 @@ from mlx_patches.patches.server import host_media, public_media
 from mlx_patches.patches.server.media_paths import ROOTS
 from mlx_patches.probes.media_requests import a_server
 
+from .conftest import installed
 from .test_media_requests import PLAYLIST, data_url, png, refused, sound
 
 HOST, POLICY = host_media.PATCH, public_media.PATCH
@@ -24,12 +25,15 @@ def no_folder_is_named(monkeypatch):
     monkeypatch.delenv(ROOTS, raising=False)
 
 
-@pytest.fixture
-def mllm():
-    return pytest.importorskip("vllm_mlx.models.mllm")
+@pytest.fixture(params=["vllm-mlx", "rapid-mlx"])
+def mllm(request):
+    """The module of a host that writes a request's media to files."""
+    if not installed(request.param):
+        pytest.skip(f"{request.param} is not installed")
+    return importlib.import_module(f"{request.param.replace('-', '_')}.models.mllm")
 
 
-def test_mlx_vlm_loads_what_vllm_mlx_wrote(mllm, ungated):
+def test_mlx_vlm_loads_what_a_host_wrote(mllm, ungated):
     utils = importlib.import_module("mlx_vlm.utils")
     image_of = mllm.process_image_input
     released = utils.load_image(image_of(data_url(PICTURE))).tobytes()
@@ -38,15 +42,15 @@ def test_mlx_vlm_loads_what_vllm_mlx_wrote(mllm, ungated):
     refused(utils.load_image, path)  # so it was before the hosts' files were known
     ungated(HOST)
     assert utils.load_image(mllm.process_image_input(data_url(PICTURE))).tobytes() == released
-    # vllm-mlx has a cache of what it wrote before.
+    # The host has a cache of what it wrote before.
     assert utils.load_image(mllm.process_image_input(data_url(png(31, 30)))).size == (31, 30)
     frame = importlib.import_module("numpy").zeros((30, 30, 3), dtype="uint8")
     (path,) = mllm.save_frames_to_temp([frame])
     assert utils.load_image(path).size == (30, 30)
-    mllm.cleanup_all_temp_files()
+    mllm._temp_manager.cleanup_all()
 
 
-def test_what_vllm_mlx_refuses(mllm, ungated, tmp_path):
+def test_what_a_host_refuses(mllm, ungated, tmp_path):
     file = tmp_path / "a.wav"
     file.write_bytes(sound())
     manager = ungated(HOST)
@@ -62,7 +66,9 @@ def test_what_vllm_mlx_refuses(mllm, ungated, tmp_path):
     assert not manager.failures
 
 
-def test_uploads_and_voices_of_vllm_mlx(mllm, ungated, tmp_path):
+def test_uploads_and_voices_of_vllm_mlx(ungated, tmp_path):
+    if not installed("vllm-mlx"):
+        pytest.skip("vllm-mlx is not installed")
     stt = importlib.import_module("vllm_mlx.audio.stt")
     tts = importlib.import_module("vllm_mlx.audio.tts")
     ungated(HOST)

@@ -1,16 +1,18 @@
-"""vllm-mlx and mlx-openai-server open what a request names as an image, a sound or a video.
+"""Hosts open what a request names as an image, a sound or a video.
 
 Why
     mlx-openai-server reads any path and fetches any URL. vllm-mlx reads any path as a sound or a
-    voice, and resolves a host's name once to check it and again to connect. In both a file may be
-    a playlist, whose reader opens the files and URLs that it lists.
+    voice, and resolves a host's name once to check it and again to connect. Rapid-MLX reads any
+    path as a sound. In all three a file may be a playlist, whose reader opens the files and URLs
+    that it lists.
 How
     What a request names is accepted as ``media-policy`` does it for mlx-lm and mlx-vlm. vllm-mlx
-    gets what was fetched as a data URL, mlx-openai-server as a file. ``media-policy`` then lets
-    mlx-vlm load the files that the hosts write.
+    and Rapid-MLX get what was fetched as a data URL, mlx-openai-server as a file. ``media-policy``
+    then lets mlx-vlm load the files that the hosts write.
     Optional: requests that were answered before may be refused.
 Upstream
-    Not fixed in vllm-mlx 0.6.0 (vllm-mlx 318) and mlx-openai-server 1.8.1.
+    Not fixed in vllm-mlx 0.6.0 (vllm-mlx 318), mlx-openai-server 1.8.1 and Rapid-MLX 0.16.10
+    (Rapid-MLX 2167).
 Retire when
     The hosts have an option to accept only public addresses and listed folders.
 """
@@ -54,12 +56,13 @@ _LONGEST_NAME = 100
 
 
 def media_file(name: str) -> Callable[..., Any]:
-    """vllm-mlx: write a request's image, video or sound to a file, if the request may name it."""
+    """A host: write a request's image, video or sound to a file, if the request may name it."""
 
     def load(process: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
         source = named(source, name)
         path = process(checked(source, lambda: sendable(source, name)), *args, **kwargs)
-        admit(path)
+        if isinstance(path, str):  # Rapid-MLX keeps a sound in memory
+            admit(path)
         return path
 
     return load
@@ -196,19 +199,25 @@ def placed(processor: Any, source: Any, folder: Path) -> str:
     return str(file)
 
 
-_MLLM = ("vllm-mlx", "vllm_mlx.models.mllm")
+# Rapid-MLX has the same functions.
+_MLLM = (("vllm-mlx", "vllm_mlx.models.mllm"), ("rapid-mlx", "rapid_mlx.models.mllm"))
 _TTS = ("vllm-mlx", "vllm_mlx.audio.tts")
 _SERVER = "mlx-openai-server"
 
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="a request makes vllm-mlx and mlx-openai-server open files, and URLs in their network",
+    summary="a request makes a host open files, and URLs in its network",
     targets=(
-        Target(*_MLLM, "process_image_input", around(media_file("image"))),
-        Target(*_MLLM, "process_video_input", around(media_file("video"))),
-        Target(*_MLLM, "process_audio_input", around(media_file("audio"))),
-        Target(*_MLLM, "TempFileManager.register", around(host_file), supports=True),
+        *(
+            Target(*host, f"process_{name}_input", around(media_file(name)))
+            for host in _MLLM
+            for name in KINDS
+        ),
+        *(
+            Target(*host, "TempFileManager.register", around(host_file), supports=True)
+            for host in _MLLM
+        ),
         Target(
             "vllm-mlx", "vllm_mlx.server", "_validate_remote_media_urls", around(messages_checked)
         ),
