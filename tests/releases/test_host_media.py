@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from mlx_patches.core.distributions import find
 from mlx_patches.patches.server import host_media, public_media
 from mlx_patches.patches.server.media_paths import ROOTS
 from mlx_patches.probes.media_requests import a_server
 
-from .conftest import installed
 from .test_media_requests import PLAYLIST, data_url, png, refused, sound
 
 HOST, POLICY = host_media.PATCH, public_media.PATCH
@@ -28,7 +28,7 @@ def no_folder_is_named(monkeypatch):
 @pytest.fixture(params=["vllm-mlx", "rapid-mlx"])
 def mllm(request):
     """The module of a host that writes a request's media to files."""
-    if not installed(request.param):
+    if not find(request.param):
         pytest.skip(f"{request.param} is not installed")
     return importlib.import_module(f"{request.param.replace('-', '_')}.models.mllm")
 
@@ -67,7 +67,7 @@ def test_what_a_host_refuses(mllm, ungated, tmp_path):
 
 
 def test_uploads_and_voices_of_vllm_mlx(ungated, tmp_path):
-    if not installed("vllm-mlx"):
+    if not find("vllm-mlx"):
         pytest.skip("vllm-mlx is not installed")
     stt = importlib.import_module("vllm_mlx.audio.stt")
     tts = importlib.import_module("vllm_mlx.audio.tts")
