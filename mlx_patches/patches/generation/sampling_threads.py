@@ -44,7 +44,7 @@ class Compiled(threading.local):
         import mlx.core as mx
 
         held = gc.get_referents(inspect.unwrap(compiled))
-        functions = [one for one in held if isinstance(one, FunctionType)]
+        functions = [one for one in held if type(one) is FunctionType]
         state = mx.random.state
         self.call = compiled
         if functions and not any(one is state for one in held):
