@@ -11,8 +11,8 @@ How
     imported it runs what the release compiled.
 Upstream
     MLX 0.32.1 lets a compiled function read the state of the thread that calls it (mlx #4234).
-    mlx-lm 0.32.0 and mlx-vlm 0.7.0 require a later MLX. Reported as mlx-lm #1245, #1439, #1620 and
-    #1675.
+    mlx-lm 0.32.0 and mlx-vlm 0.7.0 require a later MLX. Reported as mlx-lm #1245, mlx-lm #1439,
+    mlx-lm #1620 and mlx-lm #1675.
 Retire when
     No supported release accepts MLX 0.32.0.
 """
@@ -33,8 +33,8 @@ from ...core.patch import Patch, Target
 class Compiled(threading.local):
     """A function that MLX compiled, for each thread that calls it.
 
-    A compiled function names neither the function that it was made from nor its state: the garbage
-    collector does.
+    A compiled function has no attribute for its state, nor for the function that it was made from:
+    the garbage collector names both.
 
     Args:
         compiled: the release's own, which has the random state of the thread that compiled it.
