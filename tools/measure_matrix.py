@@ -71,10 +71,19 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
     ]
     if not todo:
         return
-    with release_sets.environment(one) as python:
-        evidence["versions"] = release_sets.versions(python)
-        without = child(one, python, todo)
-        with_ = child(one, python, todo, "--patched", "--force")
+    rows: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    builtin = catalogue.builtin()
+    if usual := [id_ for id_ in todo if not builtin.get(id_).mlx]:
+        with release_sets.environment(one) as python:
+            evidence["versions"] = release_sets.versions(python)
+            rows += probed(one, python, usual)
+    for id_ in todo:
+        if mlx := builtin.get(id_).mlx:  # whatever MLX the set's date gives
+            try:
+                with release_sets.environment(one.with_mlx(mlx[-1])) as python:
+                    rows += probed(one, python, [id_])
+            except release_sets.Unsolvable:
+                pass  # the release accepts no MLX that has the defect
     # A supporting target has no defect itself, so its verdict means nothing.
     supporting = {
         (patch.id, target.path)
@@ -91,7 +100,7 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
                 "detail": row["detail"],
                 **({"detail_with": after["detail"]} if after["verdict"] == "red" else {}),
             }
-            for row, after in zip(without, with_, strict=True)
+            for row, after in rows
             if row["patch"] == patch_id
             and row["verdict"] != "n/a"
             and (patch_id, row["target"]) not in supporting
@@ -101,6 +110,15 @@ def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
     file.write_text(json.dumps(evidence, indent=1) + "\n")
     red = [p for p in todo if any(t["without"] == "red" for t in measured[p].values())]
     print(f"{one.name}: red without its patch: {', '.join(red) or 'nothing'}", flush=True)
+
+
+def probed(
+    one: ReleaseSet, python: Path, patches: list[str]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The results of the probes without and with their patches, for each target."""
+    without = child(one, python, patches)
+    with_ = child(one, python, patches, "--patched", "--force")
+    return list(zip(without, with_, strict=True))
 
 
 def child(

@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -43,6 +43,12 @@ _ANY_AGE = (
     "execnet",
     "httpx",
 )
+# The distributions of one release of MLX.
+_MLX = ("mlx", "mlx-cpu", "mlx-metal")
+
+
+class Unsolvable(SystemExit):
+    """No versions of a set's packages accept each other."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,19 @@ class ReleaseSet:
         first = f"{mlx}=={version}" if version else mlx
         return [first, *(f"{name}=={version}" for name, version in pins.items())]
 
+    def with_mlx(self, version: str) -> ReleaseSet:
+        """The same set with another release of MLX, which may be newer than the set's date.
+
+        On Linux only the extra ``cpu`` of mlx-lm says which releases of MLX it accepts.
+        """
+        extra = "[cpu]" if self.distribution == "mlx-lm" else ""
+        pins = {**self.pins, "mlx": version, f"{self.distribution}{extra}": self.version}
+        return replace(self, pins=pins)
+
     def age_limit(self) -> list[str]:
         """Arguments that make uv resolve as of the set's date."""
         limit = ["--exclude-newer", self.date]
-        for name in _ANY_AGE:
+        for name in (*_ANY_AGE, *(_MLX if "mlx" in self.pins else ())):
             limit += ["--exclude-newer-package", f"{name}=2999-12-31"]
         return limit
 
@@ -122,6 +137,8 @@ def make(
         overrides.write_text(text)
         for step in steps:
             done = subprocess.run(step, capture_output=True, text=True)
+            if "No solution found" in done.stderr:
+                raise Unsolvable(f"{one.name}: {done.stderr.strip()[-500:]}")
             if done.returncode:
                 raise SystemExit(f"{one.name}: {done.stderr.strip()[-500:]}")
         stamp.write_text(wanted)

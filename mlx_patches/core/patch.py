@@ -95,6 +95,8 @@ class Patch(NamedTuple):
         changes_alone: it changes the result of a single request.
         optional: not part of the default set; applied only when named.
         profiles: the profiles that it belongs to besides that of its folder.
+        mlx: the only releases of MLX with which the code has the defect; empty if it has it with
+            any.
         security: it limits what a request or a model's folder can reach. A call in which it fails
             is refused, and it is never withdrawn.
         doc: what is wrong, then ``Why``, ``How``, ``Upstream`` and ``Retire when``. Needed if a
@@ -114,6 +116,7 @@ class Patch(NamedTuple):
     wrong_alone: str = ""
     changes_alone: bool = False
     profiles: tuple[str, ...] = ()
+    mlx: tuple[str, ...] = ()
 
     @property
     def documentation(self) -> str:

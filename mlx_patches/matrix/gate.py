@@ -36,6 +36,11 @@ class Gate:
                 looked up, since its module is not imported or its distribution not installed.
         """
         installed = self.installed(target.distribution)
+        mlx = self.installed("mlx") if patch.mlx and installed else None
+        # ``packaging`` costs too much at start-up. A build of a commit has more parts.
+        if mlx and ".".join(mlx.version.split(".")[:3]) not in patch.mlx:
+            reason = f"{mlx} does not have the defect; {' and '.join(patch.mlx)} have"
+            return Verdict(False, reason, Status.NOT_AFFECTED)
         # Start-up reads no rules of distributions that are not installed.
         rule = self._rule(patch, target) if installed else None
         body = None if found is None or found.missing else found.body or UNREADABLE

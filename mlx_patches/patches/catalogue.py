@@ -66,6 +66,7 @@ _CATALOGUE = (
     ("vlm-quantize-last-layer", "generation.quantize_last_layer", "mlx-vlm"),
     ("padded-prompts", "generation.batch_generate:PADDED_PROMPTS", "mlx-vlm"),
     ("padded-deltas", "generation.batch_generate:PADDED_DELTAS", "mlx-vlm"),
+    ("sampling-threads", "generation.sampling_threads", ""),
     ("xtc-rows", "generation.xtc_rows", ""),
     ("top-p-rows", "generation.top_p_rows", "mlx-vlm"),
     ("top-p-dtype", "generation.top_p_dtype", ""),

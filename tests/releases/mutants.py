@@ -32,6 +32,7 @@ from mlx_patches.patches.generation import (
     quantize_last_layer,
     quantize_rotating,
     sampling_limits,
+    sampling_threads,
     sinks_warning,
     speculative_split,
     speculative_window,
@@ -530,6 +531,14 @@ def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
 
 
+def states_of_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_threads.Compiled, "__init__", compile_nothing)
+
+
+def compile_nothing(own: Any, compiled: Callable[..., Any]) -> None:
+    own.call = compiled
+
+
 def rows_at_one_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xtc_rows, "several", lambda logits: False)
 
@@ -841,6 +850,7 @@ MUTANTS: dict[str, Mutant] = {
     "kv-bits-refused": models_that_read_all,
     "top-p-dtype": probabilities_as_they_come,
     "top-p-rows": batches_that_are_one_row,
+    "sampling-threads": states_of_no_thread,
     "xtc-rows": rows_at_one_threshold,
     "arrays-extend": batches_of_one_row,
     "dynamic-rope": bases_that_do_not_grow,

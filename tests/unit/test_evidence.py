@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -399,3 +400,41 @@ def test_what_is_malformed_is_one_line(sent, changes, why):
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(SystemExit, match="cannot be read"):
         measure_lab.take(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_patch_for_releases_of_mlx_is_measured_with_the_newest_of_them(
+    accepted, tmp_path, monkeypatch
+):
+    made = []
+
+    @contextlib.contextmanager
+    def environment(one):
+        made.append(one.requirements()[0])
+        if not accepted:
+            raise release_sets.Unsolvable("no solution")
+        yield "python"
+
+    def child(one, python, patches, *flags):
+        verdict = "green" if flags else "red"
+        row = {"target": "m:f", "body": "b", "verdict": verdict, "detail": "said"}
+        return [{"patch": id_, **row} for id_ in patches]
+
+    monkeypatch.setattr(measure_matrix, "EVIDENCE", tmp_path)
+    monkeypatch.setattr(measure_matrix, "child", child)
+    monkeypatch.setattr(release_sets, "environment", environment)
+    one = release_sets.load()["mlx-lm 0.31.3"]
+    measure_matrix.measure(one, ["sampling-threads"], again=False)
+    (said,) = [json.loads(file.read_text()) for file in tmp_path.iterdir()]
+    cell = {"body": "b", "without": "red", "with": "green", "detail": "said"}
+    assert said["patches"] == {"sampling-threads": {"m:f": cell} if accepted else {}}
+    (mlx,) = made
+    assert mlx.endswith("==0.32.0")
+
+
+def test_a_set_with_another_mlx_may_have_one_newer_than_its_date():
+    one = release_sets.load()["mlx-lm 0.28.0"]
+    other = one.with_mlx("0.32.0")
+    assert "mlx-lm[cpu]==0.28.0" in other.requirements()
+    assert "mlx=2999-12-31" in other.age_limit()
+    assert "mlx=2999-12-31" not in one.age_limit()

@@ -332,3 +332,31 @@ def test_between_two_clear_releases_is_clear():
     rule = Rule(affected=">=2.0", releases=("0.9", "1.0", "2.0"))
     assert rule.decide("0.95") == "clear"
     assert rule.decide("1.5") == "unmeasured"
+
+
+@pytest.mark.parametrize("body", [None, BROKEN, NEW])
+@pytest.mark.parametrize(
+    ("mlx", "ok"),
+    [
+        ("0.31.1", False),
+        ("0.31.2", True),
+        ("0.32.0", True),
+        ("0.32.0.dev20260601+1a2b3c4", True),
+        ("0.32.1", False),
+        ("0.32.4", False),
+        (None, True),
+    ],
+)
+def test_a_patch_for_some_releases_of_mlx_is_for_no_others(mlx, ok, body):
+    patch = patch_of(target("C.f"), mlx=("0.31.2", "0.32.0"))
+    installed = {"mlx": mlx, "fake-lm": "1.0"}
+
+    def find(name):
+        return Installed(name, installed[name]) if installed[name] else None
+
+    judging = gate.Gate(matrix_for(patch), find)
+    verdict = judging.decide(patch, patch.targets[0], body and Found(body))
+    assert verdict.ok is ok
+    if not ok:
+        assert verdict.status is Status.NOT_AFFECTED
+        assert verdict.reason == f"mlx {mlx} does not have the defect; 0.31.2 and 0.32.0 have"
