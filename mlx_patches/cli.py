@@ -498,6 +498,7 @@ def enable(host: str | None, profile: str) -> None:
     path = enabling.enable(limit, profile)
     whose = f" for {', '.join(limit.scripts)}" if limit else ""
     click.echo(f"enabled{whose}: {path}")
+    click.echo("Restart servers that are running: patches take effect as a process starts.")
 
 
 @cli.command()

@@ -21,7 +21,13 @@ from ..condition import (
 )
 from ..things import release, script
 
-ENABLE = step("mlx-patches", "enable", first=r"enabled: /.*/mlx_patches_boot\.pth$", rows=4)
+ENABLE = step(
+    "mlx-patches",
+    "enable",
+    first=r"enabled: /.*/mlx_patches_boot\.pth$",
+    also="Restart servers",
+    rows=5,
+)
 DISABLE = step(
     "mlx-patches", "disable", first=r"disabled: removed /.*/mlx_patches_boot\.pth$", rows=4
 )
