@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix measure lab write-matrix \
+.PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix patch measure lab write-matrix \
 	known-files new-releases clean
 
 # Real sentences, garbled by a batch and repaired (93 MB of weights); TINY=1: tiny random weights.
@@ -50,6 +50,10 @@ format: $(VENV)/ready
 SHARD ?= 1/1
 matrix: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_matrix.py --shard $(SHARD)
+
+# Start a patch, with files that fail until they are filled in: make patch ID=my-patch AREA=caches
+patch: $(VENV)/ready
+	@$(VENV)/bin/python tools/new_patch.py "$(ID)" "$(AREA)"
 
 # Measure one patch again: make measure PATCH=offset-alias SET='mlx-lm 0.31.3'; without SET on every
 # release set (ten seconds each, two at a time).

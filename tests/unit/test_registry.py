@@ -151,6 +151,7 @@ def test_every_patch_of_ours_is_well_formed():
         doc = patch.documentation
         for part in ("Why", "How", "Upstream", "Retire when"):
             assert f"\n{part}\n" in doc, (patch.id, part)
+        assert "TODO" not in doc + patch.summary, patch.id
         module, _, name = patch.probe.partition(":")
         assert module.startswith("mlx_patches.probes.")
         assert name

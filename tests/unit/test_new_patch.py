@@ -1,0 +1,68 @@
+"""``make patch``: files that fail until they are filled in."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+import new_patch
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KEPT = (
+    "mlx_patches/patches/__init__.py",
+    "mlx_patches/patches/catalogue.py",
+    "mlx_patches/patches/caches/__init__.py",
+    "mlx_patches/patches/masks/__init__.py",
+    "mlx_patches/probes/__init__.py",
+    "tests/releases/mutants.py",
+)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """The files that a new patch changes or stands beside."""
+    for name in KEPT:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_it_writes_what_a_patch_needs(root, capsys):
+    before = {name: (root / name).read_text() for name in KEPT}
+    new_patch.start("my-own-patch", "caches", root)
+    said = capsys.readouterr().out
+    for name in (
+        "mlx_patches/patches/caches/my_own_patch.py",
+        "mlx_patches/probes/my_own_patch.py",
+        "tests/releases/test_my_own_patch.py",
+    ):
+        text = (root / name).read_text()
+        ast.parse(text)
+        assert "TODO" in text
+        assert name in said
+    for name in ("mlx_patches/patches/catalogue.py", "tests/releases/mutants.py"):
+        text = (root / name).read_text()
+        ast.parse(text)
+        assert [line for line in text.splitlines() if "my-own-patch" in line]
+        assert set(before[name].splitlines()) <= set(text.splitlines())
+    assert "make measure PATCH=my-own-patch" in said
+
+
+@pytest.mark.parametrize(
+    ("patch_id", "area", "said"),
+    [
+        ("", "caches", "'' is no id"),
+        ("One", "caches", "'One' is no id"),
+        ("my-patch", "cashes", "no folder 'cashes'.*there are caches, masks"),
+        ("my-patch", "", "no folder ''"),
+        ("offset-alias", "caches", "offset-alias: there is a line in catalogue.py already"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(root, patch_id, area, said):
+    before = sorted(root.rglob("*"))
+    with pytest.raises(SystemExit, match=said) as raised:
+        new_patch.start(patch_id, area, root)
+    assert "\n" not in str(raised.value)
+    assert sorted(root.rglob("*")) == before

@@ -1,0 +1,137 @@
+"""Starts a patch: module, probe, mutant and test, and a line in the catalogue.
+
+    python tools/new_patch.py ID AREA      as `make patch ID=my-patch AREA=caches` does
+
+What it writes fails the tests until every TODO is gone. ``AREA`` is a folder below
+mlx_patches/patches. The line comes last in the catalogue, so the patch is the outermost at a site
+that it shares: move it where it belongs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
+
+PATCH = '''"""TODO: what goes wrong, as a user sees it.
+
+Why
+    TODO
+How
+    TODO
+Upstream
+    TODO
+Retire when
+    TODO
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.patch import Patch, Target, around
+
+
+def repaired(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """TODO: call the release's own function so that it is right."""
+    return original(*args, **kwargs)
+
+
+PATCH = Patch(
+    id="{id}",
+    severity="wrong-text",
+    summary="TODO: what goes wrong, in one line",
+    targets=(Target("mlx-lm", "mlx_lm.models.cache", "KVCache.trim", around(repaired)),),
+    probe="mlx_patches.probes.{name}:probe",
+    module=__name__,
+)
+'''
+PROBE = '''"""TODO: what it does with the release."""
+
+from __future__ import annotations
+
+from ..core.patch import Target
+from . import Result
+
+
+def probe(target: Target) -> Result:
+    """Red where TODO."""
+    raise NotImplementedError
+'''
+TEST = '''"""TODO: what holds with the patch, with inputs other than the probe's."""
+
+from __future__ import annotations
+
+from mlx_patches.patches.{area} import {name}
+
+
+def test_it_is_repaired(ungated):
+    ungated({name}.PATCH)
+    raise NotImplementedError
+'''
+MUTANT = """def {name}_unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    raise NotImplementedError("TODO: break the patch, so that its probe is red")
+
+
+"""
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    start(*sys.argv[1:])
+
+
+def start(patch_id: str, area: str, root: Path = ROOT) -> None:
+    """Write the files of a new patch.
+
+    Raises:
+        SystemExit: the id, the folder or one of the files cannot be; nothing was written.
+    """
+    name = patch_id.replace("-", "_")
+    folder = root / "mlx_patches" / "patches" / area
+    if not _ID.fullmatch(patch_id):
+        sys.exit(
+            f"{patch_id!r} is no id of a patch: two or more lower-case words, as in offset-alias"
+        )
+    if not area or not (folder / "__init__.py").exists():
+        areas = sorted(one.parent.name for one in folder.parent.glob("*/__init__.py"))
+        sys.exit(f"no folder {area!r} in mlx_patches/patches; there are {', '.join(areas)}")
+    files = {
+        folder / f"{name}.py": PATCH,
+        root / "mlx_patches" / "probes" / f"{name}.py": PROBE,
+        root / "tests" / "releases" / f"test_{name}.py": TEST,
+    }
+    catalogue = root / "mlx_patches" / "patches" / "catalogue.py"
+    mutants = root / "tests" / "releases" / "mutants.py"
+    taken = [str(file.relative_to(root)) for file in files if file.exists()]
+    if f'("{patch_id}",' in catalogue.read_text():
+        taken.append("a line in catalogue.py")
+    if taken:
+        sys.exit(f"{patch_id}: there is {' and '.join(taken)} already")
+    for file, text in files.items():
+        file.write_text(
+            text.replace("{id}", patch_id).replace("{name}", name).replace("{area}", area)
+        )
+    insert(
+        catalogue, "\n)\n", f'\n    ("{patch_id}", "{area}.{name}", ""),', after="_CATALOGUE = ("
+    )
+    insert(mutants, "MUTANTS: dict", MUTANT.format(name=name))
+    insert(mutants, "\n}\n", f'\n    "{patch_id}": {name}_unrepaired,', after="MUTANTS: dict")
+    print("\n".join(str(file.relative_to(root)) for file in (*files, catalogue, mutants)))
+    print(f"\nFill in each TODO, then: make measure PATCH={patch_id}, make known-files, make test")
+
+
+def insert(file: Path, before: str, text: str, after: str = "") -> None:
+    """Insert text into a file, before the first ``before`` that follows ``after``."""
+    content = file.read_text()
+    place = content.index(before, content.index(after))
+    file.write_text(content[:place] + text + content[place:])
+
+
+if __name__ == "__main__":
+    main()
