@@ -38,6 +38,8 @@ TESTED = [
     "mlx-vlm 0.7.10",
     "vllm-mlx 0.4.1",
 ]
+# `make test-all` leaves out these sets' slow tests: `slow` runs them by name.
+OLDER = ["mlx-lm 0.28.4", "mlx-vlm 0.4.3", "mlx-vlm 0.5.0"]
 # `make test` runs these sets' tests that are not marked slow, `make test-all` the slow ones.
 QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
 # Not tagged, since `make test-all` has to be short: run by name, and in a job of the workflow.
@@ -149,11 +151,19 @@ def quick(session: nox.Session, name: str) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged([*TESTED, *BY_NAME], dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
-    """The same tests: the slow ones of a release that `quick` tests, all of any other."""
-    test_release(session, name, *(["-m", "slow"] if name in QUICK else []))
+    """The same tests: the slow ones of a release that `quick` tests, all but them of an older one."""
+    selected = {**dict.fromkeys(QUICK, "slow"), **dict.fromkeys(OLDER, "not slow")}.get(name)
+    test_release(session, name, *(["-m", selected] if selected else []))
     if name in COMMANDS_IN:
         python = release_environment(session, name)
         session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("name", tagged(OLDER, {}))
+def slow(session: nox.Session, name: str) -> None:
+    """The tests of an older release that `release` leaves out."""
+    test_release(session, name, "-m", "slow")
 
 
 def test_release(session: nox.Session, name: str, *selected: str) -> None:

@@ -148,12 +148,15 @@ def test_a_page_counts_the_release_sets_that_are_tested(page, table):
     assert said and said[1] == words[len(ast.literal_eval(tested))]
 
 
-def test_release_sets_that_make_does_not_test_have_jobs():
+def test_what_make_does_not_test_of_a_release_set_has_a_job():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    jobs = workflow["jobs"]["releases"]["strategy"]["matrix"]["name"]
+    jobs = workflow["jobs"]["releases"]["strategy"]["matrix"]["session"]
     noxfile = (ROOT / "noxfile.py").read_text()
-    (by_name,) = re.findall(r"^BY_NAME = (\[.*?\])$", noxfile, re.M | re.S)
-    assert jobs == ast.literal_eval(by_name)
+    by_name, older = (
+        ast.literal_eval(re.findall(rf"^{table} = (\[.*?\])$", noxfile, re.M | re.S)[0])
+        for table in ("BY_NAME", "OLDER")
+    )
+    assert jobs == [*(f"release({name})" for name in by_name), *(f"slow({name})" for name in older)]
 
 
 RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
