@@ -151,7 +151,7 @@ def quick(session: nox.Session, name: str) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged([*TESTED, *BY_NAME], dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
-    """The same tests: the slow ones of a release that `quick` tests, all but them of an older one."""
+    """The same tests: of a release that `quick` tests the slow ones, of an older one all others."""
     selected = {**dict.fromkeys(QUICK, "slow"), **dict.fromkeys(OLDER, "not slow")}.get(name)
     test_release(session, name, *(["-m", selected] if selected else []))
     if name in COMMANDS_IN:
