@@ -72,7 +72,7 @@ def in_order(cache: Any) -> Any:
 PATCH = Patch(
     id="rotating-last-piece",
     every_model=True,
-    summary="a prompt in pieces, one of one token, raises or is misread in a rotating batch",
+    summary="a rotating batch misreads or refuses a prompt with a piece of one token",
     targets=tuple(
         target
         for distribution, module in (
