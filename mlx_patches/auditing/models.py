@@ -120,7 +120,7 @@ def unused_stops(folder: ModelFolder, package: str) -> list[int]:
     ``generation_config.json``.
     """
     used = folder.eos.get("config.json", [])
-    if 'config["eos_token_id"] =' in _text(source_file(f"{package}.utils")):
+    if "generation_config_file" in _text(source_file(f"{package}.utils")):
         used = folder.eos.get("generation_config.json", used)
     every = {id_ for ids in folder.eos.values() for id_ in ids}
     return sorted(every.difference(used))

@@ -131,5 +131,5 @@ def test_the_stop_tokens_that_a_release_does_not_use(
     folder = models.read_folder(tmp_path)
     site.write("toy_lm/utils.py", "eos_token_ids = config.get('eos_token_id')")
     assert models.unused_stops(folder, "toy_lm") == older
-    site.write("toy_lm/utils.py", 'config["eos_token_id"] = eos_token_id')
+    site.write("toy_lm/utils.py", 'generation_config_file = folder / "generation_config.json"')
     assert models.unused_stops(folder, "toy_lm") == newer

@@ -148,7 +148,7 @@ class Piece:
 
 def stored(
     store: Any, cache: Any, request_id: str, tokens: Sequence[int], cache_data: Sequence[Any]
-) -> Any:
+) -> Any | None:
     """Store a sequence in blocks that are found by prefix; returns its table, or None."""
     if not cache_data or not all(isinstance(layer, dict) for layer in cache_data):
         return store(cache, request_id, tokens, cache_data)
@@ -257,7 +257,7 @@ def piece_of(block: Any) -> Piece | None:
     return data if isinstance(data, Piece) else None
 
 
-def restored(restore: Any, cache: Any, block_table: Any) -> Any:
+def restored(restore: Any, cache: Any, block_table: Any) -> Any | None:
     """Restore the caches of a table's blocks; None if a block is missing."""
     blocks = cache.paged_cache.allocated_blocks
     ids = block_table.block_ids if block_table else []
@@ -284,7 +284,7 @@ def joined(parts: Sequence[Any]) -> Any:
     return cache
 
 
-def found(find: Any, manager: Any, tokens: Sequence[int]) -> Any:
+def found(find: Any, manager: Any, tokens: Sequence[int]) -> Any | None:
     """A block with these tokens; None if this patch has stored it, by its prefix."""
     block = find(manager, tokens)
     return None if piece_of(block) else block
@@ -303,8 +303,15 @@ PATCH = Patch(
     summary="the host's paged cache returns another prefix's blocks, or restores wrong states",
     targets=(
         *(
-            Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), fingerprint_of=_BODY)
-            for name, wrapper in zip(
+            Target(
+                "vllm-mlx",
+                "vllm_mlx.prefix_cache",
+                name,
+                around(wrapper),
+                fingerprint_of=_BODY,
+                answers_none=may_be_none,
+            )
+            for name, wrapper, may_be_none in zip(
                 _BODY,
                 (
                     lambda *args, **kwargs: fetched(*args, **kwargs),
@@ -312,6 +319,7 @@ PATCH = Patch(
                     lambda *args, **kwargs: cut(*args, **kwargs),
                     lambda *args, **kwargs: restored(*args, **kwargs),
                 ),
+                (False, True, False, True),
                 strict=True,
             )
         ),

@@ -95,7 +95,7 @@ BATCH_QUANTIZED = Patch(
 # -- rows that join a batch ------------------------------------------------------------------
 
 
-def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
+def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any | None:
     """Merge solo caches, the first of them quantized, into one batch cache.
 
     mlx-vlm's prefix cache passes ``prefix_lens`` only after its own attempts to merge the rows

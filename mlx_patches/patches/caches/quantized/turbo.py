@@ -23,7 +23,7 @@ _SETTINGS = ("bits", "seed", "key_bits", "value_bits")
 _MARK = "codecs="
 
 
-def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any:
+def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any | None:
     """Merge ``TurboQuantKVCache`` rows into a batch; float rows are quantized like the others.
 
     mlx-vlm's prefix cache passes ``prefix_lens`` only after its own attempts to merge the rows
