@@ -94,9 +94,15 @@ def _print_scenarios(console: Console, report: Any) -> None:
             f"scenario, {one.release}", "as released", "with patches", "here", "needs"
         )
         for cell in one.cells:
-            with_ = "not measured" if len(cell.pair) == 1 else "wrong" if cell.still else "right"
+            with_ = (
+                "not measured"
+                if len(cell.pair) == 1
+                else "wrong"
+                if cell.wrong_with_patches
+                else "right"
+            )
             words = [cell.severity if cell.wrong else "right", with_]
-            words.append("wrong" if cell in one.open(here) else "right")
+            words.append("wrong" if cell in one.wrong_here(here) else "right")
             needs = "not traced" if cell.needs is None and cell.wrong else ""
             table.add_row(cell.words, *words, ", ".join(cell.needs or ()) or needs)
         console.print(table)
