@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .core.outcome import NOT_NEEDED
+
+if TYPE_CHECKING:
+    from .auditing.audit import Audit
 
 _STYLES = {
     "applied": "green",
@@ -56,7 +59,7 @@ def styled(word: str) -> Text:
     return Text(word, style=_STYLES.get(word, "red"))
 
 
-def print_targets(report: Any, show_all: bool) -> None:
+def print_targets(report: Audit, show_all: bool) -> None:
     """Print what ``audit -v`` adds: a model's scenarios or the families, and the targets."""
     console = make_console()
     console.print(Text(f"\nInstalled: {', '.join(map(str, report.distributions)) or 'nothing'}"))
@@ -84,7 +87,7 @@ def _print_model(console: Console, model: Any) -> None:
     console.print(Text(f"Model type {model.model_type}, {row}: {rows or 'not installed'}"))
 
 
-def _print_scenarios(console: Console, report: Any) -> None:
+def _print_scenarios(console: Console, report: Audit) -> None:
     here = report.here()
     for one in report.verdicts:
         if one.metal:
@@ -108,7 +111,7 @@ def _print_scenarios(console: Console, report: Any) -> None:
         console.print(table)
 
 
-def _print_families(console: Console, report: Any) -> None:
+def _print_families(console: Console, report: Audit) -> None:
     table = make_table("model family", "release", "verdict", "patches")
     for one in report.verdicts:
         if one.word != "right":
