@@ -246,7 +246,9 @@ def test_every_class_that_a_folder_names_needs_consent(auto, tmp_path, monkeypat
             config = {"model_type": "mlx_patches_none"}
             (folder / "config.json").write_text(json.dumps(config))
             named = [None, reference] if kind == "AutoTokenizer" else reference
-            (folder / file).write_text(json.dumps({**config, "auto_map": {kind: named}}))
+            # Without a class's name, older releases look for one by the model's type.
+            own = {f"{name}_class": "Own" for name in ("tokenizer", "processor")}
+            (folder / file).write_text(json.dumps({**config, **own, "auto_map": {kind: named}}))
             return load(folder, **kwargs)
 
         return loaded
