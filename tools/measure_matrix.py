@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,7 +43,6 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="also measure what has evidence")
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     if not options.write:
         index, count = map(int, options.shard.split("/"))
         sets = list(release_sets.load().values())[index - 1 :: count]
@@ -160,10 +158,16 @@ def measured_block(evidence: list[Evidence]) -> str:
             body += rule_lines(patch.id, distribution, sets)
         if body:
             lines += [f"  {patch.id}:", *body]
-    for_all = ", ".join(patch.id for patch in catalogue.builtin() if patch.every_model)
     lines += ["", "# Active whatever model is loaded, once a module of a target is imported."]
-    lines.append(f"always: [{for_all}]")
+    lines.append(f"always: [{', '.join(for_every_model())}]")
     return "\n".join(lines) + "\n"
+
+
+def for_every_model() -> list[str]:
+    """The ids of the patches that belong to no model."""
+    from mlx_patches.patches import catalogue
+
+    return [patch.id for patch in catalogue.builtin() if patch.every_model]
 
 
 def rule_lines(patch: str, distribution: str, sets: list[Evidence]) -> list[str]:
@@ -248,13 +252,11 @@ def prune(folder: Path = EVIDENCE) -> None:
 def write_matrix() -> None:
     """Write the measured parts of compat_matrix.yaml, and compile the matrix."""
     from mlx_patches.matrix import matrix
-    from mlx_patches.patches import catalogue
 
     prune()
     text = MATRIX.read_text()
-    always = [patch.id for patch in catalogue.builtin() if patch.every_model]
     text = between(text, BEGIN, END, measured_block(load_evidence()))
-    models = model_rows.block(measure_lab.load(), always)
+    models = model_rows.block(measure_lab.load(), for_every_model())
     MATRIX.write_text(between(text, model_rows.BEGIN, model_rows.END, models))
     matrix.COMPILED.write_text(matrix_file.compile_matrix())
 

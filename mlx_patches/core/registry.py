@@ -151,9 +151,8 @@ class Registry:
         """The ids of the patches that name one of these profiles."""
         if not names:  # then start-up need not know all patches
             return frozenset()
-        return frozenset(
-            p.id for p in self.each_declared() if not set(names).isdisjoint(p.profiles)
-        )
+        wanted = set(names)
+        return frozenset(p.id for p in self.each_declared() if wanted & set(p.profiles))
 
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""

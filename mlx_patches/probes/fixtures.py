@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,19 +47,36 @@ def require_own(target: Target) -> None:
     Raises:
         NotApplicable: the module only imports it, or the class only inherits it.
     """
-    name, _, attribute = target.name.partition(".")
-    kind = getattr(importlib.import_module(target.module), name, None)
-    if getattr(kind, "__module__", None) != target.module or attribute not in vars(kind):
+    module = importlib.import_module(target.module)
+    owner, _, attribute = target.name.rpartition(".")
+    holder = getattr(module, owner, None) if owner else module
+    is_own = holder is module or getattr(holder, "__module__", None) == target.module
+    if holder is None or not is_own or attribute not in vars(holder):
         raise NotApplicable(f"{target.module} defines no {target.name}")
 
 
-def require_operation(caches: Any, name: str) -> None:
-    """Raise NotApplicable if the module itself does not define the attribute."""
-    owner, _, attribute = name.rpartition(".")
-    holder = getattr(caches, owner, None) if owner else caches
-    found = holder is not None and attribute in vars(holder)
-    if not found or (owner and holder.__module__ != caches.__name__):
-        raise NotApplicable(f"{caches.__name__} defines no {name}")
+def require(target: Target) -> None:
+    """Check that the release has what a target names, its own or not.
+
+    Raises:
+        NotApplicable: it has not.
+    """
+    scope: Any = importlib.import_module(target.module)
+    for part in target.name.split("."):
+        scope = getattr(scope, part, None)
+    if scope is None:
+        raise NotApplicable(f"this release has no {target.name}")
+
+
+@contextlib.contextmanager
+def without_variable(name: str) -> Iterator[None]:
+    """Leave an environment variable out inside the block."""
+    kept = os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            os.environ[name] = kept
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Names media as a request to vllm-mlx or mlx-openai-server does."""
+"""Names media as a request to a host does."""
 
 from __future__ import annotations
 
@@ -16,29 +16,25 @@ from typing import Any
 
 from ..core.patch import Target
 from ..patches.server.media_paths import ROOTS, is_admitted
-from . import NotApplicable, Result
-from .media_requests import _image, _sound, a_server
+from . import Result
+from .fixtures import require, without_variable
+from .media_requests import a_server, make_image, make_sound
 
 _PLAYLIST = b"#EXTM3U\n#EXTINF:8,\nfile:///etc/passwd\n" + bytes(200)
-_FILES = {"image": _image() + bytes(200), "audio": _sound(), "video": b"\0\0\0\x18ftypmp42" * 20}
+_FILES = {
+    "image": make_image() + bytes(200),
+    "audio": make_sound(),
+    "video": b"\0\0\0\x18ftypmp42" * 20,
+}
 Open = Callable[[str], Any]
 
 
 def probe(target: Target) -> Result:
     """Red where a local server is asked, or where a file is opened that may not be."""
+    require(target)
     module = importlib.import_module(target.module)
-    scope: Any = module
-    for part in target.name.split("."):
-        if not hasattr(scope, part):
-            raise NotApplicable(f"this release has no {target.name}")
-        scope = getattr(scope, part)
-    kept = os.environ.pop(ROOTS, None)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            return _PROBES[target.name](module, Path(folder))
-    finally:
-        if kept is not None:
-            os.environ[ROOTS] = kept
+    with without_variable(ROOTS), tempfile.TemporaryDirectory() as folder:
+        return _PROBES[target.name](module, Path(folder))
 
 
 def _sources(kind: str) -> Callable[[Any, Path], Result]:
@@ -132,7 +128,7 @@ def _spoken(name: str) -> Callable[[Any, Path], Result]:
 
     def probe_voice(module: Any, folder: Path) -> Result:
         file = folder / "voice.wav"
-        file.write_bytes(_sound())
+        file.write_bytes(make_sound())
         opened: list[str] = []
 
         def generate(**kwargs: Any) -> list[Any]:

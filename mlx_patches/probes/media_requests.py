@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import io
-import os
 import struct
 import sys
 import tempfile
@@ -20,9 +19,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ..core.patch import Target
+from ..patches.server.media_paths import ROOTS
 from . import NotApplicable, Result
+from .fixtures import without_variable
 
-_ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
 _PIECE = bytes(2**20)
 # The bytes that the server announces, and how many it sends at most. The operating system
 # buffers some bytes that the release never reads.
@@ -50,8 +50,7 @@ def probe_limits(target: Target) -> Result:
 
 def probe_policy(target: Target) -> Result:
     """Red where a local server is contacted, or a file outside the allowed folders is opened."""
-    kept = os.environ.pop(_ROOTS, None)
-    try:
+    with without_variable(ROOTS):
         if target.name.startswith("_image_"):
             return _paths(target)
         if target.name == "_parse_transcription_request":
@@ -60,12 +59,9 @@ def probe_policy(target: Target) -> Result:
             return _spoken(importlib.import_module(target.module), target.name)
         with a_server() as server, tempfile.TemporaryDirectory() as folder:
             secret = Path(folder) / "secret"
-            secret.write_bytes(_image())
+            secret.write_bytes(make_image())
             seen = _opened(target, f"{server.url}/image", str(secret))
             seen = [*server.asked, *seen]
-    finally:
-        if kept is not None:
-            os.environ[_ROOTS] = kept
     return Result(bool(seen), f"opened: {', '.join(seen) or 'nothing'}")
 
 
@@ -107,7 +103,7 @@ def _spoken(module: Any, name: str) -> Result:
     kept, module.get_cached_model = module.get_cached_model, model
     try:
         with tempfile.NamedTemporaryFile(suffix=".wav") as file:
-            file.write(_sound())
+            file.write(make_sound())
             file.flush()
             for field in ("ref_audio", "voice"):
                 speech = module.AudioSpeechRequest(model="a", input="a", **{field: file.name})
@@ -179,7 +175,7 @@ def _open_all(images: Any) -> None:
             response.read()
 
 
-def _image() -> bytes:
+def make_image() -> bytes:
     """Make a PNG of one pixel."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
@@ -191,7 +187,7 @@ def _image() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-def _sound() -> bytes:
+def make_sound() -> bytes:
     """Make a WAV of a tenth of a second."""
     file = io.BytesIO()
     with wave.open(file, "wb") as made:
@@ -236,7 +232,7 @@ def a_server() -> Iterator[Any]:
             seen.asked.append(self.path)
             self.send_response(200)
             endless = self.path == "/endless"
-            content = _sound() if self.path == "/sound" else _image()
+            content = make_sound() if self.path == "/sound" else make_image()
             self.send_header("Content-Type", "image/png")
             self.send_header("Content-Length", str(_ANNOUNCED if endless else len(content)))
             self.end_headers()

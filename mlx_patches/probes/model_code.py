@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.patch import Target
+from ..patches.loading.model_code import CONSENT
 from . import NotApplicable, Result
+from .fixtures import require, without_variable
 
 _FILE = "own_code.py"
 # The file leaves a mark when it runs, and stops the load there.
@@ -26,11 +27,7 @@ _CALL = "lambda load, folder: load(folder, trust_remote_code=True)"
 
 def probe(target: Target) -> Result:
     """Red where the file is run."""
-    scope: Any = importlib.import_module(target.module)
-    for part in target.name.split("."):
-        scope = getattr(scope, part, None)
-    if scope is None:
-        raise NotApplicable(f"this release does not define {target.name}")
+    require(target)
     if target.supports or target.distribution == "transformers":
         load: Callable[[Path], Any] = _load_tokenizer
     else:
@@ -38,15 +35,10 @@ def probe(target: Target) -> Result:
         if not hasattr(utils, "load_model"):
             raise NotApplicable("this release has no load_model")
         load = utils.load_model
-    consent = os.environ.pop("MLX_PATCHES_TRUST_REMOTE_CODE", None)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            # transformers has a class of its own for one of the two models.
-            known = target.name == "resolve_trust_remote_code"
-            return _load(load, Path(folder), "gpt2" if known else "mlx_patches_none")
-    finally:
-        if consent is not None:
-            os.environ["MLX_PATCHES_TRUST_REMOTE_CODE"] = consent
+    with without_variable(CONSENT), tempfile.TemporaryDirectory() as folder:
+        # transformers has a class of its own for one of the two models.
+        known = target.name == "resolve_trust_remote_code"
+        return _load(load, Path(folder), "gpt2" if known else "mlx_patches_none")
 
 
 def _load(load: Callable[[Path], Any], folder: Path, model_type: str) -> Result:

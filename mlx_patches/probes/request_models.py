@@ -13,7 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..core.patch import Target
+from ..patches.server.request_models import MODELS
 from . import NotApplicable, Result
+from .fixtures import without_variable
 
 _TYPE = "a_type_that_no_release_has"
 # In an error of a release that has read the folder.
@@ -30,18 +32,13 @@ def probe(target: Target) -> Result:
             return Result(False, "this release's request has no such field")
     elif getattr(getattr(scope, attribute, None), "__module__", "") != target.module:
         raise NotApplicable("this release's server has no such function there")
-    kept = os.environ.pop("MLX_PATCHES_REQUEST_MODELS", None)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            config = {"model_type": _TYPE, "_class_name": _TYPE}
-            Path(folder, "config.json").write_text(json.dumps(config))
-            # A file of weights that has none.
-            Path(folder, "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
-            with redirect_stdout(io.StringIO()):  # releases print what they load
-                return _ask(module, scope, attribute, folder)
-    finally:
-        if kept is not None:
-            os.environ["MLX_PATCHES_REQUEST_MODELS"] = kept
+    with without_variable(MODELS), tempfile.TemporaryDirectory() as folder:
+        config = {"model_type": _TYPE, "_class_name": _TYPE}
+        Path(folder, "config.json").write_text(json.dumps(config))
+        # A file of weights that has none.
+        Path(folder, "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
+        with redirect_stdout(io.StringIO()):  # releases print what they load
+            return _ask(module, scope, attribute, folder)
 
 
 def _ask(module: Any, scope: Any, attribute: str, folder: str) -> Result:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .fixtures import require_operation
+from .fixtures import require_own
 
 FAMILY = "unlimited_ocr"
 # The lab's scenario for the last part of a target's name.
@@ -29,7 +29,7 @@ def probe(target: Target) -> Result:
         raise NotApplicable(f"this release has no {FAMILY}")
     operation = target.name.rpartition(".")[2]
     if target.supports:
-        require_operation(importlib.import_module(target.module), target.name)
+        require_own(target)
     from ..lab import Family, NotBuilt
     from ..lab.build import build
     from ..lab.rows import compare

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .fixtures import require_operation, with_patches
+from .fixtures import require_own, with_patches
 
 # The probe uses the first family that the lab can build with an image in this release.
 _FAMILIES = ("glm4v", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
@@ -55,7 +55,7 @@ def follow_rows(target: Target) -> Result:
 
     kind, _, operation = target.name.rpartition(".")
     caches = importlib.import_module(target.module)
-    require_operation(caches, target.name)
+    require_own(target)
     model = build_model(_HYBRIDS if kind == "ArraysCache" else _FAMILIES)
     with with_patches(_OTHERS):
         # Alone first: a row's solo run must not read state that the batch left on the model.

@@ -246,9 +246,7 @@ PATCH = Patch(
         Target(
             *_AUDIO,
             "AudioSpeechRequest.ref_audio",
-            lambda original: Attribute(
-                "ref_audio", lambda one: reference(stored(one, "ref_audio"))
-            ),
+            lambda original: Attribute("ref_audio", sent_reference),
             fingerprint_of=("AudioSpeechRequest",),
             defines_new_attribute=True,
         ),

@@ -328,7 +328,6 @@ PATCH = Patch(
             "vllm_mlx.paged_cache",
             "PagedCacheManager.find_cached_block",
             around(found),
-            answers_none=True,
         ),
     ),
     probe="mlx_patches.probes.paged_prefix:probe",
