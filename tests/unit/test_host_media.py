@@ -23,11 +23,11 @@ from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches.server import fetch_policy, host_media, media_paths, public_media
 from mlx_patches.patches.server.media_limits import Refused
 from mlx_patches.patches.server.media_paths import ROOTS, admit, is_admitted
-from mlx_patches.probes.media_requests import _image, _sound, a_server
+from mlx_patches.probes.media_requests import a_server, make_image, make_sound
 
 PLAYLIST = b"#EXTM3U\n#EXTINF:8,\nfile:///etc/passwd\n"
 MP4 = b"\0\0\0\x18ftypmp42"
-CONTENT = {"image": _image() + bytes(200), "audio": _sound(), "video": MP4}
+CONTENT = {"image": make_image() + bytes(200), "audio": make_sound(), "video": MP4}
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_the_newest_files_are_known(monkeypatch):
 @pytest.mark.parametrize("load", [public_media.image_public, public_media.audio_public])
 def test_mlx_vlm_loads_files_of_the_host_and_a_request_still_names_none(load, tmp_path):
     file = tmp_path / "a.wav"
-    file.write_bytes(_sound())
+    file.write_bytes(make_sound())
     refused(load, lambda source: source, str(file))
     admit(str(file))
     assert load(lambda source: source, str(file)) == str(file)
@@ -182,7 +182,7 @@ def test_messages_are_checked_before_an_answer_begins(tmp_path):
 
 def test_uploads_and_voices(tmp_path):
     file = tmp_path / "a.wav"
-    file.write_bytes(_sound())
+    file.write_bytes(make_sound())
     run = lambda *args, **kwargs: (args, kwargs)  # noqa: E731
     assert host_media.transcribed(run, "engine", str(file), language="en") == (
         ("engine", str(file)),
@@ -220,14 +220,16 @@ def cached(kind: str, source: Any) -> Any:
 
 
 def test_what_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, caplog):
-    assert cached("audio", data_url("audio", _sound())).source == data_url("audio", _sound())
+    assert cached("audio", data_url("audio", make_sound())).source == data_url(
+        "audio", make_sound()
+    )
     assert is_admitted("/cached")
     fetched = cached("audio", f"{public_web.url}/sound")
-    assert fetched.content == _sound()
+    assert fetched.content == make_sound()
     assert fetched.source.endswith(".wav")
     assert not os.path.exists(fetched.source)
     file = tmp_path / "a.wav"
-    file.write_bytes(_sound())
+    file.write_bytes(make_sound())
     for source in (
         *(str(file), "http://127.0.0.2:1/a", "file:///etc/passwd", data_url("audio", PLAYLIST)),
         *(data_url("image", CONTENT["image"]), "", 5, None),
@@ -236,7 +238,7 @@ def test_what_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, capl
     refused(cached, "hologram", str(file))
     assert "host-media refused" in caplog.text
     monkeypatch.setenv(ROOTS, str(tmp_path))
-    assert cached("audio", str(file)).content == _sound()
+    assert cached("audio", str(file)).content == make_sound()
 
 
 def test_a_slow_check_does_not_stop_the_event_loop(monkeypatch):
