@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..core.contribution import Contribution
 
 NOTE = "not verified against a release"
-_MODULES = {"omlx": ("omlx.boundary_snapshots",)}
+_MODULES = {"omlx": ("omlx.boundary_snapshots.patch",)}
 
 
 def contributions(installed: Callable[[str], object]) -> Iterator[Contribution]:

@@ -354,7 +354,7 @@ def _blame(
     while trace is not None:
         frame = trace.tb_frame
         module = str(frame.f_globals.get("__name__"))
-        if module in ours or module.startswith(_OURS):
+        if module in ours or _is_of_a_patch(module):
             is_ours = True
         elif package and module.partition(".")[0] == package:
             is_ours = False
@@ -362,6 +362,11 @@ def _blame(
         found = next(inner, found)
         trace = trace.tb_next
     return (steps[found][0] if steps else ""), is_ours
+
+
+def _is_of_a_patch(module: str) -> bool:
+    """Whether a module is a patch's, and not the probe beside it, which is a caller."""
+    return module.startswith(_OURS) and not module.rpartition(".")[2].startswith("probe")
 
 
 def _first_cause(error: BaseException | None) -> BaseException | None:

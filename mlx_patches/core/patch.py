@@ -86,8 +86,9 @@ class Patch(NamedTuple):
         id: the name that users type.
         summary: one line that says what goes wrong without it.
         targets: what it replaces. All of those that a release needs are applied, or none.
-        probe: ``module:function`` of the reproducer, red without the patch.
         module: the module that declares the patch.
+        probe: ``module:function`` of the reproducer, red without the patch. A module that begins
+            with a dot is beside the patch's own.
         severity: what the defect does to a user, a word of ``evidence.words.SEVERITIES``.
         every_model: it is applied whatever model is loaded; others are, where the model's entry in
             the matrix names them.
@@ -106,8 +107,8 @@ class Patch(NamedTuple):
     id: str
     summary: str
     targets: tuple[Target, ...]
-    probe: str
     module: str
+    probe: str = ".probe:probe"
     optional: bool = False
     doc: str = ""
     security: bool = False
@@ -117,6 +118,14 @@ class Patch(NamedTuple):
     changes_alone: bool = False
     profiles: tuple[str, ...] = ()
     mlx: tuple[str, ...] = ()
+
+    @property
+    def probe_place(self) -> tuple[str, str]:
+        """The probe's module, its full name, and its function."""
+        module, _, function = self.probe.partition(":")
+        if module.startswith("."):
+            module = self.module.rpartition(".")[0] + module
+        return module, function
 
     @property
     def documentation(self) -> str:

@@ -64,7 +64,7 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
         row["body"] = _body(target)
         if manager is not None:
             row["applied"] = _apply(patch, target, manager)
-        module, _, name = patch.probe.partition(":")
+        module, name = patch.probe_place
         result = getattr(importlib.import_module(module), name)(target)
         verdict = "red" if result.red else "green"
         row.update(verdict=verdict, detail=result.detail, figure=result.figure)

@@ -12,14 +12,14 @@ from . import NotApplicable, Result
 
 def probe(target: Target) -> Result:
     """Red where the batch raises, or a row's logits differ from those alone."""
-    from .recurrent_padding import left
+    from ..patches.models.recurrent_padding.probe import left
 
     return compared(target, left)
 
 
 def whole(target: Target) -> Result:
     """The same with whole prompts: in chunks, some of these models are wrong even alone."""
-    from .recurrent_padding import PROMPTS, left
+    from ..patches.models.recurrent_padding.probe import PROMPTS, left
 
     return compared(target, lambda model: left(model, max(map(len, PROMPTS))))
 
@@ -28,7 +28,7 @@ def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
     """Compare the logits of a batch that ``feed`` runs with those of its rows alone."""
     from ..lab import Family, NotBuilt, engine
     from ..lab.build import build
-    from .recurrent_padding import PROMPTS, TOLERANCE, alone, difference
+    from ..patches.models.recurrent_padding.probe import PROMPTS, TOLERANCE, alone, difference
 
     try:
         model = build(Family(target.distribution, target.module.split(".")[2]))

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mlx_patches.probes.media_requests import a_server
+from mlx_patches.patches.server.media.probe import a_server
 
 from .server import image, serving
 from .test_hosts import ROOT, SET

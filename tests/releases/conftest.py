@@ -119,7 +119,7 @@ def every_patch() -> list[ParameterSet]:
 
 def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
     """A probe's result in this process; an exception is red."""
-    module, _, name = patch.probe.partition(":")
+    module, name = patch.probe_place
     try:
         return getattr(importlib.import_module(module), name)(target)
     except (NotApplicable, ModuleNotFoundError) as answer:

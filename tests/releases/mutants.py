@@ -11,131 +11,117 @@ from typing import Any
 import pytest
 
 from mlx_patches.core.patch import Attribute
-from mlx_patches.patches.caches import (
-    lists,
-    rotating,
-    rotating_keep,
-    rotating_last_piece,
-    row_record,
-)
-from mlx_patches.patches.caches.plain import chains, empty, joined, padding, reads
+from mlx_patches.patches._shared import row_calls, row_record
+from mlx_patches.patches.caches.chains import patch as chains
+from mlx_patches.patches.caches.empty_cache_ops import patch as empty
+from mlx_patches.patches.caches.joined_dtype import patch as joined
+from mlx_patches.patches.caches.lists import patch as lists
+from mlx_patches.patches.caches.padding_nan import patch as padding
 from mlx_patches.patches.caches.quantized import affine, contract, turbo
+from mlx_patches.patches.caches.reads import patch as reads
 from mlx_patches.patches.caches.recurrent import advance, extract, masks, rows, state
-from mlx_patches.patches.generation import (
-    batch_generate,
-    generator_stream,
-    kv_bits_refused,
-    max_kv_size_ignored,
-    processor_rows,
-    processors_prompt,
-    prompt_cache_cut,
-    quantize_last_layer,
-    quantize_rotating,
-    sampling_limits,
-    sampling_threads,
-    sinks_warning,
-    speculative_split,
-    speculative_window,
-    stream_spaces,
-    top_p_dtype,
-    top_p_rows,
-    xtc_rows,
-)
-from mlx_patches.patches.loading import (
-    adapter_tensors,
-    config_names,
-    extra_eos,
-    model_code,
-    nested_rope,
-    norm_shift,
-    phi4_siglip_code,
-    spare_tensors,
-)
-from mlx_patches.patches.masks import (
-    aya_masks,
-    gated_delta_mask,
-    gemma2_masks,
-    mask_after_update,
-    mask_by_offset,
-    mask_from_cache_list,
-    plamo3_window,
-    quantized_decode_mask,
-    quantized_masks,
-    window_mask,
-)
-from mlx_patches.patches.models import (
-    altup_batch,
-    aya_blur,
-    falcon_text,
-    lfm2_routing,
-    mimo_values,
-    minimax_m3_batch,
-    mllama_text,
-    nemotron_steps,
-    ngram_context,
-    phimoe_routing,
-    recurrent_batch,
-    recurrent_padding,
-    ring_cache_batching,
-    row_by_row,
-    row_calls,
-    unknown_kwargs,
-)
-from mlx_patches.patches.models.batched import offsets
-from mlx_patches.patches.positions import (
-    deepstack_rows,
-    dynamic_rope,
-    indexer_rope,
-    kept_deltas,
-    learned_positions,
-    long_rope,
-    mistral_row_scale,
-    prompts,
-    rope_deltas,
-    rope_input,
-    shared_layer_offset,
-)
-from mlx_patches.patches.server import (
-    api_key,
-    fetch_policy,
-    fresh_seed,
-    host_media,
-    limited_media,
-    media_limits,
-    preprocess_turns,
-    public_media,
-    pythonic_calls,
-    request_models,
-    server_batch_error,
-    server_cache_bytes,
-    server_chunked_hit,
-    server_empty_prompt,
-    server_prefix_hit,
-    server_short_prompt,
-    server_start_adapter,
-    server_xtc,
-    thought_prefix,
-    tool_arguments,
-    vision_features,
-)
-from mlx_patches.patches.vllm_mlx import (
-    billing_header,
-    empty_prompt,
-    fetched_prefix,
-    gemma4_attention,
-    gemma4_reasoning,
-    json_escapes,
-    legacy_prefix_hit,
-    loaded_model,
-    paged_prefix,
-    prefix_hit,
-    prefix_penalty,
-    sliding_offset,
-    sliding_vlm,
-    stop_tokens,
-    stored_prefix,
-    stream_parsers,
-)
+from mlx_patches.patches.caches.rotating import patch as rotating
+from mlx_patches.patches.caches.rotating_keep import patch as rotating_keep
+from mlx_patches.patches.caches.rotating_last_piece import patch as rotating_last_piece
+from mlx_patches.patches.generation.batch_generate import patch as batch_generate
+from mlx_patches.patches.generation.generator_stream import patch as generator_stream
+from mlx_patches.patches.generation.kv_bits_refused import patch as kv_bits_refused
+from mlx_patches.patches.generation.max_kv_size_ignored import patch as max_kv_size_ignored
+from mlx_patches.patches.generation.processor_rows import patch as processor_rows
+from mlx_patches.patches.generation.processors_prompt import patch as processors_prompt
+from mlx_patches.patches.generation.quantize_layers import last_layer as quantize_last_layer
+from mlx_patches.patches.generation.quantize_layers import rotating as quantize_rotating
+from mlx_patches.patches.generation.sampling_limits import patch as sampling_limits
+from mlx_patches.patches.generation.sampling_threads import patch as sampling_threads
+from mlx_patches.patches.generation.sinks_warning import patch as sinks_warning
+from mlx_patches.patches.generation.speculative_split import patch as speculative_split
+from mlx_patches.patches.generation.speculative_window import patch as speculative_window
+from mlx_patches.patches.generation.stream_spaces import patch as stream_spaces
+from mlx_patches.patches.generation.top_p_dtype import patch as top_p_dtype
+from mlx_patches.patches.generation.top_p_rows import patch as top_p_rows
+from mlx_patches.patches.generation.vlm_prompt_cache_cut import patch as prompt_cache_cut
+from mlx_patches.patches.generation.xtc_rows import patch as xtc_rows
+from mlx_patches.patches.loading.adapter_tensors import patch as adapter_tensors
+from mlx_patches.patches.loading.config_names import patch as config_names
+from mlx_patches.patches.loading.extra_eos import patch as extra_eos
+from mlx_patches.patches.loading.model_code_consent import patch as model_code
+from mlx_patches.patches.loading.nested_rope import patch as nested_rope
+from mlx_patches.patches.loading.norm_shift import patch as norm_shift
+from mlx_patches.patches.loading.phi4_siglip_code import patch as phi4_siglip_code
+from mlx_patches.patches.loading.spare_tensors import patch as spare_tensors
+from mlx_patches.patches.masks.aya_masks import patch as aya_masks
+from mlx_patches.patches.masks.gated_delta_mask import patch as gated_delta_mask
+from mlx_patches.patches.masks.gemma2_masks import patch as gemma2_masks
+from mlx_patches.patches.masks.mask_after_update import patch as mask_after_update
+from mlx_patches.patches.masks.mask_by_offset import patch as mask_by_offset
+from mlx_patches.patches.masks.mask_from_cache_list import patch as mask_from_cache_list
+from mlx_patches.patches.masks.plamo3_window import patch as plamo3_window
+from mlx_patches.patches.masks.quantized_decode_mask import patch as quantized_decode_mask
+from mlx_patches.patches.masks.quantized_masks import patch as quantized_masks
+from mlx_patches.patches.masks.window_mask import patch as window_mask
+from mlx_patches.patches.models.altup_batch import patch as altup_batch
+from mlx_patches.patches.models.aya_blur import patch as aya_blur
+from mlx_patches.patches.models.falcon_text import patch as falcon_text
+from mlx_patches.patches.models.lfm2_moe_routing import patch as lfm2_routing
+from mlx_patches.patches.models.mimo_value_scale import patch as mimo_values
+from mlx_patches.patches.models.minimax_m3_batch import patch as minimax_m3_batch
+from mlx_patches.patches.models.mllama_text import patch as mllama_text
+from mlx_patches.patches.models.nemotron_time_steps import patch as nemotron_steps
+from mlx_patches.patches.models.ngram_context import patch as ngram_context
+from mlx_patches.patches.models.phimoe_routing import patch as phimoe_routing
+from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
+from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
+from mlx_patches.patches.models.ring_cache_batching import patch as ring_cache_batching
+from mlx_patches.patches.models.row_by_row import offsets
+from mlx_patches.patches.models.row_by_row import patch as row_by_row
+from mlx_patches.patches.models.unknown_kwargs import patch as unknown_kwargs
+from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
+from mlx_patches.patches.positions.dynamic_rope import patch as dynamic_rope
+from mlx_patches.patches.positions.indexer_rope import patch as indexer_rope
+from mlx_patches.patches.positions.learned_positions import patch as learned_positions
+from mlx_patches.patches.positions.long_rope import patch as long_rope
+from mlx_patches.patches.positions.mistral_row_scale import patch as mistral_row_scale
+from mlx_patches.patches.positions.rope_deltas import kept_deltas, prompts
+from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
+from mlx_patches.patches.positions.rope_input import patch as rope_input
+from mlx_patches.patches.positions.shared_layer_offset import patch as shared_layer_offset
+from mlx_patches.patches.server.media import fetch_policy
+from mlx_patches.patches.server.media import host as host_media
+from mlx_patches.patches.server.media import limited as limited_media
+from mlx_patches.patches.server.media import limits as media_limits
+from mlx_patches.patches.server.media import public as public_media
+from mlx_patches.patches.server.pythonic_calls import patch as pythonic_calls
+from mlx_patches.patches.server.request_models import patch as request_models
+from mlx_patches.patches.server.server_batch_error import patch as server_batch_error
+from mlx_patches.patches.server.server_cache_bytes import patch as server_cache_bytes
+from mlx_patches.patches.server.server_chunked_hit import patch as server_chunked_hit
+from mlx_patches.patches.server.server_empty_prompt import patch as server_empty_prompt
+from mlx_patches.patches.server.server_prefix_hit import patch as server_prefix_hit
+from mlx_patches.patches.server.server_short_prompt import patch as server_short_prompt
+from mlx_patches.patches.server.server_start_adapter import patch as server_start_adapter
+from mlx_patches.patches.server.server_xtc import patch as server_xtc
+from mlx_patches.patches.server.tool_arguments import patch as tool_arguments
+from mlx_patches.patches.server.vlm_api_key import patch as api_key
+from mlx_patches.patches.server.vlm_fresh_seed import patch as fresh_seed
+from mlx_patches.patches.server.vlm_preprocess_turns import patch as preprocess_turns
+from mlx_patches.patches.server.vlm_thought_prefix import patch as thought_prefix
+from mlx_patches.patches.server.vlm_vision_features import patch as vision_features
+from mlx_patches.patches.vllm_mlx.prefix import fetched as fetched_prefix
+from mlx_patches.patches.vllm_mlx.prefix import hit as prefix_hit
+from mlx_patches.patches.vllm_mlx.prefix import legacy as legacy_prefix_hit
+from mlx_patches.patches.vllm_mlx.prefix import paged as paged_prefix
+from mlx_patches.patches.vllm_mlx.prefix import stored as stored_prefix
+from mlx_patches.patches.vllm_mlx.sliding import offset as sliding_offset
+from mlx_patches.patches.vllm_mlx.sliding import vlm as sliding_vlm
+from mlx_patches.patches.vllm_mlx.vllm_billing_header import patch as billing_header
+from mlx_patches.patches.vllm_mlx.vllm_empty_prompt import patch as empty_prompt
+from mlx_patches.patches.vllm_mlx.vllm_gemma4_attention import patch as gemma4_attention
+from mlx_patches.patches.vllm_mlx.vllm_gemma4_reasoning import patch as gemma4_reasoning
+from mlx_patches.patches.vllm_mlx.vllm_json_escapes import patch as json_escapes
+from mlx_patches.patches.vllm_mlx.vllm_loaded_model import patch as loaded_model
+from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty import patch as prefix_penalty
+from mlx_patches.patches.vllm_mlx.vllm_stop_tokens import patch as stop_tokens
+from mlx_patches.patches.vllm_mlx.vllm_stream_parsers import patch as stream_parsers
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.adapter_tensors import RANK, WIDTH, load_into, make
+from mlx_patches.patches.loading.adapter_tensors.probe import RANK, WIDTH, load_into, make
 
 from .conftest import is_tested
 

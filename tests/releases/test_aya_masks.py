@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.masks.aya_masks import Masks, attended
+from mlx_patches.patches.masks.aya_masks.patch import Masks, attended
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.tiny import aya_vision
 

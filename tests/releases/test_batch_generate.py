@@ -9,7 +9,7 @@ import pytest
 import mlx_patches
 from mlx_patches.lab import Family, offline
 from mlx_patches.lab.build import build
-from mlx_patches.patches.generation import batch_generate
+from mlx_patches.patches.generation.batch_generate import patch as batch_generate
 
 from .conftest import installed
 

@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches import rotating
+from mlx_patches.patches.caches.rotating import patch as rotating
 
 from .conftest import installed, run_probe
 

@@ -8,7 +8,7 @@ import importlib.util
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.batch_quantized import Kind, feed, restored
+from mlx_patches.patches.caches.quantized.probe import Kind, feed, restored
 
 from .conftest import installed
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mlx_patches.patches.omlx import boundary_snapshots
+from mlx_patches.patches.omlx.boundary_snapshots import patch as boundary_snapshots
 from mlx_patches.probes import NotApplicable
 
 from .. import omlx_standin

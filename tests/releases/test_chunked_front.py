@@ -9,7 +9,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.lab.rows import LENGTHS, rows_of
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches import lists
+from mlx_patches.patches.caches.lists import patch as lists
 from mlx_patches.probes.fixtures import with_patches
 
 mx = pytest.importorskip("mlx.core")

@@ -8,10 +8,10 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.loading.config_names import lfm2, nemotron_h
-from mlx_patches.patches.loading.nested_rope import old_names
-from mlx_patches.probes.nested_rope import FLAT, NESTED, SCALING, SIZES, THETA
-from mlx_patches.probes.spare_tensors import load, make, spare, weights_of
+from mlx_patches.patches.loading.config_names.patch import lfm2, nemotron_h
+from mlx_patches.patches.loading.nested_rope.patch import old_names
+from mlx_patches.patches.loading.nested_rope.probe import FLAT, NESTED, SCALING, SIZES, THETA
+from mlx_patches.patches.loading.spare_tensors.probe import load, make, spare, weights_of
 
 from .conftest import is_tested, verdict
 

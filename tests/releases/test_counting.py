@@ -10,9 +10,9 @@ import pytest
 
 import mlx_patches
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.plain import chains
+from mlx_patches.patches.caches.chains import patch as chains
 from mlx_patches.patches.caches.recurrent import advance
-from mlx_patches.probes.arrays_advance import count_edges
+from mlx_patches.patches.caches.recurrent.probe_advance import count_edges
 
 from .conftest import installed
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.positions import deepstack_rows
-from mlx_patches.patches.positions.deepstack_rows import FEATURES, MASK, TABLE
+from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
+from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
 
 mx = pytest.importorskip("mlx.core")
 

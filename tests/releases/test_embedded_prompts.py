@@ -12,7 +12,7 @@ from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch
 from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models.batched import cohere_compass, hunyuan_vl
+from mlx_patches.patches.models.row_by_row import cohere_compass, hunyuan_vl
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.fixtures import with_patches
 

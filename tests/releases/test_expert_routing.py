@@ -8,9 +8,9 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models import phimoe_routing
-from mlx_patches.probes import lfm2_routing as lfm2
-from mlx_patches.probes import phimoe_routing as phimoe
+from mlx_patches.patches.models.lfm2_moe_routing import probe as lfm2
+from mlx_patches.patches.models.phimoe_routing import patch as phimoe_routing
+from mlx_patches.patches.models.phimoe_routing import probe as phimoe
 
 from .conftest import is_tested
 

@@ -10,7 +10,7 @@ from mlx_patches.lab import EXACT, Family, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.compare import compare_generated
 from mlx_patches.lab.rows import alone
-from mlx_patches.patches.caches.lists import convert_chunks, convert_to_batch
+from mlx_patches.patches.caches.lists.patch import convert_chunks, convert_to_batch
 from mlx_patches.probes.fixtures import with_patches
 
 mx = pytest.importorskip("mlx.core")

@@ -15,8 +15,8 @@ import pytest
 from mlx_patches.core import model_files
 from mlx_patches.core.outcome import Status
 from mlx_patches.core.patch import Target
-from mlx_patches.patches.loading import extra_eos
-from mlx_patches.probes import extra_eos as probe
+from mlx_patches.patches.loading.extra_eos import patch as extra_eos
+from mlx_patches.patches.loading.extra_eos import probe
 
 from .conftest import installed, run_probe
 

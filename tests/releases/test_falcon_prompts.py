@@ -11,7 +11,7 @@ from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch
 from mlx_patches.lab import LabModel, engine
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models.batched import falcon_ocr
+from mlx_patches.patches.models.row_by_row import falcon_ocr
 from mlx_patches.probes.fixtures import with_patches
 
 from . import costs

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.fetched_prefix import SHARED, TOKENS, stored
+from mlx_patches.patches.vllm_mlx.prefix.probe_fetched import SHARED, TOKENS, stored
 
 from .conftest import is_tested
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models.altup_batch import one_row
-from mlx_patches.patches.positions.shared_layer_offset import before
+from mlx_patches.patches.models.altup_batch.patch import one_row
+from mlx_patches.patches.positions.shared_layer_offset.patch import before
+from mlx_patches.patches.positions.shared_layer_offset.probe import differs
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.batch_invariance import TOLERANCE, measure
-from mlx_patches.probes.shared_layer_offset import differs
 from mlx_patches.probes.tiny import gemma3n, gemma4
 
 from .conftest import installed

@@ -12,7 +12,7 @@ import pytest
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.generation import generator_stream
+from mlx_patches.patches.generation.generator_stream import patch as generator_stream
 
 from .conftest import installed
 

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.plain.reads import make_handle
+from mlx_patches.patches.caches.reads.patch import make_handle
 
 from .conftest import installed
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from mlx_patches.core.distributions import find
-from mlx_patches.patches.server import host_media, public_media
-from mlx_patches.patches.server.media_paths import ROOTS
-from mlx_patches.probes.media_requests import a_server
+from mlx_patches.patches.server.media import host as host_media
+from mlx_patches.patches.server.media import public as public_media
+from mlx_patches.patches.server.media.paths import ROOTS
+from mlx_patches.patches.server.media.probe import a_server
 
 from .test_media_requests import PLAYLIST, data_url, png, refused, sound
 

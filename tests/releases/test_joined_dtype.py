@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.plain.joined import extend_in_own_dtype
+from mlx_patches.patches.caches.joined_dtype.patch import extend_in_own_dtype
 
 from .conftest import installed
 

@@ -7,9 +7,9 @@ import pytest
 from mlx_patches.lab import engine, offline
 from mlx_patches.lab.rows import LENGTHS, alone, rows_of
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.row_record import read_column
-from mlx_patches.patches.positions import kept_deltas
-from mlx_patches.probes import kept_deltas as probe
+from mlx_patches.patches._shared.row_record import read_column
+from mlx_patches.patches.positions.rope_deltas import kept_deltas
+from mlx_patches.patches.positions.rope_deltas import probe_kept as probe
 
 from .models import build_or_skip
 

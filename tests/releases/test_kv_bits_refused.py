@@ -10,8 +10,8 @@ import pytest
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.generation import kv_bits_refused
-from mlx_patches.probes.kv_bits_refused import answer
+from mlx_patches.patches.generation.kv_bits_refused import patch as kv_bits_refused
+from mlx_patches.patches.generation.kv_bits_refused.probe import answer
 
 from .conftest import installed
 

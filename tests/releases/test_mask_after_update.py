@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.masks.mask_after_update import keep_whole
-from mlx_patches.probes.mask_after_update import batch_caches, decoder, run
+from mlx_patches.patches.masks.mask_after_update.patch import keep_whole
+from mlx_patches.patches.masks.mask_after_update.probe import batch_caches, decoder, run
 
 from .conftest import installed, run_probe
 

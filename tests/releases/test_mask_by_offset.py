@@ -7,9 +7,9 @@ import pytest
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.masks import mask_by_offset
+from mlx_patches.patches.masks.mask_by_offset import patch as mask_by_offset
+from mlx_patches.patches.masks.mask_by_offset.probe import attention_of, filled, probe
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.mask_by_offset import attention_of, filled, probe
 
 from .conftest import installed
 

@@ -8,8 +8,8 @@ import pytest
 
 from mlx_patches.core.patch import Target
 from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.mask_from_cache_list.probe import asked, own_function, same
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.mask_from_cache_list import asked, own_function, same
 
 from .conftest import installed, run_probe
 

@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.max_kv_size_ignored import SIZE, listened, model_of
+from mlx_patches.patches.generation.max_kv_size_ignored.probe import SIZE, listened, model_of
 
 from .conftest import installed
 

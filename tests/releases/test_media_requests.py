@@ -25,8 +25,10 @@ from typing import Any
 import pytest
 
 from mlx_patches.core.outcome import Status
-from mlx_patches.patches.server import limited_media, media_limits, public_media
-from mlx_patches.patches.server.media_paths import ROOTS
+from mlx_patches.patches.server.media import limited as limited_media
+from mlx_patches.patches.server.media import limits as media_limits
+from mlx_patches.patches.server.media import public as public_media
+from mlx_patches.patches.server.media.paths import ROOTS
 
 from .conftest import installed
 
@@ -344,7 +346,7 @@ def test_public_images_are_fetched(vlm, lm_free_web, ungated):
 @pytest.fixture
 def lm_free_web(web, monkeypatch):
     """The server ``web``, whose address counts as public."""
-    from mlx_patches.patches.server import fetch_policy
+    from mlx_patches.patches.server.media import fetch_policy
 
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
     return web

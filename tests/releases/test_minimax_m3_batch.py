@@ -9,9 +9,9 @@ import pytest
 from mlx_patches.lab import engine
 from mlx_patches.lab.rows import LENGTHS, decode, prefill, rows_of
 from mlx_patches.lab.scenarios import SCENARIOS
-from mlx_patches.patches.models import minimax_m3_batch
-from mlx_patches.patches.models.minimax_m3_batch import PATCH, RowBlocks
-from mlx_patches.probes.minimax_m3_batch import build_model
+from mlx_patches.patches.models.minimax_m3_batch import patch as minimax_m3_batch
+from mlx_patches.patches.models.minimax_m3_batch.patch import PATCH, RowBlocks
+from mlx_patches.patches.models.minimax_m3_batch.probe import build_model
 
 mx = pytest.importorskip("mlx.core")
 BATCHED = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.positions import mistral_row_scale
+from mlx_patches.patches.positions.mistral_row_scale import patch as mistral_row_scale
+from mlx_patches.patches.positions.mistral_row_scale.probe import probe
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.mistral_row_scale import probe
 from mlx_patches.probes.tiny import mistral3
 
 mx = pytest.importorskip("mlx.core")

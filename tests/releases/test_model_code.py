@@ -20,9 +20,9 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.fingerprint import hash_file
-from mlx_patches.patches.loading import model_code
-from mlx_patches.patches.loading.model_code import PATCH
-from mlx_patches.probes import model_code as probe
+from mlx_patches.patches.loading.model_code_consent import patch as model_code
+from mlx_patches.patches.loading.model_code_consent import probe
+from mlx_patches.patches.loading.model_code_consent.patch import PATCH
 from tests.hosts.model import save
 from tests.hosts.server import free_port
 

@@ -8,9 +8,12 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.positions.indexer_rope import rotates_halves
-from mlx_patches.patches.positions.rope_input import rotated
-from mlx_patches.probes import indexer_rope, mimo_values, nemotron_steps, rope_input
+from mlx_patches.patches.models.mimo_value_scale import probe as mimo_values
+from mlx_patches.patches.models.nemotron_time_steps import probe as nemotron_steps
+from mlx_patches.patches.positions.indexer_rope import probe as indexer_rope
+from mlx_patches.patches.positions.indexer_rope.patch import rotates_halves
+from mlx_patches.patches.positions.rope_input import probe as rope_input
+from mlx_patches.patches.positions.rope_input.patch import rotated
 
 from .conftest import is_tested
 

@@ -10,7 +10,7 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models.ngram_context import fill_context
+from mlx_patches.patches.models.ngram_context.patch import fill_context
 
 PATCH = catalogue.builtin().get("ngram-context")
 pytestmark = pytest.mark.skipif(

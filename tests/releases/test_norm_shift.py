@@ -6,9 +6,9 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.loading import norm_shift
-from mlx_patches.patches.loading.norm_shift import PATCH
-from mlx_patches.probes import norm_shift as probe
+from mlx_patches.patches.loading.norm_shift import patch as norm_shift
+from mlx_patches.patches.loading.norm_shift import probe
+from mlx_patches.patches.loading.norm_shift.patch import PATCH
 
 from .conftest import installed, verdict
 

@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.plain import padding
+from mlx_patches.patches.caches.padding_nan import patch as padding
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.fixtures import cache_of, make
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.vllm_mlx.paged_prefix import INDEX, Index
-from mlx_patches.probes.paged_prefix import BLOCK, PREFIX, given_back, paged_server, prefix_cache
+from mlx_patches.patches.vllm_mlx.prefix.paged import INDEX, Index
+from mlx_patches.patches.vllm_mlx.prefix.probe_paged import (
+    BLOCK,
+    PREFIX,
+    given_back,
+    paged_server,
+    prefix_cache,
+)
 from mlx_patches.probes.vllm_scheduler import Server, family, llama, sliding_llama
 
 from .conftest import installed

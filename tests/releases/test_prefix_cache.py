@@ -10,7 +10,8 @@ import pytest
 
 from mlx_patches.lab import Cell, LabModel, engine, generators, rows
 from mlx_patches.lab.compare import compare_generated
-from mlx_patches.patches.models import recurrent_by_row, recurrent_padding
+from mlx_patches.patches.models.recurrent_padding import by_row as recurrent_by_row
+from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.fixtures import with_patches
 

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from mlx_patches.patches import catalogue
+from mlx_patches.patches.vllm_mlx.prefix.probe import LEGACY, compare
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.prefix_hit import LEGACY, compare
 from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
 
 from .conftest import installed, verdict
@@ -92,7 +92,7 @@ def test_a_window_that_is_cut_back_stays_one_or_is_marked():
     import mlx.core as mx
     from mlx_lm.models.cache import RotatingKVCache
 
-    from mlx_patches.patches.vllm_mlx.prefix_hit import INCOMPLETE
+    from mlx_patches.patches.vllm_mlx.prefix.hit import INCOMPLETE
 
     host = importlib.import_module("vllm_mlx.memory_cache")
     patch = catalogue.builtin().get("prefix-hit")

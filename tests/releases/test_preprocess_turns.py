@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.preprocess_turns import make_server
+from mlx_patches.patches.server.vlm_preprocess_turns.probe import make_server
 
 from .conftest import verdict
 

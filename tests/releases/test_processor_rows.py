@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.generation.processor_rows import (
+from mlx_patches.patches.generation.processor_rows.patch import (
     PATCH,
     filled,
     fitted,

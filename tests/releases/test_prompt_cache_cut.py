@@ -7,9 +7,9 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.generation.prompt_cache_cut import found
-from mlx_patches.probes.prompt_cache_cut import CASES, otherwise
-from mlx_patches.probes.rotating_last_piece import make_fed_cache
+from mlx_patches.patches.caches.rotating_last_piece.probe import make_fed_cache
+from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import found
+from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, otherwise
 
 from .conftest import installed
 

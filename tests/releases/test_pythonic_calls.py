@@ -8,8 +8,8 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.pythonic_calls import find_calls
-from mlx_patches.probes.pythonic_calls import call, loaded
+from mlx_patches.patches.server.pythonic_calls.patch import find_calls
+from mlx_patches.patches.server.pythonic_calls.probe import call, loaded
 
 from .conftest import is_tested
 

@@ -9,7 +9,7 @@ import importlib.util
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.batch_quantized import BITS, WIDTH, Kind, feed, restored
+from mlx_patches.patches.caches.quantized.probe import BITS, WIDTH, Kind, feed, restored
 
 from .conftest import installed
 
@@ -158,7 +158,7 @@ def leaves(cache):
 
 def test_one_rows_mask_reaches_attention_as_it_is(ungated):
     """A row alone gets no added graph node: its mask broadcasts over groups of heads."""
-    from mlx_patches.patches.masks.quantized_masks import add_group_axis, attend
+    from mlx_patches.patches.masks.quantized_masks.patch import add_group_axis, attend
 
     mask = mx.ones((1, 1, 2, 6), mx.bool_)
     assert add_group_axis(mask, 2) is mask

@@ -8,9 +8,10 @@ import pytest
 
 from mlx_patches.lab import LabModel, engine
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.rows import recurrent
-from mlx_patches.patches.models import recurrent_batch, recurrent_padding
-from mlx_patches.patches.models.recurrent_batch import Padding, announced
+from mlx_patches.patches._shared.rows import recurrent
+from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
+from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
+from mlx_patches.patches.models.recurrent_padding.batch import Padding, announced
 from mlx_patches.probes import NotApplicable
 
 from .conftest import installed, is_tested, verdict

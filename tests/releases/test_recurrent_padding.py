@@ -10,8 +10,8 @@ from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.lab.engine_scenarios import compare_with_alone
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.rows import recurrent
-from mlx_patches.patches.models import recurrent_padding
+from mlx_patches.patches._shared.rows import recurrent
+from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.fixtures import with_patches
 

@@ -6,8 +6,13 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.caches.row_record import read_column
-from mlx_patches.patches.models.ring_cache_batching import PATCH, end_prompts, in_order, ring_mask
+from mlx_patches.patches._shared.row_record import read_column
+from mlx_patches.patches.models.ring_cache_batching.patch import (
+    PATCH,
+    end_prompts,
+    in_order,
+    ring_mask,
+)
 
 mx = pytest.importorskip("mlx.core")
 WINDOW, PROMPT = 4, 3

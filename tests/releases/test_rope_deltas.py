@@ -11,8 +11,8 @@ from mlx_patches.lab import Family, NotBuilt, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.rows import decode, feed, row_with_image, rows_of
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.positions import prompts as image_prompts
-from mlx_patches.patches.positions.rope_deltas import FAMILIES
+from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
+from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
 from mlx_patches.probes import NotApplicable
 
 mx = pytest.importorskip("mlx.core")

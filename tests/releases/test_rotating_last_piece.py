@@ -9,7 +9,7 @@ import pytest
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.rotating_last_piece import is_piece
+from mlx_patches.patches.caches.rotating_last_piece.patch import is_piece
 
 from .conftest import installed
 

@@ -11,8 +11,8 @@ import importlib.util
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches import rotating
-from mlx_patches.patches.caches.rotating import convert_to_int
+from mlx_patches.patches.caches.rotating import patch as rotating
+from mlx_patches.patches.caches.rotating.patch import convert_to_int
 
 from .conftest import installed, run_probe
 

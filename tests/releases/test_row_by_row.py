@@ -13,7 +13,7 @@ from mlx_patches.lab import LabModel, engine
 from mlx_patches.lab.engine import MARKS
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models import row_by_row
+from mlx_patches.patches.models.row_by_row import patch as row_by_row
 from mlx_patches.probes.fixtures import with_patches
 
 from .models import build_or_skip

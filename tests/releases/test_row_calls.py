@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.models.row_calls import (
+from mlx_patches.patches._shared.row_calls import (
     RowPart,
     find_argument,
     find_shape,

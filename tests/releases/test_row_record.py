@@ -15,8 +15,9 @@ from mlx_patches.lab.build import build
 from mlx_patches.lab.compare import differences
 from mlx_patches.lab.rows import feed, record_logits, row_with_image, rows_of, solo, text_and_image
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches import row_record
-from mlx_patches.patches.positions import prompts, rope_deltas
+from mlx_patches.patches._shared import row_record
+from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
+from mlx_patches.patches.positions.rope_deltas import prompts
 from mlx_patches.probes import NotApplicable
 
 mx = pytest.importorskip("mlx.core")

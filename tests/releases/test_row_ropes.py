@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.dynamic_rope import made
+from mlx_patches.patches.positions.dynamic_rope.probe import made
 
 from .conftest import installed, run_probe
 

@@ -11,8 +11,8 @@ from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch
 from mlx_patches.lab import LabModel, engine
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models import row_by_row
-from mlx_patches.patches.models.batched import offsets
+from mlx_patches.patches.models.row_by_row import offsets
+from mlx_patches.patches.models.row_by_row import patch as row_by_row
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.fixtures import with_patches
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlx_patches.patches.generation import sampling_limits
+from mlx_patches.patches.generation.sampling_limits import patch as sampling_limits
 
 from .conftest import installed
 

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_patches.core.patch import MISSING
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.sampling_threads import in_a_thread
+from mlx_patches.patches.generation.sampling_threads.probe import in_a_thread
 from tests.hosts.server import serving
 
 from .conftest import installed

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.server.server_batch_error import Taken, generating
+from mlx_patches.patches.server.server_batch_error.patch import Taken, generating
 
 
 def a_server(**more):

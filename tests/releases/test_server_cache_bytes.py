@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from packaging.version import Version
 
-from mlx_patches.patches.server.server_cache_bytes import begin_limited
+from mlx_patches.patches.server.server_cache_bytes.patch import begin_limited
 
 
 def begun(own, most):

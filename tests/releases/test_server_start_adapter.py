@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.server.server_start_adapter import PATCH
-from mlx_patches.probes.server_start_adapter import a_provider
+from mlx_patches.patches.server.server_start_adapter.patch import PATCH
+from mlx_patches.patches.server.server_start_adapter.probe import a_provider
 
 from .conftest import installed, verdict
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.server_xtc import complete, flat, made, with_all_ends
+from mlx_patches.patches.server.server_xtc.patch import complete, flat, made, with_all_ends
 
 from .conftest import installed
 

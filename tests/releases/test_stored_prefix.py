@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.vllm_mlx.stored_prefix import arrays_of, copied, detached
-from mlx_patches.probes.stored_prefix import TOKENS, make
+from mlx_patches.patches.vllm_mlx.prefix.probe_stored import TOKENS, make
+from mlx_patches.patches.vllm_mlx.prefix.stored import arrays_of, copied, detached
 
 from .conftest import is_tested
 

@@ -9,7 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.stream_parsers import REASONING, beside, deltas, parted, stream
+from mlx_patches.patches.vllm_mlx.vllm_stream_parsers.probe import (
+    REASONING,
+    beside,
+    deltas,
+    parted,
+    stream,
+)
 
 from .conftest import is_tested
 

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.stream_spaces import Tokenizer, stream
+from mlx_patches.patches.generation.stream_spaces.probe import Tokenizer, stream
 
 from .conftest import installed
 

@@ -32,7 +32,7 @@ import mlx_patches
 from mlx_patches.lab import Family, LabModel
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models import recurrent_batch
+from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
 
 from .costs import Batch
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.tool_arguments import close_names, find_calls, strip_name
+from mlx_patches.patches.server.tool_arguments.patch import close_names, find_calls, strip_name
 
 PATCH = catalogue.builtin().get("tool-arguments")
 pytestmark = pytest.mark.skipif(

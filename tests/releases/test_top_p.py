@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.generation.top_p_dtype import applied, sampled
+from mlx_patches.patches.generation.top_p_dtype.patch import applied, sampled
 
 from .conftest import installed
 
@@ -116,7 +116,7 @@ def test_rows_draw_from_their_own_nucleus(dtype, ungated):
 
 
 def test_a_row_alone_is_not_taken_apart():
-    from mlx_patches.patches.generation import top_p_rows
+    from mlx_patches.patches.generation.top_p_rows import patch as top_p_rows
 
     for shape in ((1, 8), (8,), (2, 3, 8)):
         logits = SimpleNamespace(ndim=len(shape), shape=shape)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models.unknown_kwargs import tolerant
-from mlx_patches.probes.unknown_kwargs import FORWARDED
+from mlx_patches.patches.models.unknown_kwargs.patch import tolerant
+from mlx_patches.patches.models.unknown_kwargs.probe import FORWARDED
 
 from .conftest import installed
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.core.packages import package_of
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.plain.unpadded import is_unpadded
+from mlx_patches.patches._shared.unpadded import is_unpadded
 
 from . import costs
 from .conftest import installed

@@ -6,7 +6,12 @@ import os
 
 import pytest
 
-from mlx_patches.patches.server.vision_features import ByState, embedded, name_pixels, name_state
+from mlx_patches.patches.server.vlm_vision_features.patch import (
+    ByState,
+    embedded,
+    name_pixels,
+    name_state,
+)
 
 from .conftest import installed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.vllm_empty_prompt import PROMPT, beside
+from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, beside
 from mlx_patches.probes.vllm_scheduler import Server, llama
 
 from .conftest import installed

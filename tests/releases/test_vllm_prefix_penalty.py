@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.prefix_hit import MEMORY
-from mlx_patches.probes.vllm_prefix_penalty import PENALTY, hit, repeating, right
+from mlx_patches.patches.vllm_mlx.prefix.probe import MEMORY
+from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import PENALTY, hit, repeating, right
 from mlx_patches.probes.vllm_scheduler import llama
 
 from .conftest import installed

@@ -22,8 +22,13 @@ DECLARED = {
     ("generation.sinks_warning", "keep"): "asks whether rotating-keep is on",
     ("caches.quantized.affine", "seed"): "of a cache; vlm-fresh-seed adds a request's",
     ("caches.quantized.turbo", "seed"): "of a cache; vlm-fresh-seed adds a request's",
-    ("caches.row_record", "size"): "of an array; patches add a cache's",
+    ("_shared.row_record", "size"): "of an array; patches add a cache's",
 }
+
+
+def modules() -> list[Path]:
+    """The files of patches, without the probes beside them."""
+    return [file for file in PATCHES.rglob("*.py") if not file.stem.startswith("probe")]
 
 
 def added_names() -> dict[str, set[str]]:
@@ -32,7 +37,7 @@ def added_names() -> dict[str, set[str]]:
     for patch in catalogue.builtin():
         for target in patch.targets:
             if target.defines_new_attribute:
-                module = patch.module.removeprefix("mlx_patches.patches.")
+                module = patch.module.removeprefix("mlx_patches.patches.").removesuffix(".patch")
                 found.setdefault(target.name.rpartition(".")[2], set()).add(module)
     return found
 
@@ -66,8 +71,9 @@ def test_no_patch_asks_for_a_name_that_another_adds():
     assert added["keep"] == {"caches.rotating_keep"}
     asked = {
         (module, name)
-        for file in PATCHES.rglob("*.py")
-        for module in [".".join(file.relative_to(PATCHES).with_suffix("").parts)]
+        for file in modules()
+        for path in [".".join(file.relative_to(PATCHES).with_suffix("").parts)]
+        for module in [path.removesuffix(".patch")]
         for name in asked_names(file.read_text("utf-8"))
         if name in added and module not in added[name] and name not in CONVERTED | CALLED
     }
@@ -76,8 +82,8 @@ def test_no_patch_asks_for_a_name_that_another_adds():
 
 def test_each_note_on_an_object_has_one_owner():
     owners: dict[str, set[str]] = {}
-    for file in PATCHES.rglob("*.py"):
+    for file in modules():
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and str(node.value).startswith("_mlx_patches_"):
-                owners.setdefault(str(node.value), set()).add(file.stem)
+                owners.setdefault(str(node.value), set()).add(str(file))
     assert owners and all(len(modules) == 1 for modules in owners.values()), owners

@@ -37,8 +37,8 @@ def cut(file: Path, pattern: str) -> None:
 
 @pytest.mark.slow
 def test_after_a_patch_is_deleted_everything_else_is_written_anew(copy):
-    (copy / "mlx_patches/patches/models/aya_blur.py").unlink()
-    (copy / "mlx_patches/probes/aya_blur.py").unlink()
+    (copy / "mlx_patches/patches/models/aya_blur/patch.py").unlink()
+    (copy / "mlx_patches/patches/models/aya_blur/probe.py").unlink()
     cut(copy / "mlx_patches/patches/catalogue.py", r'^    \("aya-blur",[^\n]*\n')
     mutants = copy / "tests/releases/mutants.py"
     (name,) = re.findall(r'"aya-blur": (\w+),', mutants.read_text())

@@ -54,12 +54,11 @@ MAY_SET = {
     "lab/generators.py": "a model that the lab built, as a release's engine sets it",
     "lab/offline.py": "a model that the lab built: its vision parts are left out",
     "patches/caches/": "a cache object that the patched method got or made",
-    "patches/models/row_by_row.py": "the positions of a prompt that the model object keeps",
-    "patches/vllm_mlx/prefix_hit.py": "a copy of a cache object, which the request owns",
-    "patches/vllm_mlx/stored_prefix.py": "a copy of a cache object, which the prefix cache owns",
-    "probes/extra_eos.py": "a module that the probe itself made",
-    "probes/gemma4_attention.py": "what a host changed as the probe ran, put back after it",
-    "probes/left_padding_alias.py": "a cache object that the probe made",
+    "patches/models/row_by_row/patch.py": "the positions of a prompt that the model object keeps",
+    "patches/vllm_mlx/prefix/hit.py": "a copy of a cache object, which the request owns",
+    "patches/vllm_mlx/prefix/stored.py": "a copy of a cache object, which the prefix cache owns",
+    "patches/loading/extra_eos/probe.py": "a module that the probe itself made",
+    "patches/vllm_mlx/vllm_gemma4_attention/probe.py": "what a host changed, put back afterwards",
 }
 
 
@@ -112,7 +111,14 @@ IMPORTS = [one for module in MODULES for one in imports(module)]
 
 
 def part(module: str) -> str:
+    """A module's part; a probe beside its patch belongs to the probes."""
+    if module.startswith(f"{ROOT.name}.patches.") and is_probe(module):
+        return "probes"
     return "public" if module in PUBLIC else module.split(".")[1]
+
+
+def is_probe(module: str) -> bool:
+    return module.rpartition(".")[2].startswith("probe")
 
 
 def below(module: str) -> str:

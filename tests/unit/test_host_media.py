@@ -20,10 +20,13 @@ from mlx_patches.core.outcome import Status
 from mlx_patches.core.resolve import in_file, in_process
 from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
-from mlx_patches.patches.server import fetch_policy, host_media, media_paths, public_media
-from mlx_patches.patches.server.media_limits import Refused
-from mlx_patches.patches.server.media_paths import ROOTS, admit, is_admitted
-from mlx_patches.probes.media_requests import a_server, make_image, make_sound
+from mlx_patches.patches.server.media import fetch_policy
+from mlx_patches.patches.server.media import host as host_media
+from mlx_patches.patches.server.media import paths as media_paths
+from mlx_patches.patches.server.media import public as public_media
+from mlx_patches.patches.server.media.limits import Refused
+from mlx_patches.patches.server.media.paths import ROOTS, admit, is_admitted
+from mlx_patches.patches.server.media.probe import a_server, make_image, make_sound
 
 PLAYLIST = b"#EXTM3U\n#EXTINF:8,\nfile:///etc/passwd\n"
 MP4 = b"\0\0\0\x18ftypmp42"

@@ -19,11 +19,14 @@ from typing import Any
 import pytest
 
 from mlx_patches.core.errors import is_refusal
-from mlx_patches.patches.server import fetch_policy, limited_media, media_limits, public_media
-from mlx_patches.patches.server.containers import PICTURE, SOUND, VIDEO, check_kind
-from mlx_patches.patches.server.fetch_policy import Policy, canonical_host, fetch, split_url
-from mlx_patches.patches.server.media_limits import Limits, Refused, within
-from mlx_patches.patches.server.media_paths import ROOTS, local_file, local_path, media_roots
+from mlx_patches.patches.server.media import fetch_policy
+from mlx_patches.patches.server.media import limited as limited_media
+from mlx_patches.patches.server.media import limits as media_limits
+from mlx_patches.patches.server.media import public as public_media
+from mlx_patches.patches.server.media.containers import PICTURE, SOUND, VIDEO, check_kind
+from mlx_patches.patches.server.media.fetch_policy import Policy, canonical_host, fetch, split_url
+from mlx_patches.patches.server.media.limits import Limits, Refused, within
+from mlx_patches.patches.server.media.paths import ROOTS, local_file, local_path, media_roots
 
 HERE = "127.0.0.1"
 SMALL = Limits(size=2**20, seconds=5.0)

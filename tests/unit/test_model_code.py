@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mlx_patches.core.errors import is_refusal
-from mlx_patches.patches.loading import model_code
+from mlx_patches.patches.loading.model_code_consent import patch as model_code
 
 
 @pytest.fixture(autouse=True)

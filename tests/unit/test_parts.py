@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.parts import Overlay
+from mlx_patches.patches._shared.parts import Overlay
 
 
 def test_a_stand_in_has_its_parts_and_is_the_whole_in_all_else():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def double_argument(original):
     return lambda x: original(2 * x)
 
 TARGETS = (Target("fake-lm", "fake_lm.cache", "{name}", {factory}, ("{name}",), {when}),)
-PATCH = Patch("lazy", "it is half", TARGETS, "probes:lazy", __name__)
+PATCH = Patch("lazy", "it is half", TARGETS, __name__, "probes:lazy")
 """
 
 
@@ -152,9 +153,8 @@ def test_every_patch_of_ours_is_well_formed():
         for part in ("Why", "How", "Upstream", "Retire when"):
             assert f"\n{part}\n" in doc, (patch.id, part)
         assert "TODO" not in doc + patch.summary, patch.id
-        module, _, name = patch.probe.partition(":")
-        assert module.startswith("mlx_patches.probes.")
-        assert name
+        module, name = patch.probe_place
+        assert hasattr(importlib.import_module(module), name), patch.id
 
 
 def test_a_patch_knows_where_it_comes_from():

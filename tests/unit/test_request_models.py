@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mlx_patches.core.errors import is_refusal
-from mlx_patches.patches.server import request_models
-from mlx_patches.patches.server.request_models import MODELS, is_allowed
+from mlx_patches.patches.server.request_models import patch as request_models
+from mlx_patches.patches.server.request_models.patch import MODELS, is_allowed
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from mlx_patches.patches.vllm_mlx import stream_parsers
-from mlx_patches.patches.vllm_mlx.stream_parsers import with_own_parsers
+from mlx_patches.patches.vllm_mlx.vllm_stream_parsers import patch as stream_parsers
+from mlx_patches.patches.vllm_mlx.vllm_stream_parsers.patch import with_own_parsers
 
 
 class Parser:

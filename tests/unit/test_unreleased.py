@@ -11,7 +11,7 @@ import mlx_patches
 from mlx_patches.activation import git_hosts
 from mlx_patches.activation.session import session
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.omlx import boundary_snapshots
+from mlx_patches.patches.omlx.boundary_snapshots import patch as boundary_snapshots
 
 from .. import omlx_standin
 from .conftest import load

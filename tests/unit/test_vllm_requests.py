@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.vllm_mlx import billing_header, gemma4_reasoning, json_escapes
+from mlx_patches.patches.vllm_mlx.vllm_billing_header import patch as billing_header
+from mlx_patches.patches.vllm_mlx.vllm_gemma4_reasoning import patch as gemma4_reasoning
+from mlx_patches.patches.vllm_mlx.vllm_json_escapes import patch as json_escapes
 
 TEXTS = ["plain", r"\s+\d", "back\\slash", "\\", 'quote"', "tab\tline\n", "\u00e9\u0001", r"\u0041"]
 

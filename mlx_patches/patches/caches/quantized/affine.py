@@ -66,7 +66,6 @@ BATCH_QUANTIZED = Patch(
             is_new=True,
         ),
     ),
-    probe="mlx_patches.probes.batch_quantized:probe",
     module=__name__,
     doc="""A quantized batch cache lacks methods that engines and hosts call on every batch cache.
 
@@ -210,7 +209,7 @@ QUANTIZED_MERGE = Patch(
     every_model=True,
     summary="a prompt with a quantized cache cannot join a batch",
     targets=_merge_targets(),
-    probe="mlx_patches.probes.quantized_merge:probe",
+    probe=".probe_merge:probe",
     module=__name__,
     doc="""A prompt with a quantized cache cannot join a batch.
 

@@ -196,7 +196,6 @@ BATCH_TURBO_QUANT = Patch(
         _BATCH.target("state", restore_named_states, ["state", "meta_state"]),
         _BATCH.target("meta_state", save_codecs, ["state", "meta_state"]),
     ),
-    probe="mlx_patches.probes.batch_quantized:probe",
     module=__name__,
     doc="""A TurboQuant batch cache lacks methods that engines and hosts call on every batch cache.
 

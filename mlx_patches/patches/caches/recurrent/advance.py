@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ....core.patch import Patch, Target, around
-from ..plain.reads import make_handle
+from ..reads.patch import make_handle
 from .contract import LM, VLM, write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------
@@ -110,7 +110,7 @@ ARRAYS_ADVANCE = Patch(
         Target(*where, "ArraysCache.advance", count_from_start, when=has_padding)
         for where in (LM, VLM)
     ),
-    probe="mlx_patches.probes.arrays_advance:probe",
+    probe=".probe_advance:probe",
     module=__name__,
     doc="""A hybrid model's batch grows by a graph node a token and layer until Metal aborts.
 

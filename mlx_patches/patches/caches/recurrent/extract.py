@@ -46,7 +46,7 @@ RECURRENT_EXTRACT = Patch(
             fingerprint_of=("Batch.extract_cache", "_merge_caches"),
         ),
     ),
-    probe="mlx_patches.probes.recurrent_extract:probe",
+    probe=".probe_extract:probe",
     module=__name__,
     doc="""A batch of a recurrent or hybrid model raises as soon as its first row ends.
 
@@ -93,7 +93,7 @@ MAMBA_ROWS = Patch(
             ("ArraysCache.extract", extract_as_batch),
         )
     ),
-    probe="mlx_patches.probes.mamba_rows:probe",
+    probe=".probe_mamba_rows:probe",
     module=__name__,
     doc="""Mamba prompts with a history raise in a batch; an extracted row's state never updates.
 

@@ -45,7 +45,7 @@ ARRAYS_MASK = Patch(
         )
         for where in (LM, VLM)
     ),
-    probe="mlx_patches.probes.arrays_mask:probe",
+    probe=".probe_mask:probe",
     module=__name__,
     doc="""Recurrent layers read the right padding of a batch's shorter prompts.
 
@@ -98,7 +98,7 @@ ARRAYS_CHUNKS = Patch(
     id="arrays-chunks",
     summary="recurrent layers read left padding that is longer than a prompt's first piece",
     targets=(Target(*LM, "ArraysCache.make_mask", around(mask_each_piece)),),
-    probe="mlx_patches.probes.arrays_chunks:probe",
+    probe=".probe_chunks:probe",
     module=__name__,
     doc="""Recurrent layers read left padding that is longer than the first piece of a prompt.
 

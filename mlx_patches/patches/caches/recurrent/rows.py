@@ -72,7 +72,7 @@ ARRAYS_EXTEND = Patch(
             ("ArraysCache.extend", extend_unwritten),
         )
     ),
-    probe="mlx_patches.probes.arrays_extend:probe",
+    probe=".probe_extend:probe",
     module=__name__,
     doc="""A prompt that joins others while they are being fed breaks a hybrid model's batch.
 
@@ -119,7 +119,7 @@ ARRAYS_ROWS = Patch(
         for where in (LM, VLM)
         for name, wrapper in (("filter", filter_padding), ("extend", extend_padding))
     ),
-    probe="mlx_patches.probes.arrays_rows:probe",
+    probe=".probe_rows:probe",
     module=__name__,
     doc="""A recurrent batch keeps padding of rows that left, and lacks padding of rows that joined.
 

@@ -41,7 +41,7 @@ ARRAYS_RESTORED = Patch(
             fingerprint_of=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
         ),
     ),
-    probe="mlx_patches.probes.arrays_restored:probe",
+    probe=".probe_restored:probe",
     module=__name__,
     doc="""A recurrent cache that was restored from its saved state raises at the next mask.
 

@@ -1,0 +1,40 @@
+"""Run a mixture-of-experts block with given experts and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .parts import Overlay
+
+
+def mixed(call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: Any) -> Any:
+    """The block's own weighted sum over the experts of its ``switch_mlp``, (..., width).
+
+    The block gets a gate that scores all chosen experts equally, so it weights each by 1 / k, and
+    a ``switch_mlp`` whose outputs are multiplied by k times the given weights. If k is a power of
+    two, this rounds nothing that the release does not round.
+
+    Args:
+        call: the block's ``__call__`` as the release has it.
+        x: the hidden states, (..., width).
+        chosen: the experts' indices, (..., k).
+        weights: the experts' weights, (..., k).
+    """
+    import mlx.core as mx
+
+    count = chosen.shape[-1]
+    equal = mx.zeros(chosen.shape, weights.dtype)
+
+    def answers(x: Any, _: Any) -> Any:
+        return block.switch_mlp(x, chosen) * (weights * count)[..., None]
+
+    shown = Overlay(
+        block,
+        gate=lambda x: equal,
+        switch_mlp=answers,
+        top_k=count,
+        use_expert_bias=False,
+        norm_topk_prob=False,
+    )
+    return call(shown, x)

@@ -1,0 +1,79 @@
+"""Caches of single rows of a batch, and the keys and values that a call adds to them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from . import rows as cache_rows
+
+Update = tuple[Any, Any]
+
+
+def counts_rows(layer: Any) -> bool:
+    """Whether a cache has one offset a row."""
+    return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
+
+
+def take_row(layer: Any, row: int) -> Any:
+    """One row's cache, extracted from a layer's; empty if the row was fed only padding."""
+    if hasattr(layer, "caches"):
+        return type(layer)(*(take_row(inner, row) for inner in layer.caches))
+    if counts_rows(layer) and (cache_rows.is_empty(layer) or layer.offset[row] <= 0):
+        return cache_rows.make_empty_row(layer)
+    return layer.extract(row) if hasattr(layer, "extract") else cut_row(layer, row)
+
+
+def cut_row(layer: Any, row: int) -> Any:
+    """The cache that ``BatchKVCache.extract`` returns from mlx-lm 0.28.4 on."""
+    own = cache_rows.make_empty_row(layer)
+    tokens = slice(int(layer.left_padding[row]), layer._idx)
+    own.keys, own.values = (side[row : row + 1, :, tokens] for side in (layer.keys, layer.values))
+    own.offset = own.keys.shape[2]
+    return own
+
+
+def record_updates(layer: Any) -> list[Update]:
+    """Return a list that collects the keys and values which a row's cache gets from now on.
+
+    The recorder holds the cache by a weak reference: a strong one would be a reference cycle,
+    which keeps the row's copy of the keys and values until the cyclic collector runs.
+    """
+    updates: list[Update] = []
+    reference = weakref.ref(layer)
+
+    def update_and_fetch(keys: Any, values: Any) -> Any:
+        updates.append((keys, values))
+        own: Any = reference()
+        return type(own).update_and_fetch(own, keys, values)
+
+    layer.update_and_fetch = update_and_fetch
+    return updates
+
+
+def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
+    """Add the rows' new keys and values to the batch's cache, the shorter ones padded in front."""
+    import mlx.core as mx
+
+    if not any(rows):
+        return
+    sides = [
+        [mx.concatenate([pair[side] for pair in row], axis=2) if row else None for row in rows]
+        for side in (0, 1)
+    ]
+    layer.update_and_fetch(*(mx.concatenate(pad_front(side)) for side in sides))
+
+
+def pad_front(rows: Sequence[Any]) -> list[Any]:
+    """Pad the rows' new keys or values in front with zeros to the length of the longest."""
+    import mlx.core as mx
+
+    like = max((row for row in rows if row is not None), key=lambda row: row.shape[2])
+    _, heads, longest, width = like.shape
+    return [
+        mx.zeros((1, heads, longest, width), like.dtype)
+        if row is None
+        else mx.pad(row, [(0, 0), (0, 0), (longest - row.shape[2], 0), (0, 0)])
+        for row in rows
+    ]

@@ -1,0 +1,234 @@
+"""Extract the rows of a batch's caches as solo caches, and write them back in place."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ..caches.quantized import affine as batch_quantized
+
+# The attributes of a batch's attention cache that are arrays (rows,) of counts.
+COUNTS = ("left_padding", "offset")
+
+
+def read_counts(arrays: Sequence[Any]) -> list[list[int] | None]:
+    """Arrays (rows,) as lists of numbers, None for anything else. One device read for all."""
+    import mlx.core as mx
+
+    known = [array for array in arrays if is_counts(array)]
+    if not known:
+        return [None] * len(arrays)
+    numbers = iter(mx.concatenate(known).tolist())
+    return [
+        [next(numbers) for _ in range(array.size)] if is_counts(array) else None for array in arrays
+    ]
+
+
+def is_counts(value: Any) -> bool:
+    """Whether a value is an array of one axis, with a number for each row."""
+    return getattr(value, "ndim", 0) == 1
+
+
+def hold_counts(cache: Sequence[Any]) -> list[Any]:
+    """Shallow copies of a batch's caches, with the counts of attention caches in host memory.
+
+    ``extract`` reads a layer's counts for every row. In the copies they are numpy arrays, so all
+    layers and rows together cost one device read. The batch's own caches do not change. A cache
+    without counts is returned itself.
+    """
+    import numpy as np
+
+    layers = list(flatten_caches(cache))
+    held = [getattr(layer, name, None) for layer in layers for name in COUNTS]
+    numbers = iter(read_counts(held))
+    copies = []
+    for layer in layers:
+        found = {name: next(numbers) for name in COUNTS}
+        known = {name: np.array(counts) for name, counts in found.items() if counts is not None}
+        held_layer = copy.copy(layer) if known else layer
+        if known:
+            # Not with setattr: a property of the class may convert the value.
+            vars(held_layer).update(known)
+        copies.append(held_layer)
+    return nest_caches(cache, iter(copies))
+
+
+def flatten_caches(cache: Iterable[Any]) -> Iterator[Any]:
+    """The caches of all layers, those inside a list of caches one by one."""
+    for layer in cache:
+        if hasattr(layer, "caches"):
+            yield from flatten_caches(layer.caches)
+        else:
+            yield layer
+
+
+def nest_caches(cache: Iterable[Any], layers: Iterator[Any]) -> list[Any]:
+    """Nest other layers like these, the inverse of ``flatten_caches``."""
+    nested = []
+    for layer in cache:
+        if hasattr(layer, "caches"):
+            outer = copy.copy(layer)
+            outer.caches = tuple(nest_caches(layer.caches, layers))
+            nested.append(outer)
+        else:
+            nested.append(next(layers))
+    return nested
+
+
+def slice_row(layer: Any, row: int, empty: Any) -> Any:
+    """One row of a layer's batch cache, as the solo cache that the row would have alone.
+
+    Args:
+        layer: the layer's batch cache. Neither it nor ``empty`` is changed.
+        row: the index of the row.
+        empty: an empty solo cache of the layer, as the model makes it.
+    """
+    if layer is None:
+        return None
+    if hasattr(layer, "caches"):
+        return _pair_caches(slice_row, layer, empty, row)
+    if is_recurrent(layer):
+        alone = copy.copy(empty)
+        alone.cache = [None if state is None else state[row : row + 1] for state in layer.cache]
+        return alone
+    return copy_empty(layer, empty) if is_empty(layer) else layer.extract(row)
+
+
+def copy_empty(layer: Any, empty: Any) -> Any:
+    """An empty solo cache for a layer: a copy of ``empty``, quantized like ``layer``.
+
+    Args:
+        layer: the layer's batch cache.
+        empty: an empty solo cache of the layer, as the model makes it.
+    """
+    if hasattr(layer, "caches"):
+        return _pair_caches(lambda part, _, new: copy_empty(part, new), layer, empty, 0)
+    if hasattr(layer, "bits") and not hasattr(empty, "bits"):
+        if hasattr(layer, "group_size"):
+            quantized = find_class(layer, "QuantizedKVCache")
+            return quantized(group_size=layer.group_size, bits=layer.bits)
+        turbo = find_class(layer, "TurboQuantKVCache")
+        return turbo(layer.bits, layer.seed, layer.key_bits, layer.value_bits)
+    alone = copy.copy(empty)
+    if is_recurrent(alone):
+        alone.cache = list(alone.cache)
+    return alone
+
+
+def _pair_caches(make: Any, layer: Any, empty: Any, row: int) -> Any:
+    alone = copy.copy(empty)
+    pairs = zip(layer.caches, empty.caches, strict=True)
+    alone.caches = tuple(make(part, row, new) for part, new in pairs)
+    return alone
+
+
+def make_empty_row(layer: Any) -> Any:
+    """An empty solo cache for one row of this batch cache."""
+    if hasattr(layer, "max_size"):
+        return find_class(layer, "RotatingKVCache")(layer.max_size)
+    return copy_empty(layer, find_class(layer, "KVCache")())
+
+
+def find_class(layer: Any, name: str) -> Any:
+    """The cache class of this name in the module of the layer's class or of one of its bases.
+
+    Raises:
+        LookupError: none of these modules has it.
+    """
+    for kind in type(layer).__mro__:
+        found = getattr(sys.modules.get(kind.__module__), name, None)
+        if found is not None:
+            return found
+    raise LookupError(f"no class {name} in the modules of {type(layer).__qualname__} and its bases")
+
+
+def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
+    """The new contents of a layer's batch cache, of these rows padded on the left.
+
+    Args:
+        layer: the layer's batch cache; it is not changed.
+        rows: a solo cache for each row.
+        waiting: how many positions of padding to add before each row's first token.
+    """
+    if hasattr(layer, "caches"):
+        return [
+            join_rows(part, [row.caches[index] for row in rows], waiting)
+            for index, part in enumerate(layer.caches)
+        ]
+    if is_recurrent(layer):
+        return [join_states(states) for states in zip(*(row.cache for row in rows), strict=True)]
+    if layer is None or all(is_empty(row) for row in rows):
+        return None
+    batch = merge_rows(layer, list(rows))
+    if any(waiting):
+        import mlx.core as mx
+
+        batch.left_padding = batch.left_padding + mx.array(waiting)
+        batch.offset = batch.offset - mx.array(waiting)
+    return batch
+
+
+def write_rows(layer: Any, joined: Any) -> None:
+    """Write the contents that ``join_rows`` returned into a layer's batch cache."""
+    if hasattr(layer, "caches"):
+        for part, inner in zip(layer.caches, joined, strict=True):
+            write_rows(part, inner)
+    elif is_recurrent(layer):
+        for index, state in enumerate(joined):
+            layer.cache[index] = state
+    elif joined is not None:
+        vars(layer).update(vars(joined))
+
+
+def merge_rows(layer: Any, rows: list[Any]) -> Any:
+    """Merge solo caches into a batch cache of the layer's kind."""
+    if is_quantized(layer):
+        return batch_quantized.merge(type(layer), rows)
+    kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])
+    return kind.merge(rows)
+
+
+def join_states(states: Sequence[Any]) -> Any:
+    """The rows' states as one array, zeros for a row without a state; None if no row has one.
+
+    Where the state is a window of the last tokens, a row's may still be shorter: it gets zeros in
+    front.
+    """
+    import mlx.core as mx
+
+    known = max((s for s in states if s is not None), key=lambda s: s.size, default=None)
+    if known is None:
+        return None
+    return mx.concatenate(
+        [mx.zeros_like(known) if s is None else pad_state(s, known) for s in states]
+    )
+
+
+def pad_state(state: Any, longest: Any) -> Any:
+    """Put zeros in front of a state's second axis, until it is as long as the longest."""
+    import mlx.core as mx
+
+    missing = longest.shape[1] - state.shape[1] if state.ndim > 1 else 0
+    return mx.pad(state, [(0, 0), (missing, 0), *[(0, 0)] * (state.ndim - 2)]) if missing else state
+
+
+def is_empty(layer: Any) -> bool:
+    """Whether an attention cache was never written."""
+    return bool(layer.keys is None if hasattr(layer, "keys") else layer.empty())
+
+
+def is_quantized(layer: Any) -> bool:
+    """Whether a batch cache is a ``BatchQuantizedKVCache`` or a subclass of it."""
+    return any(kind.__name__ == batch_quantized.CLASS for kind in type(layer).__mro__)
+
+
+def is_recurrent(layer: Any) -> bool:
+    """Whether a cache holds recurrent states in place of keys and values."""
+    return hasattr(layer, "cache") and not hasattr(layer, "update_and_fetch")
+
+
+def recurrent(cache: Iterable[Any]) -> Iterator[Any]:
+    """The recurrent caches of a model, those inside lists of caches too."""
+    return (layer for layer in flatten_caches(cache) if is_recurrent(layer))

@@ -1,0 +1,212 @@
+"""Counts of batch caches that no layer reads: their graphs stay small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import MISSING, Attribute, Patch, Target, around, detach_dict, stored
+from ..reads.patch import make_handle
+
+_LM = ("mlx-lm", "mlx_lm.models.cache")
+_VLM = ("mlx-vlm", "mlx_vlm.models.cache")
+# The graph is cut once in this many positions.
+EVERY = 32
+
+# -- offset-chain ------------------------------------------------------------------------------
+
+# A count of the single tokens that were fed since a position. It holds
+# - the application of the patch: a count of an earlier one may be stale;
+# - the offset (rows,) and ``_idx`` at that position;
+# - ``left_padding``: another array means that rows came, left or were replaced;
+# - whether a step evaluates that offset.
+Count = tuple[object, Any, int, Any, bool]
+# Attributes of a cache: its ``Count``, or None; ``_idx`` from which a read of ``offset`` begins a
+# count or replaces the chain; ``_idx`` at the last write of ``offset``; the counts that ended since
+# the offset was evaluated.
+COUNT, DUE = "_mlx_patches_count", "_mlx_patches_due"
+LAST, ENDED = "_mlx_patches_last", "_mlx_patches_ended"
+FRESH = {COUNT: None, DUE: 0, LAST: None, ENDED: 0}
+# The offset is evaluated after so many counts that ended.
+MANY = 8
+
+
+def count_tokens(original: Any) -> Attribute:
+    """Factory of the attribute ``offset``, which counts the tokens that are fed singly.
+
+    An update writes ``offset`` and then advances ``_idx``. If ``_idx`` is one more than at the last
+    write of ``offset``, that was an update of one token. Any other write ends the count.
+    """
+    since = object()  # each application of the patch begins new counts
+    # The only other patch of this attribute, and below this one: ``offset-alias``. Its handle is
+    # made here, since a second function would take as long as all of this one.
+    makes_handles = original is not MISSING
+
+    def read(cache: Any) -> Any:
+        held = cache.__dict__
+        try:
+            position = held["_idx"]
+            if position >= held[DUE] and held[LAST] == position - 1:
+                cut_chain(since, cache)
+            return held["offset"].__copy__() if makes_handles else held["offset"]
+        except (KeyError, AttributeError):  # the cache is being made, or was before the patch
+            return original.fget(cache) if makes_handles else stored(cache, "offset")
+
+    def write(cache: Any, value: Any) -> None:
+        held = cache.__dict__
+        held["offset"] = value
+        try:
+            position = held["_idx"]
+            if held[LAST] != position - 1:  # the count ends, and the next single token begins one
+                held[COUNT], held[DUE] = None, 0
+                held[ENDED] += 1
+                if held[ENDED] >= MANY:
+                    evaluate_offset(cache)
+        except KeyError:  # the cache is being made, or was made without the patch
+            position = held.get("_idx", 0)
+            held = detach_dict(cache)
+            held.update(FRESH)
+        held[LAST] = position
+
+    return Attribute("offset", read, put=write)
+
+
+def cut_chain(since: object, cache: Any) -> None:
+    """Replace the chain of additions by one if it is counted; else begin a count."""
+    held = cache.__dict__
+    position = held["_idx"]
+    held[DUE] = position + EVERY
+    count: Count | None = held[COUNT]
+    held[COUNT] = None  # where this fails, the release's chain goes on, which is right
+    padding = held["left_padding"]
+    if count is None or count[0] is not since or count[3] is not padding:
+        held[COUNT] = (since, make_handle(held["offset"]), position, padding, False)
+        return
+    _, start, begun, _, is_evaluated = count
+    held["offset"] = start + (position - begun)
+    if not is_evaluated:
+        tie(cache, start, padding)
+    held[COUNT] = (since, start, begun, padding, True)
+
+
+def evaluate_offset(cache: Any) -> None:
+    """Let the next step evaluate the offset, whose chain nothing else replaces."""
+    held = cache.__dict__
+    held[ENDED] = 0
+    if cache.keys is not None:
+        tie(cache, held["offset"], held["left_padding"])
+
+
+def _counted(place: tuple[str, str], kind: str) -> Target:
+    """The target that counts the tokens of a class."""
+    update = f"{kind}.update_and_fetch"
+    return Target(
+        *place, f"{kind}.offset", count_tokens, fingerprint_of=(update,), defines_new_attribute=True
+    )
+
+
+def tie(cache: Any, *counts: Any) -> None:
+    """Make a cache's keys depend on counts, without copying the keys.
+
+    The counts are then evaluated with the keys. Where MLX has no ``depends``, their evaluation
+    starts now, and nothing waits for it.
+    """
+    import mlx.core as mx
+
+    keys = cache.keys
+    if not hasattr(mx, "depends"):  # MLX below 0.29.2
+        mx.async_eval(*counts)
+    elif isinstance(keys, (tuple, list)):  # packed keys, scales and biases
+        first = mx.depends(keys[0], list(counts))
+        cache.keys = type(keys)((first, *keys[1:]))
+    else:
+        cache.keys = mx.depends(keys, list(counts))
+
+
+OFFSET_CHAIN = Patch(
+    id="offset-chain",
+    severity="memory",
+    summary="a batch grows by a graph node a token in each layer without rotary positions",
+    targets=(
+        _counted(_LM, "BatchKVCache"),
+        _counted(_VLM, "BatchKVCache"),
+        _counted(_VLM, "BatchQuantizedKVCache"),
+    ),
+    module=__name__,
+    doc="""A batch grows by a graph node a token in each layer without rotary positions.
+
+    Why
+        ``update_and_fetch`` adds to ``offset``, lazily. A layer with rotary positions reads it,
+        so each step evaluates it. A layer without them never evaluates it (NoPE layers: Jamba,
+        Kimi Linear, Nemotron-H, Granite hybrids, Cohere 2, EXAONE 4, Llama 4, SmolLM3; M-RoPE
+        models, whose positions are computed once for all layers: Qwen-VL): each token adds a
+        node, with a buffer of its own, to the chain of all before it, until Metal ends the
+        process with "Resource limit (499000) exceeded".
+    How
+        Each write of ``offset`` notes the position. Two writes one position apart are of an update
+        of one token; such tokens are counted. Once in 32 of them, ``offset`` becomes its value at
+        the start of the count plus their number: one node in place of the chain, whose additions
+        never run. That value is evaluated once, with the keys. Any other write, and a piece of
+        several tokens, ends the count; after eight counts that ended, the offset is evaluated.
+    Upstream
+        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when
+        No supported release leaves ``offset`` unevaluated.
+    """,
+)
+
+# -- rotating-chain ----------------------------------------------------------------------------
+
+
+def update_and_tie(
+    update: Callable[[Any, Any, Any], Any], cache: Any, keys: Any, values: Any
+) -> Any:
+    """Run the release's update; once in ``EVERY`` positions, tie the counts to the keys."""
+    due = is_due(cache, keys, values)
+    out = update(cache, keys, values)
+    if due:
+        held = cache.__dict__  # not through handles: these references do not outlive the call
+        tie(cache, held["offset"], held["left_padding"])
+    return out
+
+
+def is_due(cache: Any, keys: Any, values: Any) -> bool:
+    """Whether an update with these keys (..., tokens, width) passes a multiple of ``EVERY``."""
+    tokens = keys.shape[-2]
+    fed = cache._offset  # ``_idx`` starts over when the window wraps
+    return bool((fed + tokens) % EVERY < tokens < EVERY)
+
+
+ROTATING_CHAIN = Patch(
+    id="rotating-chain",
+    severity="memory",
+    summary="a batch grows by a graph node a token in each sliding layer with a full window",
+    targets=(
+        Target(
+            *_LM,
+            "BatchRotatingKVCache.update_and_fetch",
+            around(update_and_tie),
+            fingerprint_of=(
+                "BatchRotatingKVCache._update_in_place",
+                "BatchRotatingKVCache._update_concat",
+            ),
+            when=is_due,
+        ),
+    ),
+    module=__name__,
+    doc="""A batch grows by a graph node a token in each sliding layer with a full window.
+
+    Why
+        Once its window is full, a rotating cache lowers ``left_padding`` by one at each step,
+        lazily. Only the first sliding layer's is read, for the mask. In the others each token
+        adds a node, with a buffer of its own, to the chain of all before it, until Metal ends
+        the process with "Resource limit (499000) exceeded".
+    How
+        Once in 32 positions the keys are made to depend on both counts, so the next step
+        evaluates them. Nothing is copied, and nothing waits.
+    Upstream
+        mlx-lm 0.31.1 does this at every step, and so does mlx-vlm's own copy of the class.
+    Retire when
+        No supported release is older than mlx-lm 0.31.1.
+    """,
+)

@@ -1,0 +1,216 @@
+"""Make every method of the contract accept a cache that was never written."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Factory, Patch, Target, around
+
+
+def is_empty(cache: Any) -> bool:
+    """Whether an attention cache was never written."""
+    return cache.keys is None
+
+
+# -- state ---------------------------------------------------------------------------------
+
+
+def make_state(extra: tuple[str, ...]) -> Factory:
+    """Factory of ``state``, which is keys, values and the ``extra`` attributes."""
+
+    def factory(original: property) -> property:
+        assert original.fget is not None and original.fset is not None
+        get, put = original.fget, original.fset
+
+        @functools.wraps(get)
+        def save(cache: Any) -> Any:
+            # ``is_empty`` inlined: engines read every layer's state after each piece of a prompt.
+            return save_empty(cache, extra) if cache.keys is None else get(cache)
+
+        def restore(cache: Any, saved: Any) -> None:
+            # A later release's state is longer, and its setter accepts None.
+            if saved[0] is None and len(saved) == 2 + len(extra):
+                restore_empty(cache, saved, extra)
+            else:
+                put(cache, saved)
+
+        return property(save, restore, original.fdel, original.__doc__)
+
+    return factory
+
+
+def save_empty(cache: Any, extra: tuple[str, ...]) -> tuple[Any, ...]:
+    """An empty cache's state: no keys, no values, and the ``extra`` attributes as they are."""
+    return (None, None, *(getattr(cache, name) for name in extra))
+
+
+def restore_empty(cache: Any, saved: Any, extra: tuple[str, ...]) -> None:
+    """Restore an empty cache from the state that ``save_empty`` returned."""
+    cache.keys = cache.values = None
+    for name, value in zip(extra, saved[2:], strict=True):
+        setattr(cache, name, value)
+    # The release's setter reads this from the keys: a solo cache's ``offset``, a batch's ``_idx``.
+    setattr(cache, "_idx" if extra else "offset", 0)
+
+
+# -- extract -------------------------------------------------------------------------------
+
+
+def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
+    """Row ``idx`` of an attention cache."""
+    return make_empty_row(cache) if is_empty(cache) else extract(cache, idx)
+
+
+def make_empty_row(cache: Any) -> Any:
+    """An empty solo cache of the class that a row of this batch would have."""
+    caches = sys.modules[type(cache).__module__]
+    if hasattr(cache, "max_size"):
+        return caches.RotatingKVCache(cache.max_size)
+    return caches.KVCache()
+
+
+def extract_slots(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
+    """Row ``idx`` of a recurrent cache; an unused slot stays unused."""
+    if not any(map(is_unused, cache.cache)):
+        return extract(cache, idx)
+    kind: Any = type(cache)
+    row = kind.__new__(kind)  # not every class takes a number of slots
+    row.left_padding = row.lengths = None
+    row.cache = [None if is_unused(slot) else slot[idx : idx + 1] for slot in cache.cache]
+    return row
+
+
+def is_unused(slot: Any) -> bool:
+    """Whether a recurrent cache has no state in a slot."""
+    return slot is None
+
+
+# -- merge, extend, filter, finalize -------------------------------------------------------
+
+
+def merge_rows(merge: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
+    """Merge solo caches, some or all of them empty, into a batch cache."""
+    written = next((row for row in caches if not is_empty(row)), None)
+    if written is None:
+        return make_empty_batch(cls, caches)
+    return merge(cls, [add_no_tokens(row, written) if is_empty(row) else row for row in caches])
+
+
+def make_empty_batch(cls: Any, rows: Any) -> Any:
+    """An empty batch cache for these rows, none of which was written."""
+    padding = [0] * len(rows)
+    size = getattr(rows[0], "max_size", None)
+    return cls(padding) if size is None else cls(size, padding)
+
+
+def add_no_tokens(row: Any, like: Any) -> Any:
+    """A copy of an empty solo cache whose keys and values are zero columns of ``like``'s."""
+    out = copy.copy(row)
+    out.keys, out.values = (side[:, :, :0] for side in (like.keys, like.values))
+    return out
+
+
+def extend_rows(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
+    """Add another batch's rows."""
+    import mlx.core as mx
+
+    sides = (cache, other)
+    written = next((side for side in sides if not is_empty(side)), None)
+    if written is not None:
+        for side in sides:
+            if is_empty(side):
+                start_batch(side, written)
+        return extend(cache, other)
+    cache.offset = mx.concatenate([cache.offset, other.offset])
+    cache.left_padding = mx.concatenate([cache.left_padding, other.left_padding])
+
+
+def start_batch(batch: Any, like: Any) -> None:
+    """Give an empty batch cache zero columns, with the heads, width and dtype of ``like``'s."""
+    import mlx.core as mx
+
+    rows = batch.offset.size
+    batch.keys, batch.values = (
+        mx.zeros((rows, side.shape[1], 0, side.shape[3]), side.dtype)
+        for side in (like.keys, like.values)
+    )
+
+
+def filter_rows(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
+    """Keep only these rows."""
+    if is_empty(cache):
+        filter_empty(cache, batch_indices)
+    else:
+        keep(cache, batch_indices)
+
+
+def filter_empty(cache: Any, batch_indices: Any) -> None:
+    """Keep only these rows of an empty batch cache."""
+    cache.offset = cache.offset[batch_indices]
+    cache.left_padding = cache.left_padding[batch_indices]
+
+
+def finalize_rows(finalize: Callable[[Any], None], cache: Any) -> None:
+    """Move the right padding that was announced to the left."""
+    if is_empty(cache):
+        forget_padding(cache)
+    else:
+        finalize(cache)
+
+
+def forget_padding(cache: Any) -> None:
+    """Clear the announced right padding: none of its columns was written."""
+    for name in ("_right_padding", "_lengths"):
+        if getattr(cache, name, None) is not None:
+            setattr(cache, name, None)
+
+
+_BATCH = ("BatchKVCache", "BatchRotatingKVCache")
+_FACTORIES: dict[str, Factory] = {
+    "KVCache.state": make_state(()),
+    "RotatingKVCache.state": make_state(()),
+    **{f"{name}.state": make_state(("offset", "left_padding")) for name in _BATCH},
+    **{f"{name}.extract": around(extract_row) for name in _BATCH},
+    **{f"{name}.merge": around(merge_rows) for name in _BATCH},
+    **{f"{name}.filter": around(filter_rows) for name in _BATCH},
+    **{f"{name}.extend": around(extend_rows) for name in _BATCH},
+    **{f"{name}.finalize": around(finalize_rows) for name in _BATCH},
+    "ArraysCache.extract": around(extract_slots),
+}
+
+EMPTY_CACHE_OPS = Patch(
+    id="empty-cache-ops",
+    severity="crash",
+    summary="a cache that was never written cannot be saved, nor a row taken from its batch",
+    targets=tuple(
+        Target(distribution, module, name, factory)
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.cache"),
+            ("mlx-vlm", "mlx_vlm.models.cache"),
+        )
+        for name, factory in _FACTORIES.items()
+    ),
+    module=__name__,
+    doc="""A cache that was never written cannot be saved, and no row can be taken from its batch.
+
+    Why
+        Some caches are not written: Gemma's shared layers read another layer's cache, an expert
+        may receive no token, a new prompt has no token yet. ``state``, ``extract``, ``merge``,
+        ``filter``, ``extend`` and ``finalize`` assume that there are keys, so every batch
+        operation of such a model raises, and so does merging a new prompt with one that has a
+        history. A recurrent cache with unused slots raises in ``extract``.
+    How
+        An empty cache saves None for its keys and values, and its rows are empty caches. Beside
+        written rows it gets keys of zero columns. ``finalize`` moves no padding in it.
+    Upstream
+        mlx-lm 0.30.4 merges empty caches with written ones; 0.31.2 merges, filters and extends
+        them, 0.32.0 saves them. No release extracts a row from an empty batch. In mlx-vlm 0.7.10
+        ``BatchKVCache.finalize`` accepts one.
+    Retire when
+        ``extract`` accepts an empty batch in every supported release.
+    """,
+)

@@ -1,0 +1,143 @@
+"""Saves, splits and joins caches that were never written."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+
+_WINDOW = 8
+
+
+def probe(target: Target) -> Result:
+    """Red where an operation on an empty cache fails, or its result is not empty."""
+    cache_class = cache_of(target)
+    kind, _, operation = target.name.partition(".")
+    if not hasattr(cache_class, operation):
+        raise NotApplicable(f"{kind} has no {operation} in this release")
+    caches = importlib.import_module(target.module)
+    try:
+        problem = _OPERATIONS[operation](caches, kind)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    return Result(bool(problem), problem or f"{operation} of an empty cache is empty")
+
+
+def made(caches: Any, kind: str, rows: int = 2) -> Any:
+    """Make an empty cache."""
+    if kind == "ArraysCache":
+        return caches.ArraysCache(2)
+    arguments = [_WINDOW] if "Rotating" in kind else []
+    return getattr(caches, kind)(*arguments, *([[0] * rows] if kind.startswith("Batch") else []))
+
+
+def save_empty(caches: Any, kind: str) -> str:
+    """Save and restore through ``state``."""
+    cache = made(caches, kind)
+    state = cache.state
+    if state[0] is not None:
+        return f"keys {state[0]}"
+    copy = made(caches, kind)
+    copy.state = state
+    if copy.keys is not None:
+        return "the restored cache is not empty"
+    return "" if feeds(copy) else "the restored cache rejects keys"
+
+
+def feeds(cache: Any) -> bool:
+    """Whether a cache accepts keys and values like a new one."""
+    import mlx.core as mx
+
+    rows = cache.offset.size if hasattr(cache.offset, "size") else 1
+    keys, _ = cache.update_and_fetch(*[mx.ones((rows, 1, 3, 2))] * 2)
+    return bool(keys.shape[2] == 3)
+
+
+def extract_empty(caches: Any, kind: str) -> str:
+    """Extract a row of an empty batch, or of a recurrent cache with one unused slot."""
+    import mlx.core as mx
+
+    cache = made(caches, kind)
+    if kind == "ArraysCache":
+        cache[1] = mx.ones((2, 3))
+        row = cache.extract(1)
+        return "" if row[0] is None and row[1].shape == (1, 3) else f"slots {row.cache}"
+    row = cache.extract(1)
+    wanted = kind.removeprefix("Batch")
+    if type(row).__name__ != wanted:
+        return f"a {type(row).__name__}, not a {wanted}"
+    return "" if row.keys is None and feeds(row) else "the row is not empty"
+
+
+def merge_empty(caches: Any, kind: str) -> str:
+    """Merge empty rows, then an empty and a written row."""
+    import mlx.core as mx
+
+    rows = [made(caches, kind.removeprefix("Batch")) for _ in range(2)]
+    batch = getattr(caches, kind).merge(rows)
+    if batch.keys is not None or batch.offset.tolist() != [0, 0]:
+        return f"offset {batch.offset.tolist()}"
+    if not feeds(batch):
+        return "the batch rejects keys"
+    rows[1].update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
+    batch = getattr(caches, kind).merge(rows)
+    if batch.offset.tolist() != [0, 3] or batch.left_padding.tolist() != [3, 0]:
+        return f"offset {batch.offset.tolist()}, padding {batch.left_padding.tolist()}"
+    keys = batch.update_and_fetch(*[mx.ones((2, 1, 1, 2))] * 2)[0]
+    held = keys[:, 0, :, 0].tolist()
+    return "" if held == [[0, 0, 0, 1], [1, 1, 1, 1]] else f"the batch holds {held}"
+
+
+def filter_empty(caches: Any, kind: str) -> str:
+    """Keep one row of three."""
+    import mlx.core as mx
+
+    cache = made(caches, kind, rows=3)
+    cache.filter(mx.array([1]))
+    return "" if cache.offset.size == cache.left_padding.size == 1 else "removed rows are left"
+
+
+def extend_empty(caches: Any, kind: str) -> str:
+    """Extend two empty rows by one; then join a written row and two empty ones in both orders."""
+    import mlx.core as mx
+
+    cache = made(caches, kind)
+    cache.extend(made(caches, kind, rows=1))
+    if not cache.offset.size == cache.left_padding.size == 3:
+        return "rows are missing"
+    for order in (1, -1):
+        written, empty = made(caches, kind, rows=1), made(caches, kind)
+        written.update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
+        cache, other = (written, empty)[::order]
+        cache.extend(other)
+        keys = cache.update_and_fetch(*[mx.ones((3, 1, 1, 2))] * 2)[0]
+        held = keys[:, 0, :, 0].tolist()[::order]
+        if held != [[1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 1]]:
+            return f"the batch holds {held}"
+        padding = cache.left_padding.tolist()[::order]
+        if padding != [0, 3, 3]:
+            return f"left padding {padding}"
+    return ""
+
+
+def finalize_empty(caches: Any, kind: str) -> str:
+    """Finalize right padding that was prepared, without tokens."""
+    cache = made(caches, kind)
+    cache.prepare(lengths=[1, 2], right_padding=[1, 0])
+    cache.finalize()
+    if cache.keys is not None or cache.offset.tolist() != [0, 0]:
+        return f"offset {cache.offset.tolist()}"
+    return "" if feeds(cache) else "the batch rejects keys"
+
+
+_OPERATIONS = {
+    "state": save_empty,
+    "extract": extract_empty,
+    "merge": merge_empty,
+    "filter": filter_empty,
+    "extend": extend_empty,
+    "finalize": finalize_empty,
+}

@@ -1,0 +1,64 @@
+"""Keys and values turn float32 when a batch that holds none yet joins another.
+
+Why
+    A prompt that joins while others are still being prefilled has no keys yet. ``extend`` joins
+    an empty array in their place, of MLX's default dtype: beside bfloat16 or float16 the whole
+    batch turns float32, until its last row ends. It takes twice the memory, attention is
+    computed in float32, and the text may differ. mlx-lm 0.31.2 also makes that array with the
+    other batch's number of rows.
+How
+    The batch without keys gets zero columns in the other's dtype before the two are joined;
+    nothing is converted.
+Upstream
+    mlx-lm 0.32.0 makes the array in the other's dtype (issue 1491). mlx-vlm, which has its own
+    copies of these classes since 0.6.4, is not fixed in 0.7.10.
+Retire when
+    No supported release joins arrays of the default dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..empty_cache_ops.patch import is_empty, start_batch
+
+
+def joins_empty(cache: Any, other: Any) -> bool:
+    """Whether just one of the two batches holds no keys yet."""
+    return (cache.keys is None) is not (other.keys is None)
+
+
+def extend_in_own_dtype(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
+    """Add the rows of ``other`` after those of ``cache``."""
+    if not joins_empty(cache, other):
+        return extend(cache, other)
+    empty, written = (cache, other) if is_empty(cache) else (other, cache)
+    start_batch(empty, written)
+    joined = False
+    try:
+        extend(cache, other)
+        joined = True
+    finally:
+        if empty is other or not joined:
+            empty.keys = empty.values = None
+
+
+PATCH = Patch(
+    id="joined-dtype",
+    severity="memory",
+    every_model=True,
+    summary="keys and values turn float32 when a prompt joins during prefill: twice the memory",
+    targets=tuple(
+        Target(
+            distribution, module, f"{name}.extend", around(extend_in_own_dtype), when=joins_empty
+        )
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.cache"),
+            ("mlx-vlm", "mlx_vlm.models.cache"),
+        )
+        for name in ("BatchKVCache", "BatchRotatingKVCache")
+    ),
+    module=__name__,
+)

@@ -1,0 +1,44 @@
+"""Extends a batch that has bfloat16 keys with an empty one, and the other way round."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_WRITTEN, _NEW, _TOKENS, _WINDOW = 2, 1, 3, 8
+
+
+def probe(target: Target) -> Result:
+    """Red where the joined keys or values have another dtype, or a row is missing."""
+    import mlx.core as mx
+
+    module = importlib.import_module(target.module)
+    kind = getattr(module, target.name.partition(".")[0], None)
+    if kind is None or kind.__module__ != target.module:
+        raise NotApplicable(f"{target.module} defines no {target.name}")
+    for new_first in (False, True):
+        written, new = _batch(kind, _WRITTEN), _batch(kind, _NEW)
+        tokens = mx.ones((_WRITTEN, 1, _TOKENS, 4), mx.bfloat16)
+        written.update_and_fetch(tokens, tokens)
+        cache, other = (new, written) if new_first else (written, new)
+        try:
+            cache.extend(other)
+        except AttributeError as error:
+            raise NotApplicable(f"this release cannot join an empty batch: {error}") from error
+        for side in (cache.keys, cache.values):
+            if side.dtype != mx.bfloat16 or side.shape[0] != _WRITTEN + _NEW:
+                place = "before" if new_first else "after"
+                return Result(
+                    True,
+                    f"a new row {place} {_WRITTEN} of bfloat16: {side.shape[0]} rows of "
+                    f"{str(side.dtype).rpartition('.')[2]}, {side.nbytes} bytes",
+                )
+    return Result(False, "keys and values stay bfloat16")
+
+
+def _batch(kind: Any, rows: int) -> Any:
+    padding = [0] * rows
+    return kind(_WINDOW, padding) if "Rotating" in kind.__name__ else kind(padding)

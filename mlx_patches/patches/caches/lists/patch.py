@@ -1,0 +1,244 @@
+"""The contracts of ``CacheList``, of a generator's batch, and of ``ChunkedKVCache``.
+
+- ``CacheList`` holds the caches of one layer. Each method of a cache's contract (see ``plain``)
+  calls the same method of every cache in the list. Its ``state`` has one item for each cache,
+  and its ``meta_state`` their class names and ``meta_state``, so ``from_state`` can rebuild them.
+- A generator's batch holds one cache for each layer. ``extend`` adds the rows of another batch,
+  also where either batch began as a single prompt and holds solo caches.
+- ``ChunkedKVCache`` keeps the tokens that the next token attends to: those of its chunk, which
+  begins at a multiple of ``chunk_size``. ``offset`` counts all tokens, ``start_position`` those
+  dropped in front; ``maybe_trim_front`` drops only tokens that no later token attends to.
+
+Keys and values are (rows, heads, columns, width).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+# -- CacheList.state, meta_state and from_state --------------------------------------------
+
+_FLAT_STATE = ("CacheList.state",)
+
+
+def make_state(original: property) -> property:
+    """``state`` as a list with one item for each cache."""
+    return property(read_states, put_states, original.fdel, original.__doc__)
+
+
+def read_states(cache: Any) -> list[Any]:
+    """The states of the caches in a ``CacheList``."""
+    return [inner.state for inner in cache.caches]
+
+
+def put_states(cache: Any, saved: Any) -> None:
+    """Set the state of each cache in a ``CacheList``."""
+    for inner, state in zip(cache.caches, saved, strict=True):
+        inner.state = state
+
+
+def read_classes(cache: Any) -> tuple[list[str], list[Any]]:
+    """The class names of the caches in a list, and the ``meta_state`` of each."""
+    names = [type(inner).__name__ for inner in cache.caches]
+    return names, [inner.meta_state for inner in cache.caches]
+
+
+def put_meta_states(cache: Any, saved: Any) -> None:
+    """Set the ``meta_state`` of each cache in a ``CacheList``."""
+    for inner, meta in zip(cache.caches, saved[1], strict=True):
+        inner.meta_state = meta
+
+
+def restore_list(cls: Any, state: Any, meta_state: Any) -> Any:
+    """A new list of caches from a saved ``state`` and ``meta_state``."""
+    module = sys.modules[cls.__module__]
+    pieces = zip(*meta_state, state, strict=True)
+    return cls(*(getattr(module, name).from_state(part, meta) for name, meta, part in pieces))
+
+
+CACHELIST_STATE = Patch(
+    id="cachelist-state",
+    severity="crash",
+    summary="a saved prompt cache with lists of caches cannot be loaded",
+    targets=tuple(
+        target
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.cache"),
+            ("mlx-vlm", "mlx_vlm.models.cache"),
+        )
+        for target in (
+            Target(distribution, module, "CacheList.state", make_state),
+            Target(
+                distribution,
+                module,
+                "CacheList.meta_state",
+                lambda original: property(read_classes, put_meta_states),
+                fingerprint_of=_FLAT_STATE,
+                defines_new_attribute=True,
+            ),
+            Target(
+                distribution,
+                module,
+                "CacheList.from_state",
+                lambda original: classmethod(restore_list),
+                fingerprint_of=_FLAT_STATE,
+                defines_new_attribute=True,
+            ),
+        )
+    ),
+    probe=".probe_state:probe",
+    module=__name__,
+    doc="""A list of caches cannot be restored: its saved state does not name its caches.
+
+    Why
+        ``CacheList.state`` is one flat list of the arrays of all its caches, without their
+        classes or how many arrays each has. ``from_state`` does not call the class, so the new
+        list has no caches to restore: such a model's prompt cache is saved, but cannot be loaded.
+    How
+        ``state`` has one item for each cache, and ``meta_state`` has their class names and
+        their ``meta_state``.
+    Upstream
+        mlx-lm 0.31.0 saves both.
+    Retire when
+        No supported release is older than mlx-lm 0.31.
+    """,
+)
+
+
+# -- a single prompt's caches in a batch ---------------------------------------------------
+
+
+def extend_batch(extend: Callable[[Any, Any], None], batch: Any, other: Any) -> None:
+    """Add another batch's rows to a batch, after converting the solo caches of both."""
+    for one in (batch, other):
+        one.cache = [convert_to_batch(layer) for layer in one.cache]
+    extend(batch, other)
+
+
+def extend_layers(extend: Callable[..., Any], ours: Any, theirs: Any) -> Any:
+    """Join the layers' caches of two batches."""
+    if not ours or not theirs:
+        return extend(ours, theirs)
+    joined = []
+    for one, other in zip(ours, theirs, strict=True):
+        one, other = convert_to_batch(one), convert_to_batch(other)
+        if hasattr(one, "caches"):
+            one.extend(other)
+            joined.append(one)
+        else:
+            joined += extend([one], [other])
+    return joined
+
+
+def convert_to_batch(layer: Any) -> Any:
+    """A layer's solo cache as a batch cache of one row; a batch cache is returned unchanged."""
+    if hasattr(layer, "caches"):
+        return type(layer)(*map(convert_to_batch, layer.caches))
+    if hasattr(layer, "extend"):
+        return layer
+    row = convert_chunks(layer)
+    return type(row).merge([row]) if hasattr(type(row), "merge") else layer
+
+
+def convert_chunks(layer: Any) -> Any:
+    """A ``ChunkedKVCache`` as a ``KVCache`` of all tokens, as in the generator's batches.
+
+    Zeros stand for the dropped tokens, which no later token attends to. Any other cache is
+    returned unchanged.
+    """
+    if not hasattr(layer, "chunk_size"):
+        return layer
+    import mlx.core as mx
+
+    row = sys.modules[type(layer).__module__].KVCache()
+    if layer.keys is not None:
+        dropped = layer.start_position
+        front = [(0, 0), (0, 0), (dropped, 0), (0, 0)]
+        held = layer.offset - dropped
+        row.keys, row.values = (mx.pad(s[..., :held, :], front) for s in (layer.keys, layer.values))
+        row.offset = layer.offset
+    return row
+
+
+EXTEND_SOLO_BATCH = Patch(
+    id="extend-solo-batch",
+    severity="crash",
+    summary="a batch that began with a single prompt crashes when the next one joins",
+    targets=(
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.generate",
+            "Batch.extend",
+            around(extend_batch),
+            fingerprint_of=("Batch.extend", "BatchGenerator._process_prompts"),
+        ),
+        Target("mlx-vlm", "mlx_vlm.generate.ar", "_extend_cache", around(extend_layers)),
+    ),
+    probe=".probe_extend:probe",
+    module=__name__,
+    doc="""A batch that began with a single prompt crashes when the next one joins.
+
+    Why
+        ``BatchGenerator`` uses the model's own caches for a single prompt, and batch caches for
+        several. ``Batch.extend`` then extends one kind with the other: a solo cache has no
+        ``extend``, and a batch cache's ``extend`` reads attributes that a solo cache lacks.
+    How
+        Solo caches become batch caches of one row before two batches are joined.
+    Upstream
+        mlx-vlm 0.5.0 merges caches in its new generator.
+    Retire when
+        No supported release is older than mlx-vlm 0.5.0.
+    """,
+)
+
+
+# -- ChunkedKVCache.maybe_trim_front -------------------------------------------------------
+
+
+def trim_front(trim: Callable[[Any], None], cache: Any) -> None:
+    """Drop only tokens in front that no later token attends to."""
+    if cache.keys is not None and cuts_chunk(cache):
+        tokens = cache.offset - cache.start_position
+        if tokens <= cache.chunk_size:
+            return
+        cache.keys, cache.values = (side[:, :, :tokens] for side in (cache.keys, cache.values))
+    trim(cache)
+
+
+def cuts_chunk(cache: Any) -> bool:
+    """Whether the release's trim would drop tokens of the chunk that the next token is in."""
+    left_from = cache.start_position + cache.keys.shape[2] - cache.chunk_size
+    return bool(left_from > cache.offset // cache.chunk_size * cache.chunk_size)
+
+
+_TRIM_FRONT = "ChunkedKVCache.maybe_trim_front"
+CHUNKED_FRONT = Patch(
+    id="chunked-front",
+    summary="Llama 4 forgets the beginning of a chunk that it is still reading",
+    targets=(
+        Target("mlx-lm", "mlx_lm.models.cache", _TRIM_FRONT, around(trim_front)),
+        # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
+        Target("mlx-vlm", "mlx_vlm.models.cache", _TRIM_FRONT, around(trim_front)),
+    ),
+    probe=".probe_chunked:probe",
+    module=__name__,
+    doc="""Llama 4 forgets the beginning of a chunk that it is still reading.
+
+    Why
+        ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. Columns at the
+        end of the buffer may not be written yet; each of them costs one token too many in front,
+        which may belong to the chunk that the next token attends to. At worst more tokens are
+        dropped than the cache holds.
+    How
+        If a token of that chunk would be dropped, the unwritten columns are cut off first. The
+        release's trim then drops only tokens older than the last ``chunk_size``, if any.
+    Upstream
+        mlx-lm 0.32.0 and mlx-vlm 0.7.0 count tokens, not columns.
+    Retire when
+        No supported release is older than these.
+    """,
+)

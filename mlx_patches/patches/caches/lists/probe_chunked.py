@@ -1,0 +1,42 @@
+"""Feeds a chunked cache pieces of many sizes, and checks that it keeps the current chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+
+_CHUNK = 8
+_STEP = 4
+_TOKENS = 3 * _CHUNK
+
+
+def probe(target: Target) -> Result:
+    """Red where a token of the current chunk is missing."""
+    import mlx.core as mx
+
+    cache_class = cache_of(target)
+    if not hasattr(cache_class(_CHUNK), "start_position"):
+        raise NotApplicable("this release's cache drops no tokens")
+    for first in range(1, 2 * _CHUNK):
+        for size in range(1, _CHUNK + 1):
+            cache = cache_class(_CHUNK)
+            cache.step = _STEP
+            for start, end in pieces(first, size):
+                cache.maybe_trim_front()
+                keys = mx.arange(float(start), end).reshape(1, 1, -1, 1)
+                held = cache.update_and_fetch(keys, keys)[0].reshape(-1).tolist()
+                wanted = [float(token) for token in range(start // _CHUNK * _CHUNK, end)]
+                if held[-len(wanted) :] != wanted:
+                    place = f"pieces of {first}, then {size}"
+                    return Result(True, f"{place}: token {start} sees {held}, not {wanted}")
+    return Result(False, "every token sees its chunk")
+
+
+def pieces(first: int, size: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each piece: one of ``first`` tokens, then pieces of ``size``."""
+    yield 0, first
+    for start in range(first, _TOKENS, size):
+        yield start, start + size

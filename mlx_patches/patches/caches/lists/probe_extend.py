@@ -1,0 +1,83 @@
+"""Adds a prompt to the release's batch generator while another row decodes."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+# A family that is right in a batch in every release.
+_FAMILY = "paligemma"
+_PROMPTS = ([5, 9, 2, 7], [8, 6, 10])
+_TOKENS = 12
+
+
+def probe(target: Target) -> Result:
+    """Red where the generator raises, or a row's logits differ from those alone."""
+    return _layers(target) if target.name == "_extend_cache" else _prompts(target)
+
+
+def _layers(target: Target) -> Result:
+    """Join two batches whose layers are lists of caches, and a batch with a chunked cache."""
+    extend: Any = getattr(importlib.import_module(target.module), target.name)
+    caches = importlib.import_module("mlx_vlm.models.cache")
+    if not hasattr(caches, "CacheList"):
+        caches = importlib.import_module("mlx_lm.models.cache")
+    lists = [caches.CacheList(caches.BatchKVCache(padding)) for padding in ([2, 0], [1, 0])]
+    feed(lists[0][0], [0, 1], 4)
+    feed(lists[1][0], [10, 11], 3)
+    joined = extend([lists[0]], [lists[1]])[0][0]
+    rows = [(0, 2), (1, 4), (10, 2), (11, 3)]
+    if wrong := strange(joined, rows):
+        return Result(True, f"in a list of caches, {wrong}")
+    batch, chunks = caches.BatchKVCache([0, 0]), caches.ChunkedKVCache(8)
+    feed(batch, [0, 1], 2)
+    feed(chunks, [2], 3)
+    try:
+        joined = extend([batch], [chunks])[0]
+    except ValueError as refusal:
+        return Result(False, f"lists join; a chunked cache is refused: {refusal}")
+    wrong = strange(joined, [(0, 2), (1, 2), (2, 3)])
+    return Result(bool(wrong), wrong or "every row holds its own tokens")
+
+
+def feed(cache: Any, rows: list[int], tokens: int) -> None:
+    """Feed each row of a cache its own number as keys and values."""
+    import mlx.core as mx
+
+    numbers = mx.array(rows, mx.float32)[:, None, None, None]
+    fed = mx.broadcast_to(numbers, (len(rows), 1, tokens, 2))
+    cache.update_and_fetch(fed, fed)
+
+
+def strange(cache: Any, rows: list[tuple[int, int]]) -> str:
+    """Name the first row that does not hold its number ``length`` times; empty where all do."""
+    for row, (number, length) in enumerate(rows):
+        held = cache.extract(row)
+        if held.offset != length or held.keys[0, 0, :length, 0].tolist() != [number] * length:
+            return f"row {row} holds other tokens"
+    return ""
+
+
+def _prompts(target: Target) -> Result:
+    """Join a prompt while one other row decodes."""
+    from ....lab import EXACT, Family, NotBuilt, engine, generators
+    from ....lab.build import build
+    from ....lab.compare import compare_generated
+    from ....lab.rows import alone
+
+    try:
+        model = build(Family(target.distribution, _FAMILY))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    first, late = _PROMPTS
+    try:
+        said = generators.generate(model, [first], late, _TOKENS)
+    except NotApplicable:
+        raise
+    except Exception as error:
+        return Result(True, engine.where(error))
+    cell = compare_generated(said, [alone(model, prompt, _TOKENS) for prompt in _PROMPTS], EXACT)
+    return Result(cell.verdict == "red", cell.detail, cell.figure)

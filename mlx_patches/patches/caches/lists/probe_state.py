@@ -1,0 +1,29 @@
+"""Saves and restores a list of caches as a prompt cache, and compares their contents."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+from ..rotating.probe_merge import make_fed_cache
+
+_LENGTH = 3
+
+
+def probe(target: Target) -> Result:
+    """Red where the restored list differs. A restore that raises is red, too."""
+    kind = cache_of(target)
+    caches = importlib.import_module(target.module)
+    if not hasattr(caches.KVCache, "meta_state") or not hasattr(caches.KVCache, "from_state"):
+        raise NotApplicable("this release restores caches without from_state")
+    saved = kind(
+        make_fed_cache(caches.KVCache(), _LENGTH), make_fed_cache(caches.KVCache(), _LENGTH + 1)
+    )
+    restored = kind.from_state(saved.state, saved.meta_state)
+    before, after = (
+        [(inner.offset, inner.state[0].tolist()) for inner in one.caches]
+        for one in (saved, restored)
+    )
+    return Result(before != after, f"{len(after)} caches hold {[n for n, _ in after]} tokens")

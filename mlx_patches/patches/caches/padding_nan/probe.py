@@ -1,0 +1,87 @@
+"""Prefills a batch cache whose padding columns hold NaN, and compares attention outputs.
+
+The outputs of a row's real tokens must equal those with finite padding, bit for bit: in one
+chunk, in several, past a window, and in decode steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import cache_of, make
+
+_WIDTH = 64
+_LEFT_PADDING = (6, 0, 3)
+_WINDOWS = {"short": 4, "long": 16}
+_PIECES = ((8,), (5, 3), (4, 2, 2), (8, 1, 1, 2))
+
+
+def probe(target: Target) -> Result:
+    """Red where the content of a padding column changes a real token's output."""
+    batch_class = cache_of(target)
+    windows = _WINDOWS if "Rotating" in batch_class.__name__ else {"none": 0}
+    wrong = [
+        f"pieces {pieces}, window {name}"
+        for pieces in _PIECES
+        for name, window in windows.items()
+        if spreads(batch_class, window, pieces)
+    ]
+    if wrong:
+        return Result(True, f"NaN reaches real tokens in {len(wrong)} prefills, first: {wrong[0]}")
+    return Result(False, "NaN in the padding reaches no real token")
+
+
+def spreads(batch_class: Any, window: int, pieces: Sequence[int]) -> bool:
+    """True where NaN padding changes a real token's output."""
+    import mlx.core as mx
+
+    seen = []
+    for padding in (0.5, float("nan")):
+        cache = make(batch_class, list(_LEFT_PADDING), window)
+        seen.append(attended(cache, pieces, padding))
+    real = mx.arange(sum(pieces)) >= mx.array(_LEFT_PADDING)[:, None]
+    finite, nan = (mx.where(real[:, None, :, None], one, 0) for one in seen)
+    return not mx.array_equal(finite, nan).item()
+
+
+def attended(cache: Any, pieces: Sequence[int], padding: float) -> Any:
+    """Attention outputs (rows, heads, tokens, width); ``padding`` fills the padding columns."""
+    import mlx.core as mx
+
+    length = sum(pieces)
+    shape = (len(_LEFT_PADDING), 1, length, _WIDTH)
+    real = (mx.arange(length) >= mx.array(_LEFT_PADDING)[:, None])[:, None, :, None]
+    queries, keys, values = (
+        mx.where(real, mx.random.normal(shape, key=mx.random.key(seed)), padding)
+        for seed in range(3)
+    )
+    outputs, start = [], 0
+    for piece in pieces:
+        here = slice(start, start + piece)
+        start += piece
+        mask = cache.make_mask(piece) if hasattr(cache, "rotated") else causal(start - piece, start)
+        seen = cache.update_and_fetch(keys[:, :, here], values[:, :, here])
+        seen = [held if isinstance(held, mx.array) else dequantized(cache, held) for held in seen]
+        outputs.append(
+            mx.fast.scaled_dot_product_attention(queries[:, :, here], *seen, scale=1.0, mask=mask)
+        )
+    return mx.concatenate(outputs, axis=2)
+
+
+def causal(start: int, end: int) -> Any:
+    """The causal mask with padding; mlx-vlm 0.5.0's quantized cache omits padding from its own."""
+    import mlx.core as mx
+
+    columns = mx.arange(end)
+    real = columns >= mx.array(_LEFT_PADDING)[:, None]
+    return (mx.arange(start, end)[:, None] >= columns) & real[:, None, None, :]
+
+
+def dequantized(cache: Any, held: Any) -> Any:
+    """Dequantize keys or values."""
+    import mlx.core as mx
+
+    return mx.dequantize(*held, group_size=cache.group_size, bits=cache.bits)

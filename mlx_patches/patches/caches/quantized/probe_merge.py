@@ -1,0 +1,94 @@
+"""Merges rows, some of them quantized, and compares each row in the batch with itself before."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+from .probe import BITS, WIDTH, feed
+
+_LENGTHS = (5, 3, 1)
+
+
+def probe(target: Target) -> Result:
+    """Red where the rows do not merge, or one holds other tokens than before."""
+    if target.name.endswith("__len__"):
+        return _length(target)
+    merge, caches = _merge(target)
+    first_quantized = not target.name.startswith("KVCache")
+    kinds = ["QuantizedKVCache", "KVCache"]
+    if not first_quantized:
+        kinds.reverse()
+    for others in kinds:
+        rows = [
+            _row(caches, kinds[0] if index == 0 else others, index, length)
+            for index, length in enumerate(_LENGTHS)
+        ]
+        before = [_held(row, 0, 0, length) for row, length in zip(rows, _LENGTHS, strict=True)]
+        batch = merge(rows)
+        if batch.offset.tolist() != list(_LENGTHS):
+            return Result(True, f"offset {batch.offset.tolist()}, not {list(_LENGTHS)}")
+        for index, length in enumerate(_LENGTHS):
+            here = _held(batch, index, batch._idx - length, batch._idx)
+            if not _near(here, before[index], hasattr(batch, "bits")):
+                return Result(True, f"row {index} holds other tokens")
+        feed(batch, list(enumerate(_LENGTHS)), 1)
+    return Result(False, "every row holds its own tokens")
+
+
+def _length(target: Target) -> Result:
+    kind = cache_of(target)
+    if not hasattr(kind, "__len__"):
+        raise NotApplicable("caches have no __len__ in this release")
+    row = _row(importlib.import_module(target.module), "QuantizedKVCache", 0, 5)
+    return Result(len(row) != 5, f"len() counts {len(row)} of 5 tokens")
+
+
+def _merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
+    if target.name == "_merge_caches":
+        generate = importlib.import_module(target.module)
+        if not hasattr(generate, "_merge_caches"):
+            raise NotApplicable("this release does not merge caches")
+        caches = importlib.import_module("mlx_lm.models.cache")
+        return lambda rows: generate._merge_caches([[row] for row in rows])[0], caches
+    kind = cache_of(target)
+    caches = importlib.import_module(target.module)
+    if not hasattr(getattr(caches, "BatchKVCache", None), "merge"):
+        raise NotApplicable("this release does not merge caches")
+    if target.name == "KVCache.merge" and not hasattr(kind, "merge"):
+        raise NotApplicable("KVCache has no merge in this release")
+    return lambda rows: kind.merge(rows), caches
+
+
+def _row(caches: Any, kind: str, index: int, length: int) -> Any:
+    quantized = kind == "QuantizedKVCache"
+    row = caches.QuantizedKVCache(group_size=WIDTH, bits=BITS) if quantized else caches.KVCache()
+    if length:
+        feed(row, [(index, 0)], length)
+    return row
+
+
+def _near(here: Any, there: Any, quantized: bool) -> bool:
+    import mlx.core as mx
+
+    # Float rows that join a quantized batch are quantized to 4 bits, so they lose precision.
+    tolerance = 0.15 if quantized else 1e-6
+    return bool((mx.linalg.norm(here - there) / mx.linalg.norm(there)).item() <= tolerance)
+
+
+def _held(cache: Any, index: int, start: int, end: int) -> Any:
+    """A row's keys and values, dequantized."""
+    import mlx.core as mx
+
+    part = (slice(index, index + 1), slice(None), slice(start, end))
+    if not isinstance(cache.keys, tuple):
+        return mx.concatenate([cache.keys[part], cache.values[part]])
+    plain = [
+        mx.dequantize(*(one[part] for one in parts), group_size=WIDTH, bits=BITS)
+        for parts in (cache.keys, cache.values)
+    ]
+    return mx.concatenate(plain)

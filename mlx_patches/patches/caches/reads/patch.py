@@ -1,0 +1,207 @@
+"""Reading an array from a cache returns a new object, which later updates do not change.
+
+``+=`` changes an ``mx.array`` in place, for everyone who holds the same object. A handle is a
+new Python object on the same graph node (``array.__copy__``, 40 ns, no operation), so an
+in-place update of the cache does not change the handle that a reader holds. ``self.offset += n``
+still works: it reads a handle, advances it, and stores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Attribute, Factory, Patch, Target, around, stored
+
+_LM = ("mlx-lm", "mlx_lm.models.cache")
+_VLM = ("mlx-vlm", "mlx_vlm.models.cache")
+_TURBO = ("mlx-vlm", "mlx_vlm.turboquant")
+
+
+def make_handle(value: Any) -> Any:
+    """A new object on the same graph node for an array; any other value unchanged."""
+    return value.__copy__() if hasattr(value, "dtype") else value
+
+
+def read_through_handle(name: str) -> Factory:
+    """Factory of an added attribute that returns a new handle at each read.
+
+    Values stay in the instance's ``__dict__`` under their own name.
+    """
+
+    def read(instance: Any) -> Any:
+        try:
+            value = instance.__dict__[name]
+            # None is common: a recurrent cache has no padding most of the time.
+            return None if value is None else value.__copy__()
+        except (AttributeError, KeyError):  # an int, or nothing there yet
+            return stored(instance, name)
+
+    return lambda original: Attribute(name, read)
+
+
+def _added(place: tuple[str, str], cls: str, attribute: str, methods: tuple[str, ...]) -> Target:
+    """The target that adds an attribute to a class; ``methods`` change it in place."""
+    return Target(
+        *place,
+        f"{cls}.{attribute}",
+        read_through_handle(attribute),
+        fingerprint_of=tuple(f"{cls}.{method}" for method in methods),
+        defines_new_attribute=True,
+    )
+
+
+# -- offset --------------------------------------------------------------------------------
+
+_OFFSETS: dict[str, tuple[str, ...]] = {
+    "BatchKVCache": ("update_and_fetch", "trim", "prepare", "finalize"),
+    "BatchRotatingKVCache": ("_update_in_place", "_update_concat", "trim", "prepare", "finalize"),
+}
+
+OFFSET_ALIAS = Patch(
+    id="offset-alias",
+    summary="a cache offset read before an update moves with it: queries and keys rotate apart",
+    targets=tuple(
+        _added(place, cls, "offset", methods)
+        for place, classes in (
+            (_LM, _OFFSETS),
+            (_VLM, _OFFSETS | {"BatchQuantizedKVCache": ("update_and_fetch", "trim")}),
+            (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch", "trim")}),
+        )
+        for cls, methods in classes.items()
+    ),
+    probe=".probe_offset:probe",
+    module=__name__,
+    doc="""A batch cache's ``offset`` changes after it was read.
+
+    Why
+        ``offset`` is an array, advanced in place (``self.offset += n``) by ``update_and_fetch``,
+        ``trim``, ``prepare`` and ``finalize``. Attention reads it before the update and rotates
+        queries after it, so queries are rotated one step further than their keys. Gemma 4 in
+        mlx-vlm 0.4.3: the logits of a batch differ from those of each row alone by up to 5.3.
+    How
+        Each read returns a handle: a new object on the same graph node, which later updates do
+        not change. This holds for every model and host, and adds no graph operation.
+    Upstream
+        mlx-lm 0.32.0 rebinds ``offset`` instead of advancing it. mlx-vlm has its own copies of
+        these classes in ``models/cache.py`` since 0.6.4, with the defect.
+    Retire when
+        No supported release advances ``offset`` in place.
+    """,
+)
+
+
+# -- left_padding and lengths --------------------------------------------------------------
+
+_PADDINGS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("BatchKVCache", "left_padding"): ("prepare", "finalize", "filter"),
+    ("BatchRotatingKVCache", "left_padding"): (
+        "_update_in_place",
+        "_update_concat",
+        "prepare",
+        "finalize",
+    ),
+    ("ArraysCache", "left_padding"): ("advance",),
+    ("ArraysCache", "lengths"): ("advance",),
+}
+_QUANTIZED_PADDINGS = {
+    ("BatchQuantizedKVCache", "left_padding"): ("prepare", "finalize", "filter"),
+}
+
+LEFT_PADDING_ALIAS = Patch(
+    id="left-padding-alias",
+    summary="left padding or lengths read from a batch cache change as the cache moves on",
+    targets=tuple(
+        _added(place, cls, attribute, methods)
+        for place, attributes in ((_LM, _PADDINGS), (_VLM, _PADDINGS | _QUANTIZED_PADDINGS))
+        for (cls, attribute), methods in attributes.items()
+    ),
+    probe=".probe_padding:probe",
+    module=__name__,
+    doc="""A batch cache's ``left_padding`` and ``lengths`` change after they were read.
+
+    Why
+        Like ``offset`` (see ``offset-alias``), these arrays are changed in place: by ``prepare``
+        and ``finalize``, by a rotating cache on each step after its window wraps, and by
+        ``ArraysCache.advance``. A mask or snapshot made from them then describes a later step.
+    How
+        Each read returns a new handle, which adds no graph operation.
+    Upstream
+        Every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 changes them in place.
+    Retire when
+        No supported release changes them in place.
+    """,
+)
+
+
+# -- state ---------------------------------------------------------------------------------
+
+# The methods of each class that change in place the arrays which ``state`` returned.
+_STATES: dict[str, tuple[str, ...]] = {
+    "KVCache": ("update_and_fetch",),
+    "RotatingKVCache": ("_update_in_place",),
+    "QuantizedKVCache": ("update_and_fetch",),
+    "ChunkedKVCache": ("update_and_fetch",),
+    "ArraysCache": ("__setitem__",),
+    "BatchKVCache": ("update_and_fetch",),
+    "BatchRotatingKVCache": ("_update_in_place",),
+}
+
+
+def read_copy(read: Callable[[Any], Any], cache: Any) -> Any:
+    """``state`` as new objects, which the cache does not change."""
+    return copy_state(read(cache))
+
+
+def copy_state(state: Any) -> Any:
+    """A cache's state as new objects.
+
+    It is a tree of arrays; its shape and container types stay.
+    """
+    kind = type(state)
+    if kind is tuple or kind is list:
+        # ``make_handle`` inlined: engines read every layer's state after each piece of a prompt.
+        try:
+            return kind([value.__copy__() for value in state])
+        except AttributeError:  # not only arrays
+            return kind(map(copy_state, state))
+    if hasattr(state, "_fields"):
+        return kind(*map(copy_state, state))
+    return make_handle(state)
+
+
+FROZEN_STATE = Patch(
+    id="frozen-state",
+    every_model=True,
+    summary="a state snapshot taken from a cache changes as the cache moves on",
+    targets=tuple(
+        Target(
+            *place,
+            f"{cls}.state",
+            around(read_copy),
+            fingerprint_of=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
+        )
+        for place, classes in (
+            (_LM, _STATES),
+            (_VLM, _STATES | {"BatchQuantizedKVCache": ("update_and_fetch",)}),
+            (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch",)}),
+        )
+        for cls, methods in classes.items()
+    ),
+    probe=".probe_state:probe",
+    module=__name__,
+    doc="""A cache's ``state`` changes after it was read.
+
+    Why
+        ``state`` returns the live ``keys``, ``values``, ``offset`` and ``left_padding``. A
+        rotating cache overwrites its buffer in place, other caches do so after a trim. A
+        snapshot kept for a prefix cache, a rewind or a save then describes a later step.
+    How
+        The getter's arrays are returned as new handles, and its lists as new lists: the same
+        graph nodes, no copy, no graph operation. Later updates of the cache do not change them.
+    Upstream
+        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10; the affected classes differ by release.
+    Retire when
+        No supported release returns an object that it goes on changing.
+    """,
+)

@@ -1,0 +1,30 @@
+"""Reads ``left_padding`` or ``lengths``, updates the cache, and checks the value read before."""
+
+from __future__ import annotations
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+from .probe_offset import captured_moves
+
+
+def probe(target: Target) -> Result:
+    """Red where an update of the cache changes the array that was read before it."""
+    name, _, attribute = target.name.partition(".")
+    if name == "ArraysCache":
+        return _arrays_cache(target, attribute)
+    return captured_moves(target, attribute, updates=False)
+
+
+def _arrays_cache(target: Target, attribute: str) -> Result:
+    import mlx.core as mx
+
+    cache = cache_of(target)(2)
+    if not hasattr(cache, attribute) or not hasattr(cache, "advance"):
+        raise NotApplicable(f"ArraysCache has no {attribute} to advance in this release")
+    setattr(cache, attribute, mx.array([3, 5]))
+    captured = getattr(cache, attribute)
+    cache.advance(2)
+    if captured.tolist() != [3, 5]:
+        return Result(True, f"advance changes the {attribute} read before it")
+    return Result(False, f"a captured {attribute} does not change")

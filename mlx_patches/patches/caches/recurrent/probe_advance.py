@@ -1,0 +1,46 @@
+"""Advances a recurrent batch cache, and counts the graph edges that the steps leave."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+STEPS = (20, 120)
+
+
+def probe(target: Target) -> Result:
+    """Red where the graph grows with the steps, or the paddings and lengths are wrong."""
+    import mlx.core as mx
+
+    kind: Any = getattr(importlib.import_module(target.module), "ArraysCache", None)
+    if not hasattr(kind, "advance") or kind.__module__ != target.module:
+        raise NotApplicable("this release's recurrent cache has no advance")
+    cache = kind(1, left_padding=[3, 0])
+    cache.prepare(lengths=[200, 150])
+    edges = []
+    for step in range(1, max(STEPS) + 1):
+        cache[0] = mx.zeros((2, 1))
+        cache.advance(1)
+        if step in STEPS:
+            edges.append(count_edges(cache.left_padding, cache.lengths))
+    fed = max(STEPS)
+    read = cache.left_padding.tolist(), cache.lengths.tolist()
+    if read != ([3 - fed, -fed], [200 - fed, 150 - fed]):
+        return Result(True, f"[3, 0] and [200, 150] are {read} after {fed} steps")
+    told = " and ".join(
+        f"{n} edges after {step} steps" for n, step in zip(edges, STEPS, strict=True)
+    )
+    return Result(edges[1] > edges[0], told)
+
+
+def count_edges(*arrays: Any) -> int:
+    """Count the edges of the graph that evaluating these arrays would run."""
+    import mlx.core as mx
+
+    text = io.StringIO()
+    mx.export_to_dot(text, *arrays)
+    return text.getvalue().count("->")

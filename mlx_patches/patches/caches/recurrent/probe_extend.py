@@ -1,0 +1,41 @@
+"""Merges empty recurrent caches, and extends them with written ones in both orders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+from .probe_mask import make_merged_cache
+
+_NEW, _GONE = 3, 1
+
+
+def probe(target: Target) -> Result:
+    """Red where a row is missing, or holds another row's state."""
+    import mlx.core as mx
+
+    kind = cache_of(target)
+    if not hasattr(kind, "merge"):
+        raise NotApplicable("ArraysCache has no merge in this release")
+    make_merged_cache(target, kind)  # not every release merges empty caches
+    for kept in (range(_NEW), range(_NEW - _GONE)):
+        for order in (1, -1):
+            empty = kind.merge([kind(2) for _ in range(_NEW)])
+            empty.filter(mx.array(list(kept)))
+            written = kind(2)
+            written[0] = written[1] = mx.full((1, 2), 5)
+            cache, other = (written, empty)[::order]
+            cache.extend(other)
+            problem = lacking(cache.cache, [5, *[0] * len(kept)][::order])
+            if problem:
+                return Result(True, problem)
+    return Result(False, "every row holds its own state")
+
+
+def lacking(states: Sequence[Any], wanted: list[int]) -> str:
+    """Describe how the rows' states differ from ``wanted``; empty where they are equal."""
+    held = [state[:, 0].tolist() for state in states]
+    return "" if held == [wanted] * len(states) else f"the rows hold {held}, not {wanted} each"

@@ -1,0 +1,37 @@
+"""Extracts each row of a batch of recurrent caches, plain and in a list of caches."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_ROWS = 2
+_SLOTS = 2
+
+
+def probe(target: Target) -> Result:
+    """Red where extracting a row raises, or returns another row."""
+    import mlx.core as mx
+
+    batch_class: Any = getattr(importlib.import_module(target.module), "Batch", None)
+    if not hasattr(batch_class, "extract_cache"):
+        raise NotApplicable("the engine extracts no row from its batch")
+    caches = importlib.import_module("mlx_lm.models.cache")
+    states = caches.ArraysCache(_SLOTS)
+    for slot in range(_SLOTS):
+        states[slot] = mx.arange(_ROWS)[:, None]
+    batch = SimpleNamespace(cache=[states, caches.CacheList(states, states)])
+    for row in range(_ROWS):
+        try:
+            alone, in_list = batch_class.extract_cache(batch, row)
+        except AttributeError as error:
+            return Result(True, str(error))
+        for cache in (alone, *in_list.caches):
+            seen = [state.tolist() for state in cache.cache]
+            if seen != [[[row]]] * _SLOTS:
+                return Result(True, f"row {row} holds {seen}")
+    return Result(False, "every row holds its own states")

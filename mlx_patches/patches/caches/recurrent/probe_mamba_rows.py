@@ -1,0 +1,86 @@
+"""Merges Mamba caches with a history, checks masks, and decodes rows extracted from a batch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ...models.recurrent_padding.probe import difference
+
+_SLOTS = 2
+_LENGTHS = [1, 3]
+_PROMPTS = [[5, 9, 2], [7, 3, 8]]
+# Two steps: a row whose state is never updated is still right in the first.
+_NEXT = [4, 6]
+_TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where merge or extract loses a row's state."""
+    kind = getattr(importlib.import_module(target.module), "MambaCache", None)
+    operation = target.name.rpartition(".")[2]
+    if not hasattr(kind, operation):
+        raise NotApplicable("this release has no MambaCache, or does not batch it")
+    problem = merge_rows(kind) if operation == "merge" else decode_extracted()
+    return Result(bool(problem), problem or "every row keeps its state")
+
+
+def merge_rows(kind: Any) -> str:
+    """Merge rows with a history; describe a wrong state or mask, empty where all are right."""
+    batch = kind.merge([write_row(kind, row) for row in range(len(_LENGTHS))])
+    held = [state.reshape(-1).tolist() for state in batch.cache]
+    if held != [list(range(len(_LENGTHS)))] * _SLOTS:
+        return f"the batch holds {held}"
+    longest = max(_LENGTHS)
+    try:
+        if batch.make_mask(longest) is not None:
+            return "rows without padding are masked"
+        batch.prepare(lengths=_LENGTHS)
+        mask = batch.make_mask(longest).tolist()
+    except ValueError as error:
+        return str(error)
+    wanted = [[i < length for i in range(longest)] for length in _LENGTHS]
+    return "" if mask == wanted else f"mask of right padding {mask}, not {wanted}"
+
+
+def write_row(kind: Any, number: int) -> Any:
+    """Make a row whose states are all this number."""
+    import mlx.core as mx
+
+    cache = kind()
+    for slot in range(_SLOTS):
+        cache[slot] = mx.full((1, 1), number)
+    return cache
+
+
+def decode_extracted() -> str:
+    """Decode rows extracted from a tiny Mamba's batch; describe the first that is wrong."""
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    try:
+        model: Any = build(Family("mlx-lm", "mamba")).module
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    rows = [model.make_cache() for _ in _PROMPTS]
+    for cache, prompt in zip(rows, _PROMPTS, strict=True):
+        decode(model, cache, prompt)
+    batch = [layers[0].merge(list(layers)) for layers in zip(*rows, strict=True)]
+    for idx, alone in enumerate(rows):
+        row = [layer.extract(idx) for layer in batch]
+        if any(layer.make_mask(1) is not None for layer in row):
+            return f"row {idx} is masked"
+        for step, token in enumerate(_NEXT):
+            seen, wanted = (decode(model, cache, [token]) for cache in (row, alone))
+            if not difference([seen], [wanted]) <= _TOLERANCE:
+                return f"row {idx} has other logits than alone, {step} tokens after extract"
+    return ""
+
+
+def decode(model: Any, cache: Any, tokens: list[int]) -> Any:
+    """Feed tokens; returns the logits (vocabulary,) for the next one."""
+    import mlx.core as mx
+
+    return model(mx.array([tokens]), cache=cache)[0, -1]

@@ -1,0 +1,56 @@
+"""Saves and restores empty and written recurrent caches, and compares their next masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+
+_SLOTS = 2
+_TOKENS = 3
+
+
+def probe(target: Target) -> Result:
+    """Red where a restored cache fails to make a mask, or makes a different one."""
+    cache_class = cache_of(target)
+    if not hasattr(cache_class, "make_mask"):
+        raise NotApplicable("recurrent caches make no masks in this release")
+    if not hasattr(cache_class, "from_state"):
+        raise NotApplicable("recurrent caches are not restored in this release")
+    for kind, cache in (("empty", cache_class(_SLOTS)), ("written", written(cache_class))):
+        wanted = masks(cache)
+        try:
+            seen = masks(restored(cache_class, cache))
+        except AttributeError as error:
+            return Result(True, f"{kind}: {error}")
+        if seen != wanted:
+            return Result(True, f"{kind}: masks {seen}, not {wanted}")
+    return Result(False, "a restored cache makes the same masks")
+
+
+def written(cache_class: Any) -> Any:
+    """Make a cache with both slots in use."""
+    import mlx.core as mx
+
+    cache = cache_class(_SLOTS)
+    for slot in range(_SLOTS):
+        cache[slot] = mx.ones((1, _TOKENS))
+    return cache
+
+
+def restored(cache_class: Any, cache: Any) -> Any:
+    """Restore a new cache from this one's state."""
+    meta = [cache.meta_state] if hasattr(cache, "meta_state") else []
+    return cache_class.from_state(cache.state, *meta)
+
+
+def masks(cache: Any) -> list[Any]:
+    """Return the cache's masks for the next chunk and the one after it, as nested lists."""
+    seen = []
+    for _ in range(2):
+        seen.append(cache.make_mask(_TOKENS))
+        if hasattr(cache, "advance"):
+            cache.advance(_TOKENS)
+    return [None if mask is None else mask.tolist() for mask in seen]

@@ -1,0 +1,279 @@
+"""The batch contract of rotating caches, ``RotatingKVCache`` and ``BatchRotatingKVCache``.
+
+A rotating cache keeps the last ``max_size`` tokens of a row. Keys and values are (rows, heads,
+columns, width); a new token overwrites the oldest column once the buffer has wrapped. Hosts
+batch rows with the methods below, and every row must continue as it would alone.
+
+- ``max_size`` is one ``int``, the same for all rows.
+- ``offset`` (rows,) counts a row's own tokens: it starts at minus the row's left padding.
+- ``left_padding`` (rows,) is the number of a row's padding columns that are still in the buffer.
+  It goes below zero when the window drops columns after the last of them.
+- ``_idx`` is the column after the last one that was written, ``_offset`` the number of columns
+  written in all, ``rotated`` whether the buffer has wrapped.
+- ``merge(rows)``: each row's last ``min(offset, max_size)`` tokens in order of age, aligned on
+  the right; offsets stay. Rows of different ``max_size`` raise ValueError.
+- ``extract(idx)``: the ``RotatingKVCache`` that the row would have alone. It holds the row's
+  tokens, without padding and without unwritten columns. The batch does not change.
+- ``filter`` and ``extend`` keep and add rows, with their ``offset`` and ``left_padding``.
+- ``prepare`` announces padding. While right padding is pending, ``_lengths`` (rows,) is the
+  offset at which each row's prompt ends, else None; ``finalize`` moves that padding to the left.
+- ``trim(n)`` removes the last tokens; ``is_trimmable`` allows it until the window is full.
+- ``state``, ``meta_state`` and ``from_state``: a restored cache continues as the saved one would.
+- ``make_mask(N)``: (rows, 1, N, columns), True where a token attends. Columns of padding and
+  tokens older than the window are False.
+- ``size()`` is ``min(_offset, max_size)``; ``empty()`` is whether nothing was written.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Attribute, Patch, Target, around, stored
+
+_BATCH = "BatchRotatingKVCache"
+_MODULES = (("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache"))
+
+
+# -- max_size ------------------------------------------------------------------------------
+
+
+def convert_to_int(value: Any) -> Any:
+    """The ``int`` that a value stands for; the value itself if it stands for none."""
+    if type(value) is int:
+        return value
+    meant = value
+    if hasattr(value, "tolist") and hasattr(value, "reshape"):
+        elements = value.reshape(-1).tolist()
+        meant = elements[0] if elements and elements.count(elements[0]) == len(elements) else None
+    if isinstance(meant, bool):
+        return value
+    if isinstance(meant, str):
+        return int(meant) if meant.isdecimal() else value
+    if isinstance(meant, float):
+        return int(meant) if meant.is_integer() else value
+    return int(meant) if isinstance(meant, int) else value
+
+
+def make_max_size(original: Any) -> Attribute:
+    """The attribute ``max_size``, converted where it is written."""
+
+    def read(cache: Any) -> Any:
+        # Without a call: each layer reads it several times a step.
+        try:
+            size = cache.__dict__["max_size"]
+        except KeyError:
+            return stored(cache, "max_size")  # raises AttributeError
+        # Another value was written before the patch was applied.
+        return size if type(size) is int else convert_to_int(size)
+
+    return Attribute("max_size", read, convert_to_int)
+
+
+ROTATING_MAX_SIZE = Patch(
+    id="rotating-max-size",
+    severity="crash",
+    every_model=True,
+    summary="a host's array in a rotating cache's max_size breaks slices and comparisons",
+    targets=tuple(
+        Target(
+            distribution,
+            module,
+            f"{name}.max_size",
+            make_max_size,
+            fingerprint_of=tuple(
+                f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")
+            ),
+            defines_new_attribute=True,
+        )
+        for distribution, module in _MODULES
+        for name in ("RotatingKVCache", _BATCH)
+    ),
+    probe=".probe_max_size:probe",
+    module=__name__,
+    doc="""A rotating cache's ``max_size`` is not always an ``int``.
+
+    Why
+        Hosts merge and restore rotating caches themselves, and some leave an array, a numpy
+        scalar or text in ``max_size``. Slices, comparisons and ``min`` over it then fail, or
+        return arrays where the release expects numbers.
+    How
+        Setting the attribute converts the value to the one ``int`` that it stands for. A value
+        that stands for no single number is stored unchanged.
+    Upstream
+        No release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 converts it; their own code stores only
+        an ``int``. Reported in vllm-mlx #256.
+    Retire when
+        The classes convert or check ``max_size`` themselves.
+    """,
+)
+
+
+# -- extract -------------------------------------------------------------------------------
+
+
+def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
+    """Extract row ``idx`` as the solo cache that it would have alone."""
+    return extract(view_tokens(cache), idx)
+
+
+def view_tokens(cache: Any) -> Any:
+    """A view of a batch cache whose columns are all written and whose padding is at least zero."""
+    import mlx.core as mx
+
+    view = copy.copy(cache)
+    view.left_padding = mx.maximum(cache.left_padding, 0)
+    if cache.keys is not None and not cache.rotated:
+        view.keys = cache.keys[..., : cache._idx, :]
+        view.values = cache.values[..., : cache._idx, :]
+    return view
+
+
+BATCH_ROTATING_EXTRACT = Patch(
+    id="batch-rotating-extract",
+    summary="a row extracted from a batch after its window wrapped is cut short",
+    targets=(Target("mlx-lm", "mlx_lm.models.cache", f"{_BATCH}.extract", around(extract_row)),),
+    probe=".probe_extract:probe",
+    module=__name__,
+    doc="""A row extracted from a rotating batch loses its window, or keeps unused columns.
+
+    Why
+        Once the window wraps, every step lowers ``left_padding`` by one, also when no padding is
+        left in the window, so it goes below zero. ``extract`` slices the row with it, and a
+        negative start keeps only the end of the buffer. The row's next decode step raises
+        ``[full] Negative dimensions not allowed``. Before mlx-lm 0.30.4 a row without padding
+        also kept the buffer's unused columns, as if they held tokens.
+    How
+        ``extract`` gets a view of the cache in which padding is at least zero and every column
+        was written. The batch itself does not change.
+    Upstream
+        mlx-lm 0.31.2 clamps the padding.
+    Retire when
+        No supported release is older than mlx-lm 0.31.2.
+    """,
+)
+
+
+# -- merge ---------------------------------------------------------------------------------
+
+
+def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
+    """Merge rows into a batch, each cut to its window."""
+    return merge(cls, [cut_to_window(row) for row in caches])
+
+
+def cut_to_window(row: Any) -> Any:
+    """A solo cache that holds the row's last ``max_size`` tokens in order of age.
+
+    Returns the row itself if it holds just these, or was never written. The row does not change.
+    """
+    size = min(row.offset, row.max_size)
+    if row.keys is None or row._idx == size:
+        return row
+    cut = copy.copy(row)
+    cut.keys, cut.values = (
+        take_last(row._temporal_order(side), size) for side in (row.keys, row.values)
+    )
+    cut._idx = size
+    return cut
+
+
+def take_last(side: Any, size: int) -> Any:
+    """The last ``size`` columns of keys or values (rows, heads, columns, width)."""
+    return side[:, :, -size:]
+
+
+ROTATING_MERGE = Patch(
+    id="rotating-merge",
+    severity="crash",
+    every_model=True,
+    summary="a prompt longer than the window cannot join a batch",
+    targets=tuple(
+        Target(distribution, module, f"{_BATCH}.merge", around(merge_rows))
+        for distribution, module in _MODULES
+    ),
+    probe=".probe_merge:probe",
+    module=__name__,
+    doc="""A prompt longer than the window cannot join a batch: rotating caches do not merge.
+
+    Why
+        A ``RotatingKVCache`` holds the whole of a prompt that was fed in one piece, until the
+        next token. ``BatchRotatingKVCache.merge`` reserves one window and writes the whole
+        prompt: a broadcast error stops the engine. If a row's window has wrapped, ``merge``
+        reserves only the columns written since then, and raises as well.
+    How
+        A row is merged as its last ``max_size`` tokens in order of age, the only ones that later
+        tokens attend to.
+    Upstream
+        mlx-lm 0.31.2 cuts rows to the window in ``merge``.
+    Retire when
+        No supported release is older than mlx-lm 0.31.2.
+    """,
+)
+
+
+# -- restore -------------------------------------------------------------------------------
+
+
+def read_lengths(cache: Any) -> Any:
+    """The offsets (rows,) at which the prompts end while right padding is pending, else None."""
+    return cache.__dict__.get("_lengths")
+
+
+def make_meta_state(original: property) -> property:
+    """``meta_state`` whose setter reads ``rotated`` from the texts "False" and "True"."""
+    assert original.fget is not None and original.fset is not None
+    get, put = original.fget, original.fset
+
+    def save(cache: Any) -> Any:
+        return get(cache)
+
+    def restore(cache: Any, saved: Any) -> None:
+        put(cache, saved)
+        cache.rotated = parse_truth(saved[-1], cache.rotated)
+
+    return property(save, restore, original.fdel, original.__doc__)
+
+
+def parse_truth(saved: Any, read: bool) -> bool:
+    """The truth value of a saved text; ``read``, the release's value, if it is not such a text."""
+    return saved == "True" if saved in ("False", "True") else read
+
+
+ROTATING_RESTORED = Patch(
+    id="rotating-restored",
+    summary="a rotating batch restored from its saved state crashes or reads its window wrongly",
+    targets=tuple(
+        target
+        for distribution, module in _MODULES
+        for target in (
+            Target(
+                distribution,
+                module,
+                f"{_BATCH}._lengths",
+                lambda original: Attribute("_lengths", read_lengths),
+                fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
+                defines_new_attribute=True,
+            ),
+            Target(distribution, module, f"{_BATCH}.meta_state", make_meta_state),
+        )
+    ),
+    probe=".probe_restored:probe",
+    module=__name__,
+    doc="""A restored rotating batch raises AttributeError, or reads its window wrongly.
+
+    Why
+        ``from_state`` makes the cache without ``__init__``, and no state holds ``_lengths``: the
+        next chunk, filter or finalize raises AttributeError. Releases that save ``rotated`` as
+        text restore it with ``bool``, and ``bool("False")`` is true: a buffer that never wrapped
+        is read as if it had.
+    How
+        ``_lengths`` is None until it is set, as after ``__init__``. ``rotated`` is read from the
+        text that was saved.
+    Upstream
+        mlx-lm 0.32.0 saves no text; no release restores ``_lengths`` yet.
+    Retire when
+        ``from_state`` sets ``_lengths`` in every supported release.
+    """,
+)

@@ -1,0 +1,101 @@
+"""Extracts rows of a rotating batch after each number of steps, and decodes them alone.
+
+A row's tokens are numbered from 1. Each token's key is its number and its value the negated
+number, so a cache's tokens can be read back and compared with those of a solo cache.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+
+_PADDINGS = ((0, 0), (3, 0), (0, 2), (5, 1))
+_WINDOWS = (4, 8)
+
+
+def probe(target: Target) -> Result:
+    """Red where an extracted row holds other tokens than a solo cache, then or later."""
+    batch_class = cache_of(target)
+    if not hasattr(batch_class, "extract"):
+        raise NotApplicable("BatchRotatingKVCache has no extract in this release")
+    solo_class = importlib.import_module(target.module).RotatingKVCache
+    wrong = []
+    for window in _WINDOWS:
+        for padding in _PADDINGS:
+            for steps in range(2 * window + 2):
+                problem = difference(batch_class, solo_class, window, padding, 6, steps)
+                if problem:
+                    wrong.append(f"window {window}, padding {padding}, {steps} steps: {problem}")
+    if wrong:
+        return Result(True, f"{len(wrong)} rows wrong, first: {wrong[0]}")
+    return Result(False, "every extracted row decodes like a row alone")
+
+
+def difference(
+    batch_class: Any,
+    solo_class: Any,
+    window: int,
+    padding: Sequence[int],
+    prompt: int,
+    steps: int,
+) -> str:
+    """Describe how extracted rows differ from the same rows alone; empty where none does.
+
+    Args:
+        padding: left padding of each row, less than ``prompt``.
+        prompt: tokens of the longest row.
+        steps: decode steps before the row is extracted.
+    """
+    batch = batch_class(window, list(padding))
+    _feed(batch, _numbers(padding, 0, prompt))
+    for step in range(steps):
+        _feed(batch, _numbers(padding, prompt + step, 1))
+    for row, pad in enumerate(padding):
+        solo = solo_class(window)
+        _feed(solo, [list(range(1, prompt - pad + 1))])
+        for step in range(steps):
+            _feed(solo, [[prompt - pad + step + 1]])
+        try:
+            alone = batch.extract(row)
+            problem = _goes_on(alone, solo, window, prompt - pad + steps)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            return f"row {row}: {problem}"
+    return ""
+
+
+def _goes_on(alone: Any, solo: Any, window: int, length: int) -> str:
+    """Compare offsets, then decode steps past another wrap of the window, then a chunk."""
+    if alone.offset != solo.offset:
+        return f"offset {alone.offset}, alone {solo.offset}"
+    for step in range(1, window + 3):
+        seen, wanted = (_feed(cache, [[length + step]]) for cache in (alone, solo))
+        if seen != wanted:
+            return f"sees {seen}, alone {wanted}"
+    chunk = [[length + window + 3, length + window + 4]]
+    seen, wanted = (_feed(cache, chunk) for cache in (alone, solo))
+    return "" if seen == wanted else f"in a chunk sees {seen}, alone {wanted}"
+
+
+def _numbers(padding: Sequence[int], start: int, count: int) -> list[list[int]]:
+    """The tokens to feed a left-padded batch: each row's own numbers, -1 for padding."""
+    rows = [[start + i - pad + 1 for i in range(count)] for pad in padding]
+    return [[number if number > 0 else -1 for number in row] for row in rows]
+
+
+def _feed(cache: Any, numbers: list[list[int]]) -> list[int]:
+    """Feed tokens; returns the tokens that the first row then attends to, oldest first."""
+    import mlx.core as mx
+
+    states = mx.array(numbers, dtype=mx.float32)[:, None, :, None]
+    keys, values = cache.update_and_fetch(states, -states)
+    seen = keys[0, 0, :, 0].tolist()
+    if seen != (-values[0, 0, :, 0]).tolist():
+        raise ValueError("keys and values hold different tokens")
+    return sorted(map(int, seen))

@@ -1,0 +1,41 @@
+"""Sets ``max_size`` to values that hosts have set, and uses the cache past its window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import cache_of, keys_and_values
+
+_WINDOW = 8
+
+
+def probe(target: Target) -> Result:
+    """Red where ``max_size`` is not read back as an int, or the window has another size."""
+    import mlx.core as mx
+
+    cache_class = cache_of(target)
+    written: dict[str, Callable[[], Any]] = {
+        "int": lambda: _WINDOW,
+        "array": lambda: mx.array(_WINDOW),
+        "one-element array": lambda: mx.array([_WINDOW]),
+        "array of equal elements": lambda: mx.array([_WINDOW, _WINDOW]),
+        "text": lambda: str(_WINDOW),
+    }
+    wrong = [name for name, value in written.items() if _fails(cache_class, value())]
+    if wrong:
+        return Result(True, f"max_size is unusable after it is set to {', '.join(wrong)}")
+    return Result(False, "max_size is an int")
+
+
+def _fails(cache_class: Any, value: Any) -> bool:
+    rows = 2 if cache_class.__name__.startswith("Batch") else 1
+    cache = cache_class(_WINDOW, [1, 0]) if rows == 2 else cache_class(_WINDOW)
+    cache.max_size = value
+    if type(cache.max_size) is not int:
+        return True
+    for _ in range(_WINDOW + 2):
+        keys, _ = cache.update_and_fetch(*keys_and_values(rows, 1))
+    return bool(keys.shape[2] != _WINDOW)

@@ -1,0 +1,44 @@
+"""Merges a row that was fed more than a window in one piece with a short row."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+
+_WINDOW = 4
+_LENGTHS = (7, 3)
+
+
+def probe(target: Target) -> Result:
+    """Red where the rows do not merge, or one holds other tokens than alone."""
+    import mlx.core as mx
+
+    batch_kind = cache_of(target)
+    if not hasattr(batch_kind, "merge"):
+        raise NotApplicable("this release does not merge caches")
+    caches = importlib.import_module(target.module)
+    rows = [make_fed_cache(caches.RotatingKVCache(_WINDOW), length) for length in _LENGTHS]
+    batch = batch_kind.merge(rows)
+    if batch.offset.tolist() != list(_LENGTHS):
+        return Result(True, f"offsets {batch.offset.tolist()}, not {list(_LENGTHS)}")
+    step = mx.full((len(rows), 1, 1, 1), 99.0)
+    held = batch.update_and_fetch(step, step)[0]
+    for row, (cache, length) in enumerate(zip(rows, _LENGTHS, strict=True)):
+        seen = sorted(held[row, 0, :, 0].tolist())[-min(length + 1, _WINDOW) :]
+        wanted = sorted(cache.update_and_fetch(step[:1], step[:1])[0][0, 0, :, 0].tolist())
+        if seen != wanted[-len(seen) :]:
+            return Result(True, f"row {row} sees tokens {seen}, alone {wanted}")
+    return Result(False, "every row sees its own window")
+
+
+def make_fed_cache(cache: Any, length: int) -> Any:
+    """Feed the cache tokens 1, 2, ... in one piece; returns the cache."""
+    import mlx.core as mx
+
+    tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
+    cache.update_and_fetch(tokens, tokens)
+    return cache

@@ -1,0 +1,70 @@
+"""Saves and restores a rotating batch before and after its window wraps, then decodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+from .probe_extract import _feed as feed
+
+_WINDOW = 4
+_PROMPT = 3
+_PADDING = [1, 0]
+
+
+def probe(target: Target) -> Result:
+    """Red where a restored batch has lost ``rotated``, or attends to other tokens."""
+    batch_class = cache_of(target)
+    if target.name.endswith("meta_state") and not hasattr(batch_class, "meta_state"):
+        raise NotApplicable("the release saves no meta_state")
+    check = rotated_as_saved if target.name.endswith("meta_state") else goes_on
+    for steps in (0, 1, 2 * _WINDOW):
+        problem = check(batch_class, steps)
+        if problem:
+            return Result(True, f"after {steps} steps: {problem}")
+    return Result(False, "a restored batch decodes as before")
+
+
+def make_fed_cache(batch_class: Any, steps: int) -> Any:
+    """Make a batch that was fed a prompt and this many decode steps."""
+    cache = batch_class(_WINDOW, list(_PADDING))
+    for count in (_PROMPT, *[1] * steps):
+        feed(cache, numbers(cache, count))
+    return cache
+
+
+def numbers(cache: Any, count: int) -> list[list[int]]:
+    """The next tokens of each row, numbered by their column."""
+    start = cache._offset
+    return [[start + i + 1 for i in range(count)] for _ in _PADDING]
+
+
+def rotated_as_saved(batch_class: Any, steps: int) -> str:
+    """Describe a change of ``rotated``; empty where it is restored."""
+    cache = make_fed_cache(batch_class, steps)
+    copy = restored(cache)
+    return "" if copy.rotated == cache.rotated else f"rotated {copy.rotated}, was {cache.rotated}"
+
+
+def goes_on(batch_class: Any, steps: int) -> str:
+    """Feed a restored batch a chunk, then a step; describe what goes wrong, if anything."""
+    cache = make_fed_cache(batch_class, steps)
+    copy = restored(cache)
+    copy.rotated = cache.rotated  # restored by the target meta_state
+    try:
+        for count in (2, 1):
+            seen, wanted = (feed(one, numbers(one, count)) for one in (copy, cache))
+            if seen != wanted:
+                return f"sees {seen}, not {wanted}"
+    except (AttributeError, KeyError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def restored(cache: Any) -> Any:
+    """Restore a new cache from another's state."""
+    kind = type(cache)
+    meta = [cache.meta_state] if hasattr(kind, "meta_state") else []
+    return kind.from_state(cache.state, *meta)

@@ -1,0 +1,280 @@
+"""A batch with ``max_kv_size`` loses the first tokens that a row alone would keep.
+
+Why
+    ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens, its attention
+    sinks. ``BatchRotatingKVCache`` has no ``keep``: a row that outgrows its window loses them,
+    and its text diverges from that of the row alone. The batch generator up to mlx-lm 0.31.3
+    makes its caches without ``keep``, although ``make_prompt_cache`` sets it.
+How
+    A batch remembers the ``keep`` of its rows. Before columns are lost, kept tokens in them are
+    moved to the columns right behind the lost ones, so that they stay the oldest in order of
+    age. A decode step moves one column, a piece of a prompt ``keep`` columns; nothing is read
+    from the device. A batch without ``keep``, or with room left, runs the release's code alone.
+    The generator's caches get the ``keep`` that ``make_prompt_cache`` sets for the model; a model
+    with ``make_cache`` is left alone.
+Upstream
+    mlx-lm 0.32.0 makes the generator's caches with ``make_prompt_cache``. The batch cache is not
+    fixed in mlx-lm 0.32.2.
+Retire when
+    mlx-lm's ``BatchRotatingKVCache`` keeps first tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Attribute, Patch, Target, around
+
+_PLACES = (("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache"))
+_BATCH = "BatchRotatingKVCache"
+
+
+def read_keep(cache: Any) -> int:
+    """How many first tokens each row keeps; 0 if none was set."""
+    return int(cache.__dict__.get("keep", 0))
+
+
+def has_keep(cache: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether a batch cache was given a ``keep``."""
+    return "keep" in cache.__dict__
+
+
+def stepped(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+    """Run a decode step's update, after moving kept tokens out of the columns that it drops."""
+    if read_keep(cache) and cache.keys is not None and not is_padded(cache):
+        width = cache.keys.shape[2]
+        if width > cache.max_size:
+            move_kept(cache, width - cache.max_size + 1)
+        elif width == cache.max_size and (cache.rotated or cache._idx == width):
+            move_oldest(cache)
+    return update(cache, keys, values)
+
+
+def joined(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+    """Run the update of a prompt's piece, after moving kept tokens out of the dropped columns."""
+    if read_keep(cache) and cache.keys is not None:
+        cache._temporal_order()
+        forget_lost_padding(cache)
+        lost = cache._idx - cache.max_size + 1
+        if lost > 0:
+            move_kept(cache, lost)
+    return update(cache, keys, values)
+
+
+def finalized(finalize: Callable[..., Any], cache: Any) -> Any:
+    """Turn pending right padding into left padding."""
+    if read_keep(cache) and is_padded(cache):
+        forget_lost_padding(cache)
+    return finalize(cache)
+
+
+def forget_lost_padding(cache: Any) -> None:
+    """Set counts below zero to 0: the release counts on down when no padding is left."""
+    import mlx.core as mx
+
+    cache.left_padding = mx.maximum(cache.left_padding, 0)
+
+
+def is_padded(cache: Any) -> bool:
+    """Whether right padding is pending."""
+    return cache.__dict__.get("_lengths") is not None
+
+
+def move_oldest(cache: Any) -> None:
+    """Move the oldest column right behind the other kept ones, in rows without padding."""
+    import mlx.core as mx
+
+    width = cache.keys.shape[2]
+    old = cache._idx % width
+    new = (old + cache.keep) % width
+    is_full = (cache.left_padding <= 0)[:, None, None, None]
+    for side in (cache.keys, cache.values):
+        kept, other = side[..., old : old + 1, :], side[..., new : new + 1, :]
+        side[..., new : new + 1, :] = mx.where(is_full, kept, other)
+
+
+def move_kept(cache: Any, lost: int) -> None:
+    """Move the kept columns right behind the first ``lost`` ones, in rows that would lose them.
+
+    The columns are in order of age. Pending right padding becomes left padding before the
+    columns are lost.
+    """
+    import mlx.core as mx
+
+    padding = cache.left_padding
+    rolled = mx.zeros_like(padding)
+    if is_padded(cache):
+        rolled = mx.maximum(0, cache.offset - cache._lengths)
+    columns = mx.arange(cache.keep)
+    source = mx.maximum(padding, 0)[:, None] + columns
+    target = mx.maximum(lost - rolled, 0)[:, None] + columns
+    loses = (padding + rolled < lost)[:, None, None, None]
+
+    def moved(side: Any) -> Any:
+        shape = (*side.shape[:2], cache.keep, side.shape[3])
+        here, there = (mx.broadcast_to(at[:, None, :, None], shape) for at in (source, target))
+        kept, other = (mx.take_along_axis(side, at, axis=2) for at in (here, there))
+        return mx.put_along_axis(side, there, mx.where(loses, kept, other), axis=2)
+
+    cache.keys, cache.values = moved(cache.keys), moved(cache.values)
+
+
+def mask_with_keep(
+    make: Callable[..., Any],
+    cache: Any,
+    N: int,
+    window_size: int | None = None,
+    return_array: bool = False,
+) -> Any:
+    """The mask (rows, 1, N, columns) of a piece of a prompt, in which rows see their kept tokens.
+
+    Changes nothing unless the release masks a row alone in this way, as mlx-vlm 0.7.10 does: the
+    kept tokens and the newest share the window.
+    """
+    keep = read_keep(cache)
+    own = window_size in (None, cache.max_size)
+    if N == 1 or not keep or not own or not masks_keep_alone(type(cache).__module__):
+        return make(cache, N, window_size=window_size, return_array=return_array)
+    import mlx.core as mx
+
+    causal, newest = (
+        make(cache, N, window_size=size, return_array=True)
+        for size in (2 * cache.max_size + N, cache.max_size - keep)
+    )
+    kept = mx.cumsum(causal[..., -1:, :].astype(mx.int32), axis=-1) <= keep
+    return causal & (kept | newest)
+
+
+@functools.cache
+def masks_keep_alone(module: str) -> bool:
+    """Whether the module's cache of one row masks its kept tokens."""
+    alone = getattr(sys.modules[module], "RotatingKVCache", None)
+    return alone is not None and "keep" in inspect.unwrap(alone.make_mask).__code__.co_names
+
+
+def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
+    """Merge rows into a batch, which gets their ``keep`` if it is the same for all rows."""
+    keeps = {row.keep for row in caches}
+    keep = keeps.pop() if len(keeps) == 1 else 0
+    if not 0 < keep < caches[0].max_size:
+        return merge(cls, caches)
+    batch = merge(cls, [cut_behind(row) for row in caches])
+    batch.keep = keep
+    return batch
+
+
+def cut_behind(row: Any) -> Any:
+    """A solo cache with the row's kept tokens and its newest, in order of age, a window in all.
+
+    Returns the row itself if it holds just these, or was never written. The row does not change.
+    """
+    size = min(row.offset, row.max_size)
+    if row.keys is None or (row._idx == size and row.keys.shape[2] <= row.max_size):
+        return row
+    cut = copy.copy(row)
+    cut.keys, cut.values = (
+        take_kept(row._temporal_order(side), row.keep, size) for side in (row.keys, row.values)
+    )
+    cut._idx = size
+    return cut
+
+
+def take_kept(side: Any, keep: int, size: int) -> Any:
+    """The first ``keep`` and the newest columns of keys or values, ``size`` in all."""
+    import mlx.core as mx
+
+    if side.shape[2] <= size:
+        return side
+    return mx.concatenate([side[..., :keep, :], side[..., keep - size :, :]], axis=2)
+
+
+def extract_row(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
+    """Extract a row's cache, with the batch's ``keep``."""
+    row = extract(cache, idx)
+    row.keep = read_keep(cache)
+    return row
+
+
+def extend_with_keep(extend: Callable[..., Any], cache: Any, other: Any) -> Any:
+    """Add another batch's rows; an empty batch takes over their ``keep``."""
+    if cache.keys is None:
+        cache.keep = read_keep(other)
+    return extend(cache, other)
+
+
+def make_row_with_keep(make: Callable[..., list[Any]], generator: Any) -> list[Any]:
+    """The caches of a generator's new row, a layer each."""
+    return with_keep(make(generator), generator.model, generator.max_kv_size)
+
+
+def make_batch_with_keep(
+    make: Callable[..., list[Any]], model: Any, left_padding: Any, *args: Any, **kwargs: Any
+) -> list[Any]:
+    """The caches of a left-padded batch, a layer each."""
+    caches = make(model, left_padding, *args, **kwargs)
+    # Up to mlx-lm 0.30.4 there is no such argument.
+    return with_keep(caches, model, args[0] if args else kwargs.get("max_kv_size"))
+
+
+def with_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any]:
+    """Set ``keep`` of new caches to what the release sets for a row alone; returns them."""
+    if max_kv_size is None or hasattr(model, "make_cache"):
+        return caches
+    from mlx_lm.models.cache import make_prompt_cache
+
+    for layer, own in zip(caches, make_prompt_cache(model, max_kv_size), strict=True):
+        if hasattr(layer, "keep") and layer.keep == 0:
+            layer.keep = getattr(own, "keep", 0)
+    return caches
+
+
+PATCH = Patch(
+    id="rotating-keep",
+    severity="feature",
+    every_model=True,
+    summary="a batch with max_kv_size loses the first tokens that a row alone would keep",
+    targets=(
+        *(
+            Target(
+                *place,
+                f"{_BATCH}.keep",
+                lambda original: Attribute("keep", read_keep),
+                fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
+                defines_new_attribute=True,
+            )
+            for place in _PLACES
+        ),
+        *(
+            Target(*place, f"{_BATCH}.{name}", around(wrapper), when=has_keep)
+            for place in _PLACES
+            for name, wrapper in (
+                ("_update_in_place", stepped),
+                ("_update_concat", joined),
+                ("finalize", finalized),
+            )
+        ),
+        *(
+            Target(*place, f"{_BATCH}.{name}", around(wrapper))
+            for place in _PLACES
+            for name, wrapper in (
+                ("merge", merge_rows),
+                ("extract", extract_row),
+                ("extend", extend_with_keep),
+            )
+        ),
+        Target(*_PLACES[1], f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
+        Target(
+            "mlx-lm",
+            "mlx_lm.generate",
+            "BatchGenerator._make_new_cache",
+            around(make_row_with_keep),
+        ),
+        Target("mlx-lm", "mlx_lm.generate", "_make_cache", around(make_batch_with_keep)),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,128 @@
+"""Merges rows that keep their first tokens, and decodes past each row's window."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+
+WINDOW, KEEP = 8, 2
+_LENGTHS = (3, 8, 13)
+_STEPS = 2 * WINDOW
+_VOCABULARY = 64
+
+
+def probe(target: Target) -> Result:
+    """Red where a row attends to other tokens than alone."""
+    if target.module == "mlx_lm.generate":
+        return probe_generator(target)
+    import mlx.core as mx
+
+    caches = importlib.import_module(target.module)
+    kind = cache_of(target)
+    if not hasattr(kind, "merge"):
+        raise NotApplicable("this release does not merge caches")
+    for one_piece in (False, True):
+        rows = [row_of(caches, length, one_piece) for length in _LENGTHS]
+        batch = kind.merge([row_of(caches, length, one_piece) for length in _LENGTHS])
+        for step in range(1, _STEPS):
+            new = mx.array([length + step for length in _LENGTHS])[:, None, None, None]
+            mask = batch.make_mask(1)
+            held = batch.update_and_fetch(new * 1.0, new * 1.0)[0]
+            for number, row in enumerate(rows):
+                token = new[number : number + 1] * 1.0
+                wanted = sorted(row.update_and_fetch(token, token)[0].reshape(-1).tolist())
+                keys, on = held[number].reshape(-1).tolist(), mask[number].reshape(-1).tolist()
+                seen = sorted(key for key, attended in zip(keys, on, strict=True) if attended)
+                if seen != wanted:
+                    return Result(True, f"{_LENGTHS[number]}+{step} tokens: {seen}, not {wanted}")
+    return Result(False, "each row sees its first tokens and its newest")
+
+
+def row_of(caches: Any, length: int, one_piece: bool) -> Any:
+    """Make a row that was fed tokens 1, 2, ... in one piece or one by one."""
+    import mlx.core as mx
+
+    row = caches.RotatingKVCache(max_size=WINDOW, keep=KEEP)
+    tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
+    for piece in [tokens] if one_piece else mx.split(tokens, length, axis=2):
+        row.update_and_fetch(piece, piece)
+    return row
+
+
+def probe_generator(target: Target) -> Result:
+    """Red where a row of the batch generator attends to other tokens than alone."""
+    generate = importlib.import_module(target.module)
+    generator = getattr(generate, "BatchGenerator", None)
+    if generator is None:
+        raise NotApplicable("the release has no batch generator")
+    has_own = hasattr(generator, "_make_new_cache")
+    if target.name != "_make_cache" and not has_own:
+        raise NotApplicable("the release's batch generator has no such method")
+    if target.name == "_make_cache" and not hasattr(generate, "_make_cache"):
+        raise NotApplicable("the release has no such function")
+    if "max_kv_size" not in inspect.signature(generator).parameters:
+        return Result(False, "the release's batch generator takes no max_kv_size: nothing is lost")
+    make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
+    if target.name == "_make_cache" and has_own:  # the generator does not call it; hosts may
+        keep = getattr(generate._make_cache(_Attending(), [0], WINDOW)[0], "keep", 0)
+        wanted = make(_Attending(), WINDOW)[0].keep
+        return Result(keep != wanted, f"{keep} first tokens are kept, {wanted} alone")
+    model = _Attending()
+    prompts = [list(range(1, length + 1)) for length in _LENGTHS]
+    alone = [model.attended_alone(prompt, make(model, WINDOW)) for prompt in prompts]
+    model.steps.clear()
+    batch = generator(model, max_tokens=_STEPS, max_kv_size=WINDOW)
+    batch.insert(prompts)
+    # A generator computes a step ahead, and leaves out the last one.
+    while len(model.steps) < _STEPS - 2:
+        batch.next()
+    for number, wanted in enumerate(alone):
+        for step in model.steps:
+            newest = step[number][-1]
+            if step[number] != wanted[newest]:
+                return Result(True, f"{newest} tokens: {step[number]}, not {wanted[newest]}")
+    return Result(False, "each row sees its first tokens and its newest")
+
+
+class _Attending:
+    """A model that says the token after the last one.
+
+    ``steps`` has the tokens that each row attended to, in order, for each decode step.
+    """
+
+    layers = (None,)
+
+    def __init__(self) -> None:
+        self.steps: list[list[list[int]]] = []
+
+    def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
+        import mlx.core as mx
+
+        new = tokens[:, None, :, None].astype(mx.float32)
+        mask = cache[0].make_mask(tokens.shape[1])
+        held = cache[0].update_and_fetch(new, new)[0][:, 0, :, 0]
+        if tokens.shape[1] == 1:
+            on = mx.ones_like(held) if mask is None else mask.reshape(-1, held.shape[1])
+            rows = zip(held.tolist(), mx.broadcast_to(on, held.shape).tolist(), strict=True)
+            self.steps.append(
+                [
+                    sorted(int(key) for key, attended in zip(*row, strict=True) if attended)
+                    for row in rows
+                ]
+            )
+        return mx.eye(_VOCABULARY)[(tokens + 1) % _VOCABULARY] * 10.0
+
+    def attended_alone(self, prompt: list[int], cache: list[Any]) -> dict[int, list[int]]:
+        """For each token that the row decodes alone, the tokens that its step attends to."""
+        import mlx.core as mx
+
+        self.steps.clear()
+        self(mx.array([prompt[:-1]]), cache=cache)
+        for token in range(prompt[-1], prompt[-1] + _STEPS + 2):
+            self(mx.array([[token]]), cache=cache)
+        return {row[-1]: row for (row,) in self.steps}

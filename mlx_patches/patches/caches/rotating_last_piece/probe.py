@@ -1,0 +1,93 @@
+"""Feeds a rotating batch prompts in pieces, one of them of one token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+
+WINDOW = 4
+# Tokens in each row's history, tokens in its prompt, and the sizes of the prompt's pieces.
+CASES = (
+    ((3, 6), (3, 1), (2, 1)),
+    ((3, 6), (1, 0), (1,)),
+    ((2, 3), (3, 2), (2, 1)),
+    ((6, 3), (3, 4), (1, 2, 1)),
+    ((1, 6), (3, 3), (1, 2)),
+)
+
+
+def probe(target: Target) -> Result:
+    """Red where a piece raises, or a token attends to other tokens than alone."""
+    kind = cache_of(target)
+    if not all(hasattr(kind, name) for name in ("finalize", "_update_concat")):
+        raise NotApplicable("rotating batches have no right padding in this release")
+    for histories, lengths, pieces in CASES:
+        try:
+            wrong = seen_otherwise(kind, histories, lengths, pieces)
+        except RuntimeError as error:
+            return Result(True, f"pieces of {pieces}: {error}")
+        if wrong:
+            return Result(True, f"pieces of {pieces}: {wrong}")
+    return Result(False, "every token of a piece sees its own window")
+
+
+def seen_otherwise(
+    kind: Any, histories: Sequence[int], lengths: Sequence[int], pieces: Sequence[int]
+) -> str:
+    """Describe a token that sees other tokens than its window; empty where there is none.
+
+    Keys are numbers: a row's first token is 1.
+    """
+    import mlx.core as mx
+
+    batch = with_histories(kind, histories)
+    padded = max(lengths)
+    batch.prepare(lengths=list(lengths), right_padding=[padded - one for one in lengths])
+    done = 0
+    for piece in (*pieces, None):
+        if piece is None:  # a decode step, after the prompt
+            batch.finalize()
+            starts = [history + length for history, length in zip(histories, lengths, strict=True)]
+            fed_to, piece = [1] * len(starts), 1
+        else:
+            starts = [history + done for history in histories]
+            fed_to = [max(0, min(piece, length - done)) for length in lengths]
+            done += piece
+        step = mx.array(starts)[:, None, None, None] + mx.arange(1.0, piece + 1)[:, None]
+        mask = batch.make_mask(piece)
+        keys = batch.update_and_fetch(step, step)[0]
+        for row, (start, count) in enumerate(zip(starts, fed_to, strict=True)):
+            for token in range(count):
+                attended = mask[row % mask.shape[0], 0, token].tolist()
+                held = keys[row, 0, :, 0].tolist()
+                seen = sorted(key for key, on in zip(held, attended, strict=True) if on)
+                last = start + token + 1
+                if seen != list(range(max(1, last - WINDOW + 1), last + 1)):
+                    return f"row {row}, token {last} sees {seen}"
+    return ""
+
+
+def with_histories(kind: Any, histories: Sequence[int]) -> Any:
+    """Make a batch with these histories, fed in one left-padded piece."""
+    import mlx.core as mx
+
+    longest = max(histories)
+    batch = kind(WINDOW, [longest - history for history in histories])
+    ends = mx.array(histories)[:, None, None, None]
+    prompt = ends - longest + mx.arange(1.0, longest + 1)[:, None]
+    batch.update_and_fetch(prompt, prompt)
+    return batch
+
+
+def make_fed_cache(cache: Any, length: int) -> Any:
+    """Feed the cache tokens 1, 2, ... one at a time; returns the cache."""
+    import mlx.core as mx
+
+    for token in range(1, length + 1):
+        step = mx.full((1, 1, 1, 1), float(token))
+        cache.update_and_fetch(step, step)
+    return cache

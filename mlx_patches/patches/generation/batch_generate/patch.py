@@ -1,0 +1,263 @@
+"""The padding of prompts in mlx-vlm's public ``batch_generate``."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+# A row's prompt within its padding, as (first token, one past the last).
+Span = tuple[int, int]
+# The masks with which the embeddings of the running ``batch_generate`` were made.
+_masks: ContextVar[list[Any] | None] = ContextVar("mlx_patches_prompt_masks", default=None)
+
+
+def in_batch_generate(*args: Any, **kwargs: Any) -> bool:
+    """Whether ``batch_generate`` is running; prompts of other callers have no padding."""
+    return _masks.get() is not None
+
+
+def generated(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Generate a batch, and record its masks for the batch generator."""
+    masks: list[Any] = []
+    token = _masks.set(masks)
+    try:
+        return generate(noting(model, masks), *args, **kwargs)
+    finally:
+        _masks.reset(token)
+
+
+def noting(model: Any, masks: list[Any]) -> Any:
+    """A shallow copy of the model that appends each mask of ``get_input_embeddings`` to a list."""
+
+    def get_input_embeddings(*args: Any, mask: Any = None, **kwargs: Any) -> Any:
+        masks.append(mask)
+        return model.get_input_embeddings(*args, mask=mask, **kwargs)
+
+    view = copy.copy(model)  # nothing of a request stays on the model itself
+    view.get_input_embeddings = get_input_embeddings
+    return view
+
+
+def inserted(
+    insert: Callable[..., Any],
+    generator: Any,
+    prompts: Sequence[Sequence[int]],
+    *args: Any,
+    prompt_kwargs: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Insert prompts without their padding, which the generator adds itself."""
+    own = {} if prompt_kwargs is None else {"prompt_kwargs": prompt_kwargs}
+    # Before 0.5 the arguments come with the first step; from 0.7 on the mask is passed.
+    spans = padded_spans(prompts) if own and "attention_mask" not in kwargs else None
+    if spans is None:
+        return insert(generator, prompts, *args, **own, **kwargs)
+    aligned = inspect.unwrap(insert).__globals__["_is_sequence_aligned_prompt_kwarg"]
+    rows = [
+        cut(row, span, len(prompt), aligned)
+        for prompt, row, span in zip(prompts, prompt_kwargs, spans, strict=True)
+    ]
+    texts = [prompt[slice(*span)] for prompt, span in zip(prompts, spans, strict=True)]
+    if getattr(generator, "_existing_left_padding", None):
+        generator._existing_left_padding = None  # it counts the padding that was removed above
+    return insert(generator, texts, *args, prompt_kwargs=rows, **kwargs)
+
+
+def processed(
+    process: Callable[..., Any], generator: Any, prompts: Sequence[Any], **kwargs: Any
+) -> Any:
+    """Process prompts without their padding, where the embeddings come as one padded array.
+
+    The generator pads on the left, so embeddings that are padded on the right are moved.
+    """
+    texts = [ids for _, ids, *_ in prompts]
+    masks = _masks.get()
+    if masks is not None and all(mask is None for mask in masks):
+        # Below 0.4 text gets no embeddings here, and an image's embeddings get no mask.
+        spans = spans_by_padding(texts, getattr(generator.tokenizer, "pad_token_id", None))
+    else:
+        spans = padded_spans(texts)
+    if spans is None:
+        return process(generator, prompts, **kwargs)
+    length = len(prompts[0][1])
+    own = [
+        (uid, ids[slice(*span)], *rest)
+        for (uid, ids, *rest), span in zip(prompts, spans, strict=True)
+    ]
+    if any(stop < length for _, stop in spans):
+        shape = (len(spans), length)
+        kwargs = {
+            name: moved(value, spans) if getattr(value, "shape", ())[:2] == shape else value
+            for name, value in kwargs.items()
+        }
+    return process(generator, own, **kwargs)
+
+
+def padded_spans(prompts: Sequence[Sequence[int]]) -> list[Span] | None:
+    """Each prompt's span within its padding, by the recorded mask.
+
+    None if no prompt has padding, or if the span of any prompt is unknown.
+    """
+    masks = _masks.get()
+    mask = masks[-1] if masks else None
+    if mask is None or len({len(prompt) for prompt in prompts}) != 1:
+        return None
+    if tuple(mask.shape) != (len(prompts), len(prompts[0])):
+        return None
+    spans = [find_span(row) for row in mask.tolist()]
+    known = [span for span in spans if span is not None]
+    if len(known) < len(spans) or set(known) == {(0, len(prompts[0]))}:
+        return None
+    return known
+
+
+def spans_by_padding(prompts: Sequence[Sequence[int]], padding: int | None) -> list[Span] | None:
+    """Each prompt's span by the token id of the padding, for releases that record no mask.
+
+    The longest prompt has no padding. If it begins or ends with that token, its chat template has
+    put it there, and in all other prompts too.
+    """
+    spans = [find_span([token != padding for token in prompt], gaps=True) for prompt in prompts]
+    known = [span for span in spans if span is not None]
+    if padding is None or len(known) < len(spans):
+        return None
+    length = len(prompts[0])
+    first, last = min(start for start, _ in known), max(stop for _, stop in known)
+    own = [(start - first, stop + length - last) for start, stop in known]
+    return None if set(own) == {(0, length)} else own
+
+
+def find_span(mask: Sequence[int], gaps: bool = False) -> Span | None:
+    """The span of a row's prompt; None if it is empty, or has gaps that ``gaps`` does not allow."""
+    kept = [place for place, keep in enumerate(mask) if keep]
+    if not kept or (not gaps and kept[-1] - kept[0] + 1 != len(kept)):
+        return None
+    return kept[0], kept[-1] + 1
+
+
+def cut(
+    row: Mapping[str, Any], span: Span, length: int, aligned: Callable[..., bool]
+) -> dict[str, Any]:
+    """A prompt's arguments with the padding's entries removed.
+
+    Args:
+        row: the arguments, arrays of one row each.
+        span: the prompt's span.
+        length: the number of tokens, with the padding.
+        aligned: the release's function that tells whether an argument has an entry a token.
+    """
+    own = dict(row)
+    if span == (0, length):
+        return own
+    for name, value in row.items():
+        if not hasattr(value, "ndim") or value.ndim < 2:
+            continue
+        if name == "inputs_embeds" or aligned(name, value, length):
+            # Positions may have three dimensions in front: (3, 1, length).
+            axis = 1 if value.shape[1] == length else 2
+            own[name] = value[(slice(None),) * axis + (slice(*span),)]
+    return rebased(own)
+
+
+def moved(value: Any, spans: Sequence[Span]) -> Any:
+    """Move the padding of an array (prompts, length, ...) to the left."""
+    import mlx.core as mx
+
+    length = value.shape[1]
+    rows = [
+        mx.roll(row, length - stop, axis=0) for row, (_, stop) in zip(value, spans, strict=True)
+    ]
+    return mx.stack(rows)
+
+
+def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[Any]) -> Any:
+    """Remove padding from prompts and arguments, and from their rope deltas too."""
+    whole = [row.get("position_ids") for row in rows]
+    texts, own = unpad(prompts, mask, rows)
+    return texts, [
+        row if row.get("position_ids") is before else rebased(row)
+        for row, before in zip(own, whole, strict=True)
+    ]
+
+
+def rebased(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt's arguments with a rope delta that is computed from its positions.
+
+    The delta is the position after the last token minus the number of tokens. Releases count
+    padding among these tokens.
+    """
+    positions, deltas = row.get("position_ids"), row.get("rope_deltas")
+    if positions is None or deltas is None:
+        return dict(row)
+    delta = positions.max() + 1 - positions.shape[-1]
+    return {**row, "rope_deltas": delta.astype(deltas.dtype).reshape(deltas.shape)}
+
+
+_MODULES = ("mlx_vlm.generate", "mlx_vlm.generate.ar")  # the second from 0.6 on
+_BODY = ("_generate_batch",)
+_PROMPT_LAYERS = (
+    ("BatchGenerator.insert", inserted),
+    ("BatchGenerator._process_prompts", processed),
+)
+
+PADDED_PROMPTS = Patch(
+    id="padded-prompts",
+    every_model=True,
+    summary="mlx_vlm.batch_generate attends to the padding of the shorter prompts",
+    targets=tuple(
+        target
+        for module in _MODULES
+        for target in (
+            Target("mlx-vlm", module, "_generate_batch", around(generated)),
+            *(
+                Target("mlx-vlm", module, name, around(layer), _BODY, when=in_batch_generate)
+                for name, layer in _PROMPT_LAYERS
+            ),
+        )
+    ),
+    module=__name__,
+    doc="""
+    ``mlx_vlm.batch_generate`` attends to the padding of the shorter prompts.
+
+    Why
+        The tokenizer pads the prompts to one length. The batch generator gets the padded prompts
+        without the mask, so it treats padding as text, which takes positions.
+    How
+        The generator gets each prompt and its arguments without the padding, and pads them
+        itself, as it does for every other caller. The mask is recorded where the embeddings are
+        made, by a copy of the model that shares all its parts and exists only for the call.
+    Upstream
+        mlx-vlm 0.6.17 passes the amount of padding to the generator, but counts it in rope
+        deltas, and assumes that it is on the left; 0.7.0 passes the mask.
+    Retire when
+        No supported release is older than mlx-vlm 0.7.0.
+    """,
+)
+
+PADDED_DELTAS = Patch(
+    id="padded-deltas",
+    every_model=True,
+    summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
+    targets=(Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),),
+    probe=".probe:probe_deltas",
+    module=__name__,
+    doc="""
+    Tokens of Qwen-VL's shorter prompts are rotated to earlier positions in ``batch_generate``.
+
+    Why
+        An M-RoPE model counts the padding of a batch in the rope delta of each row. The
+        generator removes the padding from the prompts and their positions, but not from the
+        delta: the answer to a shorter prompt starts at positions of the prompt's own tokens.
+    How
+        For a row whose padding was removed, the delta is computed from the remaining positions.
+    Upstream
+        Not fixed in mlx-vlm 0.7.10.
+    Retire when
+        ``_unpad_batch_prompts`` sets the delta that a row has alone.
+    """,
+)

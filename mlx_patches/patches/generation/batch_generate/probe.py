@@ -1,0 +1,60 @@
+"""Calls the release's ``batch_generate`` on unequal prompts, together and one at a time."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import with_patches
+
+_LENGTHS = (3, 5, 8)
+_TOKENS = 4
+# This family has no other defect in a batch in any release that has the function.
+_FAMILY = "gemma3"
+_MROPE = "qwen2_5_vl"
+# Patches for the other defects of the M-RoPE family.
+_OTHERS = (
+    "offset-alias",
+    "mask-from-cache-list",
+    "mask-after-update",
+    "mask-by-offset",
+    "rope-deltas",
+)
+
+
+def probe(target: Target) -> Result:
+    """Red where a prompt's answer changes beside a longer one, with padding on either side."""
+    left = compare(target, _FAMILY)
+    return left if left.red else compare(target, _FAMILY, "right")
+
+
+def probe_deltas(target: Target) -> Result:
+    """The same for a model whose rows have rope deltas."""
+    importlib.import_module(f"mlx_vlm.models.{_MROPE}.language")
+    with with_patches(_OTHERS):
+        return compare(target, _MROPE)
+
+
+def compare(target: Target, family: str, side: str = "left") -> Result:
+    """Compare the logits of rows generated together with those of each row generated alone."""
+    from ....lab import EXACT, Family, NotBuilt, engine, offline
+    from ....lab.build import build
+    from ....lab.compare import compare_generated
+    from ....lab.rows import rows_of
+
+    module = importlib.import_module(target.module)
+    owner, _, method = target.name.rpartition(".")
+    holder = getattr(module, owner, None) if owner else module
+    if getattr(getattr(holder, method, None), "__module__", "") != target.module:
+        raise NotApplicable(f"{target.module} does not define {target.name}")
+    try:
+        model = build(Family("mlx-vlm", family))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, _LENGTHS)]
+    alone = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]
+    engine.forget(model)
+    said = offline.batch_generate(model, prompts, _TOKENS, padding_side=side)
+    cell = compare_generated(said, [[one.every for one in row] for row in alone], EXACT)
+    return Result(cell.verdict == "red", cell.detail, cell.figure)

@@ -1,0 +1,51 @@
+"""Generates with a tiny model, and checks the default stream between tokens and after the end."""
+
+from __future__ import annotations
+
+import importlib
+from threading import Thread
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+
+
+def probe(target: Target) -> Result:
+    """Red where the caller's default stream changes, or closing the generator raises."""
+    import mlx.core as mx
+
+    from ....lab import Family
+    from ....lab.build import build
+
+    model = build(Family("mlx-lm", "llama")).module
+    models = [model, model] if target.name.startswith("speculative") else [model]
+    device = mx.default_device()
+    before = mx.default_stream(device)
+    faults = []
+
+    def begin() -> Any:
+        generate = getattr(importlib.import_module(target.module), target.name)
+        tokens = generate(mx.array([5, 9, 2, 7]), *models, max_tokens=6)
+        next(tokens)
+        return tokens
+
+    def leave(tokens: Any) -> None:
+        try:
+            tokens.close()
+        except RuntimeError as error:
+            faults.append(str(error))
+
+    try:
+        tokens = begin()
+        if mx.default_stream(device) != before:
+            faults.append("the default stream changes between two tokens")
+        tokens.close()
+        other = Thread(target=leave, args=(begin(),))
+        other.start()
+        other.join()
+        if mx.default_stream(device) != before:
+            faults.append("the default stream stays changed after the end")
+    finally:
+        mx.set_default_device(device)
+        mx.set_default_stream(before)
+    return Result(bool(faults), "; ".join(faults) or "the default stream stays")

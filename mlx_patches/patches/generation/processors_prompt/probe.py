@@ -1,0 +1,45 @@
+"""Generates with a tiny model and a logits processor that records the tokens it is passed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+
+_PROMPT = [5, 9, 2, 7, 3]
+_CHUNK = 2
+_TOKENS = 4
+
+
+def probe(target: Target) -> Result:
+    """Red where the processor is not passed all of the prompt and the answer so far."""
+    import mlx.core as mx
+
+    from ....lab import Family
+    from ....lab.build import build
+
+    module = importlib.import_module(target.module)
+    model = build(Family("mlx-lm", "llama")).module
+    told: list[list[int]] = []
+
+    def note(tokens: Any, logits: Any) -> Any:
+        told.append(tokens.tolist())
+        return logits
+
+    models = [model, model] if target.name.startswith("speculative") else [model]
+    steps = getattr(module, target.name)(
+        mx.array(_PROMPT),
+        *models,
+        max_tokens=_TOKENS,
+        prefill_step_size=_CHUNK,
+        logits_processors=[note],
+    )
+    answer = [int(step[0]) for step in steps]
+    text = _PROMPT + answer
+    for tokens in told:
+        seen = tokens[: len(text)]
+        if len(seen) < len(_PROMPT) or seen != text[: len(seen)]:
+            return Result(True, f"the processor is passed {tokens} of {text}")
+    return Result(False, f"the processor is passed {len(_PROMPT)} tokens and the answer so far")

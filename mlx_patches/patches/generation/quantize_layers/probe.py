@@ -1,0 +1,44 @@
+"""Quantizes a rotating cache, and the caches of all layers of a model."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of, keys_and_values
+
+
+def rotating(target: Target) -> Result:
+    """Red where a cache with a sliding window raises, or becomes another float cache."""
+    kind = cache_of(target)
+    if not hasattr(kind, "to_quantized"):
+        raise NotApplicable(f"{kind.__name__} has no to_quantized in this release")
+    batch = kind.__name__.startswith("Batch")
+    cache = kind(8, [0, 0]) if batch else kind(8)
+    for tokens in (4, 1, 1, 1, 1, 1):  # before and after it wraps
+        cache.update_and_fetch(*keys_and_values(2 if batch else 1, tokens))
+        try:
+            after = cache.to_quantized(group_size=64, bits=8)
+        except NotImplementedError as error:
+            return Result(True, f"NotImplementedError: {error}")
+        if after is not cache and not hasattr(after, "bits"):
+            return Result(True, f"becomes a {type(after).__name__}")
+    return Result(False, "the cache stays, or is quantized")
+
+
+def last_layer(target: Target) -> Result:
+    """Red where the last of more than two layers is quantized."""
+    quantize = getattr(importlib.import_module(target.module), target.name, None)
+    if quantize is None or quantize.__module__ != target.module:
+        raise NotApplicable(f"{target.module} has no {target.name} of its own")
+    kind = importlib.import_module("mlx_vlm.models.cache").KVCache
+    for count in (1, 2, 3, 5):
+        layers = [kind() for _ in range(count)]
+        for layer in layers:
+            layer.update_and_fetch(*keys_and_values(1, 4))
+        quantize(layers, quantized_kv_start=0, kv_group_size=64, kv_bits=8)
+        kept = [index for index, layer in enumerate(layers) if type(layer) is kind]
+        if kept != ([count - 1] if count > 2 else []):
+            return Result(True, f"of {count} layers, these stay in floats: {kept}")
+    return Result(False, "the last of more than two layers stays in floats")

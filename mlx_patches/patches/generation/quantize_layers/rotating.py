@@ -1,0 +1,51 @@
+"""Generation with ``kv_bits`` raises on a model with sliding windows.
+
+Why
+    ``maybe_quantize_kv_cache`` quantizes every cache that has ``to_quantized``. Caches with a
+    sliding window have this method, but it raises NotImplementedError, in the middle of a
+    generation. mlx-vlm's TurboQuant branch skips these layers.
+How
+    ``to_quantized`` of a rotating cache returns the cache itself: the layer stays in floats. Its
+    memory is bounded by its window.
+Upstream
+    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when
+    The release skips these layers, or quantizes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def quantized(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
+    """The quantized cache, or the cache itself if the release cannot quantize it."""
+    try:
+        return original(cache, *args, **kwargs)
+    except NotImplementedError:
+        return cache
+
+
+def _factory(original: Any) -> Any:
+    return around(quantized)(original)
+
+
+PATCH = Patch(
+    id="quantize-rotating",
+    severity="crash",
+    every_model=True,
+    summary="kv_bits with sliding-window layers raises NotImplementedError mid-generation",
+    targets=tuple(
+        Target(distribution, module, f"{name}.to_quantized", _factory)
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.cache"),
+            ("mlx-vlm", "mlx_vlm.models.cache"),
+        )
+        for name in ("RotatingKVCache", "BatchRotatingKVCache")
+    ),
+    probe=".probe:rotating",
+    module=__name__,
+)

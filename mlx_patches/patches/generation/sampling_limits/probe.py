@@ -1,0 +1,108 @@
+"""Gives samplers and processors numbers that no vocabulary and no array has."""
+
+from __future__ import annotations
+
+import importlib
+import queue
+import threading
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_SIZE = 5  # of the vocabulary
+_ODD = 10**20
+_BIAS = {2: 1.0, _SIZE: 1.0, -1: 1.0, 999: 1.0}
+
+
+def probe(target: Target) -> Result:
+    """Red where such a number reaches an array or raises."""
+    module: Any = importlib.import_module(target.module)
+    owner, _, name = target.name.rpartition(".")
+    function = getattr(getattr(module, owner, None) if owner else module, name, None)
+    if function is None:
+        raise NotApplicable("this release has no such function")
+    asked = {
+        "apply_top_k": _top_k,
+        "make_logits_processors": _processors,
+        "generate": _seed,
+    }[name]
+    try:
+        return asked(module if owner else function)
+    except Exception as error:
+        return Result(True, f"raises {type(error).__name__}: {error}"[:200])
+
+
+def _top_k(apply: Any) -> Result:
+    import mlx.core as mx
+
+    kept = apply(mx.array([[0.0, 1.0, 2.0, 3.0, 4.0]]), _SIZE)
+    return Result(kept.tolist() != [[0.0, 1.0, 2.0, 3.0, 4.0]], f"keeps {kept.tolist()}")
+
+
+def _processors(make: Any) -> Result:
+    import mlx.core as mx
+
+    logits: Any = Logits()
+    for processor in make(logit_bias=_BIAS):
+        processor([], logits)
+    outside = [index for index in logits.written if not 0 <= index < _SIZE]
+    if outside or 2 not in logits.written:
+        return Result(True, f"writes the logits of tokens {logits.written}, there are {_SIZE}")
+    for odd in (
+        {"logit_bias": {_ODD: 1.0}},
+        {"repetition_penalty": 1.5, "repetition_context_size": _ODD},
+    ):
+        for processor in make(**odd):
+            mx.eval(processor(mx.array([1, 2]), mx.zeros((1, _SIZE))))
+    return Result(False, f"writes the logits of tokens {logits.written}")
+
+
+class Logits:
+    """Records the tokens whose logits are written."""
+
+    shape = (1, _SIZE)
+
+    def __init__(self) -> None:
+        self.written: list[int] = []
+
+    @property
+    def at(self) -> Logits:
+        """The indexer of an update."""
+        return self
+
+    def __getitem__(self, key: Any) -> Logits:
+        self.written += key[-1].tolist()
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+    def __add__(self, values: Any) -> Logits:
+        return self
+
+    def add(self, values: Any) -> Logits:
+        """Add nothing."""
+        return self
+
+
+def _seed(module: Any) -> Result:
+    """Red where the generation thread would seed with a number that raises."""
+    import mlx.core as mx
+
+    class Requests:
+        def put(self, request: tuple[queue.Queue[Any], Any, Any]) -> None:
+            request[0].put(LookupError("seen"))
+
+    server = object.__new__(module.ResponseGenerator)
+    vars(server).update(
+        requests=Requests(), _generation_thread=threading.current_thread(), _generation_failed=False
+    )
+    for seed in (-1, _ODD, 7):
+        options = SimpleNamespace(seed=seed)
+        with suppress(LookupError):
+            server.generate(None, options)
+        mx.random.seed(options.seed)
+    return Result(options.seed != 7, "seeds are cut")

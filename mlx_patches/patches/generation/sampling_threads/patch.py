@@ -1,0 +1,94 @@
+"""Sampling in a thread draws the same token for ever.
+
+Why
+    MLX 0.31.2 and 0.32.0 keep a random state for each thread, but the functions of ``sample_utils``
+    are compiled with the state of the thread that imports them. In any other thread a draw never
+    advances: a server gives one answer to every request at any temperature, and a ``seed`` does
+    nothing. Functions that draw nothing still read and write that foreign state, which may raise
+    "There is no Stream(cpu, 0) in current thread".
+How
+    Each thread compiles the release's own function with its own random state, once. The thread that
+    imported it runs what the release compiled.
+Upstream
+    MLX 0.32.1 lets a compiled function read the state of the thread that calls it (mlx #4234).
+    mlx-lm 0.32.0 and mlx-vlm 0.7.0 require a later MLX. Reported as mlx-lm #1245, mlx-lm #1439,
+    mlx-lm #1620 and mlx-lm #1675.
+Retire when
+    No supported release accepts MLX 0.32.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import threading
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from ....core.patch import Patch, Target
+
+
+class Compiled(threading.local):
+    """A function that MLX compiled, for each thread that calls it.
+
+    A compiled function has no attribute for its state, nor for the function that it was made from:
+    the garbage collector names both.
+
+    Args:
+        compiled: the release's own, which has the random state of the thread that compiled it.
+    """
+
+    def __init__(self, compiled: Callable[..., Any]):
+        import mlx.core as mx
+
+        held = gc.get_referents(inspect.unwrap(compiled))
+        functions = [one for one in held if type(one) is FunctionType]
+        state = mx.random.state
+        self.call = compiled
+        if functions and not any(one is state for one in held):
+            self.call = compile_with(functions[0], state)
+
+
+def compile_with(function: Callable[..., Any], state: Any) -> Callable[..., Any]:
+    """Compile a function that reads and writes a random state."""
+    import mlx.core as mx
+
+    return mx.compile(function, inputs=state, outputs=state)  # type: ignore[no-any-return]
+
+
+def in_each_thread(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a compiled function with the random state of the calling thread."""
+    own = Compiled(compiled)
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return own.call(*args, **kwargs)
+
+    return call
+
+
+_EVERYWHERE = ("apply_top_k", "apply_min_p", "apply_top_p", "apply_xtc", "categorical_sampling")
+_NAMES = {
+    "mlx-lm": _EVERYWHERE,
+    "mlx-vlm": (*_EVERYWHERE, "_apply_top_k", "_apply_min_p", "_typical_p"),
+}
+
+PATCH = Patch(
+    id="sampling-threads",
+    every_model=True,
+    mlx=("0.31.2", "0.32.0"),
+    summary="with MLX 0.31.2 and 0.32.0, sampling in a thread draws the same token for ever",
+    targets=tuple(
+        Target(
+            distribution,
+            f"{distribution.replace('-', '_')}.sample_utils",
+            name,
+            in_each_thread,
+        )
+        for distribution, names in _NAMES.items()
+        for name in names
+    ),
+    module=__name__,
+)

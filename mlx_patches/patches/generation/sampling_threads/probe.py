@@ -1,0 +1,73 @@
+"""Calls a compiled function of ``sample_utils`` in a new thread, eight times after a seed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Thread
+from types import FunctionType
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_TOKENS, _CALLS = 64, 8
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "apply_top_k": (8,),
+    "apply_min_p": (0.1,),
+    "apply_top_p": (0.9,),
+    "typical_p": (0.9,),
+    "apply_xtc": (0.5, 0.01, []),
+    "categorical_sampling": (1.0,),
+}
+_DRAW = ("apply_xtc", "categorical_sampling")
+
+
+def probe(target: Target) -> Result:
+    """Red where all draws are the same, or the importing thread's random state is written."""
+    import mlx.core as mx
+
+    function = getattr(importlib.import_module(target.module), target.name, None)
+    if function is None:
+        raise NotApplicable(f"{target.module} has no {target.name}")
+    if type(inspect.unwrap(function)) is FunctionType:  # a compiled one claims to be of it
+        return Result(False, "it is not compiled")
+    state = mx.random.state
+    if in_a_thread(lambda: mx.random.state is state):
+        raise NotApplicable("in this MLX a compiled function has the calling thread's state")
+    before = state[0]
+
+    def draws() -> list[Any]:
+        mx.random.seed(1)
+        logits = mx.log(mx.softmax(mx.arange(_TOKENS) / 16))[None]
+        arguments = _ARGUMENTS[target.name.removeprefix("_")]
+        return [function(logits, *arguments).tolist() for _ in range(_CALLS)]
+
+    said = in_a_thread(draws)
+    if isinstance(said, Exception):
+        return Result(True, f"a call in a thread raises {type(said).__name__}: {said}")
+    if target.name in _DRAW and all(one == said[0] for one in said):
+        return Result(True, f"{_CALLS} calls in a thread draw the same")
+    if state[0] is not before:
+        return Result(True, "a call in a thread writes another thread's random state")
+    return Result(False, "a thread reads and writes its own random state")
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """What a call returns or raises in a new thread.
+
+    The thread waits for the end of the process: MLX may abort where both end at once.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(call())
+        except Exception as error:
+            answers.put(error)
+        Event().wait()
+
+    Thread(target=run, daemon=True).start()
+    return answers.get()

@@ -1,0 +1,47 @@
+"""Speculative decoding from a prompt cache uses the draft model's caches for the model.
+
+Why
+    The server passes one list: the model's caches, then the draft model's. The release splits it
+    by the model's number of layers. Gemma 3n and Gemma 4 have fewer caches than layers, models
+    that run their layers twice have more: one model then reads and writes the other's caches.
+How
+    The model is passed on as a wrapper that has as many layers as the model has caches.
+Upstream
+    Not fixed in mlx-lm 0.32.2.
+Retire when
+    The release splits the list by the model's number of caches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.parts import Overlay
+
+
+def generated(
+    generate: Callable[..., Any], prompt: Any, model: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The tokens of an answer, one by one; a prompt cache is split by the model's caches."""
+    if kwargs.get("prompt_cache") is not None:
+        count = caches_of(model)
+        if count != len(model.layers):
+            model = Overlay(model, layers=range(count))
+    return generate(prompt, model, *args, **kwargs)
+
+
+def caches_of(model: Any) -> int:
+    """The number of caches that a model makes."""
+    return len(sys.modules["mlx_lm.models.cache"].make_prompt_cache(model))
+
+
+PATCH = Patch(
+    id="speculative-split",
+    every_model=True,
+    summary="speculative decoding from a prompt cache mixes up two models' caches",
+    targets=(Target("mlx-lm", "mlx_lm.generate", "speculative_generate_step", around(generated)),),
+    module=__name__,
+)

@@ -1,0 +1,80 @@
+"""Decodes speculatively with toy models that have more, or fewer, caches than layers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+
+_VOCABULARY = 32
+_LAYERS = 2
+_TOKENS = 8
+_PROMPT = [5, 9, 2]
+
+
+def probe(target: Target) -> Result:
+    """Red where the tokens differ from those of the model without a draft model."""
+    import mlx.core as mx
+
+    module = importlib.import_module(target.module)
+    for count in (_LAYERS - 1, _LAYERS, _LAYERS + 1):
+        # The draft model is wrong at every second position.
+        model, draft = Toy(count), Toy(1, wrong_every=2)
+        steps = getattr(module, target.name)(
+            mx.array(_PROMPT),
+            model,
+            draft,
+            prompt_cache=[*model.make_cache(), *draft.make_cache()],
+            max_tokens=_TOKENS,
+        )
+        try:
+            said = [int(step[0]) for step in steps]
+        except Exception as error:
+            return Result(True, f"{count} caches: {type(error).__name__}: {error}")
+        wanted = answer(_PROMPT)
+        if said != wanted:
+            return Result(True, f"{count} caches: {said}, not {wanted}")
+    return Result(False, "each model has its own caches")
+
+
+def answer(prompt: Sequence[int]) -> list[int]:
+    """The toy's tokens: each is the sum of all before it, modulo the vocabulary."""
+    text = list(prompt)
+    for _ in range(_TOKENS):
+        text.append(sum(text) % _VOCABULARY)
+    return text[len(prompt) :]
+
+
+class Toy:
+    """A model that adds up the tokens in its caches.
+
+    Args:
+        count: how many caches it makes.
+        wrong_every: its token is wrong at the multiples of this position; 0 for never.
+    """
+
+    def __init__(self, count: int, wrong_every: int = 0):
+        self.layers = [None] * _LAYERS
+        self.count, self.wrong_every = count, wrong_every
+
+    def make_cache(self) -> list[Any]:
+        """Make the model's empty caches."""
+        caches: Any = importlib.import_module("mlx_lm.models.cache")
+        return [caches.KVCache() for _ in range(self.count)]
+
+    def __call__(self, tokens: Any, cache: Sequence[Any]) -> Any:
+        """Logits (1, length, vocabulary) of tokens (1, length)."""
+        import mlx.core as mx
+
+        assert len(cache) == self.count, f"{len(cache)} caches for a model of {self.count}"
+        before = cache[0].offset
+        keys = tokens[:, None, :, None].astype(mx.float32)
+        held = [layer.update_and_fetch(keys, keys)[0].reshape(-1) for layer in cache]
+        sums = mx.cumsum(held[-1])[before:]
+        places = mx.arange(before, before + tokens.shape[1])
+        off = (places % self.wrong_every == 0) if self.wrong_every else mx.zeros_like(places)
+        said = (sums + off).astype(mx.int32) % _VOCABULARY
+        return mx.where(mx.arange(_VOCABULARY) == said[:, None], 9.0, 0.0)[None]

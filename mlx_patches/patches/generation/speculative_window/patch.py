@@ -1,0 +1,72 @@
+"""Speculative decoding with sliding windows produces other text once a window is full.
+
+Why
+    Draft tokens that the model rejects are trimmed from the caches. A rotating cache with a full
+    window is not trimmable: ``trim_prompt_cache`` then trims no layer at all and returns 0, which
+    the caller ignores. The rejected tokens stay in the context of all later tokens.
+How
+    The model verifies the draft tokens in one call, and a rotating cache keeps all tokens of a
+    call beside its window until the next call. Tokens beyond its window, or all tokens while none
+    has been dropped, can be cut off exactly, and the patch does so. The draft model drafts token
+    by token, so a full window of its own still keeps rejected tokens: this makes its drafts
+    worse, but not the answer.
+Upstream
+    Not fixed in mlx-lm 0.32.2.
+Retire when
+    ``trim_prompt_cache`` trims what a rotating cache can lose, or decoding raises an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def trimmed(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> Any:
+    """Cut the last tokens off all caches, or off none; returns the number of tokens cut."""
+    layers = [inner for layer in cache for inner in getattr(layer, "caches", (layer,))]
+    free = all(layer.is_trimmable() for layer in layers)
+    given = all(layer.is_trimmable() or spare(layer) >= num_tokens for layer in layers)
+    if free or not given or num_tokens < 1:
+        return trim(cache, num_tokens)
+    for layer in layers:
+        if layer.is_trimmable():
+            layer.trim(num_tokens)
+        else:
+            cut(layer, num_tokens)
+    return num_tokens
+
+
+def spare(layer: Any) -> int:
+    """The number of last tokens that can be cut off a full window exactly."""
+    alone = hasattr(layer, "max_size") and isinstance(layer.offset, int)
+    if not alone or layer._idx != layer.keys.shape[2]:
+        return 0  # a batch, no window, or one that is not in order
+    nothing_left_yet = layer._idx == layer.offset
+    return int(layer._idx if nothing_left_yet else max(0, layer._idx - layer.max_size))
+
+
+def cut(layer: Any, count: int) -> None:
+    """Cut the last tokens off a window whose tokens are in order."""
+    layer._idx -= count
+    layer.offset -= count
+    layer.keys, layer.values = (side[:, :, : layer._idx] for side in (layer.keys, layer.values))
+
+
+PATCH = Patch(
+    id="speculative-window",
+    every_model=True,
+    summary="speculative decoding keeps rejected tokens once a sliding window is full",
+    targets=(
+        Target(
+            "mlx-lm",
+            "mlx_lm.models.cache",
+            "trim_prompt_cache",
+            around(trimmed),
+            fingerprint_of=("trim_prompt_cache", "RotatingKVCache.is_trimmable"),
+        ),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,51 @@
+"""Feeds caches draft tokens in one piece, trims some, and feeds other tokens."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+
+_WINDOW = 4
+_DRAFTS = 3
+
+
+def probe(target: Target) -> Result:
+    """Red where a rejected token is seen later, or an accepted one is missing."""
+    caches = importlib.import_module(target.module)
+    for prompt in range(1, 3 * _WINDOW):
+        for rejected in range(_DRAFTS + 1):
+            layers = [caches.RotatingKVCache(_WINDOW), caches.KVCache()]
+            alone = [caches.RotatingKVCache(_WINDOW), caches.KVCache()]
+            accepted = list(range(prompt + 1 + _DRAFTS - rejected))
+            feed(layers, list(range(prompt)))
+            feed(layers, list(range(prompt, prompt + 1 + _DRAFTS)))
+            feed(alone, accepted)
+            caches.trim_prompt_cache(layers, rejected)
+            if prompt >= _WINDOW:  # the step wraps the full window; nothing is trimmed
+                feed(layers, [89])
+                feed(alone, [89])
+                caches.trim_prompt_cache(layers, 0)
+            for piece in ([90], [91, 92], [93]):
+                seen, wanted = feed(layers, piece), feed(alone, piece)
+                if seen != wanted:
+                    place = f"{prompt} tokens, {rejected} drafts rejected"
+                    return Result(True, f"{place}: the layers see {seen}, not {wanted}")
+    return Result(False, "a rejected draft is never seen again")
+
+
+def feed(layers: Sequence[Any], tokens: Sequence[int]) -> list[list[int]]:
+    """Feed tokens; returns each layer's offset and the tokens that the last one sees."""
+    import mlx.core as mx
+
+    keys = mx.array(tokens, mx.float32).reshape(1, 1, -1, 1)
+    seen = []
+    for layer in layers:
+        held = layer.update_and_fetch(keys, keys)[0].reshape(-1).tolist()
+        window = getattr(layer, "max_size", layer.offset)
+        # A step overwrites the oldest token in place, so a window is not in order.
+        seen.append([layer.offset, *sorted(map(int, held[-window:]))])
+    return seen

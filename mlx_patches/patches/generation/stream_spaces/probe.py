@@ -1,0 +1,67 @@
+"""Streams a text with a tokenizer that keeps its spaces, as newer transformers' tokenizers do."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+TEXT = "x != y, a . b"
+
+
+class Tokenizer:
+    """One token a character. Its config asks for clean-up in either case.
+
+    Args:
+        cleaning: whether ``decode`` removes spaces before punctuation.
+    """
+
+    clean_up_tokenization_spaces = True
+
+    def __init__(self, cleaning: bool = False):
+        self.cleaning = cleaning
+        letters = [chr(n) for n in range(33, 127)]
+        self.letters = [*letters, "Ġ"]  # a space, in byte-level BPE
+        self.vocab = {letter: n for n, letter in enumerate(self.letters)}
+
+    def __len__(self) -> int:
+        return len(self.letters)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """One token for each character."""
+        return [self.vocab[letter] for letter in text.replace(" ", "Ġ")]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Join the tokens' characters."""
+        text = "".join(self.letters[token] for token in tokens).replace("Ġ", " ")
+        if self.cleaning:
+            for mark in ".?!,":
+                text = text.replace(f" {mark}", mark)
+        return text
+
+    def convert_ids_to_tokens(self, tokens: Sequence[int]) -> list[str]:
+        """The tokens' characters."""
+        return [self.letters[token] for token in tokens]
+
+
+def stream(kind: Any, tokenizer: Any, text: str) -> str:
+    """Stream a text segment by segment; returns the segments joined."""
+    detokenizer, said = kind(tokenizer), ""
+    for token in tokenizer.encode(text):
+        detokenizer.add_token(token)
+        said += detokenizer.last_segment
+    detokenizer.finalize()
+    return said + str(detokenizer.last_segment)
+
+
+def probe(target: Target) -> Result:
+    """Red where the streamed text differs from the decoded one."""
+    kind: Any = getattr(importlib.import_module(target.module), "BPEStreamingDetokenizer", None)
+    if kind is None:
+        raise NotApplicable("this release has no BPEStreamingDetokenizer")
+    tokenizer = Tokenizer()
+    said, meant = stream(kind, tokenizer, TEXT), tokenizer.decode(tokenizer.encode(TEXT))
+    return Result(said != meant, f"{meant!r} is streamed as {said!r}")

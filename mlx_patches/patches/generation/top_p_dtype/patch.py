@@ -1,0 +1,64 @@
+"""``top_p`` keeps far too few tokens of a bfloat16 or float16 model, or none at all.
+
+Why
+    The probabilities are summed in the model's own dtype. A running sum in bfloat16 stops growing
+    once it is about 500 times the next probability: of 12,918 tokens ``top_p=0.95`` keeps 1,394
+    instead of 4,710. If all tokens are equally likely it keeps none, and the token that is drawn
+    then is not the model's choice. In float16 the sum stops growing later; in ``top_p_sampling``
+    of mlx-vlm the probabilities may then sum to three, and tokens far beyond the nucleus are drawn.
+How
+    The sum is computed in float32, over probabilities that sum to one; tokens that are kept have
+    their own values and dtype. float32 input is passed to the release unchanged.
+Upstream
+    mlx-lm 0.32.0 sums in float32 (issue 1912), mlx-vlm 0.7.4 too.
+Retire when
+    No supported release sums in the model's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def applied(apply_top_p: Callable[..., Any], logprobs: Any, *args: Any, **kwargs: Any) -> Any:
+    """The log probabilities (..., vocabulary), minus infinity for tokens outside the nucleus."""
+    import mlx.core as mx
+
+    if logprobs.dtype == mx.float32:
+        return apply_top_p(logprobs, *args, **kwargs)
+    kept = apply_top_p(precise(logprobs), *args, **kwargs)
+    return mx.where(kept > -mx.inf, logprobs, -mx.inf)
+
+
+def sampled(top_p_sampling: Callable[..., Any], logits: Any, *args: Any, **kwargs: Any) -> Any:
+    """Token ids that are drawn from the nucleus of logits (..., vocabulary)."""
+    import mlx.core as mx
+
+    # The release itself handles bfloat16.
+    if logits.dtype == mx.float16:
+        logits = precise(logits)
+    return top_p_sampling(logits, *args, **kwargs)
+
+
+def precise(logits: Any) -> Any:
+    """The log probabilities in float32, normalized: the sum of rounded ones may be off by 3 %."""
+    import mlx.core as mx
+
+    logits = logits.astype(mx.float32)
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+PATCH = Patch(
+    id="top-p-dtype",
+    every_model=True,
+    summary="top_p keeps far too few tokens of a bfloat16 or float16 model, or none",
+    targets=(
+        Target("mlx-lm", "mlx_lm.sample_utils", "apply_top_p", around(applied)),
+        Target("mlx-vlm", "mlx_vlm.sample_utils", "apply_top_p", around(applied)),
+        Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),
+    ),
+    module=__name__,
+)

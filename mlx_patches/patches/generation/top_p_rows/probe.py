@@ -1,0 +1,22 @@
+"""Samples two rows together, each with one probable token of its own."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_TOKENS, _PROBABLE = 8, (5, 2)
+
+
+def probe(target: Target) -> Result:
+    """Red where a row does not draw its own token."""
+    import mlx.core as mx
+
+    sample = getattr(importlib.import_module(target.module), target.name, None)
+    if sample is None:
+        raise NotApplicable(f"{target.module} has no {target.name}")
+    logits = 20.0 * mx.eye(_TOKENS)[mx.array(_PROBABLE)]
+    drawn = sample(logits, 0.5, 1.0).tolist()
+    return Result(drawn != list(_PROBABLE), f"draws {drawn}; probable are {list(_PROBABLE)}")

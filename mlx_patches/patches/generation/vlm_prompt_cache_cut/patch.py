@@ -1,0 +1,71 @@
+"""A turn that shares a prefix with the previous turn continues with a broken window.
+
+Why
+    ``stream_generate`` cuts the previous turn's caches to the common prefix: it keeps the first
+    columns of keys and values, and sets the offset. This is right only for a plain cache. A
+    rotating cache has its window in another order and keeps a write position; a recurrent cache
+    is not cut at all. The text continues from a wrong context, or the call raises.
+How
+    If any cache cannot be cut back to the prefix, the prefix is reported as empty, and the prompt
+    is processed from its start. If all caches can be cut, the patch trims them with their own
+    method before the release cuts them. mlx-vlm 0.6.0 to 0.6.9 has the class twice: the public one
+    is in ``common``, the one beside ``stream_generate`` is used by nobody.
+Upstream
+    Fixed in mlx-vlm 0.6.9 (#1715, commit c503fa7b).
+Retire when
+    No supported release is older than mlx-vlm 0.6.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+_FIND = "PromptCacheState.find_prefix_length"
+
+
+def found(find: Callable[..., int], state: Any, new_ids: Sequence[int]) -> int:
+    """The length of the prompt's prefix in the last turn's caches, which are cut to it."""
+    length = find(state, new_ids)
+    caches = state.cache
+    if caches is None or not 0 < length < len(new_ids):
+        return length
+    excess = max((int(getattr(cache, "offset", 0)) for cache in caches), default=0) - length
+    if excess <= 0:
+        return length
+    if not all(is_whole(cache) for cache in caches):
+        return 0
+    for cache in caches:
+        cache.trim(excess)
+    state.token_ids = state.token_ids[:length]
+    return length
+
+
+def is_whole(cache: Any) -> bool:
+    """Whether a cache holds every token from the first, as arrays, and can be trimmed."""
+    parts = getattr(cache, "caches", None)
+    if parts is not None:
+        return all(map(is_whole, parts))
+    if isinstance(getattr(cache, "keys", None), (list, tuple)):  # quantized: it cannot be sliced
+        return False
+    if getattr(cache, "start_position", 0):
+        return False
+    is_trimmable = getattr(cache, "is_trimmable", None)
+    return is_trimmable is not None and bool(is_trimmable())
+
+
+PATCH = Patch(
+    id="vlm-prompt-cache-cut",
+    every_model=True,
+    summary="stream_generate cuts a rotating cache at a prefix: the next turn has a broken window",
+    targets=(
+        *(
+            Target("mlx-vlm", module, _FIND, around(found), fingerprint_of=("stream_generate",))
+            for module in ("mlx_vlm.generate", "mlx_vlm.generate.dispatch")
+        ),
+        Target("mlx-vlm", "mlx_vlm.generate.common", _FIND, around(found), supports=True),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,85 @@
+"""An adapter of another model is loaded silently, and does nothing or breaks the model.
+
+Why
+    An adapter's tensors are not compared with the model's. Tensors with unknown names are dropped,
+    so the model answers as without an adapter. Tensors with another shape are loaded, and the
+    first prompt fails.
+How
+    Names and shapes are compared before the tensors are loaded. If any do not fit, a ValueError
+    lists them, as in later releases.
+Upstream
+    mlx-lm 0.32.0 (#1727, commit d53e70f7).
+Retire when
+    No supported release is older than mlx-lm 0.32.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ....core.errors import refusal
+from ....core.handed import hand_over
+from ....core.patch import Patch, Target, around
+from ..._shared.parts import Overlay
+
+_LEAVES = {"lora_a", "lora_b", "m"}
+
+
+def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
+    """The model, with the adapter in a folder loaded.
+
+    Raises:
+        ValueError: a tensor of the adapter is not in the model, or has another shape there.
+    """
+
+    def load_weights(weights: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+        # Later releases check themselves, and pass tensors here, not a file name.
+        errors = misfits(model, file, Path(adapter_path)) if isinstance(file, str) else []
+        if errors:
+            message = f"the adapter in {adapter_path} does not fit this model:"
+            raise refusal(ValueError("\n  ".join([message, *errors])))
+        return weights(file, *args, **kwargs)
+
+    checked = hand_over("adapter-tensors", load_weights, model.load_weights)
+    load(Overlay(model, load_weights=checked), adapter_path)
+    return model
+
+
+def misfits(model: Any, file: str, folder: Path) -> list[str]:
+    """The tensors that do not fit, a line for each.
+
+    Args:
+        model: the model, with the adapter's layers in it.
+        file: the file with the adapter's tensors.
+        folder: the folder of ``adapter_config.json``.
+    """
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    config = json.loads((folder / "adapter_config.json").read_text())
+    whole = config.get("fine_tune_type") == "full"
+    shapes = {
+        name: tuple(value.shape)
+        for name, value in tree_flatten(model.parameters())
+        if whole or name.rpartition(".")[2] in _LEAVES
+    }
+    errors = []
+    for name, tensor in mx.load(file).items():
+        if name not in shapes:
+            errors.append(f"{name}: the model has no such tensor")
+        elif shapes[name] != tuple(tensor.shape):
+            shape = tuple(tensor.shape)
+            errors.append(f"{name}: has shape {shape}, but {shapes[name]} in the model")
+    return errors
+
+
+PATCH = Patch(
+    id="adapter-tensors",
+    every_model=True,
+    summary="an adapter of another model is loaded silently, and does nothing or breaks it",
+    targets=(Target("mlx-lm", "mlx_lm.tuner.utils", "load_adapters", around(loaded)),),
+    module=__name__,
+)

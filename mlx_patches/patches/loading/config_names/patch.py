@@ -1,0 +1,78 @@
+"""LFM2.5 and Nemotron-H do not load: their configs use keys that a release does not know.
+
+Why
+    LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
+    list of layer types, with new names, instead of a pattern and a number of layers.
+How
+    The missing old keys are added from the new ones before the config class reads them.
+Upstream
+    mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key.
+Retire when
+    No supported release is older than mlx-lm 0.32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.errors import refusal
+from ....core.patch import Patch, Target
+from ..._shared.configs import Params, reads
+
+_FEED_FORWARD = "intermediate_size"
+_LETTERS = {
+    "full_attention": "*",
+    "attention": "*",
+    "linear_attention": "M",
+    "mamba": "M",
+    "conv": "M",
+    "moe": "E",
+    "mlp": "-",
+}
+
+
+def lfm2(params: Params) -> Params:
+    """The content of an LFM2 or LFM2.5 config, with the keys of LFM2."""
+    if params.get("block_ff_dim") is None and params.get(_FEED_FORWARD) is not None:
+        return {**params, "block_ff_dim": params[_FEED_FORWARD]}
+    return params
+
+
+def nemotron_h(params: Params) -> Params:
+    """The content of a Nemotron-H config, with its pattern and number of layers.
+
+    Raises:
+        ValueError: the type of a layer is unknown.
+    """
+    pattern: Any = params.get("hybrid_override_pattern")
+    kinds = params.get("layers_block_type") or params.get("layer_types")
+    if pattern is None and kinds:
+        unknown = sorted(set(kinds).difference(_LETTERS))
+        if unknown:
+            raise refusal(ValueError(f"unknown layer types in the Nemotron-H config: {unknown}"))
+        pattern = [_LETTERS[kind] for kind in kinds]
+        # Releases that read the list themselves know fewer names.
+        params = {name: value for name, value in params.items() if name != "layers_block_type"}
+    if pattern is None:
+        return params
+    number = params.get("num_hidden_layers") or len(pattern)
+    return {**params, "hybrid_override_pattern": pattern, "num_hidden_layers": number}
+
+
+PATCH = Patch(
+    id="config-names",
+    every_model=True,
+    summary="LFM2.5 and Nemotron-H do not load: their configs use keys that the release lacks",
+    targets=tuple(
+        Target(
+            "mlx-lm",
+            f"mlx_lm.models.{complete.__name__}",
+            "ModelArgs.from_dict",
+            reads(complete),
+            fingerprint_of=("ModelArgs",),
+            defines_new_attribute=True,
+        )
+        for complete in (lfm2, nemotron_h)
+    ),
+    module=__name__,
+)

@@ -1,0 +1,135 @@
+"""Loads a tiny model's folder with the release's own loader, and reads its stop tokens."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+# The tokenizer's own stop token, then ids that only one place in the files names. Id 0 counts.
+OWN, IN_CONFIG, IN_TEXT_CONFIG, IN_GENERATION = 1, 2, 3, (0, 4)
+_TINY = "mlx_patches_tiny"
+
+
+def probe(target: Target) -> Result:
+    """Red where a stop token that the folder or the tokenizer names is not used."""
+    if not hasattr(importlib.import_module(target.module), target.name.partition(".")[0]):
+        raise NotApplicable(f"{target.path} does not exist in this release")
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(Path(folder))
+        seen, wanted = _LOADED[target.name](target, Path(folder))
+    missing = sorted(wanted - set(seen))
+    if missing:
+        return Result(True, f"stop tokens {missing} are dropped")
+    return Result(False, f"stop tokens {sorted(wanted)} are all used")
+
+
+def write_folder(folder: Path, **generation_config: Any) -> None:
+    """Write a model's folder: a five-word tokenizer and the configs of a one-weight model."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<unk>": 0, "</s>": OWN, "a": 2, "b": 3, "c": 4}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    config = {
+        "model_type": _TINY,
+        "eos_token_id": IN_CONFIG,
+        "text_config": {"eos_token_id": [IN_TEXT_CONFIG]},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    content = generation_config or {"eos_token_id": list(IN_GENERATION)}
+    (folder / "generation_config.json").write_text(json.dumps(content))
+
+
+def _mlx_lm(target: Target, folder: Path) -> tuple[list[int], set[int]]:
+    """As ``mlx_lm.load`` does: pass the config's ids to the tokenizer's loader."""
+    utils = importlib.import_module("mlx_lm.utils")
+    config = utils.load_config(folder)
+    tokenizer = utils.load_tokenizer(folder, {}, eos_token_ids=config.get("eos_token_id"))
+    return list(tokenizer.eos_token_ids), {OWN, IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
+
+
+def _mlx_vlm_model(target: Target, folder: Path) -> tuple[list[int], set[int]]:
+    import mlx.core as mx
+
+    mx.save_safetensors(
+        str(folder / "model.safetensors"), {"weight": mx.zeros((1,))}, {"format": "mlx"}
+    )
+    with _tiny_family():
+        model = importlib.import_module(target.module).load_model(folder)
+    ids = model.config.eos_token_id
+    return ids if isinstance(ids, list) else [ids], {IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
+
+
+def _mlx_vlm_criteria(target: Target, folder: Path) -> tuple[list[int], set[int]]:
+    """Create, or reset, the stop criteria with the config's ids; the tokenizer adds its own id."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    config_ids = [IN_CONFIG]
+    criteria_class = importlib.import_module(target.module).StoppingCriteria
+    if target.name.endswith("reset"):
+        criteria = criteria_class([IN_TEXT_CONFIG], tokenizer)
+        criteria.reset(config_ids)
+    else:
+        criteria = criteria_class(config_ids, tokenizer)
+    criteria.eos_token_ids.append(IN_GENERATION[-1])  # as add_eos_token_ids does
+    aliased = config_ids != [IN_CONFIG]
+    return [] if aliased else criteria.eos_token_ids, {OWN, IN_CONFIG}
+
+
+_LOADED = {
+    "load": _mlx_lm,
+    "load_tokenizer": _mlx_lm,
+    "load_model": _mlx_vlm_model,
+    "StoppingCriteria.__init__": _mlx_vlm_criteria,
+    "StoppingCriteria.reset": _mlx_vlm_criteria,
+}
+
+
+@contextmanager
+def _tiny_family() -> Iterator[None]:
+    """Register a one-weight model family that the release's loader finds by its model type."""
+    import mlx.core as mx
+    import mlx.nn as nn
+
+    class Config:
+        eos_token_id: Any = None
+
+        def __init__(self, **values: Any):
+            self.__dict__.update(values)
+
+        @classmethod
+        def from_dict(cls, values: dict[str, Any]) -> Config:
+            return cls(**values)
+
+    class Model(nn.Module):  # type: ignore[misc]
+        def __init__(self, config: Config):
+            super().__init__()
+            self.weight = mx.zeros((1,))
+            self.config = config
+
+    name = f"mlx_vlm.models.{_TINY}"
+    module = ModuleType(name)
+    for part in ("Model", "Text", "Vision", "Audio", "Projector", "Perceiver"):
+        setattr(module, f"{part}Config", Config)
+    for part in ("Model", "VisionModel", "LanguageModel"):
+        setattr(module, part, Model)
+    sys.modules[name] = module
+    try:
+        yield
+    finally:
+        del sys.modules[name]

@@ -1,0 +1,84 @@
+"""Loads a model's folder that names a Python file of its own; the user has not agreed.
+
+``config.json`` names it for mlx-lm and mlx-vlm, ``tokenizer_config.json`` for transformers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require, without_variable
+from .patch import CONSENT
+
+_FILE = "own_code.py"
+# The file leaves a mark when it runs, and stops the load there.
+_CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise KeyboardInterrupt\n"
+# A call as code of mlx-vlm makes it, which says for its user what nobody asked.
+_CALL = "lambda load, folder: load(folder, trust_remote_code=True)"
+
+
+def probe(target: Target) -> Result:
+    """Red where the file is run."""
+    require(target)
+    if target.supports or target.distribution == "transformers":
+        load: Callable[[Path], Any] = _load_tokenizer
+    else:
+        utils = importlib.import_module(f"{target.module.partition('.')[0]}.utils")
+        if not hasattr(utils, "load_model"):
+            raise NotApplicable("this release has no load_model")
+        load = utils.load_model
+    with without_variable(CONSENT), tempfile.TemporaryDirectory() as folder:
+        # transformers has a class of its own for one of the two models.
+        known = target.name == "resolve_trust_remote_code"
+        return _load(load, Path(folder), "gpt2" if known else "mlx_patches_none")
+
+
+def _load(load: Callable[[Path], Any], folder: Path, model_type: str) -> Result:
+    mark = write_folder(folder, model_type=model_type)
+    said = ""
+    try:
+        load(folder)
+    except (Exception, KeyboardInterrupt) as error:
+        said = f"{type(error).__name__}: {error}"
+    if mark.exists():
+        return Result(True, f"loading ran {_FILE} of the model's folder")
+    if _FILE in said:
+        return Result(False, f"{_FILE} was not run, and the error says so")
+    return Result(False, f"{_FILE} was not run")
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    """Load a folder's tokenizer as a release does, with the copies of its code in the folder."""
+    from transformers import AutoTokenizer, dynamic_module_utils
+
+    cache, path = dynamic_module_utils.HF_MODULES_CACHE, list(sys.path)
+    dynamic_module_utils.HF_MODULES_CACHE = str(folder / "modules")
+    try:
+        return eval(_CALL, {"__name__": "mlx_vlm.probe"})(AutoTokenizer.from_pretrained, folder)
+    finally:
+        dynamic_module_utils.HF_MODULES_CACHE = cache
+        sys.path[:] = path
+
+
+def write_folder(folder: Path, code: str = _CODE, model_type: str = "mlx_patches_none") -> Path:
+    """Write a folder that names ``code`` at both doors; returns the path that it creates."""
+    import mlx.core as mx
+
+    mark = folder / "was-run"
+    name = _FILE.removesuffix(".py")
+    (folder / _FILE).write_text(code.format(mark=str(mark)))
+    config = {"model_type": model_type, "model_file": _FILE}
+    (folder / "config.json").write_text(json.dumps(config))
+    own = "GPT2TokenizerFast" if model_type == "gpt2" else "OwnTokenizer"
+    tokenizer = {"tokenizer_class": own, "auto_map": {"AutoTokenizer": [None, f"{name}.Own"]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    mx.save_safetensors(str(folder / "model.safetensors"), {"weight": mx.zeros((1,))})
+    return mark

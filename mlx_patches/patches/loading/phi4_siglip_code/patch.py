@@ -1,0 +1,45 @@
+"""Loading Phi-4 SigLIP runs Python code from the model's folder, to get a tokenizer.
+
+Why
+    The processor passes ``trust_remote_code`` to the tokenizer, which needs none of the model's
+    code. The code is run anyway, and fails if it imports CUDA packages.
+How
+    The tokenizer is loaded without it.
+Upstream
+    mlx-vlm 0.5.0.
+Retire when
+    No supported release is older than mlx-vlm 0.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def without_code(load: Callable[..., Any], cls: Any, path: Any, **kwargs: Any) -> Any:
+    """Load a folder's processor without running the folder's code."""
+    return load(cls, path, **distrusting(kwargs))
+
+
+def distrusting(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with ``trust_remote_code=False``."""
+    return {**arguments, "trust_remote_code": False}
+
+
+PATCH = Patch(
+    id="phi4-siglip-code",
+    severity="security",
+    summary="loading Phi-4 SigLIP runs code from the model's folder",
+    targets=(
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.models.phi4_siglip.processing_phi4_siglip",
+            "Phi4SigLipProcessor.from_pretrained",
+            around(without_code),
+        ),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,63 @@
+"""Loads a tiny model's weights together with extra tensors that published checkpoints have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+
+def probe(target: Target) -> Result:
+    """Red where the extra tensors make the load fail."""
+    model = make(target.module.rpartition(".")[2])
+    try:
+        load(model, {**weights_of(model), **spare(model)})
+    except ValueError as error:
+        return Result(True, " ".join(str(error).split())[:120])
+    return Result(False, "the weights are loaded")
+
+
+def make(family: str) -> Any:
+    """Build a tiny model of a family with the lab."""
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    try:
+        return build(Family("mlx-lm", family)).module
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+
+
+def weights_of(model: Any) -> dict[str, Any]:
+    """A model's weights by name."""
+    from mlx.utils import tree_flatten
+
+    return dict(tree_flatten(model.parameters()))
+
+
+def spare(model: Any) -> dict[str, Any]:
+    """Tensors that a published checkpoint may have and this model lacks."""
+    import mlx.core as mx
+
+    weights = weights_of(model)
+    first, last = "model.layers.0.self_attn.", f"model.layers.{len(model.layers) - 1}.self_attn."
+    tensors = {"lm_head.weight": mx.zeros((8, 8))}
+    if "gemma4" in type(model).__module__:
+        tensors = {
+            name.replace(first, last): value
+            for name, value in weights.items()
+            if name.startswith(tuple(first + part for part in ("k_proj", "v_proj", "k_norm")))
+        }
+    return {name: value for name, value in tensors.items() if name not in weights}
+
+
+def load(model: Any, weights: dict[str, Any]) -> None:
+    """Load weights as the release does.
+
+    Raises:
+        ValueError: the model has no parameter for some tensor.
+    """
+    if hasattr(model, "sanitize"):
+        weights = model.sanitize(weights)
+    model.load_weights(list(weights.items()), strict=True)

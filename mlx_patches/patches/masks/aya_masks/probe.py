@@ -1,0 +1,25 @@
+"""Runs a tiny Aya Vision text model past its window: one row in chunks, and rows in a batch."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.batch_invariance import TOLERANCE, measure
+from ....probes.tiny import aya_vision
+from ...positions.shared_layer_offset.probe import differs
+
+_WAYS = ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)
+_LENGTHS = ((5, 9), (12, 3, 7))
+
+
+def probe(target: Target) -> Result:
+    """Red where the logits depend on how the text is split into chunks, or on other rows."""
+    importlib.import_module(target.module)
+    model = aya_vision()
+    alone = differs(model, _WAYS)
+    if not alone <= TOLERANCE:
+        return Result(True, f"one row, whole against in chunks: differs by {alone:.3g}", alone)
+    results = [measure(model, lengths) for lengths in _LENGTHS]
+    return next((result for result in results if result.red), results[0])

@@ -1,0 +1,54 @@
+"""Runs the gated delta rule over a padded batch, and over each row without its padding."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_HEADS = 2
+_TOKENS = 5
+_KEYS = _VALUES = 4
+# The second batch has as many rows as keys: a mask broadcast from the wrong side is no error then.
+_PADDINGS = ([2, 0, 1], [3, 1, 0, 2])
+TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where padding changes a row's outputs or its state."""
+    import mlx.core as mx
+
+    run: Any = importlib.import_module(target.module).gated_delta_ops
+    if "mask" not in inspect.signature(run).parameters:
+        raise NotApplicable("the rule takes no mask in this release")
+    worst = 0.0
+    for padding in _PADDINGS:
+        rows = inputs(len(padding))
+        mask = mx.arange(_TOKENS) >= mx.array(padding)[:, None]
+        try:
+            out, state = run(*rows, mask=mask)
+        except ValueError as error:
+            return Result(True, str(error))
+        for row, pad in enumerate(padding):
+            alone, after = run(*(one[row : row + 1, pad:] for one in rows))
+            apart = max(
+                float(mx.abs(out[row : row + 1, pad:] - alone).max().item()),
+                float(mx.abs(state[row : row + 1] - after).max().item()),
+            )
+            if not apart <= TOLERANCE:
+                return Result(True, f"padding {padding}: row {row} differs by {apart:.2g}", apart)
+            worst = max(worst, apart)
+    return Result(False, "padding changes no row", worst)
+
+
+def inputs(rows: int) -> list[Any]:
+    """Draw queries, keys, values, gates and rates of this many rows."""
+    import mlx.core as mx
+
+    def draw(seed: int, *width: int) -> Any:
+        return mx.random.uniform(shape=(rows, _TOKENS, _HEADS, *width), key=mx.random.key(seed))
+
+    return [draw(0, _KEYS), draw(1, _KEYS), draw(2, _VALUES), draw(3), draw(4)]

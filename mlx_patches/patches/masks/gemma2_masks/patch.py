@@ -1,0 +1,46 @@
+"""Gemma 2 raises in a batch, or masks by the wrong row: its mask lacks the axis of head groups.
+
+Why
+    The attention scores are (rows, key heads, heads per key head, queries, keys). A row alone
+    has a mask (queries, keys), a batch a mask (rows, 1, queries, keys). The latter cannot be
+    broadcast to the scores or, with as many rows as key heads, is aligned with the wrong axis.
+How
+    A mask of four axes gets the fifth before it reaches the attention.
+Upstream
+    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when
+    The attention accepts a batch's mask in every supported release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def attended(
+    call: Callable[..., Any], attention: Any, x: Any, mask: Any = None, cache: Any = None
+) -> Any:
+    """The attention's output for ``x`` (rows, length, width)."""
+    if attention.repeats > 1 and getattr(mask, "ndim", 0) == 4:
+        mask = by_group(mask)
+    return call(attention, x, mask, cache)
+
+
+def by_group(mask: Any) -> Any:
+    """A mask (rows, 1, queries, keys) for scores (rows, heads, group, queries, keys)."""
+    return mask[:, :, None]
+
+
+PATCH = Patch(
+    id="gemma2-masks",
+    summary="Gemma 2 raises in a batch, or masks a row by another row's padding",
+    targets=(
+        Target("mlx-lm", "mlx_lm.models.gemma2", "Attention.__call__", around(attended)),
+        Target("mlx-vlm", "mlx_vlm.models.gemma2.language", "Attention.__call__", around(attended)),
+    ),
+    probe="mlx_patches.probes.model_batch:probe",
+    module=__name__,
+)

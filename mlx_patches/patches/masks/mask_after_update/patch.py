@@ -1,0 +1,107 @@
+"""A batch's mask is cut to the number of new keys, before the cache adds the earlier keys.
+
+Why
+    These models' attention does ``mask = mask[..., : keys.shape[-2]]`` before
+    ``cache.update_and_fetch``. A batch's mask has a column for every key that will be in the
+    cache; the cut keeps only as many as there are new keys. A decode step then applies the first
+    column to all keys, and the mask of a second chunk of a prompt cannot be broadcast. A row
+    alone has no mask array, so it is right.
+How
+    If the first cache's mask has more columns than there are new keys, the layers get a stand-in
+    that stays whole when it is cut. A batch that is known to have no padding gets "causal" for
+    a later chunk of a prompt, in place of an array. In all other cases nothing changes.
+Upstream
+    internvl_chat cuts after the update from mlx-vlm 0.5.0, qwen2_vl and qwen2_5_vl from 0.7.9.
+Retire when
+    No supported release is older than mlx-vlm 0.7.9.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.unpadded import is_unpadded
+
+_FAMILIES = ("internvl_chat", "qwen2_vl", "qwen2_5_vl")
+
+
+def modelled(
+    call: Callable[..., Any],
+    model: Any,
+    inputs: Any,
+    inputs_embeds: Any = None,
+    mask: Any = None,
+    cache: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Run the decoder with a mask that its attention does not cut."""
+    if mask is None and cache and hasattr(cache[0], "make_mask"):
+        length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
+        mask = make_mask(cache[0], length)
+    return call(model, inputs, inputs_embeds, mask, cache, *args, **kwargs)
+
+
+def makes_mask(
+    model: Any,
+    inputs: Any,
+    inputs_embeds: Any = None,
+    mask: Any = None,
+    cache: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> bool:
+    """Whether the decoder makes a mask; a decode step without padding needs none."""
+    if mask is not None or not cache:
+        return False
+    length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
+    return length > 1 or not is_unpadded(cache[0], length)
+
+
+def make_mask(cache: Any, length: int) -> Any:
+    """The mask of the next tokens: a whole array, "causal", or None for the release's own."""
+    if is_unpadded(cache, length):
+        # The release's own mask is right, except for a later piece of a prompt.
+        return None if length == 1 or cache.keys is None else "causal"
+    mask = cache.make_mask(length, return_array=False, window_size=None)
+    return keep_whole(mask) if hasattr(mask, "dtype") and mask.shape[-1] > length else mask
+
+
+def keep_whole(mask: Any) -> Any:
+    """A stand-in for a mask that returns the whole mask when it is cut to its first columns."""
+    return _whole()(mask)
+
+
+@functools.cache
+def _whole() -> Any:
+    import wrapt  # not at start-up
+
+    class WholeMask(wrapt.ObjectProxy[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            match index:
+                case (first, slice(start=None, step=None)) if first is ...:
+                    return self.__wrapped__
+            return self.__wrapped__[index]
+
+    return WholeMask
+
+
+PATCH = Patch(
+    id="mask-after-update",
+    summary="a batch's mask is cut to the newest keys: padding is attended to, chunks crash",
+    targets=tuple(
+        Target(
+            "mlx-vlm",
+            f"mlx_vlm.models.{family}.language",
+            "Qwen2Model.__call__",
+            around(modelled),
+            fingerprint_of=("Attention.__call__", "Qwen2Model.__call__"),
+            when=makes_mask,
+        )
+        for family in _FAMILIES
+    ),
+    module=__name__,
+)

@@ -1,0 +1,103 @@
+"""Runs a tiny decoder over a left-padded batch, in chunks and decode steps, and each row alone.
+
+The probe calls the decoder inside the language model with each row's own positions, so that
+position defects of the language model itself do not matter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import largest
+
+_LEFT_PADDING = (3, 0, 1)
+_PIECES = (5, 4, 1, 1)
+_TOLERANCE = 1e-3
+
+
+def probe(target: Target) -> Result:
+    """Red where a row's hidden states in the batch differ from those alone."""
+    model, solo_caches = decoder(target)
+    length = sum(_PIECES)
+    texts = [[1 + (7 * i + 3 * row) % 50 for i in range(length)] for row in range(3)]
+    padded = [
+        [0] * pad + text[: length - pad] for pad, text in zip(_LEFT_PADDING, texts, strict=True)
+    ]
+    try:
+        run(model, padded, (0, 0, 0), batch_caches(solo_caches(), (0, 0, 0)), pieces=(4,))
+    except Exception as error:
+        return Result(False, f"the defect is another one: no batch runs, padded or not: {error}")
+    together = run(model, padded, _LEFT_PADDING, batch_caches(solo_caches(), _LEFT_PADDING))
+    figures = []
+    for row, pad in enumerate(_LEFT_PADDING):
+        alone = run(model, [padded[row][pad:]], (0,), solo_caches(), skip=pad)
+        figures.append(largest_difference(together[row, pad:], alone[0]))
+    worst = largest(figures)
+    if not worst <= _TOLERANCE:
+        return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
+    return Result(False, f"every row equals its solo run; largest difference {worst:.2g}", worst)
+
+
+def decoder(target: Target) -> tuple[Any, Any]:
+    """Build the tiny decoder of a target's family; returns it and its ``make_cache``."""
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    importlib.import_module(target.module)
+    try:
+        built = build(Family(target.distribution, target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from reason
+    return built.module.model, built.make_cache
+
+
+def batch_caches(layers: Sequence[Any], left_padding: Sequence[int]) -> list[Any]:
+    """Make the batch caches that correspond to a list of plain solo caches."""
+    package = importlib.import_module(type(layers[0]).__module__)
+    return [package.BatchKVCache(list(left_padding)) for _ in layers]
+
+
+def run(
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    left_padding: Sequence[int],
+    cache: list[Any],
+    skip: int = 0,
+    pieces: Sequence[int] = _PIECES,
+) -> Any:
+    """Feed rows in pieces; returns the hidden states (rows, tokens, width).
+
+    Args:
+        skip: how many columns at the start of the pieces the rows lack.
+    """
+    import mlx.core as mx
+
+    takes_positions = "position_ids" in inspect.signature(type(model).__call__).parameters
+    said, start = [], 0
+    for piece in pieces:
+        end = start + piece
+        here = slice(max(start - skip, 0), max(end - skip, 0))
+        start = end
+        if here.start == here.stop:
+            continue
+        kwargs = {}
+        if takes_positions:
+            places = [
+                [max(i - pad, 0) for i in range(here.start, here.stop)] for pad in left_padding
+            ]
+            kwargs["position_ids"] = mx.array([places] * 3)
+        tokens = mx.array([list(row[here]) for row in rows])
+        said.append(model(tokens, cache=cache, **kwargs))
+    return mx.concatenate(said, axis=1)
+
+
+def largest_difference(one: Any, other: Any) -> float:
+    """The largest difference, relative to the scale of ``other``; NaN where either has a NaN."""
+    import mlx.core as mx
+
+    return float((mx.abs(one - other).max() / mx.abs(other).max()).item())

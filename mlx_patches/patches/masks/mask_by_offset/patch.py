@@ -1,0 +1,75 @@
+"""A batch's mask is cut to the longest row's length, where the cache holds more columns.
+
+Why
+    These models' attention does ``mask = mask[..., : L + max(cache.offset)]``. A batch whose
+    rows were joined or right-padded holds columns that no row's offset counts, so the mask
+    loses its newest columns: it cannot be broadcast, or hides a row's last tokens.
+How
+    If position ids are passed, the attention uses the offset for this cut only. It gets a view
+    of the cache whose ``offset`` is an int, the mask's number of columns, so the cut keeps all
+    of them. It then reads nothing from the device to find the longest row.
+Upstream
+    mlx-vlm 0.7.x for qwen3_vl; not fixed in 0.7.10 for the others.
+Retire when
+    No supported release cuts masks by offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.offset_view import with_offset
+
+_ATTENTION = {
+    "qwen3_5": "Qwen3_5Attention",
+    "qwen3_omni_moe": "Attention",
+    "qwen3_vl": "Attention",
+    "qwen3_vl_moe": "Attention",
+}
+
+
+def attended(
+    call: Callable[..., Any],
+    attention: Any,
+    x: Any,
+    mask: Any = None,
+    cache: Any = None,
+    position_ids: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """The attention's output for ``x`` (rows, length, width)."""
+    is_batch = hasattr(getattr(cache, "offset", None), "ndim")
+    # Without position ids the attention computes them from the offset.
+    if is_batch and position_ids is not None and has_mask(attention, x, mask):
+        cache = with_offset(cache, columns(mask))
+    return call(attention, x, mask, cache, position_ids, *args, **kwargs)
+
+
+def has_mask(attention: Any, x: Any, mask: Any = None, *args: Any, **kwargs: Any) -> bool:
+    """Whether the mask is an array, not "causal" or None."""
+    return hasattr(mask, "dtype")
+
+
+def columns(mask: Any) -> int:
+    """The number of keys that a mask (..., queries, keys) is for."""
+    return int(mask.shape[-1])
+
+
+PATCH = Patch(
+    id="mask-by-offset",
+    summary="a batch's mask is cut to the longest row's length, and loses its newest columns",
+    targets=tuple(
+        Target(
+            "mlx-vlm",
+            f"mlx_vlm.models.{family}.language",
+            f"{attention}.__call__",
+            around(attended),
+            when=has_mask,
+        )
+        for family, attention in _ATTENTION.items()
+    ),
+    module=__name__,
+)

@@ -1,0 +1,85 @@
+"""Feeds an attention layer a batch whose cache holds more columns than its rows have tokens."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+# Both rows are padded, so each has fewer tokens than the cache has columns.
+_PADDING = [4, 3]
+_COLUMNS = 6
+
+
+def probe(target: Target) -> Result:
+    """Red where the layer raises on its mask, or an extra column of padding changes its output."""
+    import mlx.core as mx
+
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    try:
+        model = build(Family(target.distribution, target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    layer = attention_of(model.module, target)
+    width = layer.q_proj.weight.shape[1]
+    x = mx.random.normal((2, 1, width), key=mx.random.key(0))
+    cache = filled(target, layer)
+    mask = cache.make_mask(1, return_array=True)
+    places = mx.broadcast_to(cache.offset[None, :, None], (3, 2, 1))
+    columns = mask.shape[-1]
+    try:
+        seen = layer(x, mask, cache, places)
+        short = layer(x, mask[..., 1:], cut(filled(target, layer)), places)
+    except ValueError as error:
+        return Result(True, f"with {columns} columns: {error}")
+    apart = float(mx.abs(seen - short).max().item())
+    return Result(
+        not apart <= 1e-4, f"a column of padding changes the output by {apart:.2g}", apart
+    )
+
+
+def attention_of(model: Any, target: Target) -> Any:
+    """Find a layer of the target's class in the model.
+
+    Raises:
+        NotApplicable: the model has none.
+    """
+    name = target.name.partition(".")[0]
+    kind = getattr(sys.modules[target.module], name, None)
+    found = [one for one in model.modules() if type(one) is kind]
+    if not found:
+        raise NotApplicable(f"no part of the tiny model is a {name}")
+    return found[0]
+
+
+def filled(target: Target, layer: Any) -> Any:
+    """Make a batch cache with keys and values in it."""
+    import mlx.core as mx
+
+    caches = importlib.import_module("mlx_vlm.models.cache")
+    if not hasattr(caches, "BatchKVCache"):
+        raise NotApplicable("this release has no batch caches")
+    cache = caches.BatchKVCache(list(_PADDING))
+    heads = getattr(layer, "n_kv_heads", None) or layer.num_key_value_heads
+    width = layer.k_proj.weight.shape[0] // heads
+    shape = (2, heads, _COLUMNS, width)
+    cache.update_and_fetch(
+        mx.random.normal(shape, key=mx.random.key(1)), mx.random.normal(shape, key=mx.random.key(2))
+    )
+    return cache
+
+
+def cut(cache: Any) -> Any:
+    """Remove the batch's first column, which is padding in both rows."""
+    import mlx.core as mx
+
+    cache.keys = cache.keys[..., 1:_COLUMNS, :]
+    cache.values = cache.values[..., 1:_COLUMNS, :]
+    cache._idx -= 1
+    cache.left_padding = mx.array([pad - 1 for pad in _PADDING])
+    return cache

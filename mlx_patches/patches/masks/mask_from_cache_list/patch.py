@@ -1,0 +1,73 @@
+"""A mask made from a list of caches ignores the batch's left padding.
+
+Why
+    ``create_attention_mask(h, cache)`` calls ``make_mask`` of one layer's cache. Many models pass
+    the whole list, or a slice of it. A list has no ``make_mask``, so the function returns
+    "causal" for a prompt and None for a decode step, and every row attends to its padding. For a
+    row alone these results are right.
+How
+    A list or tuple is replaced by its first attention cache: a model that needs a sliding layer's
+    mask passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list without attention
+    caches is passed on unchanged. So is a list whose rows are known to have no padding: the
+    release's result is right then, and "causal" is faster than the same mask as an array. The
+    name is rebound in every module that imported it.
+Upstream
+    mlx-vlm 0.7.9 takes the first cache of a list. mlx-vlm took the function from mlx-lm up to
+    0.6.3; mlx-lm itself passes lists in minicpm3 and phixtral up to 0.31.3.
+Retire when
+    No supported release is older than mlx-vlm 0.7.9 and mlx-lm 0.32.0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target
+from ..._shared.unpadded import is_unpadded
+
+
+def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
+    """The release's function, with a list of caches replaced by its first attention cache."""
+
+    # Written without ``around``, since every step calls it.
+    @functools.wraps(create)
+    def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if is_list(h, cache):
+            first = find_attention_cache(cache)
+            plain = not (args or kwargs)
+            if first is not None and not (plain and is_unpadded(first, h.shape[1])):
+                cache = first
+        return create(h, cache, *args, **kwargs)
+
+    return create_attention_mask
+
+
+def is_list(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> bool:
+    """Whether the call passes a list of caches."""
+    return isinstance(cache, (list, tuple))
+
+
+def find_attention_cache(caches: Sequence[Any]) -> Any:
+    """The first attention cache; None if there is none."""
+    return next(filter(holds_keys, caches), None)
+
+
+def holds_keys(cache: Any) -> bool:
+    """Whether a cache holds keys and makes masks for them, unlike a recurrent cache."""
+    return hasattr(cache, "update_and_fetch") and hasattr(cache, "make_mask")
+
+
+PATCH = Patch(
+    id="mask-from-cache-list",
+    summary="a mask made from a list of caches ignores left padding",
+    targets=tuple(
+        Target(distribution, module, "create_attention_mask", taking_lists, when=is_list)
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.base"),
+            ("mlx-vlm", "mlx_vlm.models.base"),
+        )
+    ),
+    module=__name__,
+)

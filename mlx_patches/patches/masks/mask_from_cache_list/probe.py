@@ -1,0 +1,59 @@
+"""Makes a mask from a list or tuple of caches, and from its first cache."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_TOKENS = (1, 5)
+_LEFT_PADDING = [2, 0]
+
+
+def probe(target: Target) -> Result:
+    """Red where the mask of a list of caches differs from the mask of its first cache."""
+    create = own_function(target)
+    caches = importlib.import_module(f"{target.module.rpartition('.')[0]}.cache")
+    wrong = []
+    makers = [lambda: caches.BatchKVCache(_LEFT_PADDING), caches.KVCache]
+    if hasattr(caches, "BatchRotatingKVCache"):
+        makers.append(lambda: caches.BatchRotatingKVCache(8, _LEFT_PADDING))
+    for make in makers:
+        for tokens in _TOKENS:
+            for kind in (list, tuple):
+                cache = kind((make(), make()))
+                if not same(asked(create, tokens, cache), asked(create, tokens, cache[0])):
+                    wrong.append(f"{type(cache[0]).__name__}, {tokens} tokens, {kind.__name__}")
+    if wrong:
+        return Result(True, f"another mask for {', '.join(wrong)}")
+    return Result(False, "a list of caches has its first cache's mask")
+
+
+def own_function(target: Target) -> Any:
+    """Return the target's function.
+
+    Raises:
+        NotApplicable: the module lacks it, or only imports it.
+    """
+    function = getattr(importlib.import_module(target.module), target.name, None)
+    if function is None or function.__module__ != target.module:
+        raise NotApplicable(f"{target.module} has no {target.name} of its own")
+    return function
+
+
+def asked(create: Any, tokens: int, cache: Any) -> Any:
+    """Create the mask for a chunk of this many tokens."""
+    import mlx.core as mx
+
+    return create(mx.zeros((2, tokens, 4)), cache)
+
+
+def same(one: Any, other: Any) -> bool:
+    """True for equal masks: equal arrays, the same string, or both None."""
+    import mlx.core as mx
+
+    if isinstance(one, mx.array) and isinstance(other, mx.array):
+        return bool(mx.array_equal(one, other).item())
+    return type(one) is type(other) and one == other

@@ -1,0 +1,31 @@
+"""Feeds a tiny model a text in one call and token by token, far past its window."""
+
+from __future__ import annotations
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+TOLERANCE = 1e-3
+
+
+def probe(target: Target) -> Result:
+    """Red where a position's logits differ between the two."""
+    import mlx.core as mx
+
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    try:
+        model = build(Family(target.distribution, target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    assert model.window is not None
+    text = [1 + (7 * i) % (model.vocabulary - 2) for i in range(3 * model.window)]
+    whole = model.call([text], model.make_cache())[0]
+    cache = model.make_cache()
+    stepped = mx.concatenate([model.call([[token]], cache)[0] for token in text])
+    apart = mx.abs(whole - stepped).max(axis=-1) / mx.abs(whole).max()
+    wrong = [place for place, one in enumerate(apart.tolist()) if not one <= TOLERANCE]
+    if wrong:
+        return Result(True, f"positions from {wrong[0]} on differ", float(apart.max().item()))
+    return Result(False, "every position has the same logits", float(apart.max().item()))

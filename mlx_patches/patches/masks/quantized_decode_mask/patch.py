@@ -1,0 +1,51 @@
+"""A decode step of Qwen 3.5 over quantized keys attends to the batch's padding.
+
+Why
+    For a decode step over left padding the decoder passes its layers a sentinel string instead of
+    a mask array, and attention cuts the padding off each row's keys. Quantized keys cannot be
+    cut this way: attention falls back to the ordinary function, without a mask.
+How
+    If a row has padding, the layers get the mask that the quantized cache makes, as for a
+    prompt. If none has, they get what the release passes.
+Upstream
+    Not fixed in mlx-vlm 0.7.10.
+Retire when
+    The decoder makes a mask for quantized caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ...caches.quantized.contract import is_quantized
+
+# The string that the decoder passes its layers instead of a mask if a row has padding.
+CUT_PADDING = "left_padded_decode"
+
+
+def create_mask(create: Callable[[Any, Any], Any], h: Any, cache: Any) -> Any:
+    """The mask for ``h`` (rows, length, width) over the keys of a cache.
+
+    The release decides whether there is padding, so a batch without any computes no mask.
+    """
+    mask = create(h, cache)
+    if isinstance(mask, str) and mask == CUT_PADDING and is_quantized(cache):
+        return cache.make_mask(h.shape[1], return_array=False, window_size=None)
+    return mask
+
+
+PATCH = Patch(
+    id="quantized-decode-mask",
+    summary="a decode step of Qwen 3.5 over quantized keys attends to the batch's padding",
+    targets=(
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.models.qwen3_5.language",
+            "_create_qwen3_5_attention_mask",
+            around(create_mask),
+        ),
+    ),
+    module=__name__,
+)

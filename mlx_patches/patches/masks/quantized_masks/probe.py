@@ -1,0 +1,93 @@
+"""Runs attention over quantized rows with padding, and compares each with the row alone."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+from ...caches.quantized.probe import BITS, WIDTH, Kind, feed
+
+_SCALE = WIDTH**-0.5
+
+
+def probe(target: Target) -> Result:
+    """Red where a row attends to its padding, or attention raises."""
+    if target.name.endswith("make_mask"):
+        return _mask(Kind(cache_of(target)))
+    return _shape(target) if target.name.endswith("update_and_fetch") else _attention(target)
+
+
+def _shape(target: Target) -> Result:
+    """Red where packed keys have no shape: models slice their masks by it."""
+    kind = Kind(cache_of(target))
+    if hasattr(importlib.import_module("mlx_vlm.models.base"), "kv_sequence_length"):
+        return Result(False, "models do not read the shape of keys")
+    shape = (2, 1, 6, WIDTH)
+    floats = _drawn(0, shape)
+    held = kind.batch([1, 0]).update_and_fetch(floats, floats)
+    shapes = [getattr(part, "shape", None) for part in held]
+    wanted = [shape] * 2
+    return Result(shapes != wanted, f"the shapes of packed keys and values are {shapes}")
+
+
+def _mask(kind: Kind) -> Result:
+    import mlx.core as mx
+
+    padding = [3, 0, 1]
+    cache = kind.batch(padding)
+    for tokens in (6, 1, 2):
+        mask = cache.make_mask(tokens, return_array=False, window_size=None)
+        feed(cache, [(row, 0) for row in range(3)], tokens)
+        end = cache._idx
+        if not isinstance(mask, mx.array):
+            return Result(True, f"the mask of a padded batch is {mask}")
+        seen = mx.broadcast_to(mask, (3, 1, tokens, end))[:, 0]
+        for row, pad in enumerate(padding):
+            for query in range(tokens):
+                place = end - tokens + query
+                wanted = [pad <= key <= place for key in range(end)]
+                if place >= pad and seen[row, query].tolist() != wanted:
+                    return Result(True, f"row {row} with {pad} of padding sees other tokens")
+    return Result(False, "every row sees its own tokens")
+
+
+def _attention(target: Target) -> Result:
+    import mlx.core as mx
+
+    attend = getattr(importlib.import_module(target.module), target.name, None)
+    if attend is None or attend.__module__ != target.module:
+        raise NotApplicable(f"{target.module} has no {target.name} of its own")
+    for rows, heads, groups in ((2, 4, 2), (3, 4, 2), (3, 2, 2), (1, 4, 2)):
+        count, padding = 6, [2 * row for row in range(rows)]
+        queries = _drawn(0, (rows, heads, 2, WIDTH))
+        keys, values = (_drawn(seed, (rows, groups, count, WIDTH)) for seed in (1, 2))
+        place = mx.arange(count)
+        causal = place[None] <= mx.arange(count - 2, count)[:, None]
+        masks = mx.stack([causal & (place[None] >= pad) for pad in padding])[:, None]
+        seen = _attend(attend, queries, keys, values, masks)
+        for row, pad in enumerate(padding):
+            one = slice(row, row + 1)
+            alone = _attend(
+                attend, queries[one], keys[one, :, pad:], values[one, :, pad:], causal[:, pad:]
+            )
+            apart = mx.abs(seen[one] - alone).max().item()
+            if not apart < 1e-4:
+                return Result(True, f"row {row} of {rows} differs by {apart:.2g} from alone", apart)
+    return Result(False, "every row has the output it has alone")
+
+
+def _attend(attend: Any, queries: Any, keys: Any, values: Any, mask: Any) -> Any:
+    import mlx.core as mx
+
+    packed = [mx.quantize(part, group_size=WIDTH, bits=BITS) for part in (keys, values)]
+    # A copy: some releases scale the queries in place.
+    return attend(queries + 0, *packed, scale=_SCALE, mask=mask, group_size=WIDTH, bits=BITS)
+
+
+def _drawn(seed: int, shape: tuple[int, ...]) -> Any:
+    import mlx.core as mx
+
+    return mx.random.normal(shape, key=mx.random.key(seed))

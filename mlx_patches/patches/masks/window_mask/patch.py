@@ -1,0 +1,52 @@
+"""A sliding window over a plain cache is not masked: the model attends beyond its window.
+
+Why
+    If a model's caches are plain (Mistral 3 and Pixtral make none of their own), only the mask
+    limits its sliding layers to the window. ``create_attention_mask`` returns None for a single
+    token and "causal" for a prompt: past the window a row alone attends to all of its text, and
+    its logits differ from those in a batch, whose cache does mask the window.
+How
+    Once the tokens outgrow the window, the mask is a causal one with the window.
+Upstream
+    mlx-lm 0.30.6 checks the window first.
+Retire when
+    No supported release is older than mlx-lm 0.30.6.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+MODULE = "mlx_lm.models.cache"
+
+
+def masked(
+    create: Callable[..., Any],
+    N: int,
+    offset: int,
+    return_array: bool = False,
+    window_size: int | None = None,
+) -> Any:
+    """The mask of ``N`` tokens after ``offset`` others: an array, "causal", or None for all."""
+    if outgrown(N + offset, window_size):
+        module: Any = sys.modules[MODULE]
+        return module.create_causal_mask(N, offset, window_size=window_size)
+    return create(N, offset, return_array, window_size)
+
+
+def outgrown(tokens: int, window_size: int | None) -> bool:
+    """Whether the first token is outside the window of the last."""
+    return window_size is not None and tokens > window_size
+
+
+PATCH = Patch(
+    id="window-mask",
+    every_model=True,
+    summary="a sliding window over a plain cache is not masked",
+    targets=(Target("mlx-lm", MODULE, "create_attention_mask", around(masked)),),
+    module=__name__,
+)

@@ -1,0 +1,33 @@
+"""Compares Gemma 3n's correction step on a batch with the same step on each row alone."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.tiny import gemma3n
+
+_ROWS, _TOKENS = 3, 5
+_TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where the batched correction raises, or differs from the correction of a row alone."""
+    import mlx.core as mx
+
+    importlib.import_module(target.module)
+    altup = gemma3n(target.distribution).module.layers[0].altup
+    inputs, width = altup.config.altup_num_inputs, altup.config.hidden_size
+    predictions = mx.random.normal((inputs, _ROWS, _TOKENS, width), key=mx.random.key(0))
+    activated = mx.random.normal((_ROWS, _TOKENS, width), key=mx.random.key(1))
+    try:
+        together = altup.correct(predictions, activated)
+    except ValueError as error:
+        return Result(True, f"ValueError: {error}")
+    alone = [
+        altup.correct(predictions[:, row : row + 1], activated[row : row + 1])
+        for row in range(_ROWS)
+    ]
+    worst = float(mx.abs(together - mx.concatenate(alone, axis=1)).max().item())
+    return Result(not worst <= _TOLERANCE, f"rows differ by at most {worst:.2g}", worst)

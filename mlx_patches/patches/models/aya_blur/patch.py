@@ -1,0 +1,59 @@
+"""Aya Vision's blur multiplies the image by its whole kernel at once, and raises.
+
+Why
+    ``gaussian_blur_axis`` should add up shifted images, each times one weight of the kernel. It
+    multiplies by the whole kernel each time: this raises unless the image is as long as the
+    kernel, and blurs such an image wrongly.
+How
+    The same sum, with one weight for each shifted image.
+Upstream
+    Not fixed in mlx-vlm 0.7.10, where nothing calls the function.
+Retire when
+    mlx-vlm multiplies by one weight at a time, or drops the function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target
+
+
+def blurring(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A Gaussian blur along an axis; beyond an edge, the edge pixel is repeated."""
+
+    @functools.wraps(original)
+    def blurred(image: Any, sigma: float, axis: int) -> Any:
+        radius = int(3 * sigma)
+        if radius < 1:
+            return original(image, sigma, axis)
+        import mlx.core as mx
+
+        last = image.shape[axis] - 1
+        places = mx.arange(last + 1)
+        return sum(
+            weight * mx.take(image, mx.clip(places + shift, 0, last), axis=axis)
+            for shift, weight in enumerate(kernel(radius, sigma), -radius)
+        )
+
+    return blurred
+
+
+def kernel(radius: int, sigma: float) -> Any:
+    """The weights (2 * radius + 1,) of a pixel and its neighbours; they sum to 1."""
+    import mlx.core as mx
+
+    return mx.softmax(-(mx.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
+
+
+PATCH = Patch(
+    id="aya-blur",
+    severity="crash",
+    summary="Aya Vision's blur raises for every image that is not as long as its kernel",
+    targets=(
+        Target("mlx-vlm", "mlx_vlm.models.aya_vision.vision", "gaussian_blur_axis", blurring),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,45 @@
+"""Blurs an image along each axis, and compares every pixel with a Gaussian blur."""
+
+from __future__ import annotations
+
+import importlib
+import math
+
+from ....core.patch import Target
+from ....probes import Result
+
+SIGMA = 1.0
+LENGTHS = (7, 12)  # the kernel's length, and a longer image
+
+
+def probe(target: Target) -> Result:
+    """Red where the blur raises, or differs from a Gaussian blur."""
+    import mlx.core as mx
+
+    blur = getattr(importlib.import_module(target.module), target.name)
+    for length in LENGTHS:
+        row = [float(n * n % 11) for n in range(length)]
+        for axis in (0, 1):
+            image = mx.array([row, row]) if axis else mx.array([[one, one] for one in row])
+            try:
+                seen = blur(image, SIGMA, axis)
+            except Exception as error:
+                return Result(True, f"{type(error).__name__}: {error}".splitlines()[0])
+            found = (seen[0] if axis else seen[:, 0]).tolist()
+            apart = max(abs(a - b) for a, b in zip(found, wanted(row), strict=True))
+            if not apart < 1e-4:
+                return Result(True, f"{apart:.2g} off a Gaussian blur", apart)
+    return Result(False, "a Gaussian blur")
+
+
+def wanted(row: list[float]) -> list[float]:
+    """Compute the blur in plain Python."""
+    radius = int(3 * SIGMA)
+    shifts = range(-radius, radius + 1)
+    weights = [math.exp(-(shift**2) / (2 * SIGMA**2)) for shift in shifts]
+    last = len(row) - 1
+    return [
+        sum(w * row[min(max(place + s, 0), last)] for w, s in zip(weights, shifts, strict=True))
+        / sum(weights)
+        for place in range(len(row))
+    ]

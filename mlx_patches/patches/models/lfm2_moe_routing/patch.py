@@ -1,0 +1,77 @@
+"""LFM2 MoE chooses other experts than in training, and weights them wrongly.
+
+Why
+    In training the gate is a sigmoid, and an expert's bias affects only how often the expert is
+    chosen, not its weight. mlx-lm uses a softmax and adds the bias to the weights: other experts
+    are chosen, and those with a large bias weigh too much. The text gets worse; nothing fails.
+How
+    The patch computes the experts and their weights as in training; the release's block sums the
+    experts' outputs. mlx-vlm verifies drafts with a copy of the block's code: there the patch
+    calls the block itself, position by position. The release drops ``routed_scaling_factor``, so
+    the patch ignores it too; the published models have 1.
+Upstream
+    mlx-lm 0.32.0 (#1354, commit 04a19108). Not fixed in mlx-vlm 0.7.10.
+Retire when
+    No supported release takes a softmax of the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.experts import mixed
+
+_BLOCK = "Lfm2MoeSparseMoeBlock"
+
+
+def called(call: Callable[..., Any], block: Any, x: Any) -> Any:
+    """The block's output (..., width) for hidden states of the same shape."""
+    if hasattr(block, "routed_scaling_factor"):  # only fixed releases have it
+        return call(block, x)
+    return mixed(call, block, x, *route(block, x))
+
+
+def route(block: Any, x: Any) -> tuple[Any, Any]:
+    """The chosen experts' indices and weights, both (..., k)."""
+    import mlx.core as mx
+
+    scores = mx.sigmoid(block.gate(x))
+    ranks = scores.astype(mx.float32) + block.expert_bias if block.use_expert_bias else scores
+    chosen = mx.stop_gradient(mx.argpartition(ranks, kth=-block.top_k, axis=-1))
+    chosen = chosen[..., -block.top_k :]
+    weights = mx.take_along_axis(scores, chosen, axis=-1)
+    if block.norm_topk_prob:
+        weights = weights / (mx.sum(weights, axis=-1, keepdims=True) + 1e-6)
+    return chosen, weights.astype(x.dtype)
+
+
+def verified(feed: Callable[..., Any], verifier: Any, feed_forward: Any, x: Any) -> Any:
+    """One layer's experts for a drafted block (rows, length, width), position by position."""
+    if type(feed_forward).__name__ != _BLOCK:
+        return feed(verifier, feed_forward, x)
+    import mlx.core as mx
+
+    positions = (x[:, i : i + 1] for i in range(x.shape[1]))
+    return mx.concatenate([feed_forward(one) for one in positions], axis=1)
+
+
+PATCH = Patch(
+    id="lfm2-moe-routing",
+    every_model=True,
+    wrong_alone="lfm2_moe",
+    changes_alone=True,
+    summary="LFM2 MoE chooses other experts than in training, and weights them wrongly",
+    targets=(
+        Target("mlx-lm", "mlx_lm.models.lfm2_moe", f"{_BLOCK}.__call__", around(called)),
+        Target("mlx-vlm", "mlx_vlm.models.lfm2.language", f"{_BLOCK}.__call__", around(called)),
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.models.lfm2.speculative_verifier",
+            "Lfm2ExactSpeculativeVerifier._feed_forward",
+            around(verified),
+        ),
+    ),
+    module=__name__,
+)

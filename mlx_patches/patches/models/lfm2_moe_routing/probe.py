@@ -1,0 +1,71 @@
+"""Compares a tiny LFM2 block of experts with a plain computation of its routing rule."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_WIDTH, _EXPERTS, _LENGTH = 16, 8, 5
+TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where the block's output differs from the rule's."""
+    import mlx.core as mx
+
+    module = importlib.import_module(target.module)
+    if target.name.startswith("Lfm2Exact"):
+        kind = getattr(module, "Lfm2ExactSpeculativeVerifier", None)
+        if kind is None:
+            raise NotApplicable("this release has no speculative verifier for LFM2")
+        block = make(importlib.import_module("mlx_vlm.models.lfm2.language"))
+        verifier = kind.__new__(kind)
+
+        def answer(x: Any) -> Any:
+            return verifier._feed_forward(block, x)
+    else:
+        answer = block = make(module)
+    x = mx.random.normal((2, _LENGTH, _WIDTH), key=mx.random.key(1))
+    wanted = answered(block, x)
+    worst = (mx.abs(answer(x) - wanted).max() / mx.abs(wanted).max()).item()
+    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the output's scale", worst)
+
+
+def make(module: Any, **more: Any) -> Any:
+    """Make a block whose expert biases are as large as the scores."""
+    import mlx.core as mx
+
+    kind = getattr(module, "Lfm2MoeSparseMoeBlock", None)
+    if kind is None:
+        raise NotApplicable("this release has no such block")
+    mx.random.seed(0)
+    options = {
+        "hidden_size": _WIDTH,
+        "moe_intermediate_size": _WIDTH,
+        "num_experts": _EXPERTS,
+        "num_experts_per_tok": 4,
+        "norm_topk_prob": True,
+        "use_expert_bias": True,
+        "routed_scaling_factor": 1.0,
+    }
+    block = kind(SimpleNamespace(**{**options, **more}))
+    block.expert_bias = mx.random.normal((_EXPERTS,))
+    return block
+
+
+def answered(block: Any, x: Any) -> Any:
+    """Sum the outputs of the experts with the highest biased scores, weighted by plain scores."""
+    import mlx.core as mx
+
+    scores = mx.sigmoid(x @ block.gate.weight.T)
+    ranks = scores + block.expert_bias if block.use_expert_bias else scores
+    places = mx.argsort(mx.argsort(-ranks, axis=-1), axis=-1)
+    weights = mx.where(places < block.top_k, scores, 0.0)
+    if block.norm_topk_prob:
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+    everyone = mx.broadcast_to(mx.arange(_EXPERTS), weights.shape)
+    return (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)

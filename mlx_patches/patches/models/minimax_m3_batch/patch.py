@@ -1,0 +1,261 @@
+"""MiniMax M3 rotates the rows of a batch to wrong positions, and picks wrong blocks of keys.
+
+Why
+    The model computes a batch's positions from what an earlier call left on the model. A batch
+    that was merged starts again at position 0, a prompt's later piece clamps the negative
+    positions of padding to 0, and a new prompt resets those of the rows that decode. The first
+    call of a padded batch has a mask without causality in the layers with sparse attention: their
+    tokens attend to later ones. These layers attend to blocks of keys that an indexer picks;
+    in a batch, blocks are counted from the padding on, so a row's blocks hold other tokens than
+    alone. The indexer also reads ``offset`` after the update that changes it in place. A saved
+    batch cannot be restored: ``state`` is set on a cache made without ``__init__``. A batch that
+    was fed cannot join one that was not: the second counts its rows after it got the new ones.
+How
+    The model gets ``position_ids`` from the cache's offsets: then it also makes the causal mask.
+    The indexer gets each row's keys from its first token on, and what it picks is moved back by
+    the row's padding. ``offset`` is read through a handle. A cache is initialized before its
+    state is set, and has index keys of no tokens before one with index keys joins. Rows without
+    padding, and calls with a mask or positions of their own, do not change.
+Upstream
+    Not fixed in mlx-vlm 0.7.10.
+Retire when
+    mlx-vlm computes positions and blocks by row.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ....core.patch import Factory, Patch, Target, around
+from ..._shared.parts import Overlay
+from ...caches.reads.patch import make_handle
+
+MODULE = "mlx_vlm.models.minimax_m3_vl.language"
+_CACHE = "MiniMaxM3BatchKVCache"
+
+# -- positions -----------------------------------------------------------------------------
+
+
+def modelled(
+    call: Callable[..., Any],
+    model: Any,
+    inputs: Any,
+    inputs_embeds: Any = None,
+    mask: Any = None,
+    cache: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Run the language model with the positions of its rows."""
+    given = (mask, kwargs.get("attention_mask"), kwargs.get("position_ids"))
+    if inputs.shape[0] > 1 and cache and all(value is None for value in given):
+        first: Any = next((layer for layer in cache if layer is not None), None)
+        if hasattr(first, "offset") and not decodes_evenly(cache, inputs.shape[1]):
+            kwargs["position_ids"] = row_positions(first.offset, *inputs.shape)
+    return call(model, inputs, inputs_embeds, mask, cache, **kwargs)
+
+
+def decodes_evenly(cache: Any, length: int) -> bool:
+    """Whether this is a decode step of rows of one length; the release needs no positions then."""
+    module = importlib.import_module(MODULE)
+    return bool(module._can_skip_uniform_batch_decode_mask(cache, length))
+
+
+def row_positions(offset: Any, rows: int, length: int) -> Any:
+    """The positions (rows, length) of the next tokens; those of padding are negative.
+
+    Args:
+        offset: the number of tokens in a cache, an int or an array (rows,).
+        rows: the number of rows.
+        length: how many tokens each row is fed.
+    """
+    import mlx.core as mx
+
+    start = mx.array(offset).reshape(-1, 1)
+    return mx.broadcast_to(start + mx.arange(length), (rows, length))
+
+
+# -- blocks --------------------------------------------------------------------------------
+
+
+class RowBlocks(NamedTuple):
+    """The blocks of keys that queries attend to, counted from each row's first token on.
+
+    Args:
+        blocks: block indices (rows, queries, blocks); -1 for none.
+        padding: the left padding of each row, (rows, 1).
+    """
+
+    blocks: Any
+    padding: Any
+
+
+def indexed(
+    call: Callable[..., Any],
+    indexer: Any,
+    x: Any,
+    rope: Any,
+    rope_offset: Any,
+    cache: Any,
+    q_start: int,
+    mask: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Pick the blocks of each row; ``RowBlocks`` in their place if rows may have padding."""
+    padding = row_padding(cache, mask)
+    if padding is None:
+        return call(indexer, x, rope, rope_offset, cache, q_start, mask, *args, **kwargs)
+
+    def select_blocks(
+        queries: Any, keys: Any, start: int, mask: Any = None, positions: Any = None
+    ) -> RowBlocks:
+        keys = shift(keys, padding[:, None], axis=2)
+        mask = shift(mask, padding[:, None], axis=3)
+        blocks = indexer.select_blocks(queries, keys, start, mask, positions - padding)
+        return RowBlocks(blocks, padding)
+
+    view = Overlay(indexer, select_blocks=select_blocks)
+    return call(view, x, rope, rope_offset, cache, q_start, mask, *args, **kwargs)
+
+
+def row_padding(cache: Any, mask: Any) -> Any:
+    """The left padding (rows, 1) of a batch; None where no row has any, and for a solo cache.
+
+    A decode step of rows without padding has no mask: then nothing is read.
+    """
+    padding = getattr(cache, "left_padding", None)
+    if padding is None or not hasattr(mask, "dtype") or cache._can_skip_decode_mask:
+        return None
+    return padding[:, None]
+
+
+def shift(array: Any, columns: Any, axis: int) -> Any:
+    """Move an array of four dimensions to the left, the rows by different numbers of columns.
+
+    Args:
+        array: its first dimension is the rows, or 1.
+        columns: (rows, 1, 1); negative to the right.
+        axis: the dimension of the columns, 2 or 3. The last or first column fills the gap.
+    """
+    import mlx.core as mx
+
+    count = array.shape[axis]
+    places = mx.clip(mx.arange(count) + columns, 0, count - 1)
+    places = places[..., None] if axis == 2 else places[:, :, None]
+    array = mx.broadcast_to(array, (columns.shape[0], *array.shape[1:]))
+    return mx.take_along_axis(array, places, axis=axis)
+
+
+def block_mask(
+    build: Callable[..., Any],
+    indexer: Any,
+    block_indices: Any,
+    mask: Any,
+    key_length: int,
+    dtype: Any,
+    q_positions: Any,
+) -> Any:
+    """The mask (rows, heads, queries, keys) of the blocks that were picked."""
+    if not isinstance(block_indices, RowBlocks):
+        return build(indexer, block_indices, mask, key_length, dtype, q_positions)
+    import mlx.core as mx
+
+    blocks, padding = block_indices
+    seen = build(indexer, blocks, None, key_length, dtype, q_positions - padding)
+    seen = shift(seen, -padding[:, None], axis=3)
+    seen = seen & (mx.arange(key_length) >= padding)[:, None, None]
+    return indexer.attention._merge_sparse_mask(seen, mask)
+
+
+def decoded(
+    attend: Callable[..., Any],
+    attention: Any,
+    queries: Any,
+    keys: Any,
+    values: Any,
+    block_indices: Any,
+    mask: Any,
+    q_positions: Any,
+) -> Any:
+    """Attend to the picked blocks alone; None if the release would rather use a mask."""
+    if isinstance(block_indices, RowBlocks):
+        block_indices = columns_of(block_indices, attention.sparse_block_size)
+        # Each column as a block of its own: a row's blocks begin at any column.
+        attention = Overlay(attention, sparse_block_size=1)
+    return attend(attention, queries, keys, values, block_indices, mask, q_positions)
+
+
+def columns_of(picked: RowBlocks, size: int) -> Any:
+    """The columns (rows, queries, blocks * size) of the picked blocks' tokens; -1 for none."""
+    import mlx.core as mx
+
+    blocks = picked.blocks[..., None]
+    columns = blocks * size + mx.arange(size) + picked.padding[..., None, None]
+    return mx.where(blocks >= 0, columns, -1).flatten(-2)
+
+
+# -- cache ---------------------------------------------------------------------------------
+
+
+def read_offset(get: Callable[[Any], Any], cache: Any) -> Any:
+    """The offsets (rows,) as a new object, which an update does not change."""
+    return make_handle(get(cache))
+
+
+def make_state(original: property) -> property:
+    """``state`` whose setter accepts a cache that was made without ``__init__``."""
+    assert original.fget is not None and original.fset is not None
+    get, put = original.fget, original.fset
+
+    def save(cache: Any) -> Any:
+        return get(cache)
+
+    def restore(cache: Any, saved: Any) -> None:
+        initialize(cache)
+        put(cache, saved)
+
+    return property(save, restore, original.fdel, original.__doc__)
+
+
+def initialize(cache: Any) -> None:
+    """Give a cache that was made without ``__init__`` the attributes of an empty one."""
+    if "kv_cache" not in vars(cache):
+        type(cache).__init__(cache, [0])
+
+
+def extend_index_keys(extend: Callable[..., None], cache: Any, other: Any) -> None:
+    """Append the rows of another batch."""
+    begin_index(cache, other)
+    extend(cache, other)
+
+
+def begin_index(cache: Any, other: Any) -> None:
+    """Give a batch that was not fed index keys of no tokens, if ``other`` has some."""
+    keys = getattr(other, "index_keys", None)
+    if cache.index_keys is None and keys is not None:
+        import mlx.core as mx
+
+        _, heads, _, width = keys.shape
+        cache.index_keys = mx.zeros((cache.offset.shape[0], heads, 0, width), keys.dtype)
+
+
+def _target(name: str, factory: Factory, *body: str, supports: bool = False) -> Target:
+    return Target("mlx-vlm", MODULE, name, factory, body, supports=supports)
+
+
+PATCH = Patch(
+    id="minimax-m3-batch",
+    summary="MiniMax M3 rotates the rows of a batch to wrong positions, and picks wrong blocks",
+    targets=(
+        _target("LanguageModel.__call__", around(modelled)),
+        _target("MiniMaxM3Indexer.__call__", around(indexed)),
+        _target("MiniMaxM3Indexer.build_block_mask", around(block_mask), supports=True),
+        _target("MiniMaxAttention._sparse_decode_attention", around(decoded), supports=True),
+        _target(f"{_CACHE}.offset", around(read_offset)),
+        _target(f"{_CACHE}.state", make_state),
+        _target(f"{_CACHE}.extend", around(extend_index_keys), f"{_CACHE}._extend_index_keys"),
+    ),
+    module=__name__,
+)

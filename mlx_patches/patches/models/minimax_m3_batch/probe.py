@@ -1,0 +1,92 @@
+"""Runs rows of a tiny MiniMax M3 in a batch, and compares each with itself alone."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+FAMILY = "minimax_m3"
+# The lab's scenario for a target.
+_SCENARIOS = {"LanguageModel.__call__": "chunked-batch", "MiniMaxM3BatchKVCache.state": "state"}
+# Layers with sparse attention attend to one block of two keys: with padding, the release's
+# decode step gathers these keys once there are 16 times as many.
+_BLOCKS = {"sparse_block_size": 2, "sparse_topk_blocks": 1, "sparse_attention_freq": [0, 1, 0, 1]}
+_STEPS = 24
+
+
+def probe(target: Target) -> Result:
+    """Red where a row in a batch says something else than alone."""
+    if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
+        raise NotApplicable(f"this release has no {FAMILY}")
+    if target.name.endswith(".offset"):
+        return read_offset(importlib.import_module(target.module))
+    from ....lab import engine
+    from ....lab.rows import compare
+    from ....lab.scenarios import SCENARIOS
+
+    try:
+        if target.name in _SCENARIOS:
+            cell = SCENARIOS[_SCENARIOS[target.name]](build_model())
+        elif target.name.endswith(".extend"):
+            cell = compare(model := build_model(), join_unread(model))
+        else:
+            cell = compare(model := build_model(**_BLOCKS), read_blocks(model))
+    except NotApplicable:
+        raise
+    except Exception as error:
+        return Result(True, engine.where(error))
+    return Result(cell.verdict != "green", cell.detail, cell.figure)
+
+
+def build_model(**sparse: Any) -> Any:
+    """Build the lab's model; ``sparse`` changes its ``sparse_attention_config``."""
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    family = Family("mlx-vlm", FAMILY)
+    try:
+        model = build(family)
+        if sparse:
+            config = dict(vars(model.module.args))
+            config["sparse_attention_config"] = {**config["sparse_attention_config"], **sparse}
+            model = build(family, config=config)
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    return model
+
+
+def read_blocks(model: Any) -> list[Any]:
+    """Rows of unequal prompts, decoded far past the keys that a sparse layer attends to."""
+    from ....lab.rows import LENGTHS, decode, prefill_left, rows_of
+
+    rows = rows_of(model, LENGTHS)
+    decode(model, rows, prefill_left(model, rows), _STEPS)
+    return rows
+
+
+def join_unread(model: Any) -> list[Any]:
+    """A batch that was fed joins one that was not, and both decode."""
+    from ....lab import engine
+    from ....lab.rows import LENGTHS, decode, prefill, rows_of
+
+    first, *others = rows_of(model, [1, LENGTHS[-1], LENGTHS[-1]])
+    cache = engine.extend(engine.batch_cache(model, [0]), prefill(model, others))
+    rows = [first, *others]
+    decode(model, rows, cache, 3)
+    return rows
+
+
+def read_offset(module: Any) -> Result:
+    """Red where an update of a cache changes an offset that was read before."""
+    import mlx.core as mx
+
+    cache = module.MiniMaxM3BatchKVCache([0, 2])
+    offset = cache.offset
+    before = offset.tolist()
+    cache.update_and_fetch(*(mx.zeros((2, 1, 3, 4)) for _ in range(2)))
+    after = offset.tolist()
+    return Result(after != before, f"{before}, read before an update, is {after} after it")

@@ -1,0 +1,42 @@
+"""Nemotron-H's state decays too fast or too slowly: its time steps are clipped wrongly.
+
+Why
+    A config's ``time_step_min`` and ``time_step_max`` are the range in which training initializes
+    the time steps. Where the config has no ``time_step_limit``, releases clip every step to that
+    range.
+How
+    A config without ``time_step_limit`` gets the limits zero and infinity.
+Upstream
+    mlx-lm 0.31.2 (#1026, commit 6ddfdda1).
+Retire when
+    No supported release is older than mlx-lm 0.31.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+_UNLIMITED = (0.0, float("inf"))
+
+
+def completed(complete: Callable[[Any], None], args: Any) -> None:
+    """Set missing limits, then run the config's own ``__post_init__``."""
+    if args.time_step_limit is None:
+        args.time_step_limit = _UNLIMITED
+    complete(args)
+
+
+PATCH = Patch(
+    id="nemotron-time-steps",
+    every_model=True,
+    wrong_alone="nemotron_h",
+    changes_alone=True,
+    summary="Nemotron-H clips its time steps to the range that training initialized them in",
+    targets=(
+        Target("mlx-lm", "mlx_lm.models.nemotron_h", "ModelArgs.__post_init__", around(completed)),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,63 @@
+"""Compares a tiny Nemotron-H mixer without time_step_limit and one with the limits 0 and inf."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_WIDTH = 32
+_RANGE = {"time_step_min": 0.001, "time_step_max": 0.1}
+OPTIONS: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "vocab_size": 64,
+    "hidden_size": _WIDTH,
+    "intermediate_size": _WIDTH,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "attention_bias": False,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "mamba_proj_bias": False,
+    "ssm_state_size": 32,
+    "conv_kernel": 4,
+    "n_groups": 1,
+    "mlp_bias": False,
+    "layer_norm_epsilon": 1e-5,
+    "rms_norm_eps": 1e-5,
+    "residual_in_fp32": False,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "tie_word_embeddings": False,
+    "hybrid_override_pattern": ["M"],
+    "head_dim": 16,
+}
+
+
+def probe(target: Target) -> Result:
+    """Red where their outputs differ."""
+    import mlx.core as mx
+
+    module = importlib.import_module(target.module)
+    if "time_step_min" not in {field.name for field in dataclasses.fields(module.ModelArgs)}:
+        raise NotApplicable("this release reads no time_step_min")
+    x = mx.random.normal((1, 8, _WIDTH), key=mx.random.key(1))
+    said = [answered(module, x, **_RANGE), answered(module, x, time_step_limit=(0.0, mx.inf))]
+    worst = (mx.abs(said[0] - said[1]).max() / mx.abs(said[1]).max()).item()
+    return Result(worst != 0, f"off by {worst:.2g} of the output's scale", worst)
+
+
+def answered(module: Any, x: Any, **limits: Any) -> Any:
+    """Run a mixer with these limits on ``x`` (rows, length, width)."""
+    import mlx.core as mx
+
+    mx.random.seed(0)
+    args = module.ModelArgs.from_dict({**OPTIONS, **limits})
+    mixer = module.NemotronHMamba2Mixer(args)
+    mixer.dt_bias = 2 * mx.random.normal(mixer.dt_bias.shape)
+    return mixer(x, None)

@@ -1,0 +1,67 @@
+"""Phi-3.5-MoE weights its experts by another rule than it was trained with.
+
+Why
+    In training, the weight of each of the two experts is a softmax over the experts with scores
+    close to its own ("sparsemixer"), for the second expert without the first. Releases take a
+    softmax of the two best scores, so the second expert's weight is far too small.
+How
+    The patch computes the experts and their weights by the model's rule; the release's block sums
+    the experts' outputs. The tolerance for "close" is 0.01, as in every published config: releases
+    drop the config's ``router_jitter_noise``.
+Upstream
+    mlx-lm 0.32.1; mlx-vlm between 0.7.1 and 0.7.10.
+Retire when
+    No supported release takes a softmax of the best experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.experts import mixed
+
+_BLOCK = "PhiMoESparseMoeBlock"
+# ``router_jitter_noise`` of the published configs.
+JITTER = 0.01
+
+
+def called(call: Callable[..., Any], block: Any, x: Any) -> Any:
+    """The block's output (..., width) for hidden states of the same shape."""
+    if hasattr(block, "jitter_eps"):  # only fixed releases have it
+        return call(block, x)
+    return mixed(call, block, x, *route(block.gate(x), block.top_k))
+
+
+def route(gates: Any, count: int) -> tuple[Any, Any]:
+    """The indices and weights, both (..., count), of experts chosen by gates (..., experts)."""
+    import mlx.core as mx
+
+    left, chosen, weights = gates, [], []
+    for _ in range(count):
+        best = mx.stop_gradient(mx.argmax(left, axis=-1, keepdims=True))
+        top = mx.take_along_axis(left, best, axis=-1)
+        far = (top - gates) / mx.maximum(mx.abs(gates), top) > 2 * JITTER
+        close = mx.softmax(mx.where(far, -mx.inf, left), axis=-1, precise=True)
+        chosen.append(best)
+        weights.append(mx.take_along_axis(close, best, axis=-1))
+        left = mx.put_along_axis(left, best, mx.array(-mx.inf, left.dtype), axis=-1)
+    return mx.concatenate(chosen, axis=-1), mx.concatenate(weights, axis=-1)
+
+
+PATCH = Patch(
+    id="phimoe-routing",
+    every_model=True,
+    wrong_alone="phimoe",
+    changes_alone=True,
+    summary="Phi-3.5-MoE weights its experts by another rule than it was trained with",
+    targets=tuple(
+        Target(distribution, module, f"{_BLOCK}.__call__", around(called))
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.phimoe"),
+            ("mlx-vlm", "mlx_vlm.models.phimoe.language"),
+        )
+    ),
+    module=__name__,
+)

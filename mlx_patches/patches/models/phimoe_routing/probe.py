@@ -1,0 +1,70 @@
+"""Compares a tiny Phi-MoE block with a plain computation of its routing rule."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_WIDTH, _EXPERTS, _TOKENS, _JITTER = 16, 8, 12, 0.01
+TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where the block's output differs from the rule's."""
+    import mlx.core as mx
+
+    block = make(importlib.import_module(target.module))
+    x = mx.random.normal((1, _TOKENS, _WIDTH), key=mx.random.key(1))
+    wanted = answered(block, x)
+    worst = (mx.abs(block(x) - wanted).max() / mx.abs(wanted).max()).item()
+    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the output's scale", worst)
+
+
+def make(module: Any) -> Any:
+    """Make a block with two experts a token."""
+    import mlx.core as mx
+
+    kind = getattr(module, "PhiMoESparseMoeBlock", None)
+    if kind is None:
+        raise NotApplicable("this release has no such block")
+    mx.random.seed(0)
+    return kind(
+        SimpleNamespace(
+            hidden_size=_WIDTH,
+            intermediate_size=_WIDTH,
+            num_local_experts=_EXPERTS,
+            num_experts_per_tok=2,
+            router_jitter_noise=_JITTER,
+        )
+    )
+
+
+def answered(block: Any, x: Any) -> Any:
+    """Sum the experts' outputs with the rule's weights."""
+    import mlx.core as mx
+
+    gates = x @ block.gate.weight.T
+    weights = mx.array([[weighed(row) for row in rows] for rows in gates.tolist()])
+    everyone = mx.broadcast_to(mx.arange(_EXPERTS), weights.shape)
+    return (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
+
+
+def weighed(gates: list[float]) -> list[float]:
+    """The weight of each expert for one token.
+
+    Two experts have a weight: the best, then the best of the rest. Its weight is its softmax
+    among the remaining experts whose gates are within twice the jitter of its own.
+    """
+    weights, left = [0.0] * len(gates), set(range(len(gates)))
+    for _ in range(2):
+        best = max(left, key=gates.__getitem__)
+        top = gates[best]
+        close = [i for i in left if (top - gates[i]) / max(abs(gates[i]), top) <= 2 * _JITTER]
+        weights[best] = 1 / sum(math.exp(gates[i] - top) for i in close)
+        left.remove(best)
+    return weights

@@ -1,0 +1,269 @@
+"""Recurrent layers in a padded batch: a row's state changes only where the row has a token.
+
+The model's call announces the batch's padding with ``announced``. The layers' own code then runs
+with arguments that make padding harmless:
+
+- A Mamba-2 layer masks its convolution itself. Its time step is set to zero at padding, where the
+  state then neither decays nor takes up input.
+- Other recurrences run in stretches: ranges of positions in which no row begins or ends. After
+  each stretch, rows without a token in it get their previous states back. Most of these layers
+  go token by token anyway, so stretches cost them nothing.
+- An attention layer with a convolution of two tokens recomputes the convolution's window at each
+  row's own end.
+
+No layer is fed row by row. Where no padding was announced, nothing changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from ..._shared import rows as cache_rows
+from ..._shared.row_calls import Span, bind_call, find_argument
+
+
+class Padding(NamedTuple):
+    """Where the rows of a batch have tokens among the positions of one call.
+
+    Args:
+        spans: each row's tokens, as (first, one past the last).
+        length: the number of positions.
+        unfed: for each row, whether it was fed nothing before.
+        held: (rows, length, 1) of bool, True where a row has a token.
+    """
+
+    spans: tuple[Span, ...]
+    length: int
+    unfed: tuple[bool, ...]
+    held: Any
+
+
+_ANNOUNCED: ContextVar[Padding | None] = ContextVar("mlx_patches_padding", default=None)
+
+
+@contextmanager
+def announced(spans: Sequence[Span], length: int, unfed: Sequence[bool]) -> Iterator[None]:
+    """Announce a batch's padding to the layers that are called in this context."""
+    import mlx.core as mx
+
+    first, last = (mx.array(side)[:, None, None] for side in zip(*spans, strict=True))
+    at = mx.arange(length)[:, None]
+    held = (at >= first) & (at < last)
+    token = _ANNOUNCED.set(Padding(tuple(spans), length, tuple(unfed), held))
+    try:
+        yield
+    finally:
+        _ANNOUNCED.reset(token)
+
+
+def is_announced(*args: Any, **kwargs: Any) -> bool:
+    """Whether a model's call has announced padding, and is still running; for any arguments."""
+    return _ANNOUNCED.get() is not None
+
+
+# -- Mamba-2 -------------------------------------------------------------------------------------
+
+
+def close_step(scan: Callable[..., Any]) -> Callable[..., Any]:
+    """A selective scan with a time step of zero at padding: exp(0) keeps the state, adding nothing.
+
+    The scan clips the step to ``time_step_limit``, which is made an array (rows, length, 1).
+    ``mask`` and ``lengths`` describe the same padding less exactly, and are dropped.
+    """
+    signature = inspect.signature(scan)
+
+    @functools.wraps(scan)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        padding = _ANNOUNCED.get()
+        if padding is None:
+            return scan(*args, **kwargs)
+        import mlx.core as mx
+
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        given["time_step_limit"] = tuple(
+            mx.where(padding.held, limit, 0.0) for limit in given["time_step_limit"]
+        )
+        given.update({name: None for name in ("mask", "lengths") if name in given})
+        return scan(*bound.args, **bound.kwargs)
+
+    return replacement
+
+
+# -- stretch by stretch --------------------------------------------------------------------------
+
+
+def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
+    """The ranges (start, stop) in which no row begins or ends, and which rows have tokens there."""
+    ends = {end for start, stop in padding.spans if start < stop for end in (start, stop)}
+    bounds = sorted({0, padding.length, *ends})
+    return [
+        (start, stop, [first <= start and stop <= last for first, last in padding.spans])
+        for start, stop in itertools.pairwise(bounds)
+    ]
+
+
+class Fed:
+    """Stand-in for a non-empty attention cache."""
+
+    def empty(self) -> bool:
+        """Return False."""
+        return False
+
+
+def call_in_stretches(
+    call: Callable[..., Any], begins_anew: bool = False, asks_keys: bool = False
+) -> Callable[..., Any]:
+    """A recurrent layer's call on arrays (rows, length, ...), run in stretches.
+
+    Args:
+        call: the layer's own call.
+        begins_anew: whether the layer's first token gets another output without a state than
+            with a state of zeros.
+        asks_keys: whether the layer gets a pair of caches, and calls ``empty()`` of the first, an
+            attention cache, to learn whether the second has a state.
+    """
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        padding = _ANNOUNCED.get()
+        if padding is None:
+            return call(*args, **kwargs)
+        bound = bind_call(signature, args, kwargs)
+        cache: Any = None if bound is None else find_argument(bound, "cache")
+        if asks_keys and cache is not None:
+            cache = cache[1]
+        if bound is None or not cache_rows.is_recurrent(cache):
+            return call(*args, **kwargs)
+        if asks_keys:
+            bound.arguments["cache"] = (Fed(), cache)
+        outputs = []
+        for start, stop, active in find_stretches(padding):
+            own = slice_tokens(bound, padding, start, stop)
+            before = list(cache.cache)
+            out = call(*own.args, **own.kwargs)
+            starting = find_starting(padding, start) if begins_anew else ()
+            if any(starting) and any(state is not None for state in before):
+                after, cache.cache[:] = list(cache.cache), [None] * len(before)
+                out = pick_rows(starting, call(*own.args, **own.kwargs), out)
+                cache.cache[:] = [
+                    pick_rows(starting, *pair) for pair in zip(cache.cache, after, strict=True)
+                ]
+            cache.cache[:] = [
+                hold_rows(active, *pair) for pair in zip(cache.cache, before, strict=True)
+            ]
+            outputs.append(out)
+        return join_stretches(outputs)
+
+    return replacement
+
+
+def find_starting(padding: Padding, start: int) -> list[bool]:
+    """For each row, whether its first token ever is at position ``start``."""
+    return [
+        unfed and first == start < last
+        for unfed, (first, last) in zip(padding.unfed, padding.spans, strict=True)
+    ]
+
+
+def slice_tokens(
+    bound: inspect.BoundArguments, padding: Padding, start: int, stop: int
+) -> inspect.BoundArguments:
+    """A layer's call for the positions from ``start`` to ``stop`` of its (rows, length, ...)."""
+    shape = (len(padding.spans), padding.length)
+    own = inspect.BoundArguments(bound.signature, bound.arguments.copy())
+    for name, value in own.arguments.items():
+        if getattr(value, "shape", ())[:2] == shape:
+            own.arguments[name] = value[:, start:stop]
+    return own
+
+
+def pick_rows(chosen: Sequence[bool], one: Any, other: Any) -> Any:
+    """An array (rows, ...) of the chosen rows of ``one`` and the other rows of ``other``."""
+    import mlx.core as mx
+
+    return mx.where(mx.array(chosen).reshape(-1, *[1] * (one.ndim - 1)), one, other)
+
+
+def hold_rows(active: Sequence[bool], after: Any, before: Any) -> Any:
+    """The state after a stretch; rows without a token in it keep the state from before."""
+    if all(active) or after is None or after is before:
+        return after
+    import mlx.core as mx
+
+    old = mx.zeros_like(after) if before is None else cache_rows.pad_state(before, after)
+    return pick_rows(active, after, old)
+
+
+def join_stretches(outputs: Sequence[Any]) -> Any:
+    """Join the stretches' outputs, arrays or tuples of arrays, along the positions."""
+    import mlx.core as mx
+
+    if isinstance(outputs[0], tuple):
+        return tuple(map(join_stretches, zip(*outputs, strict=True)))
+    return mx.concatenate(list(outputs), axis=1)
+
+
+def scan_in_stretches(
+    scan: Callable[..., Any], q: Any, k: Any, v: Any, g: Any, scale: float, h: Any = None
+) -> Any:
+    """A gated linear attention's recurrence in stretches; arrays are (rows, heads, length, ...)."""
+    padding = _ANNOUNCED.get()
+    if padding is None:
+        return scan(q, k, v, g, scale, h)
+    import mlx.core as mx
+
+    outputs = []
+    for start, stop, active in find_stretches(padding):
+        part = (one[:, :, start:stop] for one in (q, k, v))
+        out, after = scan(*part, g, scale, h)
+        h = hold_rows(active, after, h)
+        outputs.append(out)
+    return mx.concatenate(outputs, axis=2), h
+
+
+# -- a window inside an attention layer ----------------------------------------------------------
+
+
+class NoKeys:
+    """An attention cache that stores nothing."""
+
+    offset = 0
+
+    def update_and_fetch(self, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Return the keys and values unchanged."""
+        return keys, values
+
+
+def attend_with_window(
+    call: Callable[..., Any], layer: Any, x: Any, mask: Any = None, cache: Any = None
+) -> Any:
+    """The output of an attention layer that convolves keys and values over two tokens.
+
+    Its cache holds the last token's keys and values from before the convolution. Padding is
+    zeroed, so a row's first token is convolved as if nothing came before it. The layer is called
+    a second time with each row's last token alone, for the window that it writes; the output of
+    that call is never evaluated.
+    """
+    padding = _ANNOUNCED.get()
+    if padding is None:
+        return call(layer, x, mask, cache)
+    import mlx.core as mx
+
+    states = list(cache[0].cache)
+    out = call(layer, mx.where(padding.held, x, 0), mask, cache)
+    ends = mx.array([max(stop - 1, 0) for _, stop in padding.spans])
+    last = mx.take_along_axis(x, ends[:, None, None], axis=1)
+    window: list[Any] = [None] * len(states)
+    call(layer, last, None, (window, NoKeys()))
+    some = [start < stop for start, stop in padding.spans]
+    cache[0].cache[:] = [hold_rows(some, *pair) for pair in zip(window, states, strict=True)]
+    return out

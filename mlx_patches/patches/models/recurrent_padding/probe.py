@@ -1,0 +1,180 @@
+"""Feeds a tiny model of the target's family two unequal prompts, padded left and right."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own, with_patches
+from .patch import KNOW_LEFT, MASKED
+from .probe_layers import keeps_states
+
+PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
+_CHUNK = 4
+_STEPS = 3
+_HISTORY = 2
+TOLERANCE = 1e-3
+
+
+def probe(target: Target) -> Result:
+    """Red where a row's logits in the batch differ from those alone."""
+    if target.supports:
+        return keeps_states(target)
+    require_own(target)
+    from ....lab import Family, NotBuilt, engine
+    from ....lab.build import build
+
+    family = Family(target.distribution, target.module.split(".")[2])
+    try:
+        model = build(family)
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    require_merge(target)
+    try:
+        alone(model, PROMPTS[0])
+    except Exception as error:
+        raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
+    worst, place, fed = 0.0, "", 0
+    masked = family.distribution == "mlx-lm" and family.name in MASKED
+    with with_patches((*_OTHERS, "arrays-mask") if masked else _OTHERS):
+        for name, feed in _FEEDS.items():
+            try:
+                engine.forget(model)
+                said = feed(model)
+            except NotApplicable:
+                continue
+            except Exception as error:
+                return Result(True, f"{name}: {engine.where(error)}")
+            fed += 1
+            for row, prompt in enumerate(PROMPTS):
+                apart = difference(said[row], alone(model, prompt))
+                if not apart <= worst:
+                    worst, place = apart, f"{name}, row {row}"
+        if family.name in KNOW_LEFT and worst <= TOLERANCE:
+            # Whether these families know the padding depends on whether they are passed positions.
+            from ....lab.scenarios import SCENARIOS
+
+            cell = SCENARIOS["history"](model)
+            if cell.verdict == "red":
+                return Result(True, f"history: {cell.detail}", cell.figure)
+    if not fed:
+        raise NotApplicable("this release does not batch such caches")
+    if not worst <= TOLERANCE:
+        return Result(True, f"{place}: differs by {worst:.2g} of the logits' scale", worst)
+    return Result(False, f"largest difference {worst:.2g} of the logits' scale", worst)
+
+
+# Patches for other defects of some of the families.
+_OTHERS = ("offset-alias", "mask-by-offset", "rope-deltas")
+
+
+def require_merge(target: Target) -> None:
+    """Check that the release can merge rows that were prefilled alone.
+
+    Raises:
+        NotApplicable: it cannot.
+    """
+    package = target.module.partition(".")[0]
+    names = (f"{package}.models.cache", "mlx_lm.models.cache")
+    for name in names:
+        with contextlib.suppress(ModuleNotFoundError):
+            if hasattr(getattr(importlib.import_module(name), "BatchKVCache", None), "merge"):
+                return
+    raise NotApplicable("the release merges no rows")
+
+
+def left(model: Any, size: int = _CHUNK) -> list[list[Any]]:
+    """Each row's logits in a left-padded batch, after its prompt and after each step.
+
+    Args:
+        size: the size of the prompt's chunks, in tokens.
+    """
+    from ....lab import engine
+    from ..._shared.rows import recurrent
+
+    longest = max(map(len, PROMPTS))
+    padding = [longest - len(prompt) for prompt in PROMPTS]
+    cache = engine.batch_cache(model, padding)
+    if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
+        raise NotApplicable("the release does not batch recurrent caches")
+    table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
+    out = in_pieces(model, cache, table, size)
+    return decoded(model, cache, [[row[-1]] for row in out])
+
+
+def right(model: Any) -> list[list[Any]]:
+    """The same with right padding, as engines that merge new rows feed prompts."""
+    from ....lab import engine
+
+    return right_after(model, engine.empty_batch(model, len(PROMPTS)), 0)
+
+
+def history(model: Any) -> list[list[Any]]:
+    """The same after a history that each row was fed alone."""
+    from ....lab import engine
+
+    caches = [model.make_cache() for _ in PROMPTS]
+    for prompt, cache in zip(PROMPTS, caches, strict=True):
+        engine.forget(model)
+        model.call([prompt[:_HISTORY]], cache)
+    return right_after(model, engine.merge(model, caches), _HISTORY)
+
+
+def right_after(model: Any, cache: Any, fed: int) -> list[list[Any]]:
+    """Feed the rest of the prompts with right padding, then decode."""
+    from ....lab import engine
+
+    rests = [prompt[fed:-1] for prompt in PROMPTS]
+    engine.prepare(cache, [len(rest) for rest in rests])
+    longest = max(map(len, rests))
+    table = [rest + [0] * (longest - len(rest)) for rest in rests]
+    in_pieces(model, cache, table, longest if fed else _CHUNK)
+    engine.finalize(cache)
+    out = model.call([[prompt[-1]] for prompt in PROMPTS], cache)
+    return decoded(model, cache, [[row[-1]] for row in out])
+
+
+def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int = _CHUNK) -> Any:
+    """Feed a table of tokens in chunks; returns the last chunk's logits."""
+    out = None
+    for start in range(0, len(table[0]), size):
+        out = model.call([line[start : start + size] for line in table], cache)
+    return out
+
+
+def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
+    """Append each row's logits over ``_STEPS`` steps of fixed tokens to ``said``."""
+    for step in range(_STEPS):
+        out = model.call([[step + 1]] * len(said), cache)
+        for row, logits in enumerate(out):
+            said[row].append(logits[-1])
+    return said
+
+
+def alone(model: Any, prompt: list[int]) -> list[Any]:
+    """One row's logits when it runs alone."""
+    from ....lab import engine
+
+    engine.forget(model)
+    cache = model.make_cache()
+    out = model.call([prompt], cache)
+    return decoded(model, cache, [[out[0, -1]]])[0]
+
+
+_FEEDS = {
+    "left-padded": left,
+    "right-padded": right,
+    "right-padded with a history": history,
+}
+
+
+def difference(here: Sequence[Any], there: Sequence[Any]) -> float:
+    """The largest difference of two rows of logits, relative to the second's scale."""
+    import mlx.core as mx
+
+    one, other = mx.stack(list(here)), mx.stack(list(there))
+    return float((mx.abs(one - other).max() / mx.abs(other).max()).item())

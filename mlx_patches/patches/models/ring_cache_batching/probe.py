@@ -1,0 +1,61 @@
+"""Runs rows of Unlimited-OCR past their ring, in a batch, and compares each with itself alone."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own
+
+FAMILY = "unlimited_ocr"
+# The lab's scenario for the last part of a target's name.
+_SCENARIOS = {
+    "__call__": "left-padded",
+    "generate": "engine",
+    "extend": "extend",
+    "filter": "filter",
+    "extract": "extract-late",
+    "state": "state",
+    "meta_state": "state",
+}
+
+
+def probe(target: Target) -> Result:
+    """Red where a row in a batch attends to tokens that it would have dropped alone."""
+    if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
+        raise NotApplicable(f"this release has no {FAMILY}")
+    operation = target.name.rpartition(".")[2]
+    if target.supports:
+        require_own(target)
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+    from ....lab.rows import compare
+    from ....lab.scenarios import SCENARIOS
+
+    try:
+        model = build(Family(target.distribution, FAMILY))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    if operation == "merge":
+        cell = compare(model, full_rings(model))
+    else:
+        cell = SCENARIOS[_SCENARIOS[operation]](model)
+    return Result(cell.verdict != "green", cell.detail, cell.figure)
+
+
+def full_rings(model: Any) -> list[Any]:
+    """Decode rows alone until their rings have wrapped, then merge them and decode on."""
+    from ....lab import engine
+    from ....lab.rows import LENGTHS, decode, prefill_alone, rows_of
+
+    rows = rows_of(model, LENGTHS)
+    caches = []
+    for row in rows:
+        cache = prefill_alone(model, row)
+        decode(model, [row], cache, cache[0].window_size + row.fed % 3)
+        caches.append(cache)
+    decode(model, rows, engine.merge(model, caches), 3)
+    return rows

@@ -1,0 +1,47 @@
+"""AFM 7: layers that reuse keys rotate their queries from each row's own offset on."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from ..._shared.parts import with_parts
+from ..._shared.row_calls import find_argument
+from .offsets import RowOffset, RowRope, put_argument, put_layers
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+    """Give the rows' offsets to the layers that reuse keys: they get keys, but no cache."""
+    put_layers(
+        bound,
+        "kv_reuse_layers",
+        [
+            with_parts(
+                layer,
+                self_attn=with_parts(
+                    layer.self_attn, rope=RowRope(layer.self_attn.rope, offset.rows)
+                ),
+            )
+            for layer in bound.args[0].model.kv_reuse_layers
+        ],
+    )
+    *others, last = find_argument(bound, "cache")
+    put_argument(bound, "cache", [*others, with_pair(last)])
+
+
+def with_pair(cache: Any) -> Any:
+    """A view of a batch's cache whose ``state`` is (keys, values), like that of a single row's."""
+    return _view()(cache)
+
+
+@functools.cache
+def _view() -> Any:
+    import wrapt  # not at start-up
+
+    class Pair(wrapt.ObjectProxy[Any]):
+        @property
+        def state(self) -> Any:
+            return self.__wrapped__.state[:2]
+
+    return Pair

@@ -1,0 +1,71 @@
+"""Cohere Compass: text gets position ids through the model's own argument."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from ..._shared.offset_view import view_class
+from ..._shared.row_calls import find_argument
+from .offsets import REFUSED, RowOffset, given_deltas, is_text, put_argument, start_deltas
+
+# The processor's mask of a prompt's tokens: the engine passes it on with embeddings of text too.
+PADDING = "attention_mask"
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
+    """Add position ids (rows, length), or (3, rows, length) for M-RoPE; attend to all rows at once.
+
+    The model refuses an image without its grid. It needs no mask of the padding, which the caches
+    know: it would read the mask, and add the padding to them a second time.
+
+    Returns:
+        ``REFUSED`` for a prompt that is not text alone.
+    """
+    rows, length = shape
+    import mlx.core as mx
+
+    model = bound.args[0]
+    known = getattr(find_argument(bound, PADDING), "shape", None) == shape
+    padding = (PADDING,) if known else ()
+    if length > 1 or offset == 0:
+        if not is_text(bound, *padding):
+            return REFUSED
+        deltas = start_deltas(bound, offset, rows)
+        model._rope_deltas = deltas
+    else:
+        deltas = given_deltas(bound, rows)
+    if find_argument(bound, "position_ids") is None:
+        own = mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+        if model.model.rotary_emb.position_selector is not None:
+            own = mx.broadcast_to(own[None], (3, rows, length))
+        put_argument(bound, "position_ids", own)
+        if length == 1:  # the model would keep them, and use them for another request's prompt
+            put_argument(bound, "rope_deltas", None)
+    for name in padding:
+        put_argument(bound, name, None)
+    views = [with_mask_alone(layer, int(offset)) for layer in find_argument(bound, "cache")]
+    put_argument(bound, "cache", views)
+    return None
+
+
+def with_mask_alone(cache: Any, offset: int) -> Any:
+    """A view of a cache without ``left_padding``: only its mask shows the padding.
+
+    With ``left_padding``, the attention slices out each row, with two device reads a layer.
+    """
+    return _view()(cache, offset)
+
+
+@functools.cache
+def _view() -> Any:
+    kind: Any = view_class()
+
+    class MaskAlone(kind):  # type: ignore[misc]
+        def __getattr__(self, name: str) -> Any:
+            if name == "left_padding":
+                raise AttributeError(name)
+            return getattr(self.__wrapped__, name)
+
+    return MaskAlone

@@ -1,0 +1,58 @@
+"""Ernie 4.5 VL: text gets position ids through the model's own argument."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..._shared.row_calls import find_argument
+from .offsets import (
+    REFUSED,
+    RowOffset,
+    given_deltas,
+    is_text,
+    put_argument,
+    put_mask,
+    put_views,
+    start_deltas,
+)
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
+    """Set position ids (rows, length, 3), the batch's mask, and caches whose offset is a number.
+
+    Each call of a prompt with an image has the image's grid, or the model itself numbers its
+    tokens as text.
+
+    Returns:
+        ``REFUSED`` for a prompt that is not text alone.
+    """
+    rows, length = shape
+    import mlx.core as mx
+
+    if length > 1 or offset == 0:
+        if not is_text(bound):
+            return REFUSED
+        deltas = start_deltas(bound, offset, rows)
+        model = bound.args[0]
+        # Up to mlx-vlm 0.4.4 a row that leaves the batch decodes with the deltas on the model: one
+        # zero fits any number of rows.
+        is_zero = offset == 0 or not getattr(given_deltas(bound, rows), "ndim", 0)
+        only_zero = is_zero and not accepts_deltas(type(model).__call__)
+        model._rope_deltas = mx.array(0) if only_zero else deltas[:, 0]
+    else:
+        deltas = given_deltas(bound, rows)
+    if find_argument(bound, "position_ids") is None:
+        own = mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+        put_argument(bound, "position_ids", mx.broadcast_to(own[..., None], (rows, length, 3)))
+    put_mask(bound, length)
+    put_views(bound, offset)
+    return None
+
+
+@functools.cache
+def accepts_deltas(call: Callable[..., Any]) -> bool:
+    """Whether a model's call takes ``rope_deltas`` from its keyword arguments."""
+    return "rope_deltas" in inspect.unwrap(call).__code__.co_consts

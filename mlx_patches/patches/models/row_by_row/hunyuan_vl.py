@@ -1,0 +1,83 @@
+"""Hunyuan VL: text is rotated by each row's own positions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..._shared.parts import with_parts
+from ..._shared.row_calls import find_argument
+from .offsets import EMBEDDINGS, REFUSED, RowOffset, is_text, put_argument, put_mask, put_model
+
+# The model's attribute for a prompt's position ids. Embedding an image sets it to the image's, and
+# embedding a text to None.
+POSITIONS = "_position_ids"
+
+# A table of rotations is made anew when it is too short; lengths are multiples of this.
+_STEP = 256
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
+    """Run text through the model's code for the start of a prompt, with each row's position ids.
+
+    That code reads the position ids cached on the model; the code for later tokens has one table
+    for all rows. Text has the same position on all axes, so both rotate it alike.
+
+    Returns:
+        ``REFUSED`` for a prompt that is not text alone, or may be of an image whose position ids
+        are on the model.
+    """
+    rows, length = shape
+    model = bound.args[0]
+    sections = model.model.layers[0].self_attn.xdrope_section
+    if not sections or (length > 1 and (not is_text(bound) or has_positions(bound))):
+        return REFUSED
+    import mlx.core as mx
+
+    put_mask(bound, length)
+    own = mx.broadcast_to(offset.positions(length)[:, None], (rows, len(sections), length))
+    layers = [with_table(layer, offset + length) for layer in model.model.layers]
+    decoder = with_parts(model.model, layers=layers)
+    put_model(bound, with_parts(model, model=decoder, **{POSITIONS: own}))
+    put_argument(bound, "cache", [as_prompt(layer) for layer in find_argument(bound, "cache")])
+    return None
+
+
+def has_positions(bound: inspect.BoundArguments) -> bool:
+    """Whether a prompt comes as embeddings, and the model has the position ids of some prompt."""
+    known = getattr(bound.args[0], POSITIONS, None)
+    return known is not None and find_argument(bound, EMBEDDINGS) is not None
+
+
+def with_table(layer: Any, length: int) -> Any:
+    """A layer whose tables of rotations have at least ``length`` positions."""
+    table = LongTable(layer.self_attn.rotary_emb, length)
+    return with_parts(layer, self_attn=with_parts(layer.self_attn, rotary_emb=table))
+
+
+class LongTable:
+    """A rotary embedding whose tables have at least ``length`` positions."""
+
+    def __init__(self, embedding: Callable[..., Any], length: int):
+        self.embedding, self.length = embedding, length
+
+    def __call__(self, x: Any, seq_len: int) -> Any:
+        """The cosines and sines, (positions, width) each."""
+        return self.embedding(x, -(-max(self.length, seq_len) // _STEP) * _STEP)
+
+
+def as_prompt(cache: Any) -> Any:
+    """A view of a cache that looks as if it was fed nothing."""
+    return _view()(cache)
+
+
+@functools.cache
+def _view() -> Any:
+    import wrapt  # not at start-up
+
+    class Prompt(wrapt.ObjectProxy[Any]):
+        offset = _idx = 0
+
+    return Prompt

@@ -1,0 +1,80 @@
+"""Llama 4: attention chunks and position-dependent scales by row."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..._shared.parts import with_parts
+from .offsets import RowOffset, RowRope, put_mask, put_model, put_views
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+    """Set the batch's mask, and a decoder that knows the rows' offsets."""
+    put_mask(bound, shape[1])
+    model = bound.args[0]
+    layers = [
+        with_parts(layer, self_attn=by_row(layer.self_attn, offset, shape[1]))
+        for layer in model.model.layers
+    ]
+    decoder = with_parts(
+        model.model,
+        layers=layers,
+        create_chunked_attention_mask=functools.partial(mask_chunks, offset),
+    )
+    put_model(bound, with_parts(model, model=decoder))
+    put_views(bound, offset)
+
+
+def by_row(attention: Any, offset: RowOffset, length: int) -> Any:
+    """Attention that rotates, or scales, by each row's own positions."""
+    if attention.use_rope:
+        return with_parts(attention, rope=RowRope(attention.rope, offset.rows))
+    if not attention.attn_temperature_tuning:
+        return attention
+    scales = offset.once(make_scales, length, attention.floor_scale, attention.attn_scale)
+    scaled = Scaled(attention.q_proj, scales)
+    return with_parts(attention, q_proj=scaled, attn_temperature_tuning=False)
+
+
+def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset: int = 0) -> Any:
+    """Which keys are in a query's chunk, and not after the query: (rows, 1, length, keys).
+
+    Args:
+        rows: the offsets of the batch's rows.
+        length: the number of tokens that are fed.
+        chunk: the number of positions in a chunk.
+        start: the first key's position, ignored: it is 0 in a batch.
+        offset: the release's number for the batch, ignored.
+    """
+    import mlx.core as mx
+
+    columns = int(rows)
+    keys = (rows.rows - columns)[:, None] + mx.arange(columns + length)
+    queries = keys[:, columns:, None]
+    keys = keys[:, None]
+    # Padding has negative positions, and attends to itself: attending to nothing yields NaN.
+    together = (keys // chunk == queries // chunk) & ((keys < 0) == (queries < 0))
+    return (together & (keys <= queries))[:, None]
+
+
+class Scaled:
+    """A projection of queries, scaled by their positions' scales (rows, length, 1)."""
+
+    def __init__(self, project: Callable[[Any], Any], scales: Any):
+        self.project, self.scales = project, scales
+
+    def __call__(self, x: Any) -> Any:
+        """Return the queries (rows, length, width)."""
+        queries = self.project(x)
+        return (queries * self.scales).astype(queries.dtype)
+
+
+def make_scales(offset: RowOffset, length: int, floor: float, scale: float) -> Any:
+    """The release's scales, for each row's own positions: (rows, length, 1)."""
+    import mlx.core as mx
+
+    grown = mx.log(mx.floor((offset.positions(length) + 1) / floor) + 1.0)
+    return (grown * scale + 1.0)[..., None]

@@ -1,0 +1,55 @@
+"""Llama 3.2 Vision: rotations by row, and cross-attention that masks padding."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ..._shared.offset_view import with_offset
+from ..._shared.parts import with_parts
+from ..._shared.row_calls import find_argument
+from .offsets import RowOffset, RowRope, put_argument, put_layers, put_mask
+
+STATES, STATES_MASK = "cross_attention_states", "cross_attention_mask"
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+    """Set the batch's masks, and self-attention that knows the rows' offsets."""
+    put_mask(bound, shape[1])
+    alone = find_argument(bound, STATES) is None and find_argument(bound, STATES_MASK) is None
+    if alone and shape[1] > 1:
+        put_argument(bound, STATES_MASK, text_mask(offset, shape[1]))
+    decoder = bound.args[0].model
+    crossing = set(decoder.config.cross_attention_layers)
+    put_layers(
+        bound,
+        "layers",
+        [
+            layer if index in crossing else by_row(layer, offset)
+            for index, layer in enumerate(decoder.layers)
+        ],
+    )
+    views = [
+        # Cross-attention reads the offset only to learn whether the cache holds an image.
+        with_offset(layer, int(layer.keys is not None if index in crossing else offset))
+        for index, layer in enumerate(find_argument(bound, "cache"))
+    ]
+    put_argument(bound, "cache", views)
+
+
+def by_row(layer: Any, offset: RowOffset) -> Any:
+    """A self-attention layer that rotates each row from its own offset on."""
+    rope = RowRope(layer.self_attn.rope, offset.rows)
+    return with_parts(layer, self_attn=with_parts(layer.self_attn, rope=rope))
+
+
+def text_mask(offset: RowOffset, length: int) -> Any:
+    """A mask (rows, 1, length, length) that hides a row's padding from the piece's tokens.
+
+    Without an image, the release's cross-attention attends from a piece of text to the same
+    piece. Padding attends to everything: a query that attends to nothing is NaN.
+    """
+    import mlx.core as mx
+
+    text = offset.rows[:, None] + mx.arange(length) >= 0
+    return (text[:, None] | ~text[:, :, None])[:, None]

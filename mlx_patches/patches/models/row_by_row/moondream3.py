@@ -1,0 +1,44 @@
+"""Moondream 3: rotations and position-dependent scales by row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..._shared.parts import with_parts
+from .offsets import RowOffset, RowRope, put_layers, put_mask, put_views
+
+
+def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+    """Set the batch's mask, and attention that knows the rows' offsets."""
+    put_mask(bound, shape[1])
+    blocks = bound.args[0].model.blocks
+    put_layers(
+        bound, "blocks", [with_parts(block, attn=by_row(block.attn, offset)) for block in blocks]
+    )
+    put_views(bound, offset)
+
+
+def by_row(attention: Any, offset: RowOffset) -> Any:
+    """Attention that rotates and scales by row."""
+    tau, rope = RowTau(attention.tau, offset), RowRope(attention.rope, offset.rows)
+    return with_parts(attention, tau=tau, rope=rope)
+
+
+class RowTau:
+    """The scales of queries and values, by each row's own positions."""
+
+    def __init__(self, tau: Callable[..., Any], offset: RowOffset):
+        self.tau, self.offset = tau, offset
+
+    def __call__(self, x: Any, positions: Any) -> tuple[Any, ...]:
+        """Return two arrays (rows, heads, length, 1), for ``x`` (rows, length, width).
+
+        The release's ``tau`` takes positions that all rows share, so it gets the tokens of all
+        rows as one row. ``positions`` (length,) is ignored.
+        """
+        rows, length = x.shape[:2]
+        own = self.offset.positions(length).reshape(-1)
+        scales = self.tau(x.reshape(1, rows * length, -1), own)
+        return tuple(one.reshape(-1, rows, length, 1).transpose(1, 0, 2, 3) for one in scales)

@@ -1,0 +1,201 @@
+"""Each row's offset, for models that read a cache's offset as one number."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..._shared import rows as cache_rows
+from ..._shared.offset_view import with_offset
+from ..._shared.parts import with_parts
+from ..._shared.row_caches import counts_rows
+from ..._shared.row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_shape
+
+Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], Any]
+Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
+# The arguments of a call with text alone; a call with an image has others too.
+TEXT = (*TOKENS[:3], "cache", "rope_deltas", "logits_to_keep", "n_to_process")
+# What an engine computes for every prompt, with an image or without.
+EMBEDDINGS = "inputs_embeds"
+# ``prepare`` returns this for a batch whose rows have to be fed one by one.
+REFUSED = object()
+
+
+class RowOffset(int):
+    """A batch's offset as a number: the positions of keys in its caches, with padding.
+
+    It replaces the array ``cache.offset`` where a model needs a number, and carries each row's
+    own offset. Nothing is read from the device.
+
+    Args:
+        columns: the number.
+        rows: each row's number of tokens (rows,), negative while some of its padding is to come.
+    """
+
+    rows: Any
+
+    def __new__(cls, columns: int, rows: Any) -> RowOffset:
+        """Take the arguments of the class."""
+        self = super().__new__(cls, columns)
+        self.rows, self._made = rows, {}
+        return self
+
+    _made: dict[Any, Any]
+
+    def once(self, make: Callable[..., Any], *args: Any) -> Any:
+        """``make(self, *args)``, computed once a forward pass: all layers share the offsets."""
+        key = (make, *args)
+        if key not in self._made:
+            self._made[key] = make(self, *args)
+        return self._made[key]
+
+    def positions(self, length: int) -> Any:
+        """Each row's next positions (rows, length); 0 for padding, which has no position."""
+        return self.once(_make_positions, length)
+
+
+def _make_positions(offset: RowOffset, length: int) -> Any:
+    import mlx.core as mx
+
+    return mx.maximum(offset.rows[:, None] + mx.arange(length), 0)
+
+
+def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
+    """The offsets of a batch's rows; None unless all caches are attention caches of a batch."""
+    layers = list(cache_rows.flatten_caches(cache or ()))
+    first = next((layer for layer in layers if counts_rows(layer)), None)
+    if first is None or not all(hasattr(layer, "update_and_fetch") for layer in layers):
+        return None
+    columns = getattr(first, "_offset", getattr(first, "_idx", None))
+    if columns is None:
+        return None
+    # A new array object: the caches update theirs in place.
+    return RowOffset(columns, first.offset.astype(first.offset.dtype))
+
+
+def with_rows(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
+    """A factory for a model's call that lets ``prepare`` change a batch's arguments.
+
+    Args:
+        prepare: changes the bound call, given the rows' offsets and (rows, length). It returns
+            ``REFUSED``, and changes nothing, for a call that it does not support.
+        rest: the factory for other calls: those without a batch's caches, with arguments that
+            the model does not accept, and refused ones. By default the release's own call.
+    """
+
+    def factory(call: Callable[..., Any]) -> Callable[..., Any]:
+        signature, other = inspect.signature(call), rest(call)
+
+        @functools.wraps(call)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            bound = bind_call(signature, args, kwargs)
+            offset = None if bound is None else read_offset(find_argument(bound, "cache"))
+            shape = None if bound is None else find_shape(bound)
+            if (
+                bound is None
+                or offset is None
+                or shape is None
+                or shape[1] == 0
+                or shape[0] != offset.rows.shape[0]
+                or prepare(bound, offset, shape) is REFUSED
+            ):
+                return other(*args, **kwargs)
+            return call(*bound.args, **bound.kwargs)
+
+        return replacement
+
+    return factory
+
+
+def put_argument(bound: inspect.BoundArguments, name: str, value: Any) -> None:
+    """Set an argument of a call by name, in its ``**kwargs`` if no parameter has the name."""
+    extra = find_extra_name(bound.signature)
+    if name in bound.signature.parameters or not extra:
+        bound.arguments[name] = value
+    else:
+        bound.arguments[extra] = {**bound.arguments.get(extra, {}), name: value}
+
+
+def put_model(bound: inspect.BoundArguments, model: Any) -> None:
+    """Set the model that takes the call."""
+    bound.arguments[next(iter(bound.signature.parameters))] = model
+
+
+def put_mask(bound: inspect.BoundArguments, length: int) -> None:
+    """Give a call without a mask the first cache's mask, which hides padding.
+
+    Some releases look for ``make_mask`` on the list of caches, and find none.
+    """
+    if find_argument(bound, "mask") is None:
+        cache = find_argument(bound, "cache")
+        put_argument(bound, "mask", cache[0].make_mask(length))
+
+
+def put_views(bound: inspect.BoundArguments, offset: int) -> None:
+    """Replace a call's caches by views whose offset is a number."""
+    # A plain int: ``arange`` accepts no subclass.
+    views = [with_offset(layer, int(offset)) for layer in find_argument(bound, "cache")]
+    put_argument(bound, "cache", views)
+
+
+def is_text(bound: inspect.BoundArguments, *more: str) -> bool:
+    """Whether a call is of text alone: it has nothing of an image, and no mask of the host's.
+
+    Embeddings do not tell. But what an image's positions depend on comes with each of its calls:
+    the engines pass on all that the processor returned, and for text it returns token ids alone.
+
+    Args:
+        bound: the call.
+        more: further arguments of the family that come with text too.
+    """
+    return given_names(bound).issubset((*TEXT, EMBEDDINGS, *more))
+
+
+def given_names(bound: inspect.BoundArguments) -> set[str]:
+    """The names of a call's arguments that are not None, without the model's own."""
+    _, *names = bound.arguments
+    extra = find_extra_name(bound.signature)
+    given = {name: bound.arguments[name] for name in names if name != extra}
+    given |= bound.arguments.get(extra, {})
+    return {name for name, value in given.items() if value is not None}
+
+
+def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) -> Any:
+    """The rope deltas (rows, 1) of rows that are fed text; 0 for rows that begin with it."""
+    import mlx.core as mx
+
+    known = mx.broadcast_to(mx.array(given_deltas(bound, rows), mx.int32), (rows, 1))
+    return mx.where(offset.rows[:, None] > 0, known, 0)
+
+
+def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
+    """The rope deltas of a call's rows: (rows, 1), or a value that broadcasts to it; 0 if none.
+
+    The call's own argument comes first, then the deltas on the model.
+    """
+    deltas = find_argument(bound, "rope_deltas")
+    if deltas is None:
+        deltas = getattr(bound.args[0], "_rope_deltas", None)
+    if not getattr(deltas, "ndim", 0):
+        return 0 if deltas is None else deltas
+    deltas = deltas.reshape(-1, 1)
+    return deltas[:rows] if deltas.shape[0] >= rows else deltas[:1]
+
+
+def put_layers(bound: inspect.BoundArguments, name: str, layers: Sequence[Any]) -> None:
+    """Give the call to a copy of the model whose decoder has these layers as ``name``."""
+    model = bound.args[0]
+    put_model(bound, with_parts(model, model=with_parts(model.model, **{name: list(layers)})))
+
+
+class RowRope:
+    """A rotary embedding that rotates each row from its own offset on, and ignores ``offset``."""
+
+    def __init__(self, rope: Callable[..., Any], rows: Any):
+        self.rope, self.rows = rope, rows
+
+    def __call__(self, x: Any, offset: Any = 0) -> Any:
+        """Rotate ``x`` (rows, heads, length, width)."""
+        return self.rope(x, offset=self.rows)

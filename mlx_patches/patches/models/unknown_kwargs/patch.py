@@ -1,0 +1,80 @@
+"""A batching engine's keyword arguments crash a language model that does not take them.
+
+Why
+    mlx-vlm's engine, or a host's own, forwards arguments that some families need
+    (``n_to_process``, ``attention_mask_4d``, ``rope_deltas``, ``position_ids``) to every language
+    model. About twenty models take four arguments and no ``**kwargs``: they raise TypeError, and
+    no request is answered.
+How
+    Keyword arguments that the model's call does not name are dropped, as ``**kwargs`` does
+    upstream.
+Upstream
+    mlx-vlm adds ``**kwargs`` to most of them in 0.3.10, to the last in 0.5.0.
+Retire when
+    No supported release is older than mlx-vlm 0.5.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from ....core.patch import Patch, Target
+
+_FAMILIES = (
+    "aya_vision",
+    "deepseek_vl_v2",
+    "deepseekocr",
+    "fastvlm",
+    "florence2",
+    "gemma3",
+    "idefics2",
+    "idefics3",
+    "internvl_chat",
+    "kimi_vl",
+    "lfm2_vl",
+    "llama4",
+    "llava",
+    "llava_bunny",
+    "llava_next",
+    "mistral3",
+    "mllama",
+    "molmo",
+    "multi_modality",
+    "paligemma",
+    "pixtral",
+)
+
+
+def tolerant(call: Any) -> Any:
+    """A call that drops keyword arguments which the original does not take."""
+    names = accepted(call)
+
+    @functools.wraps(call)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if names is not None and not kwargs.keys() <= names:
+            kwargs = {name: value for name, value in kwargs.items() if name in names}
+        return call(*args, **kwargs)
+
+    return replacement
+
+
+def accepted(call: Any) -> frozenset[str] | None:
+    """The keyword arguments that a function takes; None where it takes any."""
+    parameters = inspect.signature(call).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    return frozenset(parameters)
+
+
+PATCH = Patch(
+    id="unknown-kwargs",
+    severity="crash",
+    summary="a keyword argument that an engine forwards to every model crashes this one",
+    targets=tuple(
+        Target("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", tolerant)
+        for family in _FAMILIES
+    ),
+    module=__name__,
+)

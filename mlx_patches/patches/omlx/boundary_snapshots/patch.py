@@ -1,0 +1,69 @@
+"""A snapshot of omlx's caches at a block boundary keeps changing while the prompt is processed.
+
+Why
+    At every block boundary of a prompt, omlx keeps the caches that cannot be cut later, recurrent
+    and sliding-window ones, for the prefix cache. A snapshot that stays in memory has the same
+    cache objects that prefill continues to fill: all snapshots end up equal to the last one. Each
+    is cut down from the whole prompt when the request finishes, and memory use explodes there.
+How
+    The patch captures copies: other cache objects with new array objects for the same graph
+    nodes. Nothing is computed or moved, and later writes of prefill change no copy.
+Upstream
+    omlx is installed only from git; no release of it could be measured.
+Retire when
+    omlx extracts the states at the boundary itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ....core.contribution import Contribution
+from ....core.patch import Patch, Target, around
+from ...caches.reads.patch import make_handle
+
+
+def captured(emit: Any, *arguments: Any, **named: Any) -> Any:
+    """Call the host's capture with copies of the caches among its arguments."""
+    named = {name: frozen(value) for name, value in named.items()}
+    return emit(*map(frozen, arguments), **named)
+
+
+def frozen(value: Any) -> Any:
+    """A list of caches as a list of copies; any other value unchanged."""
+    if isinstance(value, list) and any(map(is_cache, value)):
+        return [owned(one) for one in value]
+    return value
+
+
+def owned(value: Any) -> Any:
+    """A copy of a cache, and of all that it holds, that later steps do not change."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(owned, value)) if type(value) in (list, tuple) else value
+    if not is_cache(value):
+        return make_handle(value)
+    taken = copy.copy(value)
+    vars(taken).update({name: owned(held) for name, held in vars(value).items()})
+    return taken
+
+
+def is_cache(value: Any) -> bool:
+    """Whether a value has the interface that every cache of mlx-lm and mlx-vlm has."""
+    return hasattr(type(value), "state") and hasattr(value, "__dict__")
+
+
+PATCH = Patch(
+    id="boundary-snapshots",
+    summary="every boundary snapshot of omlx ends up with the whole prompt's caches",
+    targets=(
+        Target(
+            "omlx",
+            "omlx.scheduler",
+            "Scheduler._emit_prefill_boundary_snapshot",
+            around(lambda emit, *arguments, **named: captured(emit, *arguments, **named)),
+        ),
+    ),
+    module=__name__,
+)
+CONTRIBUTION = Contribution(PATCH, {"omlx": ">=0"})

@@ -1,0 +1,183 @@
+"""Qwen3-VL adds an image's features to the wrong tokens, or none, in a batch or a long prompt.
+
+Why
+    The vision tower's deepstack features are a list: one array for each layer, of image tokens
+    only. The batch generator handles only arrays. It uses the first row's list for the whole
+    batch, leaves out text rows when it joins the masks of image tokens, and cuts the mask into
+    the pieces of a prompt, but not the features: every piece starts again at the first of them.
+    A row alone is wrong as well if its prompt is longer than a piece.
+How
+    Before rows are joined or split, the features of all rows become one table, and each token
+    gets the number of its line, counted from 1, or 0 if it has none. These numbers are an array
+    (rows, tokens), which the generator pads, cuts and joins like any other. The language model's
+    wrapper turns it back into lists for the tokens that are fed. The features themselves are
+    kept once, for image tokens only.
+Upstream
+    Qwen3-Omni does the same in mlx-vlm 0.7.x; Qwen3-VL still passes lists in 0.7.10.
+Retire when
+    No supported release passes lists.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+FEATURES = "deepstack_visual_embeds"
+MASK = "visual_pos_masks"
+# The features of all rows, an array for each layer. The generator passes this argument through.
+TABLE = "_mlx_patches_deepstack"
+# Items of a waiting sequence, which is (id, tokens, number of tokens to generate, arguments, ...).
+_IDS, _ARGUMENTS = 1, 3
+
+Arguments = Mapping[str, Any]
+
+
+def merge_with_numbers(
+    merge: Callable[..., Any],
+    rows: Sequence[Arguments | None],
+    ids: Sequence[Sequence[int]],
+    *rest: Any,
+) -> Any:
+    """Merge the prompts' arguments, with features numbered by token."""
+    return merge(number_features(rows, list(map(len, ids))), ids, *rest)
+
+
+def build_with_numbers(build: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -> Any:
+    """Build a batch of which some prompts begin in the prefix cache, with numbered features."""
+    given = [one[_ARGUMENTS] for one in sequences]
+    rows = number_features(given, [len(one[_IDS]) for one in sequences])
+    if rows is given:
+        return build(generator, sequences)
+    return build(
+        generator,
+        [
+            (*one[:_ARGUMENTS], row, *one[_ARGUMENTS + 1 :])
+            for one, row in zip(sequences, rows, strict=True)
+        ],
+    )
+
+
+def split_with_numbers(split: Callable[..., Any], arguments: Arguments | None, count: int) -> Any:
+    """Split the arguments of all prompts into those of each, with numbered features."""
+    mask = (arguments or {}).get(MASK)
+    if arguments and mask is not None and mask.shape[0] == count:
+        (arguments,) = number_features([arguments], [mask.shape[1]])
+    return split(arguments, count)
+
+
+def number_features(
+    rows: Sequence[Arguments | None], lengths: Sequence[int]
+) -> Sequence[Arguments | None]:
+    """The prompts' arguments with numbers (prompts, tokens) in place of features, and the table.
+
+    Returns ``rows`` unchanged if no prompt has features, or if a prompt's features do not match
+    its image tokens.
+    """
+    if not any(map(has_features, rows)):
+        return rows
+    import mlx.core as mx
+
+    numbered = [number_tokens(row or {}, length) for row, length in zip(rows, lengths, strict=True)]
+    tables = {id(table): table for _, _, table in numbered if table is not None}
+    if not tables or any(numbers is None for _, numbers, _ in numbered):
+        return rows
+    # The line of the joined table at which each table begins.
+    starts, lines = {}, 0
+    for key, table in tables.items():
+        starts[key] = lines
+        lines += table[0].shape[0]
+    joined = list(tables.values())
+    whole = joined[0] if len(joined) == 1 else list(map(mx.concatenate, zip(*joined, strict=True)))
+    numbered_rows: list[Arguments | None] = []
+    for row, (mask, numbers, table) in zip(rows, numbered, strict=True):
+        if start := starts.get(id(table), 0):
+            numbers = mx.where(numbers > 0, numbers + start, 0)
+        numbered_rows.append({**(row or {}), MASK: mask, FEATURES: numbers, TABLE: whole})
+    return numbered_rows
+
+
+def has_features(row: Arguments | None) -> bool:
+    """Whether a prompt has features: a list of arrays, or numbers with their table."""
+    return row is not None and (isinstance(row.get(FEATURES), list) or TABLE in row)
+
+
+def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
+    """A prompt's mask, its tokens' numbers, and its table, an array of features for each layer.
+
+    The numbers are None if the features do not match the image tokens, the table is None if the
+    prompt has no features.
+    """
+    import mlx.core as mx
+
+    mask, features, table = (row.get(name) for name in (MASK, FEATURES, TABLE))
+    if mask is None:
+        mask = mx.zeros((1, length), mx.bool_)
+    if table is not None:  # numbered already, in a batch that was split
+        return mask, features, table
+    if not (isinstance(features, list) and features):
+        return mask, mx.zeros(mask.shape, mx.int32), None
+    counted = itertools.count(1)
+    numbers = [next(counted) if visual else 0 for visual in mask.reshape(-1).tolist()]
+    if any(layer.shape[0] != max(numbers, default=0) for layer in features):
+        return mask, None, features
+    return mask, mx.array(numbers, mx.int32).reshape(mask.shape), features
+
+
+def has_table(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call passes a table of features."""
+    return TABLE in kwargs
+
+
+def call_with_lists(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The language model's call, with numbers turned back into lists of features."""
+
+    @functools.wraps(call)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        table = kwargs.pop(TABLE, None)
+        if table is not None:
+            kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
+        return call(*args, **kwargs)
+
+    return replacement
+
+
+def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
+    """For each layer the features of these tokens, (image tokens, width), row after row."""
+    import mlx.core as mx
+
+    lines = mx.array([n - 1 for n in numbers.reshape(-1).tolist() if n], mx.uint32)
+    return [layer[lines] for layer in table]
+
+
+_GENERATE = "mlx_vlm.generate.ar"
+
+PATCH = Patch(
+    id="deepstack-rows",
+    summary="Qwen3-VL adds an image's features to the wrong tokens in a batch or a long prompt",
+    targets=(
+        *(
+            Target(
+                "mlx-vlm",
+                f"mlx_vlm.models.{family}.language",
+                "LanguageModel.__call__",
+                call_with_lists,
+                when=has_table,
+            )
+            for family in ("qwen3_vl", "qwen3_vl_moe")
+        ),
+        Target("mlx-vlm", _GENERATE, "_merge_prefill_prompt_kwargs", around(merge_with_numbers)),
+        Target("mlx-vlm", _GENERATE, "_split_prompt_kwargs_per_row", around(split_with_numbers)),
+        Target(
+            "mlx-vlm",
+            _GENERATE,
+            "BatchGenerator._build_mixed_prompt_batch",
+            around(build_with_numbers),
+        ),
+    ),
+    module=__name__,
+)

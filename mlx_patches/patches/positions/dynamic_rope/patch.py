@@ -1,0 +1,123 @@
+"""Dynamic NTK scaling fails in every batch: the rope compares an array of offsets to a limit.
+
+Why
+    Dynamic NTK scaling changes the base of the rotation once a text is longer than the model
+    was trained for: ``if length + offset > max_position_embeddings``, or ``max()`` of the two.
+    The offsets of a batch are an array, which has no truth value.
+How
+    Every row is rotated twice, with the usual base and with the base of its own length, and gets
+    the result that it would have alone. Nothing is read from the device. A scalar offset goes to
+    the release's own code.
+Upstream
+    mlx-lm 0.32.0 moves InternLM 2 to ``rope_utils``, whose rope has the same defect; not fixed
+    in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when
+    The ropes of every supported release accept an array of offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def rotated_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+    """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
+    if not getattr(offset, "ndim", 0):
+        return call(rope, x, offset)
+    # InternLM uses the number of heads as the length, for a row alone as well.
+    return rotate_rows(rope, x, offset, offset + x.shape[1], rope.original_base, rope.scale)
+
+
+def rotated(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+    """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
+    if not getattr(offset, "ndim", 0):
+        return call(rope, x, offset)
+    return rotate_rows(rope, x, offset, offset + x.shape[-2], rope.base, 1.0, rope.factor)
+
+
+def rotate_rows(
+    rope: Any,
+    x: Any,
+    offset: Any,
+    ends: Any,
+    base: float,
+    scale: float,
+    factor: float | None = None,
+) -> Any:
+    """``x`` (rows, heads, length, width), each row rotated by the base of its own length.
+
+    A row within the limit gets the bits of MLX's own rotation, as it would alone.
+
+    Args:
+        offset: each row's position of its first token (rows,).
+        ends: each row's number of tokens, as the rope counts them (rows,).
+        base: the base of the rotation for a row within the limit.
+        scale: the scale of the positions.
+        factor: the factor of the base's growth past the limit; ``scale`` by default.
+    """
+    import mlx.core as mx
+
+    limit = rope.max_position_embeddings
+    usual = mx.fast.rope(
+        x, rope.dims, traditional=rope.traditional, base=base, scale=scale, offset=offset
+    )
+    bases = grown_bases(ends, base, scale if factor is None else factor, limit, rope.dims)
+    half = rope.dims // 2
+    speeds = mx.exp(mx.log(bases)[:, None] * (mx.arange(half) / -half))  # (rows, half)
+    positions = scale * (offset[:, None] + mx.arange(x.shape[-2]))  # (rows, length)
+    own = rotate(x, positions[..., None] * speeds[:, None], rope.traditional)
+    return mx.where((ends > limit)[:, None, None, None], own, usual)
+
+
+def grown_bases(ends: Any, base: float, factor: float, limit: int, dims: int) -> Any:
+    """The bases (rows,) of rows past the limit; the values for other rows are not used."""
+    import mlx.core as mx
+
+    growth = factor * mx.maximum(ends, limit) / limit - (factor - 1)
+    return base * growth ** (dims / (dims - 2))
+
+
+def rotate(x: Any, angles: Any, traditional: bool) -> Any:
+    """``x`` (rows, heads, length, width), rotated by ``angles`` (rows, length, dims / 2).
+
+    ``traditional`` pairs neighbouring dimensions; otherwise the two halves of the first ``dims``
+    are paired.
+    """
+    import mlx.core as mx
+
+    dims = 2 * angles.shape[-1]
+    cos, sin = mx.cos(angles)[:, None], mx.sin(angles)[:, None]
+    first, second = (
+        (x[..., :dims:2], x[..., 1:dims:2])
+        if traditional
+        else (x[..., : dims // 2], x[..., dims // 2 : dims])
+    )
+    pair = [first * cos - second * sin, first * sin + second * cos]
+    turned = mx.stack(pair, -1).flatten(-2) if traditional else mx.concatenate(pair, -1)
+    return mx.concatenate([turned.astype(x.dtype), x[..., dims:]], -1)
+
+
+_CALL = "DynamicNTKScalingRoPE.__call__"
+
+PATCH = Patch(
+    id="dynamic-rope",
+    severity="crash",
+    every_model=True,
+    summary="models with dynamic NTK scaling, InternLM among them, fail in every batch",
+    targets=(
+        *(
+            Target(distribution, module, _CALL, around(rotated_internlm))
+            for distribution, module in (
+                ("mlx-lm", "mlx_lm.models.internlm2"),
+                ("mlx-lm", "mlx_lm.models.internlm3"),
+                ("mlx-vlm", "mlx_vlm.models.internlm2.language"),
+                ("mlx-vlm", "mlx_vlm.models.internlm3.language"),
+            )
+        ),
+        Target("mlx-lm", "mlx_lm.models.rope_utils", _CALL, around(rotated)),
+    ),
+    module=__name__,
+)

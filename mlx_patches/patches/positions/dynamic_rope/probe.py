@@ -1,0 +1,50 @@
+"""Rotates rows at their own positions, before and past the limit of the dynamic scaling."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_LIMIT = 16
+_WIDTH = 8
+_OFFSETS = ([0, 3], [2, 40], [30, 50])
+
+
+def probe(target: Target) -> Result:
+    """Red where the rope raises, or rotates a row differently than alone."""
+    import mlx.core as mx
+
+    module = importlib.import_module(target.module)
+    kind: Any = getattr(module, target.name.partition(".")[0], None)
+    if kind is None:
+        raise NotApplicable(f"{target.module} has no dynamic scaling")
+    worst = 0.0
+    for traditional in (False, True):
+        rope = made(kind, traditional)
+        x = mx.random.normal((2, 2, 3, _WIDTH + 2), key=mx.random.key(0))
+        for offsets in _OFFSETS:
+            try:
+                together = rope(x, mx.array(offsets))
+            except Exception as error:
+                return Result(True, f"offsets {offsets}: {type(error).__name__}: {error}")
+            for row, offset in enumerate(offsets):
+                alone = rope(x[row : row + 1], offset)
+                worst = max(worst, mx.abs(together[row] - alone[0]).max().item())
+    return Result(not worst <= 1e-5, f"largest difference to a row alone {worst:.2g}", worst)
+
+
+def made(kind: Any, traditional: bool) -> Any:
+    """Make a rope of the release's class; releases name its growth ``scale`` or ``factor``."""
+    names = inspect.signature(kind).parameters
+    growth = {name: 2.0 for name in ("scale", "factor") if name in names}
+    return kind(
+        _WIDTH,
+        max_position_embeddings=_LIMIT,
+        traditional=traditional,
+        base=10000.0,
+        **growth,
+    )

@@ -1,0 +1,54 @@
+"""DeepSeek V3.2 attends to the wrong tokens of a long text.
+
+Why
+    From ``index_topk`` tokens on (2,048), an indexer chooses the tokens that a layer attends to.
+    Its queries and keys have to be rotated in halves; releases rotate them in pairs, like those
+    of the attention. The scores are meaningless, and the layer attends to the wrong tokens.
+How
+    The indexer of a model of the type ``deepseek_v32`` rotates in halves. Other models with this
+    indexer, GLM 5 among them, rotate in pairs and do not change.
+Upstream
+    mlx-lm 0.32.0 (#1431, commit 2ed22318). Not fixed in mlx-vlm 0.7.10.
+Retire when
+    No supported release rotates the indexer of DeepSeek V3.2 in pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+_TYPES = ("deepseek_v32",)
+
+
+def made(init: Callable[..., Any], indexer: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+    """Make an indexer from a model's config."""
+    init(indexer, args, *more, **kwargs)
+    if rotates_halves(args):
+        indexer.rope.traditional = False
+
+
+def rotates_halves(args: Any) -> bool:
+    """Whether the indexer of a model with this config rotates in halves."""
+    if args.model_type not in _TYPES:
+        return False
+    return not getattr(args, "indexer_rope_interleave", False)
+
+
+PATCH = Patch(
+    id="indexer-rope",
+    every_model=True,
+    wrong_alone="deepseek_v32",
+    changes_alone=True,
+    summary="DeepSeek V3.2 attends to the wrong tokens of a text of over 2,048 tokens",
+    targets=tuple(
+        Target(distribution, module, "Indexer.__init__", around(made))
+        for distribution, module in (
+            ("mlx-lm", "mlx_lm.models.deepseek_v32"),
+            ("mlx-vlm", "mlx_vlm.models.deepseek_v32.language"),
+        )
+    ),
+    module=__name__,
+)

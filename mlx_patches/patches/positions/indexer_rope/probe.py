@@ -1,0 +1,85 @@
+"""Lets a tiny indexer choose tokens, and scores its choice by the model's own formula."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_LENGTH, _WIDTH, _HEADS, _HEAD, _TURNED, _KEPT, _BASE = 48, 32, 4, 16, 8, 6, 10000.0
+# The loss that rounding may cause, relative to the best score.
+TOLERANCE = 1e-4
+
+
+def probe(target: Target) -> Result:
+    """Red where the chosen tokens have lower scores than the best ones."""
+    import mlx.core as mx
+
+    indexer = make(importlib.import_module(target.module), "deepseek_v32")
+    lost = loss(indexer, turned_in_halves)
+    mx.eval(lost)
+    worst = float(lost.item())
+    return Result(not worst <= TOLERANCE, f"the choice loses {worst:.2g} of the best score", worst)
+
+
+def make(module: Any, model_type: str) -> Any:
+    """Make the indexer of a model of this type."""
+    import mlx.core as mx
+
+    if not hasattr(module, "Indexer"):
+        raise NotApplicable("this release has no indexer")
+    mx.random.seed(0)
+    return module.Indexer(
+        SimpleNamespace(
+            model_type=model_type,
+            hidden_size=_WIDTH,
+            index_n_heads=_HEADS,
+            index_head_dim=_HEAD,
+            qk_rope_head_dim=_TURNED,
+            index_topk=_KEPT,
+            q_lora_rank=_WIDTH,
+            rope_theta=_BASE,
+            max_position_embeddings=4 * _LENGTH,
+            rope_scaling=None,
+            indexer_rope_interleave=model_type != "deepseek_v32",
+        )
+    )
+
+
+def loss(indexer: Any, turned: Any) -> Any:
+    """The largest loss of score by any token's choice, relative to the best score.
+
+    Args:
+        indexer: from ``make``.
+        turned: a function that rotates queries or keys (rows, heads, length, width).
+    """
+    import mlx.core as mx
+
+    x, latent = (mx.random.normal((1, _LENGTH, _WIDTH), key=mx.random.key(k)) for k in (1, 2))
+    mask = mx.tril(mx.ones((_LENGTH, _LENGTH), dtype=mx.bool_))
+    chosen = indexer(x, latent, mask).reshape(1, 1, _LENGTH, _KEPT)
+    queries = (latent @ indexer.wq_b.weight.T).reshape(1, _LENGTH, _HEADS, _HEAD)
+    queries = turned(queries.swapaxes(1, 2))
+    keys = turned(indexer.k_norm(x @ indexer.wk.weight.T)[:, None])
+    scores = mx.maximum(queries @ keys.swapaxes(-1, -2), 0)
+    weights = (x @ indexer.weights_proj.weight.T).swapaxes(-1, -2)[..., None]
+    scores = (scores * weights).sum(axis=1, keepdims=True)
+    scores = mx.where(mask, scores, -1e3)[:, :, _KEPT:]
+    got = mx.take_along_axis(scores, chosen[:, :, _KEPT:], axis=-1).sum(axis=-1)
+    best = mx.sort(scores, axis=-1)[..., -_KEPT:].sum(axis=-1)
+    return ((best - got) / mx.abs(best).max()).max()
+
+
+def turned_in_halves(x: Any) -> Any:
+    """Rotate ``x`` to its positions, pairing each dimension of the first half with the second."""
+    import mlx.core as mx
+
+    half = _TURNED // 2
+    first, second, rest = x[..., :half], x[..., half:_TURNED], x[..., _TURNED:]
+    angles = mx.arange(x.shape[2])[:, None] * _BASE ** (-mx.arange(half) / half)
+    cos, sin = mx.cos(angles), mx.sin(angles)
+    turned = (first * cos - second * sin, first * sin + second * cos, rest)
+    return mx.concatenate(turned, axis=-1)

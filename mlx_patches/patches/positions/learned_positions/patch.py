@@ -1,0 +1,70 @@
+"""GPT-BigCode fails in every batch: it treats ``cache.offset`` as a scalar.
+
+Why
+    The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch's
+    cache has an offset for each row, an array that NumPy cannot convert to a scalar.
+How
+    For such a cache the model counts from 0, and its position embedding adds each row's offset.
+Upstream
+    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when
+    The model accepts an offset for each row in every supported release.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.offset_view import with_offset
+
+
+def modelled(
+    call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """The decoder's output for token ids of shape (rows, length)."""
+    offset = cache[0].offset if cache and cache[0] is not None else 0
+    if not getattr(offset, "ndim", 0):
+        return call(model, inputs, cache, *args, **kwargs)
+    placed = copy.copy(model)
+    placed.wpe = RowPositions(model.wpe, offset)
+    return call(placed, inputs, numbered(cache), *args, **kwargs)
+
+
+class RowPositions:
+    """Position embeddings that count each row's positions from its own offset (rows,)."""
+
+    def __init__(self, embedding: Callable[[Any], Any], offset: Any):
+        self.embedding, self.offset = embedding, offset
+
+    def __call__(self, positions: Any) -> Any:
+        """Return the embeddings (rows, length, width) of ``positions`` (length,)."""
+        import mlx.core as mx
+
+        # Padding has no position, and its embedding is not used.
+        return self.embedding(mx.maximum(self.offset[:, None] + positions, 0))
+
+
+def numbered(cache: Sequence[Any]) -> list[Any]:
+    """The caches, the first of them with offset 0, from which the model counts."""
+    return [with_offset(cache[0], 0), *cache[1:]]
+
+
+PATCH = Patch(
+    id="learned-positions",
+    severity="crash",
+    summary="GPT-BigCode fails in every batch: it treats cache.offset as a scalar",
+    targets=(
+        Target("mlx-lm", "mlx_lm.models.gpt_bigcode", "GPTBigCodeModel.__call__", around(modelled)),
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.models.gpt_bigcode.language",
+            "GPTBigCodeModel.__call__",
+            around(modelled),
+        ),
+    ),
+    probe="mlx_patches.probes.model_batch:probe",
+    module=__name__,
+)

@@ -1,0 +1,49 @@
+"""Rotates rows at positions before and past the limit of a LongRoPE, together and alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import cache_of as class_of
+
+_WIDTH = 8
+_LIMIT = 16
+_OFFSETS = ((0, 5), (5, 20), (20, 17))
+_LENGTHS = (1, 3)
+TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where the rope rejects a batch, or rotates a row differently than alone."""
+    import mlx.core as mx
+
+    factors = {"short_factor": [1.0] * (_WIDTH // 2), "long_factor": [4.0] * (_WIDTH // 2)}
+    rope = class_of(target)(
+        _WIDTH,
+        max_position_embeddings=4 * _LIMIT,
+        original_max_position_embeddings=_LIMIT,
+        **factors,
+    )
+    worst = 0.0
+    for offsets in _OFFSETS:
+        for length in _LENGTHS:
+            try:
+                together = rope(keys(length), mx.array(offsets))
+            except ValueError as error:
+                return Result(True, str(error))
+            alone = [rope(keys(length)[i : i + 1], row) for i, row in enumerate(offsets)]
+            apart = float(mx.abs(together - mx.concatenate(alone)).max().item())
+            if not apart <= TOLERANCE:
+                return Result(True, f"rows at {offsets} differ by {apart:.2g}", apart)
+            worst = max(worst, apart)
+    return Result(False, "each row of a batch is rotated as alone", worst)
+
+
+def keys(length: int) -> Any:
+    """Make two rows' keys; new ones each time, as the rope may scale them in place."""
+    import mlx.core as mx
+
+    rows = len(_OFFSETS[0])
+    return mx.arange(1.0, rows * length * _WIDTH + 1).reshape(rows, 1, length, _WIDTH) / 10

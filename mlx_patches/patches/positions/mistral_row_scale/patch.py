@@ -1,0 +1,76 @@
+"""One row's attention scale is used for the whole batch: Ministral 3 and Mistral 4 text.
+
+Why
+    Queries are scaled by their position (Llama 4's temperature). The models read the position
+    of row 0 only: ``cache[0].offset[0].item()``. Every other row gets row 0's scale. If row 0 is
+    padded, its positions begin below zero, and the scale's logarithm is minus infinity or NaN:
+    the logits of all rows become NaN.
+How
+    While the model runs, the function that makes the scale reads each row's offset from a
+    context variable and returns a scale for each row, (rows, 1, tokens, 1), with padding at
+    position 0. With a scalar offset nothing changes.
+Upstream
+    Affected from mlx-vlm 0.4.3 to 0.7.10. mlx-vlm's text-only ministral3 has a scale for each row.
+Retire when
+    Both models use every row's offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+# Each row's offset and the number of tokens, while a model runs a batch.
+_batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_batch", default=None)
+
+
+def modelled(
+    call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, inputs_embeds: Any = None
+) -> Any:
+    """Run the model, with the rows' offsets set for the function that makes the scale."""
+    offsets = offsets_of(cache)
+    if offsets is None:
+        return call(model, inputs, cache, inputs_embeds)
+    tokens = inputs if inputs_embeds is None else inputs_embeds
+    token = _batch.set((offsets, tokens.shape[1]))
+    try:
+        return call(model, inputs, cache, inputs_embeds)
+    finally:
+        _batch.reset(token)
+
+
+def offsets_of(cache: Any) -> Any:
+    """The rows' offsets (rows,); None if the cache has a scalar offset."""
+    offset = getattr(cache[0], "offset", None) if cache else None
+    return offset if getattr(offset, "ndim", 0) else None
+
+
+def scaled(make: Callable[..., Any], start: Any, stop: Any, beta: float, positions: int) -> Any:
+    """The scale (rows, 1, tokens, 1) of each row's positions, or the release's (tokens, 1)."""
+    batch = _batch.get()
+    if batch is None:
+        return make(start, stop, beta, positions)
+    import mlx.core as mx
+
+    offsets, tokens = batch
+    places = mx.maximum(offsets[:, None] + mx.arange(tokens), 0)
+    return (1 + beta * mx.log(1 + mx.floor(places / positions)))[:, None, :, None]
+
+
+_MISTRAL4 = "mlx_vlm.models.mistral4.language"
+
+PATCH = Patch(
+    id="mistral-row-scale",
+    summary="all rows of a Ministral 3 or Mistral 4 batch get row 0's attention scale, or NaN",
+    targets=(
+        Target("mlx-vlm", _MISTRAL4, "_get_llama_4_attn_scale", around(scaled)),
+        Target("mlx-vlm", _MISTRAL4, "Mistral4Model.__call__", around(modelled)),
+        Target(
+            "mlx-vlm", "mlx_vlm.models.mistral3.language", "Ministral3.__call__", around(modelled)
+        ),
+    ),
+    module=__name__,
+)

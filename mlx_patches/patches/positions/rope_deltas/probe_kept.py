@@ -1,0 +1,100 @@
+"""Feeds a row with an image and a text in turn, and then a text after a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+# The rope delta of the row with the image: its positions are that far behind its tokens.
+DELTA = -3
+PROMPT = (5, 9, 2, 7, 3, 11)
+OTHER = (8, 4, 13, 6, 10, 1)
+STEPS = (12, 3, 8)
+
+
+def probe(target: Target) -> Result:
+    """Red where rows are rotated by the deltas that another request left on the model."""
+    from ....lab import EXACT, Family, NotBuilt
+    from ....lab.build import build
+    from .kept_deltas import KEPT
+
+    try:
+        model = build(Family(target.distribution, target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    if not hasattr(model.module, KEPT):
+        return Result(False, "the release's model accepts no rope deltas")
+    for row, apart in zip(("the image's row", "the text"), decode_in_turn(model), strict=True):
+        if not apart <= EXACT.logits:
+            return Result(True, f"{row} differs by {apart:.2g} of the logits' scale", apart)
+    left = left_by_text(model)
+    if left not in (0, 1):
+        return Result(True, f"a prompt of one row leaves the deltas of {left} on the model")
+    return Result(False, "each row has its own delta", 0.0)
+
+
+def decode_in_turn(model: Any) -> list[float]:
+    """How far each row is from the same row alone, relative to the logits, if both take turns."""
+    import mlx.core as mx
+
+    from ....lab import engine
+
+    texts = {PROMPT: {"rope_deltas": mx.array([[DELTA]])}, OTHER: {}}
+    alone = []
+    for prompt, deltas in texts.items():
+        engine.forget(model)
+        alone.append(read(model, [prompt], [deltas], told=True)[0])
+    engine.forget(model)
+    said = read(model, list(texts), list(texts.values()))
+    return [
+        (mx.abs(one - own).max() / mx.abs(own).max()).item()
+        for one, own in zip(said, alone, strict=True)
+    ]
+
+
+def read(
+    model: Any,
+    prompts: list[tuple[int, ...]],
+    arguments: list[dict[str, Any]],
+    told: bool = False,
+) -> list[Any]:
+    """Each row's logits; the rows have caches of their own and are fed a token each in turn.
+
+    Args:
+        model: the model to run.
+        prompts: token ids, a row each.
+        arguments: further arguments of each row's prompt.
+        told: pass them in the decode steps too; a host that decodes one row passes none.
+    """
+    import mlx.core as mx
+
+    caches = [model.make_cache() for _ in prompts]
+    said: list[list[Any]] = [[] for _ in prompts]
+    for row, (prompt, own) in enumerate(zip(prompts, arguments, strict=True)):
+        said[row].append(model.call([list(prompt)], caches[row], **own)[:, -1])
+    for token in STEPS:
+        for row, (cache, own) in enumerate(zip(caches, arguments, strict=True)):
+            step = own if told else {}
+            said[row].append(model.call([[token]], cache, **step)[:, -1])
+    return [mx.concatenate(row) for row in said]
+
+
+def left_by_text(model: Any) -> int:
+    """The number of rows whose deltas are on the model after the prompt of one, 0 for none.
+
+    A batch of two rows decodes before. An engine takes the new row's delta from the model.
+    """
+    import mlx.core as mx
+
+    from ....lab import engine
+    from .kept_deltas import KEPT
+
+    engine.forget(model)
+    cache = engine.batch_cache(model, [0, 0])
+    model.call([list(PROMPT), list(OTHER)], cache)
+    model.call([[token] for token in STEPS[:2]], cache, rope_deltas=mx.zeros((2, 1), mx.int32))
+    model.call([list(PROMPT)], engine.batch_cache(model, [0]))
+    deltas = getattr(model.module, KEPT)
+    return 0 if deltas is None else int(deltas.size)

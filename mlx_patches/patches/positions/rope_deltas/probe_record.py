@@ -1,0 +1,240 @@
+"""Moves rows from cache to cache, and compares their next logits with those alone.
+
+Two rows with images and a text are prefilled one after another. Decode steps pass no positions,
+so the model must take each row's rope delta from its cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own, with_patches
+
+# The probe uses the first family that the lab can build with an image in this release.
+_FAMILIES = ("glm4v", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
+_HYBRIDS = ("qwen3_5",)
+# Patches for other defects of the same caches.
+_OTHERS = (
+    "offset-alias",
+    "mask-from-cache-list",
+    "mask-after-update",
+    "mask-by-offset",
+    "rotating-restored",
+    "arrays-restored",
+)
+_LENGTH = 11
+# More tokens than any row has here.
+_WINDOW = 64
+_STEPS = 3
+_BATCHES = {
+    "KVCache": "BatchKVCache",
+    "RotatingKVCache": "BatchRotatingKVCache",
+    "ArraysCache": "ArraysCache",
+}
+
+
+def follow_rows(target: Target) -> Result:
+    """Red where a row's logits differ from those alone after the target's operation.
+
+    Raises:
+        NotApplicable: the release has no such operation, or no model that needs it.
+    """
+    if importlib.util.find_spec("mlx_vlm") is None:
+        raise NotApplicable("mlx-vlm is not installed, and only its models need it")
+    from ....lab import EXACT, engine
+    from ....lab.compare import differences
+    from ....lab.rows import solo
+
+    kind, _, operation = target.name.rpartition(".")
+    caches = importlib.import_module(target.module)
+    require_own(target)
+    model = build_model(_HYBRIDS if kind == "ArraysCache" else _FAMILIES)
+    with with_patches(_OTHERS):
+        # Alone first: a row's solo run must not read state that the batch left on the model.
+        rows = rows_with_images(model)
+        alone = [solo(model, row) for row in rows]
+        engine.forget(model)
+        try:
+            moved = _MOVES[operation](Rows(model, caches, kind), rows)
+        except NotApplicable:
+            raise
+        except Exception as error:
+            return Result(True, engine.where(error))
+    places = [next(at for at, row in enumerate(rows) if row is one) for one in moved]
+    cell = differences([row.logits for row in moved], [alone[at] for at in places], EXACT)
+    return Result(cell.verdict == "red", cell.detail, cell.figure)
+
+
+@functools.cache
+def build_model(families: tuple[str, ...]) -> Any:
+    """Build a tiny model of the first of these families that takes images."""
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+    from ....lab.rows import row_with_image
+
+    reasons = []
+    for family in families:
+        try:
+            model = build(Family("mlx-vlm", family))
+            row_with_image(model, _LENGTH, (2, 2))
+        except (NotBuilt, NotApplicable) as reason:
+            reasons.append(f"{family}: {reason}")
+        else:
+            return model
+    raise NotApplicable("; ".join(reasons))
+
+
+def rows_with_images(model: Any) -> list[Any]:
+    """Two rows with images of different shapes and a text, all of one length."""
+    from ....lab.rows import row_with_image, rows_of
+
+    images = [row_with_image(model, _LENGTH, patches) for patches in ((2, 2), (3, 2))]
+    return [*images, *rows_of(model, [_LENGTH])]
+
+
+class Rows:
+    """Runs rows in the caches of a module instead of those that the model makes.
+
+    Args:
+        model: the lab's model.
+        caches: the module that defines the cache classes.
+        kind: the name of the target's class; rows use rotating caches if it is a rotating one.
+    """
+
+    def __init__(self, model: Any, caches: Any, kind: str):
+        self.model, self.caches = model, caches
+        self.rotating = "Rotating" in kind
+        self.several = kind in _BATCHES.values()
+
+    def make(self) -> list[Any]:
+        """Make empty caches of one row."""
+        return [self._like(layer) for layer in self.model.make_cache()]
+
+    def _like(self, layer: Any) -> Any:
+        name = type(layer).__name__
+        if name == "ArraysCache":
+            return self.caches.ArraysCache(len(layer.cache))
+        if name != "KVCache":
+            raise NotApplicable(f"the model has a {name}")
+        return self.caches.RotatingKVCache(_WINDOW) if self.rotating else self.caches.KVCache()
+
+    def prefill(self, rows: Sequence[Any]) -> list[list[Any]]:
+        """Prefill the rows one after another; returns each row's caches."""
+        from ....lab.rows import feed
+
+        filled = []
+        for row in rows:
+            filled.append(self.make())
+            feed(self.model, [row], filled[-1], row.chunks[0])
+        return filled
+
+    def merge(self, filled: Sequence[list[Any]]) -> list[Any]:
+        """Merge rows into one batch."""
+        return [self._batch(layers[0]).merge(list(layers)) for layers in zip(*filled, strict=True)]
+
+    def _batch(self, layer: Any) -> Any:
+        batch = getattr(self.caches, _BATCHES[type(layer).__name__])
+        if not hasattr(batch, "merge"):
+            raise NotApplicable(f"{batch.__name__} has no merge in this release")
+        return batch
+
+    def decode(self, rows: Sequence[Any], cache: list[Any], count: int = _STEPS) -> None:
+        """Feed each row one token a step, without positions."""
+        import mlx.core as mx
+
+        from ....lab.rows import record_logits
+
+        for _ in range(count):
+            record_logits(rows, self.model.call(mx.array([row.take(1) for row in rows]), cache))
+
+
+def _merge(batch: Rows, rows: list[Any]) -> list[Any]:
+    batch.decode(rows, batch.merge(batch.prefill(rows)))
+    return rows
+
+
+def _extend(batch: Rows, rows: list[Any]) -> list[Any]:
+    from ....lab import engine
+
+    first, *more = batch.prefill(rows)
+    batch.decode(rows, engine.extend(batch.merge([first]), batch.merge(more)))
+    return rows
+
+
+def _filter(batch: Rows, rows: list[Any]) -> list[Any]:
+    from ....lab import engine
+
+    cache = batch.merge(batch.prefill(rows))
+    batch.decode(rows, cache, 1)
+    engine.keep(cache, [1, 2])
+    batch.decode(rows[1:], cache)
+    return rows[1:]
+
+
+def _extract(batch: Rows, rows: list[Any]) -> list[Any]:
+    from ....lab import engine
+
+    cache = batch.merge(batch.prefill(rows))
+    batch.decode(rows, cache, 1)
+    batch.decode(rows[1:2], engine.extract(cache, 1))
+    return rows[1:2]
+
+
+def _state(batch: Rows, rows: list[Any]) -> list[Any]:
+    return _restore(batch, rows, lambda cache: [_from_state(layer) for layer in cache])
+
+
+def _meta_state(batch: Rows, rows: list[Any]) -> list[Any]:
+    from ....lab import engine
+
+    return _restore(batch, rows, engine.restored)
+
+
+def _file(batch: Rows, rows: list[Any]) -> list[Any]:
+    return _restore(batch, rows, lambda cache: _from_file(batch.caches, cache))
+
+
+def _restore(batch: Rows, rows: list[Any], restore: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    filled = batch.prefill(rows)
+    if batch.several:
+        batch.decode(rows, restore(batch.merge(filled)))
+        return rows
+    batch.decode(rows[:1], restore(filled[0]))
+    return rows[:1]
+
+
+def _from_state(layer: Any) -> Any:
+    """Restore a new cache from another's own state; ``meta_state`` is passed as text or a tuple."""
+    kind: Any = type(layer)
+    if not hasattr(layer, "meta_state"):
+        return kind.from_state(layer.state)
+    meta = layer.meta_state
+    return kind.from_state(layer.state, str(meta) if isinstance(meta, str) else tuple(meta))
+
+
+def _from_file(caches: Any, cache: list[Any]) -> list[Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder, "prompt.safetensors"))
+        caches.save_prompt_cache(file, cache)
+        loaded: list[Any] = caches.load_prompt_cache(file)
+        return loaded
+
+
+_MOVES = {
+    "merge": _merge,
+    "extend": _extend,
+    "filter": _filter,
+    "extract": _extract,
+    "state": _state,
+    "meta_state": _meta_state,
+    "save_prompt_cache": _file,
+    "load_prompt_cache": _file,
+}

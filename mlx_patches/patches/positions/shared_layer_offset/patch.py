@@ -1,0 +1,82 @@
+"""The KV-shared layers of Gemma 3n and Gemma 4 rotate their queries too far.
+
+Why
+    The last layers have no keys of their own: they read an earlier layer's keys, values and
+    ``offset`` from its cache. That layer has already updated the cache, so the offset is the end
+    of the chunk, not its beginning, and the queries are rotated one chunk length too far. A row
+    alone is wrong as well, and its logits depend on how the prompt is cut into chunks. In a
+    batch, ``keys, values = cache.state`` raises in mlx-lm: a batch's state has more parts.
+How
+    A shared layer gets a view of that cache with the offset before the update, and with only
+    keys and values as its state. Releases that pass keys, values or the offset beside the cache
+    do not change.
+Upstream
+    Gemma 3n: mlx-lm 0.32.0 reads the offset once, before the first layer; not fixed in mlx-vlm
+    0.7.10. Gemma 4: only mlx-vlm 0.4.4 is affected.
+Retire when
+    mlx-vlm's Gemma 3n reads it before the update too, and no older release is supported.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def attended(
+    call: Callable[..., Any],
+    attention: Any,
+    x: Any,
+    mask: Any = None,
+    cache: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Run a layer's attention; a shared layer gets the cache with the offset before its update."""
+    handed_over = args or kwargs
+    if not handed_over and cache is not None and attention.is_kv_shared_layer:
+        cache = before(cache, x.shape[1])
+    return call(attention, x, mask, cache, *args, **kwargs)
+
+
+def before(cache: Any, tokens: int) -> Any:
+    """A view of a cache that was just updated by ``tokens``, with the offset before them."""
+    return _view()(cache, tokens)
+
+
+@functools.cache
+def _view() -> Any:
+    import wrapt
+
+    class Before(wrapt.ObjectProxy[Any]):
+        def __init__(self, cache: Any, tokens: int):
+            super().__init__(cache)
+            self._self_tokens = tokens
+
+        @property
+        def offset(self) -> Any:
+            return self.__wrapped__.offset - self._self_tokens
+
+        @property
+        def state(self) -> Any:
+            return self.__wrapped__.state[:2]
+
+    return Before
+
+
+PATCH = Patch(
+    id="shared-layer-offset",
+    summary="KV-shared layers rotate their queries one chunk too far, alone and in a batch",
+    targets=tuple(
+        Target(distribution, module, f"{name}.__call__", around(attended))
+        for distribution, module, name in (
+            ("mlx-lm", "mlx_lm.models.gemma3n", "Gemma3nAttention"),
+            ("mlx-vlm", "mlx_vlm.models.gemma3n.language", "Gemma3nAttention"),
+            ("mlx-vlm", "mlx_vlm.models.gemma4.language", "Attention"),
+        )
+    ),
+    module=__name__,
+)

@@ -1,0 +1,232 @@
+"""A request's image or audio URL may fill a server's memory, or never end.
+
+Why
+    The servers read the response of a request's URL to its end, whatever its size, as long as
+    data arrives now and then. One request can use up all memory, or block a thread forever.
+How
+    The URL is fetched as the release does it, up to 64 MiB, 60 s and 179 megapixels for an image,
+    and 512 MiB and 300 s for audio. Larger files are refused before they are read completely,
+    with a line in the log. Images in the request itself have the same limits.
+Upstream
+    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318).
+Retire when
+    The servers limit what they fetch.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import inspect
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from typing import Any, TypeVar
+
+from ....core.errors import refusal
+from ....core.patch import Patch, Target, around
+from .limits import (
+    IMAGE,
+    MEDIA,
+    Expiry,
+    Fetched,
+    Limits,
+    Refused,
+    as_refusal,
+    check_data_url,
+    check_length,
+    check_pixels,
+    read_limited,
+    within,
+)
+
+LIMITS = "media-limits"
+WEB = ("http://", "https://")
+
+Answer = TypeVar("Answer")
+
+
+class Content(BytesIO):
+    """A fetched file in the form that loaders accept; its repr is its URL, for their messages."""
+
+    def __init__(self, content: bytes, url: str):
+        super().__init__(content)
+        self.url = url
+
+    def startswith(self, prefixes: object) -> bool:
+        """Return False: mlx-vlm below 0.4.0 tests for a URL before it tests the type."""
+        return False
+
+    def __repr__(self) -> str:
+        return self.url
+
+
+def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
+    """mlx-lm's server: fetch images as the release does, within limits."""
+    release = inspect.unwrap(inline).__globals__
+
+    def get(url: str) -> Fetched:
+        def job(expiry: Expiry) -> Fetched:
+            with release["urlopen"](url, timeout=30) as response:
+                check_length(response.headers.get("Content-Length"), IMAGE)
+                content = read_limited(response.read1, IMAGE, expiry)
+                if missing := getattr(response, "length", None):  # read1 raises no error for it
+                    raise http.client.IncompleteRead(content, missing)
+                return Fetched(content, response.headers.get_content_type())
+
+        return within(IMAGE.seconds, job)
+
+    def given(url: str) -> None:
+        if url.startswith("data:"):
+            check_data_url(url, IMAGE)
+
+    put_images(partial(guarded, LIMITS), release, messages, get, given)
+    return inline(messages)
+
+
+def image_limited(load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any) -> Any:
+    """mlx-vlm: load an image from a URL, a data URL or bytes, within limits."""
+    if isinstance(image_source, str) and image_source.startswith(WEB):
+        timeout = kwargs.get("timeout", args[0] if args else 10)
+        content = get_limited(load, image_source, timeout, IMAGE)
+        image_source = Content(content, image_source)
+    else:
+        guarded(LIMITS, image_source, lambda: check_image(image_source))
+    return load(image_source, *args, **kwargs)
+
+
+def audio_limited(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+    """mlx-vlm: load audio from a URL, within limits."""
+    if isinstance(file, str) and file.startswith(WEB):
+        timeout = kwargs.get("timeout", args[1] if len(args) > 1 else 10)  # after the sample rate
+        file = Content(get_limited(load, file, timeout, MEDIA), file)
+    return load(file, *args, **kwargs)
+
+
+def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limits) -> bytes:
+    """Fetch a URL with the library and the arguments that the release uses."""
+    requests = inspect.unwrap(load).__globals__["requests"]
+
+    def job(expiry: Expiry) -> bytes:
+        with requests.get(url, stream=True, timeout=timeout) as response:
+            response.raise_for_status()
+            check_length(response.headers.get("Content-Length"), limits)
+            raw = response.raw
+            # Before urllib3 2.1 there is only ``read``, which waits until a piece is full.
+            read = partial(getattr(raw, "read1", raw.read), decode_content=True)
+            content = read_limited(read, limits, expiry)
+            if getattr(raw, "length_remaining", None):
+                raise OSError("the connection was closed before the end")
+            return content
+
+    def get() -> bytes:
+        content = within(limits.seconds, job)
+        if limits is IMAGE:
+            check_pixels(content, limits)
+        return content
+
+    # The release's own message for any other error.
+    what = "image from" if limits is IMAGE else "audio from URL:"
+    return guarded(
+        LIMITS, url, get, lambda error: ValueError(f"Failed to load {what} {url}: {error}")
+    )
+
+
+def check_image(source: Any) -> None:
+    """Check the size of an image that needs no fetching.
+
+    Raises:
+        Refused: the image is over a limit.
+    """
+    if isinstance(source, str) and source.startswith("data:image/"):
+        check_data_url(source, IMAGE)
+    elif isinstance(source, BytesIO):
+        check_pixels(source.getvalue(), IMAGE)
+
+
+def put_images(
+    check: Callable[[Any, Callable[[], Any]], Any],
+    release: dict[str, Any],
+    messages: Any,
+    get: Callable[[str], Fetched],
+    given: Callable[[str], None],
+) -> None:
+    """Replace image URLs by the images, as mlx-lm's server does.
+
+    Args:
+        check: ``guarded`` for a patch.
+        release: the globals of mlx-lm's server module.
+        messages: the request's messages; their parts are changed.
+        get: fetches a URL.
+        given: checks any other source.
+    """
+    for part, url in check("messages", lambda: image_parts(release, messages)):
+        if is_web(url):
+            file = check(url, partial(get, url))
+            check(url, partial(check_pixels, file.content, IMAGE))
+            data = base64.b64encode(file.content).decode()
+            part.clear()
+            part.update(type="image_url", image_url={"url": f"data:{file.mime};base64,{data}"})
+        else:
+            check(url, partial(given, url))
+
+
+def image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[str, Any], str]]:
+    """The parts of a request's messages that name an image, each with its URL.
+
+    Raises:
+        Refused: the release cannot read the messages either.
+    """
+    try:
+        named = [(part, release["_image_url"](part)) for part in release["_image_parts"](messages)]
+    except Exception as error:
+        raise Refused(
+            "they are not a list of messages", f"{type(error).__name__}: {error}"
+        ) from None
+    if not all(isinstance(url, str) for _, url in named):
+        raise Refused("the URL of an image is not text")
+    return named
+
+
+def guarded(
+    patch: str,
+    source: Any,
+    look: Callable[[], Answer],
+    other: Callable[[Exception], Exception] | None = None,
+) -> Answer:
+    """Check or fetch a source. Every error reaches the host: the release must not load it then.
+
+    Args:
+        patch: the id of the patch that asks.
+        source: the source in the request.
+        look: checks or fetches the source; raises Refused.
+        other: converts any other error to the one for the host; by default it is unchanged.
+    """
+    try:
+        return look()
+    except Refused as refused:
+        raise as_refusal(patch, source, refused) from None
+    except Exception as error:
+        raise refusal(other(error) if other else error) from error
+
+
+def is_web(source: str) -> bool:
+    """Whether a source is a URL to fetch."""
+    return source[:8].lower().startswith(WEB)
+
+
+PATCH = Patch(
+    id=LIMITS,
+    severity="security",
+    every_model=True,
+    security=True,
+    profiles=("security",),
+    summary="a request's image or audio URL may fill a server's memory, or never end",
+    targets=(
+        Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_limited)),
+        Target("mlx-vlm", "mlx_vlm.utils", "load_image", around(image_limited)),
+        Target("mlx-vlm", "mlx_vlm.utils", "load_audio", around(audio_limited)),
+    ),
+    probe=".probe:probe_limits",
+    module=__name__,
+)

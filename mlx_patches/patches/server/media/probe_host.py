@@ -1,0 +1,190 @@
+"""Names media as a request to a host does."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib
+import inspect
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require, without_variable
+from .paths import ROOTS, is_admitted
+from .probe import a_server, make_image, make_sound
+
+_PLAYLIST = b"#EXTM3U\n#EXTINF:8,\nfile:///etc/passwd\n" + bytes(200)
+_FILES = {
+    "image": make_image() + bytes(200),
+    "audio": make_sound(),
+    "video": b"\0\0\0\x18ftypmp42" * 20,
+}
+Open = Callable[[str], Any]
+
+
+def probe(target: Target) -> Result:
+    """Red where a local server is asked, or where a file is opened that may not be."""
+    require(target)
+    module = importlib.import_module(target.module)
+    with without_variable(ROOTS), tempfile.TemporaryDirectory() as folder:
+        return _PROBES[target.name](module, Path(folder))
+
+
+def _sources(kind: str) -> Callable[[Any, Path], Result]:
+    """A probe of vllm-mlx's function that writes media of a kind to a file."""
+
+    def probe_kind(module: Any, folder: Path) -> Result:
+        return _tried(getattr(module, f"process_{kind}_input"), kind, folder)
+
+    return probe_kind
+
+
+def _messages(module: Any, folder: Path) -> Result:
+    """The check of a request's messages, which returns nothing."""
+
+    def accept(source: str) -> str:
+        content = [{"type": "audio_url", "audio_url": {"url": source}}]
+        module._validate_remote_media_urls([{"role": "user", "content": content}])
+        return source
+
+    return _tried(accept, "audio", folder)
+
+
+def _cached(module: Any, folder: Path) -> Result:
+    """mlx-openai-server's cache of media."""
+    sound = importlib.import_module("app.core.audio_processor")
+
+    async def ask(source: str) -> Any:
+        processor = sound.AudioProcessor()
+        try:
+            path = Path(await processor._process_single_media(source))
+            return path.read_bytes()
+        finally:
+            await processor.cleanup()
+
+    return _tried(lambda source: asyncio.run(ask(source)), "audio", folder)
+
+
+def _tried(load: Open, kind: str, folder: Path) -> Result:
+    """Red if a URL of this machine, a path or a playlist is accepted."""
+    file = folder / f"named.{kind}"
+    file.write_bytes(_FILES[kind])
+    inside = f"data:{kind}/mp4;base64,{base64.b64encode(_PLAYLIST).decode()}"
+    opened = []
+    with a_server() as server:
+        for what, source in (
+            ("a URL", f"{server.url}/{kind}"),
+            ("a path", str(file)),
+            ("a playlist", inside),
+        ):
+            with suppress(Exception):
+                made = load(source)
+                opened.append(what)
+                if isinstance(made, str) and made not in (source, str(file)):
+                    os.unlink(made)
+        opened += server.asked
+    return Result(bool(opened), f"accepted: {', '.join(opened) or 'nothing'}")
+
+
+def _registered(module: Any, folder: Path) -> Result:
+    """Red where mlx-vlm may not load a file that vllm-mlx wrote."""
+    path = str(folder / "written")
+    module._temp_manager.register(path)
+    module._temp_manager.cleanup(path)
+    said = "is" if is_admitted(path) else "is not"
+    return Result(not is_admitted(path), f"a file of the host {said} known as such")
+
+
+def _uploaded(module: Any, folder: Path) -> Result:
+    """Red where a playlist reaches the model that transcribes it."""
+    file = folder / "upload.wav"
+    file.write_bytes(_PLAYLIST)
+    opened: list[str] = []
+
+    def generate(path: Any, **kwargs: Any) -> dict[str, str]:
+        opened.append(str(path))
+        return {"text": ""}
+
+    if hasattr(module, "MLX_Whisper"):
+        kept, module.transcribe = module.transcribe, generate
+        try:
+            return _outcome(lambda: module.MLX_Whisper("a")(audio_path=str(file)), opened)
+        finally:
+            module.transcribe = kept
+    engine = module.STTEngine("a")
+    engine._loaded, engine.model = True, SimpleNamespace(generate=generate)
+    return _outcome(lambda: engine.transcribe(str(file)), opened)
+
+
+def _spoken(name: str) -> Callable[[Any, Path], Result]:
+    """A probe of a function of vllm-mlx that makes speech."""
+
+    def probe_voice(module: Any, folder: Path) -> Result:
+        file = folder / "voice.wav"
+        file.write_bytes(make_sound())
+        opened: list[str] = []
+
+        def generate(**kwargs: Any) -> list[Any]:
+            opened.append(kwargs["voice"])
+            return []
+
+        engine = module.TTSEngine("a")
+        engine._loaded, engine.model = True, SimpleNamespace(generate=generate)
+
+        def speak() -> Any:
+            made = getattr(engine, name)("a", voice=str(file))
+            return list(made) if inspect.isgenerator(made) else made
+
+        return _outcome(speak, opened)
+
+    return probe_voice
+
+
+def _outcome(call: Callable[[], Any], opened: list[str]) -> Result:
+    """Red if the call opened a file."""
+    with suppress(Exception):
+        call()
+    return Result(bool(opened), f"opened: {', '.join(map(os.path.basename, opened)) or 'nothing'}")
+
+
+def _answered(module: Any, folder: Path) -> Result:
+    """Red where a refusal is answered as an error of the server."""
+    images = importlib.import_module("app.core.image_processor")
+    handler = object.__new__(module.MLXVLMHandler)
+
+    async def ask() -> None:
+        processor = images.ImageProcessor()
+        handler._build_inference_context = processor.process_image_url
+        try:
+            await handler.generate_multimodal_response(str(folder / "none.png"))
+        finally:
+            await processor.cleanup()
+
+    try:
+        asyncio.run(ask())
+    except Exception as error:
+        status = getattr(error, "status_code", None)
+        return Result(status != 400, f"a path is answered with status {status}")
+    return Result(True, "a path is accepted")
+
+
+_PROBES: dict[str, Callable[[Any, Path], Result]] = {
+    "process_image_input": _sources("image"),
+    "process_video_input": _sources("video"),
+    "process_audio_input": _sources("audio"),
+    "TempFileManager.register": _registered,
+    "_validate_remote_media_urls": _messages,
+    "STTEngine.transcribe": _uploaded,
+    "TTSEngine.generate": _spoken("generate"),
+    "TTSEngine.stream_generate": _spoken("stream_generate"),
+    "BaseProcessor._process_single_media": _cached,
+    "MLXVLMHandler.generate_multimodal_response": _answered,
+    "MLX_Whisper.__call__": _uploaded,
+}

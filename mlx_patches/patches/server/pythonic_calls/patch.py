@@ -1,0 +1,113 @@
+"""Tool calls of LFM2 and LFM2.5 are dropped, or get wrong arguments.
+
+Why
+    These models write tool calls in Python syntax: ``[look(city='Rome', days=[1, 2])]``. The
+    release cuts an argument at a comma, a bracket or a quote, reads only one of several calls, and
+    does not find a tool with a dot in its name. For a template that does not contain the tokens of
+    tool calls, like LFM2.5's, it finds no parser at all: the call stays text.
+How
+    A call that is valid Python is parsed by Python's syntax, and never run; everything else goes
+    to the release. A tokenizer without a parser whose vocabulary has both tokens gets this one.
+Upstream
+    mlx-lm 0.32.0 parses calls by Python's syntax, and also looks for the tokens in the vocabulary.
+Retire when
+    No supported release is older than mlx-lm 0.32.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+Call = dict[str, Any]
+_START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
+# Templates write nested values as JSON.
+_JSON = {"true": True, "false": False, "null": None}
+
+
+def parsed(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
+    """A call's name and arguments; a list where there are several."""
+    calls = list(find_calls(text))
+    if not calls:
+        return parse(text, *args, **kwargs)
+    return calls[0] if len(calls) == 1 else calls
+
+
+def find_calls(text: str) -> Iterator[Call]:
+    """The calls in a text; none if one of them is not valid Python."""
+    start, end = text.find("["), text.rfind("]")
+    try:
+        body = ast.parse(text[start : end + 1], mode="eval").body
+        if start >= 0 and isinstance(body, ast.List):
+            yield from [read(node) for node in body.elts]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+
+
+def read(node: ast.expr) -> Call:
+    """The name and the arguments of a call.
+
+    Raises:
+        ValueError: the node is not a call, or an argument has no name or is not a literal.
+    """
+    if not isinstance(node, ast.Call) or node.args:
+        raise ValueError("not a call with named arguments")
+    arguments = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise ValueError("an argument has no name")
+        arguments[keyword.arg] = ast.literal_eval(_Literals().visit(keyword.value))
+    return {"name": ast.unparse(dotted(node.func)), "arguments": arguments}
+
+
+def dotted(name: ast.expr) -> ast.expr:
+    """Check that an expression is a name, which may have dots.
+
+    Raises:
+        ValueError: it is another expression.
+    """
+    part = name
+    while isinstance(part, ast.Attribute):
+        part = part.value
+    if not isinstance(part, ast.Name):
+        raise ValueError("not a name")
+    return name
+
+
+class _Literals(ast.NodeTransformer):
+    """Replaces JSON's constants by Python's."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_JSON[node.id]) if node.id in _JSON else node
+
+
+def wrapped(init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, **kw: Any) -> None:
+    """Construct a tokenizer's wrapper, with this parser if the vocabulary has both tokens."""
+    if len(args) < 4 and not kw.get("tool_parser") and not kw.get("tool_call_start"):
+        vocabulary = tokenizer.get_vocab()
+        if _START in vocabulary and _END in vocabulary:
+            parse = importlib.import_module("mlx_lm.tool_parsers.pythonic").parse_tool_call
+            kw |= {"tool_call_start": _START, "tool_call_end": _END, "tool_parser": parse}
+    init(wrapper, tokenizer, *args, **kw)
+
+
+PATCH = Patch(
+    id="pythonic-calls",
+    every_model=True,
+    summary="tool calls of LFM2 and LFM2.5 are dropped, or get wrong arguments",
+    targets=(
+        Target("mlx-lm", "mlx_lm.tool_parsers.pythonic", "parse_tool_call", around(parsed)),
+        Target(
+            "mlx-lm",
+            "mlx_lm.tokenizer_utils",
+            "TokenizerWrapper.__init__",
+            around(wrapped),
+            fingerprint_of=("TokenizerWrapper.__init__", "_infer_tool_parser"),
+        ),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,77 @@
+"""Parses LFM2's and LFM2.5's tool calls with the parser that the release picks for them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ....core.distributions import source_file
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+
+def call(name: str = "look", **arguments: Any) -> dict[str, Any]:
+    """A tool call in the server's form."""
+    return {"name": name, "arguments": arguments}
+
+
+CASES: tuple[tuple[str, Any], ...] = (
+    ('[look(city="Rome", days=5)]', call(city="Rome", days=5)),
+    ("[look(city='Rome, Italy')]", call(city="Rome, Italy")),
+    ("[look(days=[1, 2], deep={'a': true})]", call(days=[1, 2], deep={"a": True})),
+    ('[look(a=1), look(city="x")]', [call(a=1), call(city="x")]),
+    ('[maps.look(city="a)]b")]', call("maps.look", city="a)]b")),
+    ("[look()]", call()),
+)
+
+
+def probe(target: Target) -> Result:
+    """Red where a call is lost, or parsed wrongly."""
+    module = importlib.import_module(target.module)
+    if target.name != "parse_tool_call":
+        if not source_file("mlx_lm.tool_parsers.pythonic"):
+            raise NotApplicable("this release has no parser for such calls")
+        found = loaded(module).tool_parser
+        return Result(found is None, "no parser is found" if found is None else "a parser is found")
+    for text, wanted in CASES:
+        try:
+            given = module.parse_tool_call(text)
+        except (ValueError, SyntaxError) as error:
+            return Result(True, f"{text!r}: {type(error).__name__}: {error}")
+        if given != wanted:
+            return Result(True, f"{text!r} is parsed as {given}")
+    return Result(False, "every call is parsed correctly")
+
+
+def loaded(module: Any, tokens: tuple[str, ...] = (), template: str = "{{ messages }}") -> Any:
+    """Load a tokenizer of a few words, and the tokens around tool calls, with the release."""
+    tokens = tokens or ("<|tool_call_start|>", "<|tool_call_end|>")
+    words = ["<unk>", "<s>", "</s>", "hello", *tokens]
+    content: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {word: index for index, word in enumerate(words)},
+            "unk_token": "<unk>",
+        },
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": template,
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "tokenizer.json").write_text(json.dumps(content))
+        Path(folder, "tokenizer_config.json").write_text(json.dumps(config))
+        return module.load(Path(folder))

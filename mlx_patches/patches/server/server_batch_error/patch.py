@@ -1,0 +1,104 @@
+"""A request that raises in a batch stops ``mlx_lm.server`` for good.
+
+Why
+    Nothing between the batch and the generation thread catches an error: out of memory, a prompt
+    that the model cannot process, a cache that cannot be joined. The thread ends. Later requests
+    wait forever, or, from 0.32.2 on, are answered that the thread died.
+How
+    The requests taken from the queue get the error as their answer, and generation restarts with
+    an empty batch; the model and the prompt cache stay. An error before any request was taken
+    still ends the thread, and so does every error in distributed generation. A request whose
+    ``stop`` is not text is refused before it can end a batch of others.
+Upstream
+    Not fixed in mlx-lm 0.32.2.
+Retire when
+    The generation thread survives an error in a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterable
+from queue import Queue
+from typing import Any
+
+from ....core.handed import hand_over
+from ....core.patch import Patch, Target, around
+
+logger = logging.getLogger("mlx_patches")
+
+
+class Taken:
+    """Takes requests from a server's queue, and records the queues of open answers.
+
+    It holds these queues weakly: a client's thread that has its answer drops its queue.
+    """
+
+    def __init__(self) -> None:
+        self.answers: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
+        self.any = False
+
+    def get(self, take: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The next request that can join others: (queue of its answer, request, arguments)."""
+        request = take(*args, **kwargs)
+        while (error := refusal(request)) is not None:
+            request[0].put(error)
+            request = take(*args, **kwargs)
+        self.answers.add(request[0])
+        self.any = True
+        return request
+
+    def clear(self) -> list[Queue[Any]]:
+        """Forget the requests that were taken; returns the queues of their answers."""
+        answers = list(self.answers)
+        self.answers.clear()
+        self.any = False
+        return answers
+
+
+def refusal(request: tuple[Any, ...]) -> ValueError | None:
+    """Return the error for a request that would end the batch that it joins; None if it would not.
+
+    The server checks the types of the other arguments, and encodes stop words beside the batch.
+    """
+    words = getattr(request[-1], "stop_words", ())
+    if isinstance(words, Iterable) and all(isinstance(word, str) for word in words):
+        return None
+    return ValueError("stop must be a text or a list of texts")
+
+
+def generating(generate: Callable[[Any], None], server: Any) -> None:
+    """Run the loop of the generation thread, and restart it after an error in a batch."""
+    requests = server.requests
+    taken = Taken()
+    requests.get = hand_over("server-batch-error", taken.get, requests.get)
+    try:
+        while True:
+            try:
+                return generate(server)
+            except Exception as error:
+                if not taken.any or getattr(server, "_is_distributed", False):
+                    raise
+                logger.exception("mlx_patches: a batch of requests failed; the server goes on")
+                # The traceback would keep the batch's caches alive.
+                failure = error.with_traceback(None)
+            answer(taken.clear(), failure)
+    finally:
+        del requests.get
+
+
+def answer(answers: Iterable[Queue[Any]], error: Exception) -> None:
+    """Put the error in the queues; a client that has its whole answer does not read it."""
+    for one in answers:
+        one.put(error)
+
+
+PATCH = Patch(
+    id="server-batch-error",
+    severity="crash",
+    every_model=True,
+    summary="a request that raises in a batch stops mlx_lm.server for good",
+    targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._generate", around(generating)),),
+    module=__name__,
+)

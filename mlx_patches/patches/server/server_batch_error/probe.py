@@ -1,0 +1,51 @@
+"""Runs the server's generation loop on two requests that raise, one after the other."""
+
+from __future__ import annotations
+
+import importlib
+from queue import Empty, Queue
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+
+class _Requests(Queue[Any]):
+    """A queue that stops the server's loop when it is empty."""
+
+    server: Any = None
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return super().get(block=False)
+        except Empty:
+            self.server._stop = True
+            raise
+
+
+def probe(target: Target) -> Result:
+    """Red where the error of either request is not reported to it."""
+    kind: Any = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
+    if not hasattr(kind, "_generate"):
+        raise NotApplicable("this release's server has no such loop")
+    server = kind.__new__(kind)
+    server.requests = _Requests()
+    server.requests.server = server
+    server.model_provider = SimpleNamespace(load_default=lambda: None, reset=lambda: None)
+    server.prompt_cache = None
+    server._stop = server._is_distributed = False
+    answers: list[Queue[Any]] = [Queue(), Queue()]
+    for one in answers:
+        server.requests.put((one,))  # no valid request: the loop fails to unpack it
+    died = ""
+    try:
+        server._generate()
+    except ValueError as error:
+        died = f"the loop ended: {error}; "
+    told = sum(isinstance(_first(one), ValueError) for one in answers)
+    return Result(told < len(answers), f"{died}{told} of {len(answers)} requests got their error")
+
+
+def _first(answers: Queue[Any]) -> Any:
+    return None if answers.empty() else answers.get()

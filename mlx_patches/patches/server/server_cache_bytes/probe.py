@@ -1,0 +1,51 @@
+"""Starts the server's generator as its command line does, and fills its prompt cache."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+PROMPTS = 4
+LIMIT = 2500
+
+
+def probe(target: Target) -> Result:
+    """Red where the prompt cache keeps more bytes than the command line allows."""
+    server = importlib.import_module(target.module)
+    run: Any = getattr(server, "run", None)
+    if "--prompt-cache-bytes" not in inspect.getsource(server):
+        raise NotApplicable("this release's server has no --prompt-cache-bytes")
+    arguments = argparse.Namespace(prompt_cache_size=10, prompt_cache_bytes=LIMIT)
+    provider = SimpleNamespace(cli_args=arguments, load_default=lambda: None)
+    caches: list[Any] = []
+
+    def fill(host: str, port: int, generator: Any) -> None:
+        generator.stop_and_join()
+        cache = generator.prompt_cache
+        for first in range(PROMPTS):
+            cache.insert_cache("model", [first, 1, 2], [_Layer()])
+        caches.append(cache)
+
+    serve: Any = vars(server)["_run_http_server"]
+    vars(server)["_run_http_server"] = fill
+    try:
+        run("localhost", 0, provider)
+    finally:
+        vars(server)["_run_http_server"] = serve
+    kept = caches[0].nbytes
+    return Result(kept > LIMIT, f"{kept} bytes of {PROMPTS} prompts are kept; the limit is {LIMIT}")
+
+
+class _Layer:
+    """A layer's cache that reports 1000 bytes."""
+
+    nbytes = 1000
+
+    def is_trimmable(self) -> bool:
+        return True

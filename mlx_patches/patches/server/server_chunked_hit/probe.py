@@ -1,0 +1,59 @@
+"""Looks up every prefix of a prompt whose chunked cache the server's prompt cache holds."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of
+
+_MODEL = "tiny"
+_CHUNK = 8
+# One prompt ends within a chunk, the other at the end of one.
+_LENGTHS = (30, 32)
+
+
+def probe(target: Target) -> Result:
+    """Red where a hit holds other tokens, or lacks tokens of the current chunk."""
+    caches = importlib.import_module("mlx_lm.models.cache")
+    prompts_class = cache_of(target)
+    if not hasattr(caches.ChunkedKVCache(_CHUNK), "start_position"):
+        raise NotApplicable("this release's chunked cache drops no tokens")
+    hits = 0
+    for length in _LENGTHS:
+        known = list(range(length))
+        for asked in range(2, length):
+            prompts = prompts_class()
+            prompts.insert_cache(_MODEL, known, [read(caches.ChunkedKVCache(_CHUNK), length)])
+            found, rest = prompts.fetch_nearest_cache(_MODEL, known[:asked])
+            if found is None:
+                continue
+            hits += 1
+            problem = lost(found[0], asked - len(rest))
+            if problem:
+                return Result(True, f"lookup of {asked} of {length} tokens: {problem}")
+    return Result(False, f"{hits} hits hold all tokens that the next one sees")
+
+
+def read(cache: Any, length: int) -> Any:
+    """Feed the cache tokens 0, 1, ... in chunks; returns the cache."""
+    import mlx.core as mx
+
+    cache.step = _CHUNK
+    for start in range(0, length, _CHUNK):
+        cache.maybe_trim_front()
+        keys = mx.arange(float(start), min(start + _CHUNK, length)).reshape(1, 1, -1, 1)
+        cache.update_and_fetch(keys, keys)
+    cache.maybe_trim_front()
+    return cache
+
+
+def lost(cache: Any, held: int) -> str:
+    """Describe what a hit of ``held`` tokens lacks for the next token; empty where nothing."""
+    begin = held // _CHUNK * _CHUNK
+    tokens = cache.keys.reshape(-1).tolist()[begin - cache.start_position :][: held - begin]
+    if cache.start_position > begin or cache.offset != held:
+        return f"a hit of {held} tokens holds positions {cache.start_position} to {cache.offset}"
+    return "" if tokens == list(range(begin, held)) else f"the chunk holds {tokens}"

@@ -1,0 +1,30 @@
+"""Lets the server tokenize an empty prompt with a tokenizer that adds no tokens."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_BEGIN, _END = 3, 4
+
+
+def probe(target: Target) -> Result:
+    """Red where the tokenized prompt is empty."""
+    kind = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
+    tokenize: Any = getattr(kind, "_tokenize", None)
+    if tokenize is None:
+        raise NotApplicable("this release's server has no _tokenize")
+    request = SimpleNamespace(request_type="text", prompt="")
+    rest = [request, None][: len(inspect.signature(tokenize).parameters) - 2]
+    for begin, wanted in ((_BEGIN, [_BEGIN]), (None, [_END])):
+        tokenizer = SimpleNamespace(encode=lambda text: [], bos_token_id=begin, eos_token_id=_END)
+        out = tokenize(SimpleNamespace(), tokenizer, *rest)
+        prompt, segments = out[:2] if isinstance(out, tuple) else (out, [out])
+        if prompt != wanted or segments != [wanted]:
+            return Result(True, f"the prompt is {prompt}, in pieces {segments}")
+    return Result(False, "an empty prompt becomes one token")

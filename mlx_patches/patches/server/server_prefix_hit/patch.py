@@ -1,0 +1,68 @@
+"""A prompt that ``mlx_lm.server`` has cached completely stops the server for good.
+
+Why
+    For a prompt that is cached to its last token, the prompt cache returns its caches and no
+    token to feed. The generation thread raises for the empty prompt and ends, and no later
+    request is answered.
+How
+    The last token is always left to feed: it is trimmed from the caches. If the caches cannot be
+    trimmed, those of a shorter prefix are used, or none.
+Upstream
+    Not fixed in mlx-lm 0.32.2.
+Retire when
+    ``fetch_nearest_cache`` always leaves a token to feed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+CACHES = "mlx_lm.models.cache"
+
+
+def fetched(
+    fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
+) -> tuple[Any, Any]:
+    """The caches of a prefix, None for a miss, and the tokens that are left, at least one."""
+    found, rest = fetch(prompts, model, tokens)
+    if found is None or len(rest) or not len(tokens) or not all(map(is_cache, found)):
+        return found, rest
+    return one_back(fetch, prompts, model, tokens, found)
+
+
+def is_cache(layer: Any) -> bool:
+    """Whether an entry is a cache; other objects are not trimmed."""
+    return hasattr(layer, "is_trimmable")
+
+
+def one_back(
+    fetch: Callable[..., tuple[Any, Any]],
+    prompts: Any,
+    model: Any,
+    tokens: Sequence[int],
+    found: Any,
+) -> tuple[Any, Any]:
+    """The result of a fetch that found caches of all tokens, changed to leave the last token."""
+    caches = sys.modules[CACHES]
+    if caches.can_trim_prompt_cache(found):
+        caches.trim_prompt_cache(found, 1)
+        return found, tokens[-1:]
+    found, rest = fetch(prompts, model, tokens[:-1])
+    return found, [*rest, tokens[-1]]
+
+
+PATCH = Patch(
+    id="server-prefix-hit",
+    severity="crash",
+    every_model=True,
+    summary="a prompt that mlx_lm.server has cached completely stops it for good",
+    targets=tuple(
+        Target("mlx-lm", module, "LRUPromptCache.fetch_nearest_cache", around(fetched))
+        for module in ("mlx_lm.server", CACHES)
+    ),
+    module=__name__,
+)

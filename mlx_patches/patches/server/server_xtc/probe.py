@@ -1,0 +1,89 @@
+"""Sends the server a request with XTC and no threshold, and draws from its sampler."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_PROBABILITIES = (0.5, 0.3, 0.09, 0.06, 0.05)
+_ENDS, _NEWLINE, _DRAWS = (3, 4), [2], 30
+
+
+def probe(target: Target) -> Result:
+    """Red where the threshold is zero, the sampler raises, or XTC drops an end token."""
+    if target.name == "APIHandler.body":
+        return _requested(importlib.import_module(target.module))
+    module = importlib.import_module(target.module)
+    if target.name == "_make_sampler":
+        make = getattr(module, target.name, None)
+        if make is None:
+            raise NotApplicable("this release's server has no _make_sampler")
+        sampling = SimpleNamespace(
+            temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, xtc_probability=1.0, xtc_threshold=0.01
+        )
+        drawn = _drawn(make(SimpleNamespace(sampling=sampling), _tokenizer()))
+        left_out = set(_ENDS) - drawn
+        return Result(bool(left_out), f"draws {sorted(drawn)}; the end tokens are {_ENDS}")
+    make = getattr(module, target.name, None)
+    if make is None or "xtc_probability" not in inspect.signature(make).parameters:
+        raise NotApplicable("this release has no XTC")
+    drawn = _drawn(make(1.0, xtc_probability=1.0))
+    return Result(1 not in drawn, f"draws {sorted(drawn)} of probabilities {_PROBABILITIES}")
+
+
+def _tokenizer() -> Any:
+    return SimpleNamespace(
+        eos_token_id=_ENDS[0], eos_token_ids=set(_ENDS), encode=lambda text: _NEWLINE
+    )
+
+
+def _drawn(sampler: Any) -> set[int]:
+    import mlx.core as mx
+
+    mx.random.seed(0)
+    logprobs = mx.log(mx.array([_PROBABILITIES]))
+    return {sampler(logprobs).item() for _ in range(_DRAWS)}
+
+
+def _requested(module: Any) -> Result:
+    """Red where the server's handler reads a threshold of zero from the request."""
+
+    class Handler(module.APIHandler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            body = json.dumps({"prompt": "hi", "xtc_probability": 0.5}).encode()
+            self.path, self.rfile, self.wfile = "/v1/completions", io.BytesIO(body), io.BytesIO()
+            self.headers = {"Content-Length": str(len(body))}
+            options = SimpleNamespace(
+                max_tokens=8, temp=1.0, top_p=1.0, top_k=0, min_p=0.0, num_draft_tokens=3
+            )
+            self.response_generator = SimpleNamespace(cli_args=options)
+            # Releases without a generation thread have this instead.
+            self.model_provider = SimpleNamespace(
+                cli_args=options, load=lambda *names: (None, _tokenizer())
+            )
+
+        def handle_completion(self, *args: Any) -> None:
+            pass
+
+        def send_response(self, *args: Any) -> None:
+            pass
+
+        def send_header(self, *args: Any) -> None:
+            pass
+
+        def end_headers(self) -> None:
+            pass
+
+    handler = Handler()
+    if "response_generator" not in vars(handler):
+        raise NotApplicable("this release's server has no response generator")
+    handler.do_POST()
+    threshold = handler.xtc_threshold
+    return Result(not threshold, f"a request without a threshold gets {threshold}")

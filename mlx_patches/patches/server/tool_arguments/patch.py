@@ -1,0 +1,149 @@
+"""A model's tool call is dropped, or its arguments are changed.
+
+Why
+    Qwen3-Coder writes 5.0 for an integer, JSON with line breaks in its strings, plain text for an
+    object, or a name without its ``>``: each raises, and the call is lost; a SyntaxError ends the
+    request. GLM puts a line break after a tool's name, which becomes part of the name. Mistral
+    calls several tools at once, tools with a hyphen in their names, or writes a list of calls: the
+    release reads none of these.
+How
+    Calls that the release can read are left to it. Names are closed and stripped before it parses
+    them, values that make it raise are converted by the tool's schema, and Mistral's calls are
+    passed to it one by one.
+Upstream
+    mlx-lm #1239 #1374 #1394 #1417 #1448 #1756; fixed in mlx-lm 0.32.0 to 0.32.2.
+Retire when
+    No supported release is older than mlx-lm 0.32.2.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+_NUMBERS = ("int", "uint", "long", "short", "unsigned", "num", "float")
+_OPEN_NAME = re.compile(r"(\A\s*|<parameter=\s*)([^\s<>]+)(?=\s*[\n<])")
+_HEADER = re.compile(r"([\w-]+)\s*\[ARGS\]\s*")
+
+
+def converted(
+    convert: Callable[..., Any], text: str, name: str, schema: Mapping[str, Any], *more: Any
+) -> Any:
+    """A parameter's value by its schema; the text itself if it cannot be converted."""
+    kind = type_of(schema, name)
+    try:
+        value = convert(text, name, schema, *more)
+    except (ValueError, SyntaxError):
+        if not kind.startswith(_NUMBERS):
+            return read_json(text, read_literal(text))
+        if is_integer(text):
+            return int(float(text))
+        raise
+    if value is text and not kind and schema.get(name):
+        read = read_json(text, text)
+        return read if isinstance(read, (dict, list)) else text
+    return value
+
+
+def type_of(schema: Mapping[str, Any], name: str) -> str:
+    """The type of a parameter in a tool's schema; empty if it has none."""
+    entry = schema.get(name)
+    return str(entry.get("type", "")).strip().lower() if isinstance(entry, Mapping) else ""
+
+
+def is_integer(text: str) -> bool:
+    """Whether a text is a number with an integer value, such as 5 or 5.0."""
+    try:
+        return float(text).is_integer()
+    except ValueError:
+        return False
+
+
+def read_json(text: str, default: Any) -> Any:
+    """Parse JSON, with line breaks allowed in strings; ``default`` if it is not JSON."""
+    try:
+        return json.loads(text, strict=False)
+    except ValueError:
+        return default
+
+
+def read_literal(text: str) -> Any:
+    """Parse a Python literal, as later releases do; the text itself if it is not a literal."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+
+
+def closed(parse: Callable[..., Any], call: str, *args: Any, **kwargs: Any) -> Any:
+    """A call's name and arguments, after unclosed names are closed."""
+    return parse(close_names(call), *args, **kwargs)
+
+
+def close_names(call: str) -> str:
+    """A call in which each name ends with ``>``."""
+    return _OPEN_NAME.sub(r"\1\2>", call)
+
+
+def stripped(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
+    """A call's name and arguments; the name has no line break."""
+    return parse(strip_name(text), *args, **kwargs)
+
+
+def strip_name(text: str) -> str:
+    """A call without white space around its name."""
+    name, key, rest = text.partition("<arg_key>")
+    return name.strip() + key + rest if key else text
+
+
+def called(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
+    """A call's name and arguments; a list where there are several."""
+    calls = list(find_calls(text))
+    if not calls or (len(calls) == 1 and re.match(r"\s*\w+\[ARGS\]", text)):
+        return parse(text, *args, **kwargs)
+    results = [
+        {**parse(f"tool[ARGS]{arguments}", *args, **kwargs), "name": name}
+        for name, arguments in calls
+    ]
+    return results[0] if len(results) == 1 else results
+
+
+def find_calls(text: str) -> Iterator[tuple[str, str]]:
+    """The name and the arguments, as JSON, of each complete call."""
+    listed = read_json(text, None)
+    if isinstance(listed, list):
+        for call in listed:
+            if not (isinstance(call, dict) and isinstance(call.get("name"), str)):
+                return
+            arguments = call.get("arguments", {})
+            yield call["name"], arguments if isinstance(arguments, str) else json.dumps(arguments)
+        return
+    decoder, at = json.JSONDecoder(), 0
+    while header := _HEADER.search(text, at):
+        try:
+            _, at = decoder.raw_decode(text, header.end())
+        except ValueError:
+            return
+        yield header.group(1), text[header.end() : at]
+
+
+PATCH = Patch(
+    id="tool-arguments",
+    every_model=True,
+    summary="tool calls of Qwen3-Coder, GLM and Mistral are dropped, or get wrong arguments",
+    targets=tuple(
+        Target("mlx-lm", f"mlx_lm.tool_parsers.{module}", name, around(wrapper))
+        for module, name, wrapper in (
+            ("qwen3_coder", "_convert_param_value", converted),
+            ("qwen3_coder", "_parse_xml_function_call", closed),
+            ("glm47", "parse_tool_call", stripped),
+            ("mistral", "parse_tool_call", called),
+        )
+    ),
+    module=__name__,
+)

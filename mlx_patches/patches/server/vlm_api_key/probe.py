@@ -1,0 +1,92 @@
+"""Registers the routes of a server that has an API key, and asks each of them without it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_KEY = "MLX_VLM_SERVER_API_KEY"
+
+
+def probe(target: Target) -> Result:
+    """Red where a route answers without the key."""
+    module: Any = importlib.import_module(target.module)
+    server: Any = importlib.import_module("mlx_vlm.server.app")
+    if not hasattr(server, "_require_management_api_key"):
+        raise NotApplicable("this release's server has no API key")
+    if hasattr(server, "inference_router"):
+        return Result(not server.inference_router.dependencies, "the router asks for the key")
+    fastapi: Any = importlib.import_module("fastapi")
+    app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    kept, environment = dict(vars(module)), dict(os.environ)
+    try:
+        if target.name == "main":
+            _start(module, server, app)
+            routes = {("GET", "/models")}
+        else:
+            module.register_routes(app, Dependencies())
+            routes = {(method, route.path) for route in app.routes for method in route.methods}
+        os.environ[_KEY] = "secret"
+        open_routes = {path for way, path in routes if asyncio.run(_status(app, way, path)) != 401}
+    finally:
+        vars(module).update(kept)  # the function sets the module's globals
+        os.environ.clear()
+        os.environ.update(environment)
+    said = ", ".join(sorted(open_routes)) or "no route"
+    return Result(bool(open_routes), f"without the key: {said}"[:300])
+
+
+def _start(module: Any, server: Any, app: Any) -> None:
+    """Start a server that serves nothing, whose app has one route."""
+    app.get("/models")(list)
+    kept = server.app, sys.argv
+    server.app, sys.argv = app, ["mlx_vlm.server"]
+    module.uvicorn = SimpleNamespace(run=lambda *args, **kwargs: None)
+    try:
+        module.main()
+    finally:
+        server.app, sys.argv = kept
+
+
+class Dependencies(SimpleNamespace):
+    """Has every attribute; no route gets as far as to use one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+
+async def _status(app: Any, method: str, path: str) -> int:
+    """The status of a request without a body."""
+    said: list[int] = []
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+        "root_path": "",
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("127.0.0.1", 80),
+        "client": ("127.0.0.1", 1),
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            said.append(message["status"])
+
+    with suppress(Exception):  # of a route without a body
+        await app(scope, receive, send)
+    return said[0] if said else 500

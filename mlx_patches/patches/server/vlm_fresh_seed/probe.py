@@ -1,0 +1,38 @@
+"""Samples the tokens of two requests with the same prompt at temperature 1."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_POSITIONS = list(range(24))
+_VOCABULARY = 64
+
+
+def probe(target: Target) -> Result:
+    """Red where both get the same tokens without a seed, or different tokens with one seed."""
+    try:
+        samplers = importlib.import_module("mlx_vlm.server.generation")._PositionedTargetSampler
+        schema = importlib.import_module("mlx_vlm.server.schemas").VLMRequest
+    except (ImportError, AttributeError) as error:
+        raise NotApplicable("this release's server has no positioned sampler") from error
+    for sent in ({"seed": 0}, {"seed": 7}):
+        if answer(samplers, schema, **sent) != answer(samplers, schema, **sent):
+            return Result(True, f"two answers with seed {sent['seed']} differ")
+    if answer(samplers, schema) == answer(samplers, schema):
+        return Result(True, f"two requests without a seed draw the same {len(_POSITIONS)} tokens")
+    return Result(False, "answers differ without a seed, and agree with one")
+
+
+def answer(samplers: Any, schema: Any, **sent: int) -> Any:
+    """The tokens that a request with these fields draws."""
+    import mlx.core as mx
+
+    request = schema.model_construct(**sent)
+    sampler = samplers(temperature=1.0, top_p=1.0, seed=getattr(request, "seed", None))
+    logprobs = mx.zeros((len(_POSITIONS), _VOCABULARY))
+    rows = [0] * len(_POSITIONS)
+    return sampler.sample_target(logprobs, row_ids=rows, positions=_POSITIONS).tolist()

@@ -1,0 +1,84 @@
+"""Sends a server two requests at once, with a tokenizer that notices two callers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+# How long the first caller of the tokenizer waits for a second one, in seconds.
+SECONDS = 0.3
+
+
+class _Tokenizer:
+    """A tokenizer that fails, as a fast one may, if two threads call it at once."""
+
+    pad_token = "."
+    chat_template = None
+
+    def __init__(self) -> None:
+        self._busy = threading.Lock()
+        self._second = threading.Event()
+        self.failed = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import mlx.core as mx
+
+        if not self._busy.acquire(blocking=False):
+            self.failed = True
+            self._second.set()
+            raise RuntimeError("Already borrowed")
+        try:
+            self._second.wait(SECONDS)
+        finally:
+            self._busy.release()
+        return SimpleNamespace(input_ids=mx.array([[1, 2]]), attention_mask=mx.array([[1, 1]]))
+
+
+class _Queued(Exception):
+    """A request is prepared: the generation thread would take it now."""
+
+
+class _Requests:
+    def put(self, request: Any) -> None:
+        raise _Queued
+
+
+def probe(target: Target) -> Result:
+    """Red where a request fails because another is tokenized at the same time."""
+    kind: Any = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
+    if not hasattr(kind, "_cpu_preprocess") or kind.__module__ != target.module:
+        raise NotApplicable("this release's server prepares no requests in threads")
+    server = make_server(kind)
+
+    def send() -> None:
+        # The tokenizer's error, or what a stand-in lacks after that point.
+        with contextlib.suppress(Exception):
+            server.generate("a prompt")
+
+    threads = [threading.Thread(target=send) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    failed = server.processor.failed
+    return Result(failed, "a request failed: Already borrowed" if failed else "both were prepared")
+
+
+def make_server(kind: Any) -> Any:
+    """A server without a model and a generation thread: it prepares requests, and no more."""
+    server = kind.__new__(kind)
+    server.model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
+    server.processor = _Tokenizer()
+    server.draft_model = None
+    server.requests = _Requests()
+    server._ready, server._load_error, server.config = threading.Event(), None, None
+    server._ready.set()
+    # Since 0.6.5.
+    server._tokenizer_lock = threading.Lock()
+    return server

@@ -1,0 +1,80 @@
+"""Embeds an image whose file or URL has other content the second time."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ...generation.vlm_prompt_cache_cut.probe import asked
+
+
+def probe(target: Target) -> Result:
+    """Red where the second picture gets the features of the first."""
+    module = importlib.import_module(target.module)
+    owner = target.name.partition(".")[0]
+    if getattr(getattr(module, owner, None), "__module__", None) != target.module:
+        raise NotApplicable(f"{target.module} has no {owner} of its own")
+    try:
+        kept = importlib.import_module("mlx_vlm.vision_cache").VisionFeatureCache()
+    except ImportError as error:
+        raise NotApplicable("this release has no vision feature cache") from error
+    if owner == "stream_generate":
+        return probe_stream(module, kept)
+    return probe_server(getattr(module, owner), kept)
+
+
+def probe_server(kind: Any, kept: Any) -> Result:
+    """Embed two pictures under one URL with the server, the second one twice."""
+    import mlx.core as mx
+
+    if not hasattr(kind, "_gpu_embed"):
+        raise NotApplicable("this release's server has no _gpu_embed")
+    encoded = []
+
+    def embeddings(
+        ids: Any, pixels: Any, vision_cache: Any = None, _image_key: Any = None, **_: Any
+    ) -> Any:
+        features = vision_cache.get(_image_key)
+        if features is None:
+            encoded.append(features := pixels + 0)
+            vision_cache.put(_image_key, features)
+        return SimpleNamespace(to_dict=lambda: {"features": features})
+
+    server = kind.__new__(kind)
+    server.vision_cache = kept
+    server.model = SimpleNamespace(get_input_embeddings=embeddings)
+    for shown in (1.0, 2.0, 2.0):
+        inputs = {"input_ids": mx.array([[1, 2]]), "pixel_values": mx.full((1, 3), shown)}
+        _, given = server._gpu_embed(inputs, ["http://camera/now.jpg"])
+        if given["features"].tolist() != [[shown] * 3]:
+            return Result(True, f"picture {shown:g} has features {given['features'].tolist()}")
+    return Result(len(encoded) != 2, f"two pictures were encoded {len(encoded)} times")
+
+
+def probe_stream(module: Any, kept: Any) -> Result:
+    """Stream with a file, then a URL, whose picture changes between two requests."""
+    import mlx.core as mx
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "now.jpg")
+        for image in (str(file), "http://camera/now.jpg"):
+            for shown in (1.0, 2.0):
+                file.write_text("." * int(shown))
+                pixels = mx.full((1, 3), shown)
+                given = asked(
+                    module,
+                    image=image,
+                    input_ids=mx.array([[1, 2]]),
+                    pixel_values=pixels,
+                    vision_cache=kept,
+                ).get("cached_image_features")
+                if given is None:
+                    return Result(True, "the model gets no cached features")
+                if given.tolist() != pixels.tolist():
+                    return Result(True, f"picture {shown:g} has features {given.tolist()}")
+    return Result(False, "a changed picture has its own features")

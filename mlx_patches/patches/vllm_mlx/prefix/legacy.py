@@ -1,0 +1,49 @@
+"""A prompt that vllm-mlx finds in its older prefix cache is answered from a wrong context.
+
+Why
+    ``--no-memory-aware-cache`` selects the cache of earlier releases, which has the same defects
+    as its successor: after a hit that covers the whole prompt, the last token is fed twice, and
+    a hit returns the stored caches themselves. Only the first layer decides whether a longer
+    prompt's caches can be cut back; a wrapped window in a later layer is cut anyway.
+How
+    The result of a hit is treated as in ``prefix-hit``; every layer must be trimmable.
+Upstream
+    vllm-mlx 0.6.0 checks every layer.
+Retire when
+    No supported release has this cache, or a release leaves a token to feed and returns copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from .hit import fetched, trimmable
+
+_BODY = tuple(f"PrefixCacheManager.{name}" for name in ("fetch_cache", "_can_trim_cache"))
+
+
+def all_trimmable(can_trim: Any, prefixes: Any, prompt_cache: Sequence[Any]) -> bool:
+    """Whether the last tokens of every layer can be trimmed."""
+    return bool(can_trim(prefixes, prompt_cache)) and all(map(trimmable, prompt_cache))
+
+
+PATCH = Patch(
+    id="legacy-prefix-hit",
+    every_model=True,
+    summary="a prompt found in the host's older prefix cache is answered from a wrong context",
+    targets=tuple(
+        Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), fingerprint_of=_BODY)
+        for name, wrapper in zip(
+            _BODY,
+            (
+                lambda *args: fetched(*args),
+                lambda *args: all_trimmable(*args),
+            ),
+            strict=True,
+        )
+    ),
+    probe=".probe:legacy_probe",
+    module=__name__,
+)

@@ -1,0 +1,55 @@
+"""Runs prompts that share a prefix through vllm-mlx's scheduler, with and without its cache."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.vllm_scheduler import Server, llama, sliding_llama, windowed_llama
+
+_PREFIX = [1 + (7 * i) % 90 for i in range(600)]
+_CUT = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
+
+
+_MORE = [[*_PREFIX, *more] for more in ([91], [91], [], [92, 93], [91])]
+LEGACY = {"use_memory_aware_cache": False}
+MEMORY = {"use_memory_aware_cache": True, "cache_memory_mb": 64}
+
+
+def probe(target: Target) -> Result:
+    """Red where an answer depends on earlier requests."""
+    if target.name == "MemoryAwarePrefixCache.fetch":
+        return compare(llama(), _MORE)
+    if not hasattr(importlib.import_module(target.module), target.name):
+        raise NotApplicable(f"this release has no {target.name}")
+    if target.name == "_trim_cache_offset":
+        # A prefix within the window, then one past it, followed by fewer tokens than the window.
+        short = compare(sliding_llama(), [[*_PREFIX[:3], 91], [*_PREFIX[:2], *_PREFIX[:20]]])
+        return short if short.red else compare(sliding_llama(), _CUT)
+    # Rotating layers are never quantized, so the answers must be equal.
+    model = windowed_llama()
+    return compare(model, _CUT, kv_cache_quantization=True, kv_cache_min_quantize_tokens=1)
+
+
+def legacy_probe(target: Target) -> Result:
+    """The same for the older prefix cache."""
+    hit = compare(llama(), _MORE, **LEGACY)
+    if hit.red:
+        return hit
+    # The first layer can be trimmed; the second, a window that has wrapped, cannot.
+    model = llama(["full_attention", "sliding_attention"])
+    return compare(model, [_PREFIX[:20], _PREFIX[:18]], **LEGACY)
+
+
+def compare(model: Any, prompts: Sequence[Sequence[int]], **config: Any) -> Result:
+    """Red where an answer differs from that of a server without a prefix cache."""
+    server = Server(model, **{**MEMORY, **config})
+    plain = Server(model, enable_prefix_cache=False)
+    for index, prompt in enumerate(prompts):
+        answer, alone = server.answer(prompt), plain.answer(prompt)
+        if answer != alone:
+            return Result(True, f"request {index}: {answer}, without a prefix cache {alone}")
+    return Result(False, "every answer equals the one without a prefix cache")

@@ -1,0 +1,72 @@
+"""Admits a request that hits the prefix cache, and evaluates its caches on another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections import deque
+from concurrent.futures import Executor, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+TOKENS, SHARED = 500, 400
+REQUEST = "one"
+
+
+def probe(target: Target) -> Result:
+    """Red where the generation thread cannot evaluate the caches of a prefix hit."""
+    import mlx.core as mx
+
+    memory = importlib.import_module(target.module)
+    if not hasattr(memory, "MemoryAwarePrefixCache"):
+        raise NotApplicable("this release has no such prefix cache")
+    with ThreadPoolExecutor(1) as generation:
+        if generation.submit(mx.eval, mx.zeros(2) + 1).exception() is None:
+            raise NotApplicable("this MLX evaluates arrays on any thread")
+        caches = admit(memory, generation)
+        if not caches:
+            raise NotApplicable("this release reuses no prefix that two prompts share")
+        error = generation.submit(mx.eval, [layer.state for layer in caches]).exception()
+    return Result(error is not None, str(error or "the generation thread evaluates a hit's caches"))
+
+
+def admit(memory: Any, generation: Executor) -> Any:
+    """Return a request's caches after the release's engine has admitted it."""
+    engine = importlib.import_module("vllm_mlx.engine_core").EngineCore
+    kind = importlib.import_module("vllm_mlx.scheduler").Scheduler
+    scheduler = SimpleNamespace(
+        requests={},
+        waiting=deque(),
+        memory_aware_cache=stored(memory),
+        block_aware_cache=None,
+        prefix_cache=None,
+        _ssd_tier=None,
+    )
+    scheduler.add_request = lambda request: kind.add_request(scheduler, request)
+    running = SimpleNamespace(
+        scheduler=scheduler,
+        config=SimpleNamespace(stream_interval=1),
+        _output_collectors={},
+        _stream_states={},
+        _finished_events={},
+        _external_generation_worker=generation,
+    )
+    asyncio.run(engine.add_request(running, [*range(SHARED), TOKENS], request_id=REQUEST))
+    return scheduler.requests[REQUEST].prompt_cache
+
+
+def stored(memory: Any) -> Any:
+    """Make a prefix cache that holds one prompt."""
+    import mlx.core as mx
+    from mlx_lm.models.cache import KVCache
+
+    prefixes = memory.MemoryAwarePrefixCache(model=object(), config=memory.MemoryCacheConfig())
+    layer = KVCache()
+    keys = mx.random.normal((1, 2, TOKENS, 64), key=mx.random.key(0))
+    layer.update_and_fetch(keys, keys * 2)
+    mx.eval(layer.state)
+    prefixes.store(list(range(TOKENS)), [layer])
+    return prefixes

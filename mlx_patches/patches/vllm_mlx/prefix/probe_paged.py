@@ -1,0 +1,101 @@
+"""Runs prompts that share blocks through vllm-mlx, with its paged cache and without a cache."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.vllm_scheduler import Server, family, llama, sliding_llama
+
+BLOCK = 16
+PREFIX = [1 + (7 * i) % 90 for i in range(3 * BLOCK)]
+# After two prompts: whole blocks only, blocks without the first, two blocks, one block.
+PROMPTS = (
+    [*PREFIX, 91],
+    [*PREFIX, 92, 93],
+    PREFIX,
+    [*PREFIX[BLOCK:], 91],
+    PREFIX[: 2 * BLOCK + 1],
+    [*PREFIX[:BLOCK], 94, 95],
+)
+
+
+def probe(target: Target) -> Result:
+    """Red where the cache returns other keys than it stored, or an answer differs."""
+    lost = "; ".join(_lost_shapes())
+    if lost:
+        return Result(True, lost)
+    for name, model in _models():
+        paged, plain = paged_server(model), Server(model, enable_prefix_cache=False)
+        if not serves(plain):
+            continue
+        turn = [*PROMPTS[0], *plain.answer(PROMPTS[0]), 94, 95]
+        for index, prompt in enumerate((*PROMPTS, turn)):
+            answer, alone = paged.answer(prompt), plain.answer(prompt)
+            if answer != alone:
+                return Result(True, f"{name}, request {index}: {answer}, without {alone}")
+    return Result(False, "every answer equals the one without a prefix cache")
+
+
+def serves(plain: Server) -> bool:
+    """Whether the host can serve the model at all: 0.2.6 cannot make recurrent batch caches."""
+    try:
+        return plain.answer(PROMPTS[0]) is not None
+    except TypeError:
+        return False
+
+
+def paged_server(model: Any) -> Server:
+    """Start the release's scheduler with its paged cache."""
+    return Server(
+        model,
+        use_paged_cache=True,
+        use_memory_aware_cache=False,
+        paged_cache_block_size=BLOCK,
+    )
+
+
+def _models() -> Iterator[tuple[str, Any]]:
+    yield "llama", llama()
+    yield "sliding llama", sliding_llama()
+    for name in ("mamba", "jamba"):
+        yield name, family(name)
+
+
+def _lost_shapes() -> Iterator[str]:
+    """Store layers of four and of three axes together; yield each that is not restored equal."""
+    import mlx.core as mx
+
+    shapes = ((1, 2, len(PREFIX), 4), (2, len(PREFIX), 4))
+    layers = [mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape) for shape in shapes]
+    cache = prefix_cache()
+    restored = given_back(cache, [(keys, keys + 1) for keys in layers])
+    for keys, layer in zip(layers, restored or [None] * len(layers), strict=True):
+        got = getattr(layer, "keys", None)
+        wanted = keys[..., : 2 * BLOCK, :]
+        if got is None or got.shape != wanted.shape or not mx.array_equal(got, wanted):
+            yield f"keys of shape {keys.shape} are restored as {getattr(got, 'shape', None)}"
+
+
+def prefix_cache() -> Any:
+    """Make the release's block-based prefix cache.
+
+    Raises:
+        NotApplicable: the release has none.
+    """
+    try:
+        pages = importlib.import_module("vllm_mlx.paged_cache").PagedCacheManager
+        prefixes = importlib.import_module("vllm_mlx.prefix_cache").BlockAwarePrefixCache
+    except ImportError as error:
+        raise NotApplicable(f"this release does not import here: {error}") from error
+    return prefixes(None, pages(block_size=BLOCK, max_blocks=64))
+
+
+def given_back(cache: Any, states: Sequence[Any], end: int = 2 * BLOCK + 1) -> Any:
+    """Store caches with these states; returns the caches of a request for ``end`` tokens."""
+    cache.store_cache("first", list(PREFIX), [{"state": state} for state in states])
+    table, _ = cache.fetch_cache("second", PREFIX[:end])
+    return cache.reconstruct_cache(table) if table else None

@@ -1,0 +1,128 @@
+"""vllm-mlx's prefix cache keeps whole batches alive, until the process is out of memory.
+
+Why
+    The cache stores views of the running batch's arrays: an entry of one request keeps the keys
+    and values of all requests alive, with the graph that computes them. Recurrent states are
+    stored as the objects that the batch continues to use, and are counted as zero bytes, so
+    nothing is evicted.
+How
+    As soon as an entry is stored, its arrays are replaced by evaluated copies of its own part, and
+    their size is counted; the oldest entries are evicted by the release's own method.
+Upstream
+    vllm-mlx 0.5.0 (vllm-mlx 641 642).
+Retire when
+    vllm-mlx below 0.5.0 is no longer supported.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def stored(
+    store: Callable[..., Any], prefixes: Any, tokens: Sequence[int], *args: Any, **kwargs: Any
+) -> Any:
+    """Store the caches of these tokens; returns whether they are in the prefix cache now."""
+    key = tuple(tokens)
+    with getattr(prefixes, "_memory_lock", None) or nullcontext():
+        before = prefixes._entries.get(key)
+        kept = store(prefixes, tokens, *args, **kwargs)
+        entry = prefixes._entries.get(key)
+        if not kept or entry is None or entry is before:
+            return kept
+        if not any(True for layer in entry.cache for _ in arrays_of(layer)):
+            return kept  # it shares no arrays, and the release's own count stands
+        entry.cache = detached(entry.cache)
+        count(prefixes, entry)
+        return key in prefixes._entries
+
+
+def detached(layers: Sequence[Any]) -> list[Any]:
+    """Evaluated copies of caches that share no memory with other arrays."""
+    copies = [copied(layer) for layer in layers]
+    evaluate(copies)
+    return copies
+
+
+def evaluate(layers: Sequence[Any]) -> None:
+    """Evaluate every array in some caches."""
+    import mlx.core as mx
+
+    mx.eval([array for layer in layers for array in arrays_of(layer)])
+
+
+def count(prefixes: Any, entry: Any) -> None:
+    """Count an entry's real size, and evict the oldest entries until all fit in memory."""
+    size = sum(array.nbytes for layer in entry.cache for array in arrays_of(layer))
+    prefixes._current_memory += size - entry.memory_bytes
+    entry.memory_bytes = size
+    while prefixes._current_memory > prefixes._max_memory and prefixes._entries:
+        prefixes._evict_lru()
+    prefixes._stats.current_memory_bytes = prefixes._current_memory
+
+
+def copied(value: Any) -> Any:
+    """A copy of a cache or of a part of it; its arrays are new, not yet evaluated."""
+    import mlx.core as mx
+
+    if isinstance(value, mx.array):
+        # ``value + 0`` would turn -0.0 into 0.0; ``mx.contiguous`` may return a view.
+        return (value * 1).astype(value.dtype)
+    if isinstance(value, dict):
+        return type(value)((name, copied(part)) for name, part in value.items())
+    if isinstance(value, (list, tuple)):
+        parts = [copied(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if not any(True for _ in arrays_of(value)):
+        return value
+    taken = copy.copy(value)
+    for name, part in attributes_of(value):
+        setattr(taken, name, copied(part))
+    return taken
+
+
+def arrays_of(value: Any) -> Iterator[Any]:
+    """Every array in a cache."""
+    import mlx.core as mx
+
+    if isinstance(value, mx.array):
+        yield value
+        return
+    parts: Any = ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    elif not isinstance(value, type):
+        parts = [part for _, part in attributes_of(value)]
+    for part in parts:
+        yield from arrays_of(part)
+
+
+def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of a cache, as (name, value); none for any other object."""
+    if not any(hasattr(value, name) for name in ("keys", "state", "caches")):
+        return
+    yield from vars(value).items() if hasattr(value, "__dict__") else ()
+    for kind in type(value).__mro__:
+        slots = getattr(kind, "__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                yield name, getattr(value, name)
+
+
+PATCH = Patch(
+    id="vllm-stored-prefix",
+    every_model=True,
+    summary="vllm-mlx's prefix cache keeps whole batches alive, until memory runs out",
+    targets=(
+        Target("vllm-mlx", "vllm_mlx.memory_cache", "MemoryAwarePrefixCache.store", around(stored)),
+    ),
+    probe=".probe_stored:probe",
+    module=__name__,
+)

@@ -1,0 +1,53 @@
+"""vllm-mlx loses the position after a multimodal prompt that is longer than a sliding window.
+
+Why
+    Before the rows' caches are merged, and when one comes from the prefix cache, the multimodal
+    batch generator sets a rotating cache's ``offset`` to its window's length. The offset is the
+    position of the next token: sliding layers then rotate new keys and queries to positions that
+    do not continue those in the window.
+How
+    A full window keeps its offset.
+Upstream
+    vllm-mlx 0.5.0 keeps it.
+Retire when
+    vllm-mlx below 0.5.0 is no longer supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def trimmed(trim: Any, cache_list: Sequence[Any]) -> Any:
+    """Cut caches to their windows; a full window keeps its offset."""
+    offsets = [getattr(layer, "offset", None) for layer in cache_list]
+    result = trim(cache_list)
+    for layer, offset in zip(cache_list, offsets, strict=True):
+        if is_full(layer):
+            layer.offset = offset
+    return result
+
+
+def is_full(layer: Any) -> bool:
+    """Whether a cache is a sliding window without a free slot."""
+    keys = getattr(layer, "keys", None)
+    return keys is not None and hasattr(layer, "max_size") and keys.shape[2] == layer.max_size
+
+
+PATCH = Patch(
+    id="vllm-sliding-offset",
+    every_model=True,
+    summary="a multimodal prompt longer than a sliding window is continued at wrong positions",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.mllm_batch_generator",
+            "MLLMBatchGenerator._trim_rotating_caches",
+            around(trimmed),
+        ),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,63 @@
+"""A billing line in the system prompt changes with each request, so the prefix cache never hits.
+
+Why
+    A client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that
+    changes with each request. The tokens of any two prompts differ from there on, so the prefix
+    cache never hits. Optional: the patch removes text from the prompt.
+How
+    The line is removed from the system prompt.
+Upstream
+    vllm-mlx 0.2.8 removes it.
+Retire when
+    vllm-mlx below 0.2.8 is no longer supported.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+_LINE = re.compile(r"(?im)^x-anthropic-billing-header:[^\n]*(?:\n|\Z)")
+
+
+def converted(convert: Any, request: Any) -> Any:
+    """Convert a request to the other format, without the line."""
+    system = without_line(request.system)
+    if system != request.system:
+        request = request.model_copy(update={"system": system})
+    return convert(request)
+
+
+def without_line(system: Any) -> Any:
+    """A system prompt, text or blocks, without the line; a block with nothing else is dropped."""
+    if isinstance(system, str):
+        return _LINE.sub("", system)
+    if not isinstance(system, list):
+        return system
+    blocks = []
+    for block in system:
+        text = block.get("text") if isinstance(block, dict) else block
+        if not isinstance(text, str) or not _LINE.search(text):
+            blocks.append(block)
+        elif rest := _LINE.sub("", text):
+            blocks.append({**block, "text": rest} if isinstance(block, dict) else rest)
+    return blocks
+
+
+PATCH = Patch(
+    id="vllm-billing-header",
+    severity="feature",
+    summary="a client's billing line changes with each request, so the prefix cache never hits",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.api.anthropic_adapter",
+            "anthropic_to_openai",
+            around(converted),
+        ),
+    ),
+    module=__name__,
+    optional=True,
+)

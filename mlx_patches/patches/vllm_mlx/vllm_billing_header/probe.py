@@ -1,0 +1,42 @@
+"""Converts a message with vllm-mlx twice, with a different hash in its billing line."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+LINE = "x-anthropic-billing-header: cc_version=1; cch={};"
+TEXT = "You are a helpful assistant."
+
+
+def probe(target: Target) -> Result:
+    """Red where the prompts differ, or the rest of the system prompt is lost."""
+    try:
+        adapter = importlib.import_module(target.module)
+    except ImportError as error:
+        raise NotApplicable(f"this release has no such endpoint: {error}") from error
+    for form in (_text, _blocks):
+        first, second = (system_of(adapter, form(hash_)) for hash_ in ("a1b2", "c3d4"))
+        if first != second or TEXT not in first:
+            return Result(True, f"the prompts are {first!r} and {second!r}")
+    return Result(False, "the prompts are the same")
+
+
+def _text(hash_: str) -> str:
+    return f"{LINE.format(hash_)}\n{TEXT}"
+
+
+def _blocks(hash_: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": LINE.format(hash_)}, {"type": "text", "text": TEXT}]
+
+
+def system_of(adapter: Any, system: Any) -> str:
+    """Return the system prompt that the host converts this one to."""
+    models = importlib.import_module("vllm_mlx.api.anthropic_models")
+    request = models.AnthropicRequest(
+        model="m", max_tokens=1, system=system, messages=[{"role": "user", "content": "hi"}]
+    )
+    return str(adapter.anthropic_to_openai(request).messages[0].content)

@@ -1,0 +1,49 @@
+"""Adds an empty prompt beside a request that vllm-mlx's scheduler is running."""
+
+from __future__ import annotations
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.vllm_scheduler import Server, llama
+
+PROMPT = [5, 9, 2, 7]
+_STEPS = 20
+
+
+def probe(target: Target) -> Result:
+    """Red where the other request's answer changes, fails or does not come."""
+    model = llama()
+    alone = Server(model).answer(PROMPT)
+    said, _ = beside(Server(model), "")
+    detail = f"beside an empty prompt {said}, alone {alone}"
+    return Result(said != alone, detail)
+
+
+def beside(server: Server, prompt: list[int] | str) -> tuple[list[int] | str, str]:
+    """The answer to ``PROMPT`` beside another prompt, and how that one was refused."""
+    first = server.add(PROMPT)
+    tokens: list[int] = list(taken(server).get(first, []))
+    refused = ""
+    try:
+        server.add(prompt)
+    except Exception as error:
+        refused = str(error)
+    for _ in range(_STEPS):
+        try:
+            output = server.scheduler.step()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}", refused
+        for one in output.outputs:
+            if one.request_id != first:
+                continue
+            if one.finish_reason == "error":
+                return "error", refused
+            tokens += one.new_token_ids
+            if one.finished:
+                return tokens, refused
+    return f"no answer in {_STEPS} steps", refused
+
+
+def taken(server: Server) -> dict[str, list[int]]:
+    """Run one step; returns the new tokens by the request's id."""
+    return {one.request_id: one.new_token_ids for one in server.scheduler.step().outputs}

@@ -1,0 +1,42 @@
+"""vllm-mlx replaces Gemma 4's attention with a stale copy that does not fit mlx-vlm.
+
+Why
+    Before its first multimodal batch, vllm-mlx replaces Gemma 4's ``Attention.__call__`` with a
+    copy of mlx-vlm 0.4.3's that has one fix. The copy still rotates layers that share another
+    layer's keys and values to wrong positions. From mlx-vlm 0.5.0 on, the caller passes
+    ``shared_kv`` and ``offset``, which the copy does not accept: every request fails.
+How
+    The host's replacing function does nothing, and reports that the attention is replaced. The
+    patches for Gemma 4 repair mlx-vlm's own attention.
+Upstream
+    vllm-mlx 0.4.0 copies the attention of mlx-vlm 0.5.0.
+Retire when
+    vllm-mlx below 0.4.0 is no longer supported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def left_alone(replace: Any) -> bool:
+    """Leave mlx-vlm's own attention in place, and return True as if it was replaced."""
+    return True
+
+
+PATCH = Patch(
+    id="vllm-gemma4-attention",
+    every_model=True,
+    summary="the host replaces Gemma 4's attention with a stale copy: errors, or wrong rows",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.patches.gemma4_mllm",
+            "patch_gemma4_attention_for_batching",
+            around(lambda replace: left_alone(replace)),
+        ),
+    ),
+    module=__name__,
+)

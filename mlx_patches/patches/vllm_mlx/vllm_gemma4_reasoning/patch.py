@@ -1,0 +1,118 @@
+"""vllm-mlx has no parser for Gemma 4's reasoning: thoughts are part of the answer.
+
+Why
+    Gemma 4 writes its thoughts between ``<|channel>thought`` and ``<channel|>``, or up to
+    ``<|channel>response``. Up to 0.2.7 ``--reasoning-parser`` has no parser for this format.
+    Optional: the patch adds a parser that a user has to choose by name.
+How
+    The patch adds a parser named ``gemma4``. It parses the whole text so far, and streams the
+    difference between two results.
+Upstream
+    vllm-mlx 0.2.8 has a parser of this name.
+Retire when
+    vllm-mlx below 0.2.8 is no longer supported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+NAME = "gemma4"
+START, END = "<|channel>", "<channel|>"
+THOUGHT, RESPONSE = "thought", "response"
+
+
+def split(text: str) -> tuple[str, str]:
+    """(reasoning, content) of an answer so far; more text only appends to either."""
+    outside, *channels = text.split(START)
+    reasoning, content = "", outside.replace(END, "")
+    for channel in channels:
+        name = next((n for n in (THOUGHT, RESPONSE) if channel.startswith(n)), "")
+        if not name and any(n.startswith(channel) for n in (THOUGHT, RESPONSE)):
+            continue  # its name is not complete
+        inside, _, after = channel.removeprefix(name).removeprefix("\n").partition(END)
+        if name == RESPONSE:
+            content += inside + after
+        else:
+            reasoning, content = reasoning + inside, content + after
+    return reasoning, content
+
+
+def whole(text: str) -> tuple[str | None, str | None]:
+    """(reasoning, content) of a complete answer; None for an empty part."""
+    opened, closed = text.find(START), text.find(END)
+    if closed >= 0 and not 0 <= opened < closed:  # the prompt opened the channel
+        text = START + text
+    reasoning, content = split(text)
+    return reasoning.strip() or None, content.strip() or None
+
+
+@cache
+def parser() -> type:
+    """The parser class, derived from the host's base class."""
+    base = importlib.import_module("vllm_mlx.reasoning.base")
+
+    class Gemma4ChannelParser(base.ReasoningParser):  # type: ignore[misc, name-defined]
+        """Reads Gemma 4's channels."""
+
+        def extract_reasoning(self, model_output: str) -> tuple[str | None, str | None]:
+            """(reasoning, content) of a complete answer."""
+            return whole(model_output)
+
+        def extract_reasoning_streaming(
+            self, previous_text: str, current_text: str, delta_text: str
+        ) -> Any:
+            """What the newest text adds to reasoning and content; None if nothing."""
+            before, now = split(previous_text), split(current_text)
+            reasoning, content = (
+                new[len(old) :] or None for old, new in zip(before, now, strict=True)
+            )
+            if reasoning is None and content is None:
+                return None
+            return base.DeltaMessage(reasoning=reasoning, content=content)
+
+    return Gemma4ChannelParser
+
+
+def found(get: Any, name: str) -> Any:
+    """The parser of this name."""
+    try:
+        return get(name)
+    except KeyError:
+        if name != NAME:
+            raise
+        return parser()
+
+
+def names(listed: Any) -> list[str]:
+    """The names of all parsers, with this one."""
+    return list(dict.fromkeys([*listed(), NAME]))
+
+
+PATCH = Patch(
+    id="vllm-gemma4-reasoning",
+    severity="feature",
+    summary="Gemma 4's thoughts are part of the answer: the host has no parser for them",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.reasoning",
+            "get_parser",
+            around(lambda get, name: found(get, name)),
+            fingerprint_of=("_register_builtin_parsers",),
+        ),
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.reasoning",
+            "list_parsers",
+            around(lambda listed: names(listed)),
+            fingerprint_of=("_register_builtin_parsers",),
+        ),
+    ),
+    module=__name__,
+    optional=True,
+)

@@ -1,0 +1,24 @@
+"""Parses an answer with vllm-mlx's Gemma 4 reasoning parser."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+NAME = "gemma4"
+ANSWER = "<|channel>thought\nSix times seven.\n<channel|>It is 42."
+MEANT = ("Six times seven.", "It is 42.")
+
+
+def probe(target: Target) -> Result:
+    """Red where the parser is missing, or does not separate the reasoning from the answer."""
+    try:
+        reasoning = importlib.import_module(target.module)
+    except ImportError as error:
+        raise NotApplicable(f"this release has no reasoning parsers: {error}") from error
+    if NAME not in reasoning.list_parsers():
+        return Result(True, f"the parsers are {', '.join(reasoning.list_parsers())}")
+    got = reasoning.get_parser(NAME)().extract_reasoning(ANSWER)
+    return Result(tuple(got) != MEANT, f"reasoning and content are {got}")

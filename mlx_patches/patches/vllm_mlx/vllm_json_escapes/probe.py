@@ -1,0 +1,92 @@
+r"""Sends vllm-mlx's application a message with ``\d`` in a string, and checks the parsed text."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+_BODY = rb'{"system": "\d \\d \u0041 \n", "messages": []}'
+_MEANT = "\\d \\d A \n"
+
+
+def probe(target: Target) -> Result:
+    """Red where an endpoint refuses the message, or parses another text."""
+    try:
+        server = importlib.import_module("vllm_mlx.server")
+    except ImportError as error:
+        raise NotApplicable(f"this release does not import here: {error}") from error
+    if not hasattr(server, "create_anthropic_message"):
+        raise NotApplicable("this release has no such endpoint")
+    for path in PATHS:
+        got = parsed(server, path, _BODY)
+        if got != _MEANT:
+            return Result(True, f"{path}: {got}")
+    return Result(False, "the invalid escape is read as a backslash")
+
+
+def parsed(server: ModuleType, path: str, body: bytes) -> Any:
+    """The system text that the endpoint parsed, or the error that it raised."""
+    seen: list[Any] = []
+
+    class Enough(Exception):
+        """Raised when the endpoint has parsed the body, to stop it there."""
+
+    def encode(text: str) -> None:
+        seen.append(text)
+        raise Enough
+
+    def request(**fields: Any) -> None:
+        seen.append(fields["system"])
+        raise Enough
+
+    engine = mock.Mock()
+    engine.tokenizer.encode = encode
+    with (
+        mock.patch.object(server, "get_engine", lambda *_: engine),
+        mock.patch.object(server, "AnthropicRequest", request),
+    ):
+        try:
+            asyncio.run(post(server.app, path, body))
+        except Enough:
+            return seen[0]
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return "no answer"
+
+
+async def post(app: Any, path: str, body: bytes) -> None:
+    """Send one request to an ASGI application, with its body in two parts."""
+    half = body.index(b"\\") + 1
+    pieces = [
+        {"type": "http.request", "body": body[:half], "more_body": True},
+        {"type": "http.request", "body": body[half:], "more_body": False},
+    ]
+
+    async def receive() -> Any:
+        return pieces.pop(0) if pieces else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    await app(scope, receive, send)

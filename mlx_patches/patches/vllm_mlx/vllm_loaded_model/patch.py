@@ -1,0 +1,50 @@
+"""vllm-mlx 0.2.7 loads a model and discards it: no server starts.
+
+Why
+    ``load_model_with_fallback`` has no ``return`` after a successful load. Its callers unpack the
+    result: "cannot unpack non-iterable NoneType object".
+How
+    If it returns None, the model is loaded again with the same call of mlx-lm.
+Upstream
+    vllm-mlx 0.2.8 returns the loaded model.
+Retire when
+    vllm-mlx 0.2.7 is no longer supported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def loaded(
+    load: Any, model_name: str, tokenizer_config: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    """The model and its tokenizer."""
+    pair = load(model_name, tokenizer_config, **options)
+    return again(model_name, tokenizer_config) if pair is None else pair
+
+
+def again(model_name: str, tokenizer_config: dict[str, Any] | None) -> Any:
+    """Load the model and its tokenizer with mlx-lm."""
+    import mlx_lm
+
+    return mlx_lm.load(model_name, tokenizer_config=tokenizer_config or {})
+
+
+PATCH = Patch(
+    id="vllm-loaded-model",
+    severity="crash",
+    every_model=True,
+    summary="the host discards the loaded model, and does not start",
+    targets=(
+        Target(
+            "vllm-mlx",
+            "vllm_mlx.utils.tokenizer",
+            "load_model_with_fallback",
+            around(loaded),
+        ),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,57 @@
+"""Penalizes repetition in a prompt whose first tokens are in vllm-mlx's prefix cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.vllm_scheduler import Server, llama
+from ..prefix.probe import MEMORY
+
+_PREFIX = [1 + (7 * i) % 90 for i in range(600)]
+# A token in the penalty's context, the last 20, is not repeated.
+PENALTY = 1e6
+_SEEN = _PREFIX[-15:]
+
+
+def probe(target: Target) -> Result:
+    """Red where the penalty does not cover a cached token."""
+    model = llama()
+    prompt, repeated = repeating(model)
+    first = right(model, prompt)
+    if first[0] == repeated:
+        raise NotApplicable("this release's scheduler knows no repetition penalty")
+    server = hit(model, **MEMORY)
+    said = server.answer(prompt, repetition_penalty=PENALTY)
+    if not server.request.cached_tokens:
+        raise NotApplicable("this release's prefix cache has no hit here")
+    detail = f"after a prefix hit {said}, without a prefix cache {first}"
+    return Result(said != first, f"{detail}; {repeated} is in the prefix")
+
+
+def repeating(model: Any) -> tuple[list[int], int]:
+    """A prompt after whose prefix the model repeats a token of it, and that token."""
+    plain = Server(model, enable_prefix_cache=False)
+    for last in range(1, 96):
+        prompt = [*_PREFIX, 91, last]
+        token = plain.answer(prompt)[0]
+        if token in _SEEN:
+            return prompt, token
+    raise RuntimeError("the model never repeats a token of the prompt")
+
+
+def right(model: Any, prompt: list[int]) -> list[int]:
+    """The penalized answer without a prefix cache.
+
+    Every request to a server of these is penalized: mlx-lm mixes up the rows of requests with and
+    without processors, which is another defect.
+    """
+    return Server(model, enable_prefix_cache=False).answer(prompt, repetition_penalty=PENALTY)
+
+
+def hit(model: Any, **config: Any) -> Server:
+    """A server whose prefix cache has the prefix."""
+    server = Server(model, **config)
+    server.answer([*_PREFIX, 93], repetition_penalty=PENALTY)
+    return server

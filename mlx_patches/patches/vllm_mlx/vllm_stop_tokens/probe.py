@@ -1,0 +1,30 @@
+"""Reads the stop tokens of a model's folder from vllm-mlx's multimodal scheduler."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+from ....core.patch import Target
+from ....probes import Result
+from ...loading.extra_eos.probe import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, write_folder
+
+_WANTED = {OWN, IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
+
+
+def probe(target: Target) -> Result:
+    """Red where a stop token that the folder or the tokenizer names is not used."""
+    from transformers import PreTrainedTokenizerFast
+
+    scheduler = importlib.import_module(target.module).MLLMScheduler
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(Path(folder))
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        processor = SimpleNamespace(tokenizer=tokenizer)
+        seen = scheduler._get_stop_tokens(SimpleNamespace(processor=processor))
+    missing = sorted(_WANTED - set(seen))
+    if missing:
+        return Result(True, f"stop tokens {missing} are dropped")
+    return Result(False, f"stop tokens {sorted(_WANTED)} are all used")

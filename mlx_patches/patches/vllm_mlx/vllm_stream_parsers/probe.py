@@ -1,0 +1,106 @@
+"""Streams two answers of vllm-mlx's server at the same time, and compares them with one alone."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+HEAD = ["<|channel|>analysis", "<|message|>"]
+FINAL = ["<|end|>", "<|channel|>final", "<|message|>"]
+ONE = ["One."]
+TWO = ["Two.", " Or", " three.", " No:", " two."]
+# A parser, and what two streams receive: the first ends its reasoning before the second.
+REASONING = {
+    "qwen3": (
+        ["<think>", *ONE, "</think>", "It is 1.", " Yes."],
+        ["<think>", *TWO, "</think>", "It is 2."],
+    ),
+    "harmony": (
+        [*HEAD, *ONE, *FINAL, "It is 1.", "<|return|>"],
+        [*HEAD, *TWO, *FINAL, "It is 2.", "<|return|>"],
+    ),
+}
+
+
+def probe(target: Target) -> Result:
+    """Red where a stream's reasoning or content depends on the stream beside it."""
+    try:
+        server = importlib.import_module(target.module)
+        reasoning = importlib.import_module("vllm_mlx.reasoning")
+    except ImportError as error:
+        raise NotApplicable(f"this release has no reasoning parsers: {error}") from error
+    for name, answers in REASONING.items():
+        parser = reasoning.get_parser(name)()
+        with mock.patch.multiple(server, _reasoning_parser=parser, _model_name="tiny"):
+            alone = [parted(*asyncio.run(beside(server, [answer]))) for answer in answers]
+            both = [parted(events) for events in asyncio.run(beside(server, answers))]
+        if both != alone:
+            wrong = next(i for i in range(len(alone)) if both[i] != alone[i])
+            return Result(
+                True, f"{name}: (reasoning, content) is {both[wrong]}, alone {alone[wrong]}"
+            )
+    return Result(False, f"streams side by side are as alone with {', '.join(REASONING)}")
+
+
+async def beside(server: ModuleType, answers: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The events of each answer, streamed in turns: one of each, then the next of each."""
+    streams = [stream(server, answer) for answer in answers]
+    events: list[list[str]] = [[] for _ in answers]
+    running = list(range(len(answers)))
+    while running:
+        for i in running[:]:
+            try:
+                events[i].append(await anext(streams[i]))
+            except StopAsyncIteration:
+                running.remove(i)
+    return events
+
+
+def stream(server: ModuleType, answer: Sequence[str]) -> AsyncIterator[str]:
+    """The server's own stream of an answer that an engine generates piece by piece."""
+
+    async def stream_chat(**_: Any) -> AsyncIterator[Any]:
+        for i, text in enumerate(answer):
+            await asyncio.sleep(0)
+            end = i == len(answer) - 1
+            yield SimpleNamespace(
+                text="".join(answer[: i + 1]),
+                new_text=text,
+                finished=end,
+                finish_reason="stop" if end else None,
+                prompt_tokens=1,
+                completion_tokens=i + 1,
+            )
+
+    messages = [{"role": "user", "content": "How many?"}]
+    return server._disconnect_guard(  # type: ignore[no-any-return]
+        server.stream_chat_completion(
+            SimpleNamespace(model_name="tiny", tokenizer=None, stream_chat=stream_chat),
+            messages,
+            server.ChatCompletionRequest(model="tiny", messages=messages, stream=True),
+        ),
+        mock.Mock(_is_disconnected=False, is_disconnected=mock.AsyncMock(return_value=False)),
+    )
+
+
+def deltas(events: Sequence[str]) -> list[dict[str, Any]]:
+    """What each server-sent event adds to a message."""
+    data = [event.removeprefix("data: ").strip() for event in events]
+    return [json.loads(text)["choices"][0]["delta"] for text in data if text.startswith("{")]
+
+
+def parted(events: Sequence[str]) -> tuple[str, str]:
+    """(reasoning, content) of a stream."""
+    reasoning = content = ""
+    for delta in deltas(events):
+        reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
+        content += delta.get("content") or ""
+    return reasoning, content
