@@ -46,6 +46,7 @@ QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
 BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 # These tests enable the patches in the environment, so no other tests may run there meanwhile.
 COMMANDS = "tests/releases/test_cli.py"
+RELEASES = ("tests/releases", "tests/patches", f"--ignore={COMMANDS}")
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
 # The first steps of a new user, also in an environment without MLX.
@@ -176,24 +177,23 @@ def test_release(session: nox.Session, name: str, *selected: str) -> None:
     python = release_environment(session, name)
     pytest = (python, "-m", "pytest", "-q", "-n", "2", *selected, *session.posargs)
     if distribution in HOSTS:
-        ids = patches_of(distribution)
-        own = " or ".join([*ids, *(id_.replace("-", "_") for id_ in ids)])
-        session.run(*pytest, "-k", own, "tests/releases", f"--ignore={COMMANDS}")
+        own = " or ".join(patches_of(distribution))
+        session.run(*pytest, "-k", own, *RELEASES)
         return
     env = {"MLX_PATCHES_TEST_ONLY": distribution}
-    session.run(*pytest, "tests/releases", f"--ignore={COMMANDS}", env=env)
+    session.run(*pytest, *RELEASES, env=env)
 
 
-def patches_of(distribution: str) -> list[str]:
-    """The ids of the patches that have a target in a distribution."""
-
+def patches_of(distribution: str) -> set[str]:
+    """The ids and folders of the patches that have a target in a distribution."""
     from mlx_patches.patches import catalogue
 
-    return [
-        patch.id
+    return {
+        name
         for patch in catalogue.builtin()
         if any(target.distribution == distribution for target in patch.targets)
-    ]
+        for name in (patch.id, patch.module.split(".")[-2])
+    }
 
 
 @nox.session(venv_backend="none")

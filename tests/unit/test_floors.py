@@ -55,8 +55,8 @@ MAY_SET = {
     "lab/offline.py": "a model that the lab built: its vision parts are left out",
     "patches/caches/": "a cache object that the patched method got or made",
     "patches/models/row_by_row/patch.py": "the positions of a prompt that the model object keeps",
-    "patches/vllm_mlx/prefix/hit.py": "a copy of a cache object, which the request owns",
-    "patches/vllm_mlx/prefix/stored.py": "a copy of a cache object, which the prefix cache owns",
+    "patches/vllm_mlx/vllm_prefix/hit.py": "a copy of a cache object, which the request owns",
+    "patches/vllm_mlx/vllm_prefix/stored.py": "a copy of a cache object, for the prefix cache",
     "patches/loading/extra_eos/probe.py": "a module that the probe itself made",
     "patches/vllm_mlx/vllm_gemma4_attention/probe.py": "what a host changed, put back afterwards",
 }

@@ -7,7 +7,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.vllm_scheduler import Server, llama
-from ..prefix.probe import MEMORY
+from ..vllm_prefix.probe import MEMORY
 
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
 # A token in the penalty's context, the last 20, is not repeated.

@@ -1,0 +1,1 @@
+"""The tests of single patches, a file for each folder of patches, with the patches' mutants."""

@@ -1,0 +1,5 @@
+"""The fixtures of the tests against releases."""
+
+from ..releases.conftest import device_reads, seeded, ungated
+
+__all__ = ["device_reads", "seeded", "ungated"]

@@ -1,0 +1,60 @@
+"""Aya Vision beyond the probe: rows within the window, and masks passed by the caller."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.aya_masks import patch as aya_masks
+from mlx_patches.patches.masks.aya_masks.patch import Masks, attended
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.tiny import aya_vision
+
+mx = pytest.importorskip("mlx.core")
+PATCH = catalogue.builtin().get("aya-masks")
+TEXT = [list(range(1, 8))]
+
+
+@pytest.fixture
+def model():
+    try:
+        return aya_vision()
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+def said(model) -> list:
+    cache = model.solo_cache()
+    return [
+        model.logits(TEXT, None),
+        model.logits(TEXT, cache),
+        model.module.model(mx.array(TEXT), None, mx.ones((7, 7), dtype=mx.bool_)),
+        model.module.model(None, mx.ones((1, 5, 32)), None, model.solo_cache()),
+    ]
+
+
+def test_within_the_window_a_row_alone_is_bit_for_bit_as_before(model, ungated):
+    before = said(model)
+    ungated(PATCH)
+    assert all(map(mx.array_equal, before, said(model)))
+
+
+def test_attention_takes_the_mask_of_its_kind():
+    class Layer:
+        use_sliding_window = True
+
+    def call(layer, x, mask, cache):
+        return mask
+
+    layer = Layer()
+    assert attended(call, layer, 0, Masks("full", "sliding")) == "sliding"
+    layer.use_sliding_window = False
+    assert attended(call, layer, 0, Masks("full", "sliding")) == "full"
+    assert attended(call, layer, 0, "causal") == "causal"
+
+
+def one_mask_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aya_masks, "masks", lambda config, tokens, cache: None)
+
+
+MUTANTS = {"aya-masks": one_mask_for_both}

@@ -1,0 +1,45 @@
+"""The patch for omlx with real caches, in a stand-in for omlx's scheduler."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from mlx_patches.patches.omlx.boundary_snapshots import patch as boundary_snapshots
+from mlx_patches.probes import NotApplicable
+
+from .. import omlx_standin
+from ..releases.conftest import installed, run_probe
+
+pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="omlx requires mlx-lm")
+PATCH = boundary_snapshots.PATCH
+(TARGET,) = PATCH.targets
+
+
+@pytest.fixture(autouse=True)
+def omlx(tmp_path, monkeypatch):
+    omlx_standin.install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    yield
+    for name in ("omlx", "omlx.scheduler"):
+        sys.modules.pop(name, None)
+
+
+def test_red_without_and_green_with_the_patch(ungated):
+    assert run_probe(PATCH, TARGET).red
+    manager = ungated(PATCH)
+    seen = run_probe(PATCH, TARGET)
+    assert not isinstance(seen, NotApplicable)
+    assert not seen.red, seen.detail
+    manager.restore()
+    assert run_probe(PATCH, TARGET).red
+
+
+@pytest.mark.parametrize("broken", ["owned", "make_handle"])
+def test_mutant_turns_the_probe_red(ungated, monkeypatch, broken):
+    monkeypatch.setattr(boundary_snapshots, broken, lambda value: value)
+    ungated(PATCH)
+    assert run_probe(PATCH, TARGET).red

@@ -1,0 +1,92 @@
+"""Deepstack features beyond the probe: batches that are split, the prefix cache, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
+from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
+
+mx = pytest.importorskip("mlx.core")
+
+
+def image(mask, start=1):
+    """The arguments of prompts with images: features count up from ``start``."""
+    count = sum(map(sum, mask))
+    layers = [mx.arange(start, start + count)[:, None] * scale for scale in (1.0, 10.0)]
+    return {MASK: mx.array(mask, mx.bool_), FEATURES: layers, "more": 7}
+
+
+def fed(row, columns=slice(None)):
+    """The first layer's features of the tokens in these columns."""
+    return deepstack_rows.list_features(row[FEATURES][:, columns], row[TABLE])[0][:, 0].tolist()
+
+
+def test_tokens_have_the_numbers_of_their_features():
+    given = [image([[0, 1, 1]]), None, {"more": 8}, image([[1, 0, 1]], start=5)]
+    rows = deepstack_rows.number_features(given, [3, 2, 1, 3])
+    assert [row[FEATURES].tolist() for row in rows[:3]] == [[[0, 1, 2]], [[0, 0]], [[0]]]
+    assert [fed(row) for row in rows] == [[1, 2], [], [], [5, 6]]
+    assert [fed(row, slice(1, None)) for row in rows] == [[1, 2], [], [], [6]]
+    rows = rows[:3]
+    assert [row[MASK].tolist() for row in rows] == [[[False, True, True]], [[False] * 2], [[False]]]
+    assert [row.get("more") for row in rows] == [7, None, 8]
+
+
+def test_lists_come_back():
+    (row,) = deepstack_rows.number_features([image([[0, 1, 1], [1, 0, 0]])], [3])
+    lists = deepstack_rows.list_features(row[FEATURES], row[TABLE])
+    assert [one[:, 0].tolist() for one in lists] == [[1, 2, 3], [10, 20, 30]]
+
+
+def test_a_prompt_whose_features_are_not_its_own_is_left_alone():
+    rows = [image([[0, 1, 1]]), {**image([[0, 1, 1]]), MASK: mx.array([[True]])}]
+    assert deepstack_rows.number_features(rows, [3, 1]) is rows
+    text = [None, {MASK: mx.array([[True]]), FEATURES: None}]
+    assert deepstack_rows.number_features(text, [3, 1]) is text
+    empty = [{FEATURES: []}, None]
+    assert deepstack_rows.number_features(empty, [3, 1]) is empty
+
+
+def test_text_alone_reaches_the_release_as_it_came():
+    seen = []
+    sequences = [("a", [1, 2], 9, {FEATURES: None}, "x"), ("b", [3], 9, None, "x")]
+    deepstack_rows.build_with_numbers(lambda generator, given: seen.append(given), None, sequences)
+    assert seen[0] is sequences
+
+
+def test_a_batch_is_split_with_its_features():
+    def apart(arguments, count):
+        return [{**arguments, FEATURES: arguments[FEATURES][row : row + 1]} for row in range(count)]
+
+    rows = deepstack_rows.split_with_numbers(apart, image([[0, 1, 1], [1, 0, 0]]), 2)
+    assert [fed(row) for row in rows] == [[1, 2], [3]]
+    again = deepstack_rows.number_features([image([[1]], start=9), *rows[::-1]], [1, 3, 3])
+    assert [fed(row) for row in again] == [[9], [3], [1, 2]]
+
+
+def test_features_are_kept_of_image_tokens_alone():
+    tokens, rows, width = 2000, 4, 256
+    mask = mx.zeros((1, tokens), mx.bool_)
+    mask[:, :3] = True
+    features = [mx.ones((3, width)) for _ in range(3)]
+    given = [{MASK: mask, FEATURES: features}, *[None] * (rows - 1)]
+    placed = deepstack_rows.number_features(given, [tokens] * rows)
+    arrays = {id(one): one for row in placed for one in (row[MASK], row[FEATURES], *row[TABLE])}
+    sparse = sum(one.nbytes for one in features)
+    assert sum(one.nbytes for one in arrays.values()) <= sparse + 5 * rows * tokens
+
+
+def test_sequences_of_the_prefix_cache_keep_everything_else():
+    seen = []
+    sequences = [("a", [1, 2], 9, image([[0, 1]]), "x", "y"), ("b", [3], 9, None, "x", "y")]
+    deepstack_rows.build_with_numbers(lambda generator, given: seen.extend(given), None, sequences)
+    assert [(*one[:3], *one[4:]) for one in seen] == [(*one[:3], *one[4:]) for one in sequences]
+    assert [one[3][FEATURES].tolist() for one in seen] == [[[0, 1]], [[0]]]
+
+
+def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepstack_rows, "number_features", lambda rows, lengths: rows)
+
+
+MUTANTS = {"deepstack-rows": features_in_lists}

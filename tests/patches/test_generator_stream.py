@@ -1,0 +1,130 @@
+"""``generator-stream``: the release's tokens; the code that reads them keeps its own stream."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from mlx_patches.lab import Family
+from mlx_patches.lab.build import build
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.generation.generator_stream import patch as generator_stream
+
+from ..releases.conftest import installed
+
+if not installed("mlx-lm"):
+    pytest.skip("no mlx-lm, whose generators these are", allow_module_level=True)
+mx = pytest.importorskip("mlx.core")
+module = importlib.import_module("mlx_lm.generate")
+PATCH = catalogue.builtin().get("generator-stream")
+NAMES = ("generate_step", "speculative_generate_step")
+by_name = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(autouse=True)
+def same_defaults():
+    defaults = generator_stream.read_defaults()
+    yield
+    generator_stream.write_defaults(defaults)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build(Family("mlx-lm", "llama")).module
+
+
+@pytest.fixture
+def patched(ungated):
+    ungated(PATCH)
+
+
+def begin(name, model, **kwargs):
+    models = [model, model] if name.startswith("speculative") else [model]
+    return getattr(module, name)(mx.array([5, 9, 2, 7]), *models, max_tokens=6, **kwargs)
+
+
+def told(steps):
+    return [(int(step[0]), step[1].tolist()) for step in steps]
+
+
+@by_name
+def test_tokens_and_probabilities_are_the_releases(name, model, ungated):
+    before = told(begin(name, model))
+    ungated(PATCH)
+    assert told(begin(name, model)) == before
+    assert len(before) == 6
+
+
+@by_name
+def test_a_reader_may_change_its_own_stream(name, model, patched):
+    device = mx.default_device()
+    seen = []
+    for _ in begin(name, model):
+        own = mx.new_stream(device)
+        mx.set_default_stream(own)
+        seen.append(own)
+        assert mx.default_stream(device) == own
+    assert mx.default_stream(device) == seen[-1]
+
+
+@by_name
+def test_two_generations_may_take_turns(name, model, patched):
+    before = told(begin(name, model))
+    one, two, together = begin(name, model), begin(name, model), []
+    defaults = generator_stream.read_defaults()
+    for pair in zip(one, two, strict=True):
+        together.append(told(pair))
+        assert generator_stream.read_defaults() == defaults
+    assert [pair[0] for pair in together] == [pair[1] for pair in together] == before
+
+
+@by_name
+def test_an_error_of_the_generation_comes_through(name, model, patched):
+    defaults = generator_stream.read_defaults()
+
+    def fail(tokens, logits):
+        raise KeyError("on purpose")
+
+    with pytest.raises(KeyError, match="on purpose"):
+        next(begin(name, model, logits_processors=[fail]))
+    assert generator_stream.read_defaults() == defaults
+
+
+@by_name
+def test_one_that_is_left_is_collected_in_another_thread(name, model, patched, recwarn):
+    held = [begin(name, model)]
+    next(held[0])
+    seen = weakref.ref(held[0])
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(held.clear).result()
+        assert seen() is None, "a cycle keeps it"
+    finally:
+        gc.enable()
+    assert not list(recwarn)
+
+
+def test_other_errors_at_the_end_are_raised(patched):
+    def tokens():
+        try:
+            yield 1
+        finally:
+            raise RuntimeError("on purpose")
+
+    steps = generator_stream.step_aside(tokens())
+    next(steps)
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(steps.close).exception()
+    assert str(error) == "on purpose"
+
+
+def defaults_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator_stream, "write_defaults", lambda defaults: None)
+
+
+MUTANTS = {"generator-stream": defaults_that_stay}

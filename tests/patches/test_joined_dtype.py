@@ -1,0 +1,136 @@
+"""``joined-dtype``: batches keep their dtype, and everything else is as released."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.joined_dtype import patch as joined
+from mlx_patches.patches.caches.joined_dtype.patch import extend_in_own_dtype
+
+from ..releases.conftest import installed
+
+mx = pytest.importorskip("mlx.core")
+MODULES = [
+    f"{package}.models.cache"
+    for package in ("mlx_lm", "mlx_vlm")
+    if installed(package.replace("_", "-"))
+]
+KINDS = ["BatchKVCache", "BatchRotatingKVCache"]
+FAMILIES = {"llama": "KVCache alone", "gemma3_text": "windows beside it"}
+
+
+@pytest.fixture(params=MODULES)
+def caches(request):
+    module = importlib.import_module(request.param)
+    if not all(hasattr(module, kind) for kind in KINDS):
+        pytest.skip("no batch caches in this release")
+    return module
+
+
+def batch(module, kind, rows, tokens=0, dtype=mx.bfloat16):
+    padding = [0] * rows
+    cache = getattr(module, kind)(*([8] if "Rotating" in kind else []), padding)
+    if tokens:
+        shape = (rows, 2, tokens, 4)
+        said = mx.arange(rows * 2 * tokens * 4, dtype=mx.float32).reshape(shape).astype(dtype)
+        cache.update_and_fetch(said, -said)
+    return cache
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16, mx.float32], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_in_their_places(caches, kind, dtype):
+    extend = getattr(caches, kind).extend
+    for new_first in (False, True):
+        written, new = batch(caches, kind, 2, 3, dtype), batch(caches, kind, 1)
+        keys, values = written.keys, written.values
+        cache, other = (new, written) if new_first else (written, new)
+        extend_in_own_dtype(extend, cache, other)
+        rows = slice(1, 3) if new_first else slice(0, 2)
+        for side, was in ((cache.keys, keys), (cache.values, values)):
+            assert side.dtype == dtype
+            assert side.shape == (3, *was.shape[1:])
+            assert mx.array_equal(side[rows], was)
+        assert cache.offset.tolist() == ([0, 3, 3] if new_first else [3, 3, 0])
+        padding = [3, 0, 0] if new_first else [0, 0, 3]
+        assert cache.left_padding.tolist() == padding
+        if not new_first:
+            assert other.keys is other.values is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tokens", [(0, 0), (3, 5)], ids=str)
+def test_batches_of_one_kind_go_to_the_release_as_they_are(caches, kind, tokens):
+    first, second = (batch(caches, kind, 1, count) for count in tokens)
+    before = [dict(vars(one)) for one in (first, second)]
+    seen = []
+    extend_in_own_dtype(lambda *both: seen.extend(dict(vars(one)) for one in both), first, second)
+    assert [list(one.values()) for one in seen] == [list(one.values()) for one in before]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("new_first", [False, True])
+def test_a_release_that_raises_leaves_both_as_they_were(caches, kind, new_first):
+    pair = [batch(caches, kind, 2, 3), batch(caches, kind, 1)]
+    cache, other = reversed(pair) if new_first else pair
+
+    def refuse(*both):
+        assert all(one.keys is not None for one in both)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        extend_in_own_dtype(refuse, cache, other)
+    assert pair[1].keys is pair[1].values is None
+    assert pair[0].keys.shape[0] == 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_that_join_keep_the_batch_in_bfloat16(family, ungated):
+    """The batch stays bfloat16 in every step of the release's engine."""
+    if not installed("mlx-lm"):
+        pytest.skip("no mlx-lm, whose engine this is")
+    generate = importlib.import_module("mlx_lm.generate")
+    if not hasattr(generate, "PromptProcessingBatch"):
+        pytest.skip("no prompt joins others during prefill in this engine")
+    from mlx_patches.lab import Family
+    from mlx_patches.lab.build import build
+
+    ungated(catalogue.builtin().get("joined-dtype"))
+    model = build(Family("mlx-lm", family)).module
+    model.set_dtype(mx.bfloat16)
+    engine = generate.BatchGenerator(model, max_tokens=6, prefill_step_size=4)
+    engine.insert([[1 + place % 7 for place in range(length)] for length in (14, 11)])
+    types, counts = set(), set()
+    for turn in range(20):
+        if turn in (1, 2, 6):
+            engine.insert([[3 + turn, 5, 2, 9, 4, 8]])
+        engine.next()
+        for held in (engine._prompt_batch, engine._generation_batch):
+            counts.add(len(held.uids))
+            types |= {
+                side.dtype
+                for layer in held.prompt_cache
+                if layer.keys is not None
+                for side in (layer.keys, layer.values)
+            }
+    assert types == {mx.bfloat16}
+    assert max(counts) >= 4
+
+
+def columns_of_the_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlx.core as mx
+
+    start_batch = joined.start_batch
+
+    def start_float32(batch: Any, like: Any) -> None:
+        start_batch(batch, like)
+        batch.keys = batch.keys.astype(mx.float32)
+
+    monkeypatch.setattr(joined, "start_batch", start_float32)
+
+
+MUTANTS = {"joined-dtype": columns_of_the_default_type}

@@ -1,0 +1,90 @@
+"""Masks over every key: rows alone and releases that are right keep every bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.mask_after_update import patch as mask_after_update
+from mlx_patches.patches.masks.mask_after_update.patch import keep_whole
+from mlx_patches.patches.masks.mask_after_update.probe import batch_caches, decoder, run
+
+from ..releases.conftest import installed, run_probe
+
+mx = pytest.importorskip("mlx.core")
+PATCH = catalogue.builtin().get("mask-after-update")
+needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+ROW = [list(range(1, 12))]
+
+
+@needs_vlm
+@pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+def test_rows_alone_and_equal_rows_are_as_before(target, ungated):
+    model, solo_caches = decoder(target)
+
+    before = run(model, ROW, (0,), solo_caches())
+    ungated(PATCH)
+    assert mx.array_equal(run(model, ROW, (0,), solo_caches()), before)
+    rows = [ROW[0], ROW[0][::-1]]
+    together = run(model, rows, (0, 0), batch_caches(solo_caches(), (0, 0)))
+    assert mx.allclose(together[0], before[0], atol=1e-4)
+
+
+@needs_vlm
+@pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+def test_a_mask_that_is_given_is_used_as_it_is(target, ungated):
+    ungated(PATCH)
+    model, solo_caches = decoder(target)
+    open_mask = mx.ones((1, 1, 11, 11), dtype=mx.bool_)
+    causal = model(mx.array(ROW), cache=solo_caches(), **places(model))
+    seen = model(mx.array(ROW), None, open_mask, solo_caches(), **places(model))
+    assert not mx.allclose(seen[0, 0], causal[0, 0], atol=1e-3)
+
+
+@needs_vlm
+@pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+def test_where_the_release_cuts_after_the_update_the_bits_are_its_own(target, ungated):
+    model, solo_caches = decoder(target)
+    if run_probe(PATCH, target).red:
+        pytest.skip("this release cuts before the update")
+    rows, padding = [ROW[0], [0, 0, *ROW[0][:-2]]], (0, 2)
+    before = run(model, rows, padding, batch_caches(solo_caches(), padding))
+    ungated(PATCH)
+    after = run(model, rows, padding, batch_caches(solo_caches(), padding))
+    assert mx.array_equal(after[0], before[0])
+    assert mx.array_equal(after[1, 2:], before[1, 2:])
+
+
+@needs_vlm
+@pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+def test_the_model_itself_is_left_as_it_was(target, ungated):
+    ungated(PATCH)
+    model, solo_caches = decoder(target)
+    layers = list(model.layers)
+    parts = [type(part) for part in model.modules()]
+    run(model, [ROW[0], ROW[0]], (0, 0), batch_caches(solo_caches(), (0, 0)))
+    assert all(one is other for one, other in zip(model.layers, layers, strict=True))
+    assert [type(part) for part in model.modules()] == parts
+
+
+def places(model) -> dict:
+    import inspect
+
+    if "position_ids" not in inspect.signature(type(model).__call__).parameters:
+        return {}
+    return {"position_ids": mx.array([[list(range(11))]] * 3)}
+
+
+def test_a_whole_mask_stays_whole_only_when_it_is_cut_to_its_first_columns():
+    mask = mx.arange(12).reshape(1, 1, 3, 4)
+    whole = keep_whole(mask)
+    assert whole[..., :2] is mask and whole.shape == mask.shape
+    for index in (0, (..., slice(1, 3)), (slice(None), 0), (..., -1), (..., None)):
+        assert mx.array_equal(whole[index], mask[index])
+
+
+def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_after_update, "keep_whole", lambda mask: mask)
+
+
+MUTANTS = {"mask-after-update": masks_as_they_come}

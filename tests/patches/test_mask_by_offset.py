@@ -1,0 +1,66 @@
+"""Masks cut by offsets: no device reads, and calls without positions see the cache itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab.build import build
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.mask_by_offset import patch as mask_by_offset
+from mlx_patches.patches.masks.mask_by_offset.probe import attention_of, filled, probe
+from mlx_patches.probes import NotApplicable
+
+from ..releases.conftest import installed
+
+mx = pytest.importorskip("mlx.core")
+PATCH = catalogue.builtin().get("mask-by-offset")
+pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+
+
+@pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+def test_a_decode_step_reads_nothing_from_the_device(target, ungated):
+    """MLX refuses to read an array while it compiles a function."""
+    try:
+        if not probe(target).red:
+            pytest.skip("the release is right")
+        model = build(Family(target.distribution, target.module.split(".")[2]))
+        layer = attention_of(model.module, target)
+    except (NotApplicable, NotBuilt) as reason:
+        pytest.skip(str(reason))
+
+    def step(x, mask, places):
+        cache = filled(target, layer)
+        cache.offset = places[0, :, 0]
+        return layer(x, mask, cache, places)
+
+    x = mx.random.normal((2, 1, layer.q_proj.weight.shape[1]), key=mx.random.key(0))
+    places = mx.broadcast_to(mx.array([2, 3])[None, :, None], (3, 2, 1))
+    mask = filled(target, layer).make_mask(1, return_array=True)
+    with pytest.raises((RuntimeError, ValueError), match="eval"):
+        mx.compile(step)(x, mask, places)
+    ungated(PATCH)
+    assert mx.compile(step)(x, mask, places).shape == x.shape
+
+
+def test_without_positions_the_attention_sees_the_cache_itself():
+    class Cache:
+        offset = mx.array([1, 2])
+
+    def call(attention, x, mask, cache, position_ids):
+        return cache
+
+    cache, mask = Cache(), mx.ones((2, 1, 1, 5), dtype=mx.bool_)
+    assert mask_by_offset.attended(call, None, None, mask, cache) is cache
+    seen = mask_by_offset.attended(call, None, None, mask, cache, mx.zeros((3, 2, 1)))
+    assert seen.offset == 5
+    assert isinstance(seen, Cache)
+    for other in (None, "causal"):
+        assert mask_by_offset.attended(call, None, None, other, cache, mx.zeros(3)) is cache
+
+
+def masks_cut_to_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_by_offset, "columns", lambda mask: int(mask[0].sum().item()) - 2)
+
+
+MUTANTS = {"mask-by-offset": masks_cut_to_the_rows}

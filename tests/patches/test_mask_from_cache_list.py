@@ -1,0 +1,131 @@
+"""Masks made from a list of caches: in the module, in models that imported the name, alone."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.core.patch import Target
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.mask_from_cache_list import patch as mask_from_cache_list
+from mlx_patches.patches.masks.mask_from_cache_list.probe import asked, own_function, same
+from mlx_patches.probes import NotApplicable
+
+from ..releases.conftest import installed, run_probe
+
+mx = pytest.importorskip("mlx.core")
+PATCH = catalogue.builtin().get("mask-from-cache-list")
+
+
+@pytest.fixture(
+    params=[t for t in PATCH.targets if installed(t.distribution)], ids=lambda target: target.path
+)
+def target(request) -> Target:
+    try:
+        own_function(request.param)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    return request.param
+
+
+@pytest.fixture
+def caches(target):
+    return importlib.import_module(f"{target.module.rpartition('.')[0]}.cache")
+
+
+def test_a_solo_row_gets_what_it_got(target, caches, ungated):
+    create = own_function(target)
+    before = [asked(create, n, [caches.KVCache()]) for n in (1, 5)]
+    ungated(PATCH)
+    create = own_function(target)
+    assert [asked(create, n, [caches.KVCache()]) for n in (1, 5)] == before
+    assert asked(create, 5, []) == asked(create, 5, None) == asked(create, 5, [None]) == "causal"
+
+
+def test_other_arguments_are_passed_on(target, caches, ungated):
+    ungated(PATCH)
+    create = own_function(target)
+    cache = caches.BatchKVCache([2, 0])
+    hidden = mx.zeros((2, 6, 4))
+    windowed = create(hidden, cache=[cache], window_size=3)
+    assert same(windowed, create(hidden, cache, 3))
+    assert not same(windowed, create(hidden, cache))
+    assert isinstance(create(hidden, [caches.KVCache()], return_array=True), mx.array)
+
+
+@pytest.mark.parametrize("name", ["llava", "idefics3"])
+def test_models_that_imported_the_name_use_it(name, ungated):
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm here")
+    model = importlib.import_module(f"mlx_vlm.models.{name}.language")
+    cache = importlib.import_module("mlx_vlm.models.cache")
+    batch = (
+        cache.__dict__.get("BatchKVCache")
+        or importlib.import_module("mlx_lm.models.cache").BatchKVCache
+    )
+    ungated(PATCH)
+    layers = [batch([2, 0]), batch([2, 0])]
+    mask = asked(model.create_attention_mask, 5, layers)
+    assert same(mask, layers[0].make_mask(5))
+
+
+def recurrent(caches):
+    """A batch's recurrent state with left padding; skips if the release has no such class."""
+    if not hasattr(caches, "ArraysCache"):
+        pytest.skip("this release has no recurrent states")
+    state = caches.ArraysCache(2)
+    state.left_padding = mx.array([2, 0])
+    return state
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
+    """Its ``make_mask`` returns another kind of mask, and takes other arguments."""
+    state = recurrent(caches)
+    if not run_probe(PATCH, target).red:
+        pytest.skip("the release takes the first of a list itself, of whatever kind")
+    ungated(PATCH)
+    create = own_function(target)
+    batch = caches.BatchKVCache([2, 0])
+    assert same(asked(create, tokens, [state, batch]), batch.make_mask(tokens))
+    solo = [recurrent(caches), caches.KVCache()]
+    assert asked(create, tokens, solo) == asked(create, tokens, None)
+
+
+@pytest.mark.parametrize("window_first", [True, False])
+def test_the_first_attention_cache_is_asked(window_first, target, caches, ungated):
+    """Gemma 3n of mlx-vlm 0.4 passes a slice that begins with a layer of the wanted kind."""
+    if not hasattr(caches, "BatchRotatingKVCache"):
+        pytest.skip("this release has no batches with windows")
+    ungated(PATCH)
+    create = own_function(target)
+    layers = [caches.BatchKVCache([2, 0]), caches.BatchRotatingKVCache(4, [2, 0])]
+    keys = mx.zeros((2, 1, 9, 4))
+    for layer in layers:
+        layer.update_and_fetch(keys, keys)
+    given = layers[::-1] if window_first else layers
+    assert same(asked(create, 1, given), given[0].make_mask(1))
+
+
+@pytest.mark.parametrize("held", [0, 9])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_row_alone_gets_its_first_layers_mask(tokens, held, target, caches, ungated):
+    """The mask is the one that the release makes of that cache."""
+    create = own_function(target)
+    layers = [caches.KVCache(), caches.RotatingKVCache(4)]
+    for layer in layers if held else ():
+        layer.update_and_fetch(mx.zeros((1, 1, held, 4)), mx.zeros((1, 1, held, 4)))
+    before = asked(create, tokens, layers)
+    ungated(PATCH)
+    create = own_function(target)
+    assert same(asked(create, tokens, layers), before)
+    for given in (layers, layers[::-1], tuple(layers)):
+        assert same(asked(create, tokens, given), asked(create, tokens, given[0]))
+
+
+def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_from_cache_list, "find_attention_cache", lambda caches: None)
+
+
+MUTANTS = {"mask-from-cache-list": lists_as_they_come}

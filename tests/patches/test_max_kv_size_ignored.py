@@ -1,0 +1,63 @@
+"""``max-kv-size-ignored``: which models log a warning, and how often."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.generation.max_kv_size_ignored import patch as max_kv_size_ignored
+from mlx_patches.patches.generation.max_kv_size_ignored.probe import SIZE, listened, model_of
+
+from ..releases.conftest import installed
+
+PATCH = catalogue.builtin().get("max-kv-size-ignored")
+pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
+
+
+@pytest.fixture
+def module(ungated):
+    ungated(PATCH)
+    return importlib.import_module("mlx_lm.models.cache")
+
+
+def test_a_class_is_warned_of_once(module):
+    model = model_of(module)
+    for times in (1, 0):
+        caches, heard = listened(lambda: module.make_prompt_cache(model, max_kv_size=SIZE))
+        assert [type(layer).__name__ for layer in caches] == ["KVCache", "RotatingKVCache"]
+        assert len(heard) == times
+    assert listened(lambda: module.make_prompt_cache(model_of(module)))[1] == []
+
+
+def test_each_model_of_the_probe_is_a_class_of_its_own(module):
+    """Also one whose class lies where a freed one lay: the warning is once a class."""
+    for _ in range(10):
+        assert len(listened(lambda: module.make_prompt_cache(model_of(module), SIZE))[1]) == 1
+        gc.collect()
+
+
+def test_who_gets_the_size_is_not_warned(module):
+    class Model:
+        layers = (None,)
+
+    caches, heard = listened(lambda: module.make_prompt_cache(Model(), SIZE))
+    assert caches[0].max_size == SIZE
+    assert not heard
+
+
+def test_what_does_not_grow_is_no_matter(module):
+    class Model:
+        def make_cache(self):
+            return [module.RotatingKVCache(max_size=SIZE)]
+
+    assert listened(lambda: module.make_prompt_cache(Model(), SIZE))[1] == []
+
+
+def caches_that_never_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(max_kv_size_ignored, "grows", lambda layer: False)
+
+
+MUTANTS = {"max-kv-size-ignored": caches_that_never_grow}

@@ -1,0 +1,637 @@
+"""``media-limits`` and ``media-policy`` in front of the releases' loaders."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import http.client
+import importlib
+import io
+import json
+import struct
+import sys
+import threading
+import urllib.error
+import wave
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlx_patches.core.outcome import Status
+from mlx_patches.patches.server.media import fetch_policy
+from mlx_patches.patches.server.media import host as host_media
+from mlx_patches.patches.server.media import limited as limited_media
+from mlx_patches.patches.server.media import limits as media_limits
+from mlx_patches.patches.server.media import public as public_media
+from mlx_patches.patches.server.media.paths import ROOTS
+
+from ..releases.conftest import installed
+
+LIMITS, POLICY = limited_media.PATCH, public_media.PATCH
+
+
+@pytest.fixture(autouse=True)
+def no_folder_is_named(monkeypatch):
+    monkeypatch.delenv(ROOTS, raising=False)
+
+
+@pytest.fixture
+def vlm():
+    if not installed("mlx-vlm"):
+        pytest.skip("mlx-vlm is not installed in this environment")
+    return importlib.import_module("mlx_vlm.utils")
+
+
+@pytest.fixture
+def lm():
+    if not installed("mlx-lm"):
+        pytest.skip("mlx-lm is not installed in this environment")
+    server = importlib.import_module("mlx_lm.server")
+    if not hasattr(server, "_inline_image_urls"):
+        pytest.skip("this release's server takes no images")
+    return server
+
+
+def png(width: int = 3, height: int = 2, pixels: bytes | None = None) -> bytes:
+    """A PNG image; ``pixels`` of another size make it a bomb or a truncated image."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    if pixels is None:
+        pixels = b"".join(b"\0" + bytes(range(row, row + 3 * width)) for row in range(height))
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+BOMB = png(50_000, 50_000, b"")
+MP4 = b"\0\0\0\x18ftypmp42"
+PLAYLIST = b"#EXTM3U\n# \x80\n#EXTINF:8,\nfile:///etc/passwd\n"
+
+
+def needs_bytes(vlm: Any) -> None:
+    """Skip if the release accepts no bytes and no arrays: mlx-vlm below 0.4.0."""
+    try:
+        vlm.load_image(io.BytesIO(png()))
+    except AttributeError:
+        pytest.skip("this release takes no bytes")
+
+
+def data_url(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def sound() -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as made:
+        made.setnchannels(1)
+        made.setsampwidth(2)
+        made.setframerate(16000)
+        made.writeframes(bytes(range(256)) * 8)
+    return file.getvalue()
+
+
+@pytest.fixture
+def web() -> Iterator[SimpleNamespace]:
+    """A server on this machine with a few files; one asked for as ``.slow`` comes at the end."""
+    files = {"/a.png": png(), "/a.wav": sound(), "/bomb.png": BOMB, "/text": b"no image"}
+    files |= {"/a.mp4": MP4, "/list": PLAYLIST}
+    seen = SimpleNamespace(asked=[], url="")
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.asked.append(self.path)
+            name = self.path.removesuffix(".gz").removesuffix(".cut").removesuffix(".slow")
+            if self.path.endswith(".slow"):
+                over.wait()
+            if name == "/moved":
+                self.send_response(302)
+                self.send_header("Location", "/a.png")
+                self.end_headers()
+                return
+            if name not in files:
+                self.send_error(404)
+                return
+            content = files[name]
+            self.send_response(200)
+            self.send_header("Content-Type", "image/png")
+            if self.path.endswith(".gz"):
+                content = gzip.compress(content)
+                self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.path.endswith(".cut"):
+                content = content[:-9]
+            with suppress(OSError):
+                self.wfile.write(content)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    seen.url = f"http://127.0.0.1:{server.server_port}"
+    yield seen
+    over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def request(url: Any) -> list[dict[str, Any]]:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}, {"content": "b"}]
+
+
+def pixels(image: Any) -> tuple[Any, ...]:
+    return image.mode, image.size, image.tobytes()
+
+
+# -- limits --------------------------------------------------------------------------------------
+
+
+def test_images_are_what_they_were(vlm, web, ungated, tmp_path):
+    needs_bytes(vlm)
+    from PIL import Image
+
+    file = tmp_path / "a.png"
+    file.write_bytes(png())
+    sources = [f"{web.url}/a.png", f"{web.url}/moved", data_url(png()), str(file), file]
+    before = [pixels(vlm.load_image(source)) for source in sources]
+    ungated(LIMITS)
+    after = [pixels(vlm.load_image(source)) for source in sources]
+    assert after == before
+    assert pixels(vlm.load_image(io.BytesIO(png()))) == before[0]
+    assert pixels(vlm.load_image(image_source=f"{web.url}/a.png", timeout=3)) == before[0]
+    assert pixels(vlm.load_image(f"{web.url}/a.png.gz", 3)) == before[0]
+    assert pixels(vlm.process_image(f"{web.url}/a.png", None, None)) == before[0]
+    opened = Image.open(file)
+    assert vlm.process_image(opened, None, None).size == opened.size
+
+
+def test_sounds_are_what_they_were(vlm, web, ungated, tmp_path):
+    needs_bytes(vlm)
+    import numpy as np
+
+    file = tmp_path / "a.wav"
+    file.write_bytes(sound())
+    sources = [f"{web.url}/a.wav", str(file), np.zeros((8,), dtype=np.float32)]
+    before = [vlm.load_audio(source, sr=16000) for source in sources]
+    ungated(LIMITS)
+    for was, source in zip(before, sources, strict=True):
+        got = vlm.load_audio(source, sr=16000)
+        assert (got.dtype, got.shape) == (was.dtype, was.shape)
+        assert np.array_equal(got, was)
+
+
+@pytest.mark.parametrize("path", ["/none.png", "/text", "/a.png.cut"])
+def test_errors_are_errors_of_the_same_kind(vlm, web, ungated, path):
+    with pytest.raises(ValueError) as before:
+        vlm.load_image(web.url + path)
+    manager = ungated(LIMITS)
+    with pytest.raises(ValueError) as after:
+        vlm.load_image(web.url + path)
+    assert type(after.value) is type(before.value)
+    assert web.url in str(after.value) or path == "/text"
+    assert not manager.failures
+
+
+def test_a_server_that_is_not_there(vlm, ungated):
+    manager = ungated(LIMITS)
+    for load in (vlm.load_image, lambda url: vlm.load_audio(url, 16000, 3)):
+        with pytest.raises(ValueError, match="Failed to load"):
+            load("http://127.0.0.1:1/a.png")
+    assert not manager.failures
+
+
+def test_bombs_are_refused_before_they_are_decoded(vlm, web, ungated, caplog):
+    from PIL import Image
+
+    ungated(LIMITS)
+    kept, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # as some hosts do
+    try:
+        for source in (f"{web.url}/bomb.png", data_url(BOMB), io.BytesIO(BOMB)):
+            with pytest.raises(ValueError, match="50000 x 50000 pixels"):
+                vlm.load_image(source)
+    finally:
+        Image.MAX_IMAGE_PIXELS = kept
+    with pytest.raises(ValueError, match="too many pixels"):
+        vlm.load_image(data_url(BOMB))
+    assert "refused 'data:image/png;base64,...'" in caplog.text
+
+
+def test_what_is_too_large_or_slow_is_refused(vlm, web, ungated, monkeypatch):
+    ungated(LIMITS)
+    monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(10, 5.0))
+    for source in (f"{web.url}/a.png", data_url(png()), f"{web.url}/a.png.gz"):
+        with pytest.raises(ValueError, match="larger than"):
+            vlm.load_image(source)
+    monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(2**20, 0.0))
+    with pytest.raises(ValueError, match="took longer"):
+        vlm.load_image(f"{web.url}/a.png.slow")
+
+
+@pytest.mark.parametrize("path", ["/a.png", "/moved", "/text"])
+def test_the_server_inlines_what_it_inlined(lm, web, ungated, path):
+    before, after = request(web.url + path), request(web.url + path)
+    lm._inline_image_urls(before)
+    ungated(LIMITS)
+    lm._inline_image_urls(after)
+    assert after == before
+    assert after[0]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
+
+
+def test_the_servers_errors_are_the_same(lm, web, ungated):
+    manager = ungated(LIMITS)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        lm._inline_image_urls(request(f"{web.url}/none"))
+    with pytest.raises(urllib.error.URLError):
+        lm._inline_image_urls(request("http://127.0.0.1:1/"))
+    assert not manager.failures
+
+
+MALFORMED = [
+    *([5], "abc", [None], [[1]], ["x"], 5, None, {"a": 1}, [{"content": [5]}]),
+    *([{"content": [None]}], [{"content": [[]]}], [{"content": [{"type": "image"}, "x"]}]),
+    *(request(5), request(["http://127.0.0.1/"]), request({"url": 5})),
+]
+
+
+@pytest.mark.parametrize("patch", [LIMITS, POLICY])
+@pytest.mark.parametrize("messages", MALFORMED)
+def test_malformed_messages_are_refused(lm, ungated, caplog, patch, messages):
+    manager = ungated(patch)
+    with pytest.raises(ValueError, match="Refused to load 'messages'"):
+        lm._inline_image_urls(messages)
+    assert f"{patch.id} refused 'messages'" in caplog.text
+    assert not manager.failures
+
+
+def test_the_servers_other_parts_pass(lm, ungated):
+    ungated(LIMITS)
+    for url in ("data:image/png;base64,AAAA", "data:,x", "file:///etc/passwd", ""):
+        messages = request(url)
+        lm._inline_image_urls(messages)
+        assert messages == request(url)
+
+
+def test_the_server_refuses_what_is_too_large(lm, web, ungated, monkeypatch):
+    ungated(LIMITS)
+    monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(10, 5.0))
+    for url in (f"{web.url}/a.png", data_url(png())):
+        with pytest.raises(ValueError, match="larger than"):
+            lm._inline_image_urls(request(url))
+
+
+# -- policy --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def media(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that the operator allowed, with a link that leads out of it."""
+    folder = tmp_path / "media"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(png())
+    (folder / "a.wav").write_bytes(sound())
+    (folder / "a.mp4").write_bytes(MP4)
+    (folder / "list.mp4").write_bytes(PLAYLIST)
+    (tmp_path / "secret.png").write_bytes(png())
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+    monkeypatch.setenv(ROOTS, str(folder))
+    return folder
+
+
+def refused(load: Any, *args: Any, **kwargs: Any) -> None:
+    with pytest.raises(ValueError, match="Refused to load"):
+        load(*args, **kwargs)
+
+
+@pytest.mark.parametrize("with_limits", [True, False])
+def test_images_that_may_be_loaded(vlm, web, media, ungated, with_limits):
+    needs_bytes(vlm)
+    wanted = pixels(vlm.load_image(str(media / "a.png")))
+    if with_limits:
+        ungated(LIMITS)
+    manager = ungated(POLICY)
+    for source in (str(media / "a.png"), media / "a.png", data_url(png()), io.BytesIO(png())):
+        assert pixels(vlm.load_image(source)) == wanted
+    assert pixels(vlm.process_image(str(media / "a.png"), None, None)) == wanted
+    refused(vlm.load_image, f"{web.url}/a.png")
+    refused(vlm.load_image, image_source=f"{web.url}/a.png")
+    refused(vlm.process_image, f"{web.url}/a.png", None, None)
+    for path in (media.parent / "secret.png", media / "link.png", media / "../secret.png"):
+        refused(vlm.load_image, path)
+        refused(vlm.load_image, image_source=str(path))
+    assert not web.asked
+    assert not manager.failures
+
+
+def test_public_images_are_fetched(vlm, lm_free_web, ungated):
+    ungated(POLICY)
+    assert vlm.load_image(f"{lm_free_web.url}/moved").size == (3, 2)
+    assert lm_free_web.asked == ["/moved", "/a.png"]
+    refused(vlm.load_image, f"{lm_free_web.url}/bomb.png")
+    refused(vlm.load_image, f"{lm_free_web.url}/none.png")
+
+
+@pytest.fixture
+def lm_free_web(web, monkeypatch):
+    """The server ``web``, whose address counts as public."""
+    from mlx_patches.patches.server.media import fetch_policy
+
+    monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
+    return web
+
+
+def test_sounds_that_may_be_loaded(vlm, lm_free_web, media, ungated):
+    needs_bytes(vlm)
+    import numpy as np
+
+    wanted = vlm.load_audio(str(media / "a.wav"), sr=16000)
+    ungated(POLICY)
+    for source in (str(media / "a.wav"), media / "a.wav", f"{lm_free_web.url}/a.wav", wanted):
+        assert np.array_equal(vlm.load_audio(source, sr=16000), wanted)
+    refused(vlm.load_audio, "http://127.0.0.2:1/a.wav", sr=16000)
+    refused(vlm.load_audio, file=str(media.parent / "secret.png"), sr=16000)
+    refused(vlm.load_audio, "data:audio/wav;base64,AAAA", sr=16000)
+
+
+def test_videos_that_may_be_loaded(vlm, lm_free_web, media, ungated, monkeypatch):
+    if not hasattr(vlm, "load_video"):
+        pytest.skip("this release has no such loader")
+    opened = []
+
+    class Capture:
+        def __init__(self, source: str):
+            opened.append((source, Path(source).read_bytes()))
+
+        def isOpened(self) -> bool:
+            return False
+
+    reader = ModuleType("cv2")
+    reader.VideoCapture = Capture  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cv2", reader)
+    ungated(POLICY)
+    for source in (str(media / "a.mp4"), f"file://{media}/a.mp4", f"{lm_free_web.url}/a.mp4"):
+        with pytest.raises(ValueError, match="Cannot open video"):
+            vlm.load_video(source)
+    assert [content for _, content in opened] == [MP4] * 3
+    assert not Path(opened[-1][0]).exists()  # the fetched file was deleted
+    for source in (
+        *(f"{lm_free_web.url}/list", str(media / "list.mp4"), str(media / "a.png")),
+        *(f"{lm_free_web.url}/text", "http://127.0.0.2:1/a", "rtsp://127.0.0.1/a", "data:,x"),
+        *("file:///etc/passwd", "/etc/passwd", str(media / "link.png"), f"concat:{media}/a.png"),
+    ):
+        refused(vlm.load_video, video_path=source)
+    assert len(opened) == 3
+
+
+def test_images_that_a_request_edits_or_writes(media, ungated):
+    if not installed("mlx-vlm"):
+        pytest.skip("mlx-vlm is not installed in this environment")
+    try:
+        server = importlib.import_module("mlx_vlm.server.openai")
+    except ModuleNotFoundError:
+        pytest.skip("this release's server makes no images")
+    ungated(POLICY)
+    outside = str(media.parent / "secret.png")
+    assert server._image_edit_paths(SimpleNamespace(image=str(media / "a.png"))) == (
+        str(media / "a.png"),
+    )
+    refused(server._image_edit_paths, SimpleNamespace(image=[str(media / "a.png"), outside]))
+    more = {"index": 0, "count": 1, "seed": 7}
+    for choose in (server._image_output_path, server._image_edit_output_path):
+
+        def asked(choose: Any = choose, **fields: Any) -> Any:
+            empty = {"output_path": None, "output_dir": None, "response_format": "b64_json"}
+            return choose(SimpleNamespace(**empty | fields), **more)
+
+        assert asked() is None
+        assert asked(response_format="path").parent == Path("outputs")  # the server's own choice
+        assert asked(output_path=str(media / "new.png")) == media / "new.png"
+        assert asked(output_dir=str(media)).parent == media
+        refused(asked, output_path=outside)
+        refused(asked, output_path=str(media / "link.png"))
+        refused(asked, output_dir=str(media / ".."))
+
+
+def test_the_servers_images_are_public(lm, web, ungated):
+    manager = ungated(POLICY)
+    for url in (f"{web.url}/a.png", "HTTP://127.0.0.1/", "file:///etc/passwd", "/etc/passwd"):
+        refused(lm._inline_image_urls, request(url))
+        refused(lm._inline_image_urls, messages=request(url))
+    assert not web.asked
+    messages = request(data_url(png()))
+    lm._inline_image_urls(messages)
+    assert messages == request(data_url(png()))
+    assert not manager.failures
+
+
+def test_the_server_inlines_public_images(lm, lm_free_web, ungated):
+    before, after = request(f"{lm_free_web.url}/moved"), request(f"{lm_free_web.url}/moved")
+    lm._inline_image_urls(before)
+    ungated(LIMITS)
+    ungated(POLICY)
+    lm._inline_image_urls(after)
+    assert after == before
+
+
+def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
+    """The server's own handler answers a refused request with an error, and serves the next."""
+    served = []
+
+    class Handler(lm.APIHandler):  # type: ignore[misc,name-defined]
+        def handle_completion(self, request: Any, stop_words: Any) -> None:
+            served.append(request.messages)
+            self._set_completion_headers(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    arguments = SimpleNamespace(
+        allowed_origins=["*"],
+        num_draft_tokens=3,
+        max_tokens=8,
+        temp=0.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+    )
+    generator = SimpleNamespace(cli_args=arguments)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: Handler(generator, *args))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def post(messages: Any) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        body = json.dumps({"messages": messages})
+        connection.request("POST", "/v1/chat/completions", body)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+    try:
+        ungated(LIMITS)
+        ungated(POLICY)
+        for url in (
+            f"{web.url}/a.png",
+            "http://[::1]/",
+            "file:///etc/passwd",
+            "http://2130706433/",
+        ):
+            status, said = post(request(url))
+            assert status == 400
+            assert "Refused to load" in said
+            assert post(request(data_url(png())))[0] == 200
+        for messages in MALFORMED:
+            assert post(messages)[0] == 400
+        assert post(request(f"{web.url}/a.png"))[0] == 400
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert served == [request(data_url(png()))] * 4
+    assert not web.asked
+
+
+def test_no_failure_of_ours_lets_anything_through(vlm, web, ungated, monkeypatch):
+    """After ten errors of the patch each call still fails, and the patch is not withdrawn."""
+    manager = ungated(POLICY)
+
+    def broken(*args: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(public_media, "fetch", broken)
+    monkeypatch.setattr(public_media, "local_file", broken)
+    for _ in range(10):
+        for source in (f"{web.url}/a.png", "/etc/passwd"):
+            with pytest.raises(ValueError, match="could not be checked"):
+                vlm.load_image(source)
+    assert not web.asked
+    assert not manager.withdrawn
+
+
+def test_each_is_taken_out_alone(vlm, web, ungated):
+    load = vlm.load_image
+    limits, policy = ungated(LIMITS), ungated(POLICY)
+    policy.restore()
+    assert vlm.load_image(f"{web.url}/a.png").size == (3, 2)
+    applied = {o.target for o in limits.status() if o.status is Status.APPLIED}
+    assert "mlx_vlm.utils:load_image" in applied
+    limits.restore()
+    assert vlm.load_image is load
+
+
+def test_fetched_content_is_no_url_to_releases_that_ask_it():
+    content = limited_media.Content(b"image", "http://example.com/a.png")
+    assert not content.startswith(("http://", "data:image/"))
+    assert content.read() == b"image"
+    assert f"{content}" == repr(content) == "http://example.com/a.png"
+
+
+def test_speech_is_like_allowed_sounds_alone(vlm, media, ungated, monkeypatch):
+    try:
+        audio = importlib.import_module("mlx_vlm.server.audio")
+    except ModuleNotFoundError:
+        pytest.skip("this release's server makes no speech")
+    ungated(POLICY)
+    run: list[str] = []
+
+    def model(*args: Any, **kwargs: Any) -> Any:
+        run.append("a model is loaded")
+        raise LookupError
+
+    def speech(**fields: Any) -> Any:
+        return audio.AudioSpeechRequest(model="a", input="a", **fields)
+
+    def speak(**fields: Any) -> None:
+        payload = SimpleNamespace(request=speech(**fields))
+        audio._run_tts_request(SimpleNamespace(payload=payload))
+
+    monkeypatch.setattr(audio, "get_cached_model", model)
+    for fields in ({}, {"voice": "af_heart"}, {"ref_audio": str(media / "a.wav")}):
+        with pytest.raises(LookupError):
+            speak(**fields)
+    for path in ("/etc/passwd", "/none", str(media / "link.png"), str(media / "list.mp4")):
+        refused(speak, ref_audio=path)
+        refused(speak, voice=path)
+        refused(getattr, speech(ref_audio=path), "ref_audio")
+    assert len(run) == 3
+
+
+def test_uploads_are_sounds(vlm, ungated):
+    try:
+        audio = importlib.import_module("mlx_vlm.server.audio")
+        parse = audio._parse_transcription_request
+    except (ModuleNotFoundError, AttributeError):
+        pytest.skip("this release's server transcribes nothing")
+    forms = importlib.import_module("starlette.datastructures")
+
+    def transcription(**form: Any) -> Any:
+        async def read() -> Any:
+            if not form:
+                raise RuntimeError("no form")
+            return forms.FormData({"model": "a", **form})
+
+        request = SimpleNamespace(form=read)
+        return asyncio.run(audio._parse_transcription_request(request, translate=False))
+
+    def upload(content: bytes) -> Any:
+        return forms.UploadFile(io.BytesIO(content), filename="a.wav")
+
+    released = transcription(file=upload(sound()))
+    manager = ungated(POLICY)
+    assert audio._parse_transcription_request is not parse
+    payload = transcription(file=upload(sound()))
+    assert (payload.audio == released.audio).all()
+    assert (payload.filename, payload.sample_rate) == ("a.wav", 16000)
+    for content in (PLAYLIST, b"<MPDftyp>", b""):
+        with pytest.raises(ValueError, match="Refused to load 'the upload'") as error:
+            transcription(file=upload(content))
+        assert error.value.status_code == 400
+    for form, said in (({"file": "text"}, "Missing file"), ({}, "no form")):
+        with pytest.raises(Exception, match=said) as error:
+            transcription(**form)
+        assert error.value.status_code == 400
+    assert not manager.failures
+
+
+def files_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = media_limits.Limits(2**40, 60.0)
+    monkeypatch.setattr(limited_media, "IMAGE", endless)
+    monkeypatch.setattr(limited_media, "MEDIA", endless)
+
+
+def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
+    monkeypatch.setattr(public_media, "local_path", lambda path, roots: path)
+    monkeypatch.setattr(public_media, "named_file", lambda path, kind: path)
+    monkeypatch.setattr(public_media, "plain_name", lambda name: name)
+    monkeypatch.setattr(public_media, "no_names", lambda source: None)
+    monkeypatch.setattr(public_media, "check_kind", lambda content, kind: None)
+
+
+def hosts_that_take_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
+    monkeypatch.setattr(host_media, "named_file", lambda path, kind: path)
+    monkeypatch.setattr(host_media, "plain_name", lambda name: name)
+    monkeypatch.setattr(host_media, "check_kind", lambda content, kind: None)
+    monkeypatch.setattr(host_media, "admit", lambda path: None)
+
+
+MUTANTS = {
+    "media-limits": files_of_any_size,
+    "media-policy": hosts_and_paths_that_are_all_public,
+    "host-media": hosts_that_take_everything,
+}

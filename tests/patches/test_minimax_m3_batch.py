@@ -1,0 +1,180 @@
+"""MiniMax M3's batches beyond the probe: all scenarios over few blocks, and calls that stay."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from mlx_patches.lab import engine
+from mlx_patches.lab.rows import LENGTHS, decode, prefill, rows_of
+from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.patches.models.minimax_m3_batch import patch as minimax_m3_batch
+from mlx_patches.patches.models.minimax_m3_batch.patch import PATCH, RowBlocks
+from mlx_patches.patches.models.minimax_m3_batch.probe import build_model
+
+mx = pytest.importorskip("mlx.core")
+BATCHED = (
+    "left-padded",
+    "equal-lengths",
+    "chunked-batch",
+    "merge",
+    "extend",
+    "filter",
+    "extract-early",
+    "extract-late",
+    "trim",
+    "state",
+    "history",
+    "last-piece",
+    "engine",
+    "processors",
+)
+# Settings of sparse layers: several of them in a row, forced first blocks, both kinds of scores.
+FEW = {"sparse_block_size": 3, "sparse_topk_blocks": 2, "sparse_attention_freq": [1, 1, 1, 1]}
+SPARSE = (
+    {**FEW, "sparse_init_block": 1},
+    {**FEW, "sparse_block_size": 4, "sparse_score_type": "lse"},
+    {"sparse_block_size": 1, "sparse_topk_blocks": 1, "sparse_attention_freq": [0, 1, 0, 1]},
+)
+
+
+@functools.cache
+def sparse_model(index):
+    """One model for all scenarios: they share what its rows say alone."""
+    return build_model(**SPARSE[index])
+
+
+@pytest.fixture
+def language():
+    return pytest.importorskip(minimax_m3_batch.MODULE)
+
+
+@pytest.fixture
+def patched(language, ungated):
+    ungated(PATCH)
+    return language
+
+
+@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(0, id="init"),
+        pytest.param(1, id="lse", marks=pytest.mark.slow),
+        pytest.param(2, id="single", marks=pytest.mark.slow),
+    ],
+)
+def test_a_batch_says_what_its_rows_say_alone(patched, index, name):
+    cell = SCENARIOS[name](sparse_model(index))
+    assert cell.verdict == "green", cell.detail
+
+
+def test_what_another_call_left_on_the_model_is_not_read(patched):
+    model = build_model()
+    rows = rows_of(model, LENGTHS)
+    cache = prefill(model, rows)
+    model.module._rope_deltas = mx.full((2, 1), 7)
+    model.module._position_ids = mx.full((3, 99), 5)
+    decode(model, rows, cache, 3)
+    said = [row.logits[row.fed - 1] for row in rows]
+    for row, logits in zip(rows, said, strict=True):
+        own = model.make_cache()
+        alone = model.call([list(row.text[: row.fed])], own)[0, -1]
+        assert mx.allclose(logits, alone, atol=1e-5)
+
+
+def test_long_rows_gather_the_keys_of_their_blocks(patched, monkeypatch):
+    model = sparse_model(2)
+    attend, gathered = patched.MiniMaxAttention._sparse_decode_attention, []
+
+    def seen(attention, queries, keys, values, block_indices, *args):
+        out = attend(attention, queries, keys, values, block_indices, *args)
+        gathered.append(isinstance(block_indices, RowBlocks) and out is not None)
+        return out
+
+    monkeypatch.setattr(patched.MiniMaxAttention, "_sparse_decode_attention", seen)
+    cell = SCENARIOS["left-padded"](model)
+    assert cell.verdict == "green", cell.detail
+    assert any(gathered)
+
+
+def test_an_even_decode_step_gets_no_positions_and_no_row_blocks(patched, monkeypatch):
+    model = build_model(**FEW)
+    rows = rows_of(model, [LENGTHS[-1]] * 3)
+    cache = prefill(model, rows)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("an even step needs no repair")
+
+    for name in ("row_positions", "RowBlocks", "shift"):
+        monkeypatch.setattr(minimax_m3_batch, name, refuse)
+    decode(model, rows, cache, 4)
+    assert all(
+        logits.shape == (model.vocabulary,) for row in rows for logits in row.logits.values()
+    )
+
+
+def test_one_row_has_the_same_bits(language, ungated):
+    model = build_model(**FEW)
+    table = [list(rows_of(model, [14])[0].text[:14])]
+
+    def say():
+        cache = model.make_cache()
+        return mx.concatenate([model.call(table, cache), model.call([[3]], cache)], axis=1)
+
+    before = say()
+    ungated(PATCH)
+    assert mx.array_equal(say(), before).item()
+
+
+def test_a_call_with_its_own_mask_or_positions_stays(patched, monkeypatch):
+    model = build_model()
+    monkeypatch.setattr(minimax_m3_batch, "row_positions", None)
+    table = mx.array([[1, 2, 3], [4, 5, 6]])
+    places = mx.broadcast_to(mx.arange(3), (2, 3))
+    plain = model.call(table, engine.batch_cache(model, [0, 0]), position_ids=places)
+    masked = model.call(table, engine.batch_cache(model, [0, 0]), mask=mx.ones((2, 3), mx.bool_))
+    assert mx.allclose(plain[:, -1], masked[:, -1], atol=1e-5)
+
+
+@pytest.mark.parametrize(("axis", "shape"), ((2, (2, 1, 5, 3)), (3, (2, 2, 4, 5))))
+def test_shift_moves_each_row_by_its_own_columns(axis, shape):
+    array = mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape)
+    back = minimax_m3_batch.shift(
+        minimax_m3_batch.shift(array, mx.array([[[0]], [[2]]]), axis),
+        mx.array([[[0]], [[-2]]]),
+        axis,
+    )
+    assert mx.array_equal(back[0], array[0]).item()
+    kept = mx.arange(2, 5)
+    assert mx.array_equal(mx.take(back[1:], kept, axis), mx.take(array[1:], kept, axis)).item()
+
+
+def test_columns_of_blocks_begin_behind_the_padding():
+    picked = RowBlocks(mx.array([[[0, 2]], [[1, -1]]]), mx.array([[0], [3]]))
+    columns = minimax_m3_batch.columns_of(picked, 2)
+    assert columns.tolist() == [[[0, 1, 4, 5]], [[5, 6, -1, -1]]]
+
+
+def test_an_empty_batch_is_restored(patched):
+    kind = patched.MiniMaxM3BatchKVCache
+    cache = kind([0, 2])
+    restored = kind.__new__(kind)
+    restored.state = cache.state
+    restored.meta_state = cache.meta_state
+    assert restored.empty()
+    assert restored.offset.tolist() == [0, -2]
+    assert restored.left_padding.tolist() == [0, 2]
+
+
+def rows_that_begin_at_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = minimax_m3_batch.row_positions
+    monkeypatch.setattr(minimax_m3_batch, "row_positions", lambda *given: abs(positions(*given)))
+    monkeypatch.setattr(minimax_m3_batch, "shift", lambda array, columns, axis: array)
+    monkeypatch.setattr(minimax_m3_batch, "make_handle", lambda offset: offset)
+    monkeypatch.setattr(minimax_m3_batch, "initialize", lambda cache: None)
+    monkeypatch.setattr(minimax_m3_batch, "begin_index", lambda cache, other: None)
+
+
+MUTANTS = {"minimax-m3-batch": rows_that_begin_at_the_padding}

@@ -1,0 +1,65 @@
+"""Ministral 3 and Mistral 4 beyond the probe: a row alone, scalar offsets, and after an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.positions.mistral_row_scale import patch as mistral_row_scale
+from mlx_patches.patches.positions.mistral_row_scale.probe import probe
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.tiny import mistral3
+
+mx = pytest.importorskip("mlx.core")
+PATCH = catalogue.builtin().get("mistral-row-scale")
+
+
+@pytest.fixture(params=["ministral3", "mistral4"])
+def model(request):
+    try:
+        probe(PATCH.targets[0])
+        return mistral3(request.param)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+def said(model, cache):
+    return [model.logits(row, cache) for row in ([list(range(1, 8))], [[9]], [[3]])]
+
+
+def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
+    before = said(model, model.solo_cache()), said(model, model.batch_cache([0]))
+    ungated(PATCH)
+    after = said(model, model.solo_cache()), said(model, model.batch_cache([0]))
+    for one, other in zip(before, after, strict=True):
+        assert all(map(mx.array_equal, one, other))
+
+
+def test_a_batch_leaves_nothing_behind(model, ungated):
+    ungated(PATCH)
+    before = said(model, model.solo_cache())
+    cache = model.batch_cache([2, 0])
+    with pytest.raises(ValueError, match=r"."):
+        model.logits([[1, 2, 3]] * 3, cache)  # three rows for a cache of two
+        mx.eval([layer.keys for layer in cache])
+    assert mistral_row_scale._batch.get() is None
+    assert all(map(mx.array_equal, before, said(model, model.solo_cache())))
+
+
+def test_the_scale_of_padding_is_that_of_the_first_position():
+    make = mistral_row_scale.scaled
+    token = mistral_row_scale._batch.set((mx.array([-2, 3]), 4))
+    try:
+        scale = make(None, 0, 4, 0.5, 4)
+    finally:
+        mistral_row_scale._batch.reset(token)
+    assert scale.shape == (2, 1, 4, 1)
+    grown = 1 + 0.5 * 0.6931472
+    assert mx.allclose(scale[:, 0, :, 0], mx.array([[1.0] * 4, [1.0, grown, grown, grown]]))
+
+
+def first_row_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mistral_row_scale, "offsets_of", lambda cache: None)
+
+
+MUTANTS = {"mistral-row-scale": first_row_for_all}

@@ -1,0 +1,56 @@
+"""``ngram-context``: LongCat Flash Ngram in a batch of short histories, and the cost of a step."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.lab import Family
+from mlx_patches.lab.build import build
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models.ngram_context import patch as ngram_context
+from mlx_patches.patches.models.ngram_context.patch import fill_context
+
+PATCH = catalogue.builtin().get("ngram-context")
+pytestmark = pytest.mark.skipif(
+    not source_file("mlx_lm.models.longcat_flash_ngram"), reason="no such model here"
+)
+
+
+def test_rows_go_on_as_alone(ungated):
+    import mlx.core as mx
+
+    ungated(PATCH)
+    model = build(Family("mlx-lm", "longcat_flash_ngram")).module
+    release = importlib.import_module("mlx_lm.models.cache")
+    rows = []
+    for history in ([3], [1, 4], [1, 5, 9, 2, 6]):
+        rows.append(release.make_prompt_cache(model))
+        model(mx.array([history]), cache=rows[-1])
+    batch = [layers[0].merge(list(layers)) for layers in zip(*rows, strict=True)]
+    for token in (7, 8, 9):
+        together = model(mx.array([[token]] * len(rows)), cache=batch)
+        for number, row in enumerate(rows):
+            alone = model(mx.array([[token]]), cache=row)
+            assert mx.abs(together[number] - alone[0]).max().item() < 2e-3
+
+
+def test_a_full_context_is_left_alone():
+    import mlx.core as mx
+
+    context = mx.array([[1, 2, 3]])
+    cache = [context]
+    fill_context(cache, 3)
+    assert cache[0] is context
+    fill_context(cache, 5)
+    assert cache[0].tolist() == [[0, 0, 1, 2, 3]]
+    assert cache[0].dtype == context.dtype
+
+
+def contexts_as_short_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram_context, "fill_context", lambda cache, width: None)
+
+
+MUTANTS = {"ngram-context": contexts_as_short_as_they_are}

@@ -1,0 +1,86 @@
+"""``norm-shift``: bit-identical if the release is right, otherwise exactly one shift."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.patches.loading.norm_shift import patch as norm_shift
+from mlx_patches.patches.loading.norm_shift import probe
+from mlx_patches.patches.loading.norm_shift.patch import PATCH
+
+from ..releases.conftest import installed, verdict
+
+
+def present():
+    for target in PATCH.targets:
+        if installed(target.distribution):
+            try:
+                module = importlib.import_module(target.module)
+            except ModuleNotFoundError:
+                continue
+            kind = getattr(module, target.name.partition(".")[0], None)
+            if hasattr(kind, "sanitize"):
+                yield pytest.param(target, kind, id=target.path)
+
+
+@pytest.mark.parametrize(("target", "kind"), list(present()))
+def test_a_published_checkpoint_is_sanitized_bit_for_bit_as_before(target, kind, ungated):
+    import mlx.core as mx
+
+    def sanitize_all():
+        return [
+            kind.sanitize(probe.stand_in(), weights)
+            for label, weights, _ in probe.checkpoints(target)
+            if "published" in label
+        ]
+
+    before = sanitize_all()
+    ungated(PATCH)
+    for was, got in zip(before, sanitize_all(), strict=True):
+        assert list(was) == list(got)
+        assert all(was[name].dtype == got[name].dtype for name in was)
+        assert all(mx.array_equal(was[name], got[name]).item() for name in was)
+
+
+@pytest.mark.parametrize(("target", "kind"), list(present()))
+def test_norms_of_a_converted_checkpoint_are_the_same_arrays(target, kind, ungated):
+    if not verdict(PATCH, target).ok:
+        pytest.skip("this release is right")
+    ungated(PATCH)
+    for label, weights, _ in probe.checkpoints(target):
+        if "converted" in label:
+            wanted = [v for n, v in weights.items() if n.endswith("norm.weight") and "mtp" not in n]
+            got = kind.sanitize(probe.stand_in(), dict(weights))
+            norms = [value for name, value in got.items() if name.endswith("norm.weight")]
+            assert [id(value) for value in norms] == [id(value) for value in wanted]
+
+
+def test_weights_without_convolutions_say_nothing():
+    assert not norm_shift.is_converted({"model.norm.weight": None})
+
+
+def test_only_weights_of_one_axis_stand_aside():
+    import mlx.core as mx
+
+    seen = {}
+
+    def sanitize(model, weights):
+        seen.update({name: value.ndim for name, value in weights.items()})
+        return {f"new.{name}": value for name, value in weights.items()}
+
+    weights = {"a": mx.zeros((2,)), "b": mx.zeros((1, 2)), "c": mx.zeros((2,))}
+    out = norm_shift.sanitized_without_shift(sanitize, None, weights, ["a", "b"])
+    assert seen == {"a": 2, "b": 2, "c": 1}
+    assert out["new.a"] is weights["a"]
+    assert out["new.b"] is weights["b"]
+    assert weights["a"].shape == (2,)
+
+
+def checkpoints_that_nobody_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norm_shift, "is_converted", lambda weights: False)
+    monkeypatch.setattr(norm_shift, "is_published", lambda name: True)
+
+
+MUTANTS = {"norm-shift": checkpoints_that_nobody_converted}

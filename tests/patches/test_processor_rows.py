@@ -1,0 +1,184 @@
+"""``processor-rows``: rows keep their own processors, and rows without any do not change."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.generation.processor_rows import patch as processor_rows
+from mlx_patches.patches.generation.processor_rows.patch import (
+    PATCH,
+    filled,
+    fitted,
+    have_processors,
+    rows_joined,
+)
+
+from ..releases.conftest import installed
+
+TOKENS = 12
+# Prompts with the repetition penalty of each; 0 means none.
+ROWS = [([5, 9, 2], 0.0), ([7, 3], 1.8), ([4, 4, 8, 1], 0.0), ([6, 2, 6], 2.5), ([3], 1.3)]
+
+
+@pytest.fixture
+def generate():
+    if not installed("mlx-lm"):
+        pytest.skip("no mlx-lm, whose engine this is")
+    module = importlib.import_module("mlx_lm.generate")
+    if not hasattr(module, "PromptProcessingBatch"):
+        pytest.skip("the lists of this engine are never joined")
+    return module
+
+
+def test_lists_have_an_entry_a_row():
+    kept = [1, 2]
+    assert fitted(kept, 2) is kept
+    assert fitted(kept, 1) == [1]
+    one = ["processor"]
+    rows = filled([None, one, []], 5)
+    assert rows == [[], one, [], [], []]
+    assert rows[1] is one
+    assert len({id(row) for row in rows}) == 5
+    assert filled([one, one], 1) == [one]
+
+
+def test_batches_without_processors_are_joined_as_they_are():
+    bare, other = ([[]], []), ([None], [])
+    batches = [
+        SimpleNamespace(uids=[0], logits_processors=processors, token_context=tokens)
+        for processors, tokens in (bare, other)
+    ]
+    joined = []
+    rows_joined(lambda *both: joined.extend(both), *batches)
+    assert joined == batches
+    for batch, (processors, tokens) in zip(batches, (bare, other), strict=True):
+        assert batch.logits_processors is processors
+        assert batch.token_context is tokens
+
+
+@pytest.mark.parametrize(
+    ("processors", "tokens", "needed"),
+    [
+        ([[]], [], False),
+        ([None], [], False),
+        ([], [], False),
+        ([[print]], [], True),
+        ([], [[1]], True),
+    ],
+)
+def test_the_check_finds_processors_in_either_batch(processors, tokens, needed):
+    bare = SimpleNamespace(uids=[0], logits_processors=[[]], token_context=[])
+    other = SimpleNamespace(uids=[1], logits_processors=processors, token_context=tokens)
+    assert have_processors(bare, other) is have_processors(other, bare) is needed
+    checks = {t.when for t in PATCH.targets if t.name == "GenerationBatch.extend"}
+    assert checks == {have_processors}
+
+
+@pytest.mark.parametrize("nothing", [None, []], ids=["None", "empty"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (0, 2, 4, 1, 3), (2, 0, 0, 3, 1)], ids=str)
+def test_rows_that_come_and_go_are_as_alone(generate, order, nothing, ungated):
+    ungated(catalogue.builtin().get("processor-rows"))
+    model = llama()
+    rows = [ROWS[index] for index in order]
+    together = answers(generate, model, rows, nothing, every=6)
+    assert together == [answers(generate, model, [row], nothing)[0] for row in rows]
+
+
+def test_rows_without_processors_are_bit_for_bit_as_released(generate, ungated):
+    model = llama()
+    rows = [(prompt, 0.0) for prompt, _ in ROWS]
+    before = answers(generate, model, rows, [], every=3, told=float_bits)
+    ungated(catalogue.builtin().get("processor-rows"))
+    assert answers(generate, model, rows, [], every=3, told=float_bits) == before
+
+
+def llama():
+    from mlx_patches.lab import Family
+    from mlx_patches.lab.build import build
+
+    return build(Family("mlx-lm", "llama")).module
+
+
+def float_bits(answer):
+    import mlx.core as mx
+
+    return answer.logprobs.view(mx.uint32).tolist()
+
+
+def answers(generate, model, rows, nothing, every=1, told=lambda answer: answer.token):
+    """The answers of the release's engine for rows that join in pairs and end one by one."""
+    from mlx_lm.sample_utils import make_logits_processors
+
+    engine = generate.BatchGenerator(model)
+    said, order = {}, []
+    for turn in range(5 * TOKENS):
+        pair, due = divmod(turn, every)
+        coming = rows[2 * pair : 2 * pair + 2] if due == 0 else []
+        if coming:
+            order += engine.insert(
+                [prompt for prompt, _ in coming],
+                [TOKENS - 2 * len(prompt) for prompt, _ in coming],
+                logits_processors=[
+                    make_logits_processors(repetition_penalty=penalty) if penalty else nothing
+                    for _, penalty in coming
+                ],
+            )
+        for answer in engine.next()[1]:
+            said.setdefault(answer.uid, []).append(told(answer))
+    return [said[uid] for uid in order]
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 4, 3), (1, 0, 2, 3), (2, 3, 0, 1)], ids=str)
+def test_rows_of_the_vision_engine_are_as_alone(order, ungated):
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose engine this is")
+    if not hasattr(importlib.import_module("mlx_vlm.generate"), "GenerationBatch"):
+        pytest.skip("this engine takes no processors")
+    ungated(catalogue.builtin().get("processor-rows"))
+    rows = [ROWS[index] for index in order]
+    assert vision_answers(rows, every=2) == [vision_answers([row])[0] for row in rows]
+
+
+def vision_answers(rows, every=1):
+    """The answers of mlx-vlm's engine for rows that join one by one and end one by one."""
+    import mlx.core as mx
+
+    from mlx_patches.lab import Family, generators
+    from mlx_patches.lab.build import build
+
+    def penalized(penalty):
+        def process(tokens, logits):
+            seen = mx.zeros(logits.shape[-1]).at[tokens].add(1) > 0
+            return logits - penalty * seen
+
+        return process
+
+    generator = generators.make_generator(
+        build(Family("mlx-vlm", "mistral3")), TOKENS, prefill_batch_size=1, completion_batch_size=8
+    )
+    said, order = {}, []
+    for turn in range(4 * TOKENS):
+        row, due = divmod(turn, every)
+        if due == 0 and row < len(rows):
+            prompt, penalty = rows[row]
+            order += generator.release.insert(
+                [prompt],
+                max_tokens=[TOKENS - 2 * len(prompt)],
+                prompt_kwargs=[generator._own(prompt)],
+                logits_processors=[[penalized(penalty)] if penalty else None],
+            )
+        for uid, one in generator.next():
+            said.setdefault(uid, []).append(one.token)
+    return [said[uid] for uid in order]
+
+
+def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_rows, "fitted", lambda lists, rows: lists)
+    monkeypatch.setattr(processor_rows, "filled", lambda lists, rows: lists)
+
+
+MUTANTS = {"processor-rows": lists_of_other_rows}

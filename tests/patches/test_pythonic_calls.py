@@ -1,0 +1,91 @@
+"""``pythonic-calls``: text that is no Python, and tokenizers that have a parser or need none."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.server.pythonic_calls import patch as pythonic_calls
+from mlx_patches.patches.server.pythonic_calls.patch import find_calls
+from mlx_patches.patches.server.pythonic_calls.probe import call, loaded
+
+from ..releases.conftest import is_tested
+
+PATCH = catalogue.builtin().get("pythonic-calls")
+needs_parser = pytest.mark.skipif(
+    not is_tested("mlx-lm") or not source_file("mlx_lm.tool_parsers.pythonic"),
+    reason="no such parser here",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("[look(city='it\\'s')]", [call(city="it's")]),
+        ('[look(flag=true, none=null, deep={"a": [false]})]', None),
+        ("[look(flag=True, none=None, number=-1.5)]", [call(flag=True, none=None, number=-1.5)]),
+        ("words before [look(a=1)] and after", [call(a=1)]),
+        ("[a.b.c(x=1), d(y=2), d(y=3)]", [call("a.b.c", x=1), call("d", y=2), call("d", y=3)]),
+        ('[look(code="print([1, 2])")]', [call(code="print([1, 2])")]),
+        ("[look(city=Rome)]", []),
+        ("[look(city='Rome'), nonsense]", []),
+        ("[look('Rome')]", []),
+        ("[look(**{'city': 'Rome'})]", []),
+        ("[(lambda: 1)(city='Rome')]", []),
+        ("[f()(city='Rome')]", []),
+        ("[look(a=__import__('os'))]", []),
+        ("[]", []),
+        ("no call", []),
+        ("", []),
+        ("]look(a=1)[", []),
+        ("[look(a='\0')]", []),
+        ("[" * 5_000 + "]" * 5_000, []),
+    ],
+)
+def test_calls_that_are_python_are_read_and_none_is_run(text, wanted):
+    if wanted is None:
+        wanted = [call(flag=True, none=None, deep={"a": [False]})]
+    assert list(find_calls(text)) == wanted
+
+
+@needs_parser
+@pytest.mark.parametrize("text", ["[look(city=Rome, days=5)]", "[look(city=Rome)] done"])
+def test_what_is_no_python_is_read_as_released(text, ungated):
+    module = importlib.import_module("mlx_lm.tool_parsers.pythonic")
+    released = module.parse_tool_call(text)
+    ungated(PATCH)
+    assert module.parse_tool_call(text) == released
+
+
+@needs_parser
+def test_a_text_without_a_call_is_refused_as_released(ungated):
+    module = importlib.import_module("mlx_lm.tool_parsers.pythonic")
+    ungated(PATCH)
+    with pytest.raises(ValueError, match="No function provided"):
+        module.parse_tool_call("nothing")
+
+
+@needs_parser
+def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(ungated):
+    ungated(PATCH)
+    module = importlib.import_module("mlx_lm.tokenizer_utils")
+    tokenizer = loaded(module)
+    assert tokenizer.has_tool_calling
+    assert tokenizer.tool_call_start == "<|tool_call_start|>"
+    assert tokenizer.tool_parser("[look(a=1)]", None) == call(a=1)
+    assert loaded(module, tokens=("<|tool_call_start|>",)).tool_parser is None
+    mistral = loaded(
+        module, ("[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"), "[TOOL_CALLS]"
+    )
+    assert "pythonic" not in mistral.tool_parser.__module__
+
+
+def calls_that_are_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pythonic_calls, "find_calls", lambda text: [])
+    monkeypatch.setattr(pythonic_calls, "_START", "<nowhere>")
+
+
+MUTANTS = {"pythonic-calls": calls_that_are_no_python}

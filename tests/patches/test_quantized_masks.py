@@ -1,0 +1,78 @@
+"""Masks over quantized keys: a mask for each head, additive and boolean masks, solo runs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.masks.quantized_masks import patch as quantized_masks
+
+from ..releases.conftest import installed
+
+mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
+PATCH = catalogue.builtin().get("quantized-masks")
+NAME = "quantized_scaled_dot_product_attention"
+MODULES = [
+    module
+    for distribution, module in (
+        ("mlx-lm", "mlx_lm.models.base"),
+        ("mlx-vlm", "mlx_vlm.models.base"),
+    )
+    if installed(distribution) and importlib.util.find_spec(module)
+]
+
+
+@pytest.fixture(params=MODULES)
+def base(request):
+    module = importlib.import_module(request.param)
+    if not hasattr(module, NAME):
+        pytest.skip("this release's attention over quantized keys is mlx-lm's")
+    return module
+
+
+def attend(base, mask, rows=3, heads=4, groups=2):
+    drawn = [mx.random.normal((rows, n, 6, 32), key=mx.random.key(n)) for n in (heads, groups)]
+    packed = mx.quantize(drawn[1], group_size=32, bits=8)
+    queries = drawn[0][:, :, -2:] + 0
+    return getattr(base, NAME)(queries, packed, packed, scale=0.2, mask=mask, group_size=32, bits=8)
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "array"])
+@pytest.mark.parametrize("heads", [2, 4])
+def test_what_was_right_is_bit_for_bit_as_before(base, ungated, mask, heads):
+    if mask == "array":
+        mask = mx.arange(6)[None] <= mx.arange(4, 6)[:, None]
+    before = attend(base, mask, rows=1, heads=heads).tolist()
+    ungated(PATCH)
+    assert attend(base, mask, rows=1, heads=heads).tolist() == before
+
+
+def test_a_mask_in_numbers_does_what_one_in_booleans_does(base, ungated):
+    ungated(PATCH)
+    padding = mx.array([0, 2, 3])
+    seen = (mx.arange(6)[None] >= padding[:, None])[:, None, None]
+    seen = mx.broadcast_to(seen, (3, 1, 2, 6))
+    numbers = mx.where(seen, 0.0, -1e9)
+    assert mx.allclose(attend(base, seen), attend(base, numbers), atol=1e-5).item()
+
+
+def test_a_mask_of_no_rows_of_its_own_serves_all(base, ungated):
+    ungated(PATCH)
+    causal = mx.arange(6)[None] <= mx.arange(4, 6)[:, None]
+    every = mx.broadcast_to(causal, (3, 1, 2, 6))
+    assert mx.allclose(attend(base, causal), attend(base, every), atol=1e-6).item()
+
+
+def masks_of_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_shape = quantized_masks.add_shape
+    monkeypatch.setattr(quantized_masks, "add_group_axis", lambda mask, groups: mask[:1, None])
+    monkeypatch.setattr(quantized_masks, "make_padded_mask", quantized_masks.attend_as_before)
+    monkeypatch.setattr(
+        quantized_masks, "add_shape", lambda parts, width: add_shape(parts, width // 8)
+    )
+
+
+MUTANTS = {"quantized-masks": masks_of_the_first_row}

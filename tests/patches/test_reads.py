@@ -1,0 +1,103 @@
+"""Reads through handles: their cost, and values that a later update may not change."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from mlx_patches.core.patch import Attribute
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.reads import patch as reads
+from mlx_patches.patches.caches.reads.patch import make_handle
+
+from ..releases.conftest import installed
+
+mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
+PATCH = catalogue.builtin().get("offset-alias")
+CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
+
+
+def nodes(array, tmp_path):
+    file = tmp_path / "graph.dot"
+    mx.export_to_dot(str(file), array)
+    return file.read_text().count("\n")
+
+
+@pytest.fixture
+def caches(ungated):
+    import importlib
+
+    ungated(PATCH)
+    return importlib.import_module(CACHES)
+
+
+def test_a_handle_adds_no_node(tmp_path):
+    array = mx.array([1, 2]) + 3
+    before = nodes(array, tmp_path)
+    assert nodes(make_handle(array), tmp_path) == before
+    assert nodes(array + 0, tmp_path) > before
+
+
+def test_evaluating_a_handle_evaluates_the_original():
+    array = mx.array([1, 2]) + 3
+    mx.eval(make_handle(array))
+    assert array.tolist() == [4, 5]
+
+
+def test_in_place_addition_from_outside_still_reaches_the_cache(caches):
+    cache = caches.BatchKVCache([1, 0])
+    cache.offset += 4
+    assert cache.offset.tolist() == [3, 4]
+
+
+def test_plain_values_pass_through(caches):
+    cache = caches.BatchKVCache([0])
+    cache.offset = 7
+    assert cache.offset == 7
+    cache.offset = None
+    assert cache.offset is None
+
+
+def test_missing_attribute_is_an_attribute_error(caches):
+    cache = caches.BatchKVCache.__new__(caches.BatchKVCache)
+    assert not hasattr(cache, "offset")
+    with pytest.raises(AttributeError, match="offset"):
+        del cache.offset
+
+
+def test_copies_do_not_move_with_the_original(caches):
+    cache = caches.BatchKVCache([1, 0])
+    shallow = copy.copy(cache)
+    cache.update_and_fetch(mx.ones((2, 1, 3, 4)), mx.ones((2, 1, 3, 4)))
+    assert shallow.offset.tolist() == [-1, 0]
+    assert cache.offset.tolist() == [2, 3]
+
+
+def test_instances_made_before_and_after_work_across_restore(ungated):
+    import importlib
+
+    caches = importlib.import_module(CACHES)
+    before = caches.BatchKVCache([2, 0])
+    manager = ungated(PATCH)
+    during = caches.BatchKVCache([1, 0])
+    assert before.offset.tolist() == [-2, 0]
+    manager.restore()
+    assert during.offset.tolist() == [-1, 0]
+    during.update_and_fetch(mx.ones((2, 1, 3, 4)), mx.ones((2, 1, 3, 4)))
+    assert during.offset.tolist() == [2, 3]
+
+
+def handles_that_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "Attribute", lambda name, read: Attribute(name))
+
+
+def states_that_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads.copy_state, "__code__", (lambda state, cache=None: state).__code__)
+
+
+MUTANTS = {
+    "offset-alias": handles_that_alias,
+    "left-padding-alias": handles_that_alias,
+    "frozen-state": states_that_are_live,
+}

@@ -1,0 +1,317 @@
+"""The rows and padding of recurrent caches, and the cost of keeping them in a step."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from typing import Any
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows, state
+
+from ..releases.conftest import installed
+
+mx = pytest.importorskip("mlx.core")
+LM = installed("mlx-lm")
+pytestmark = pytest.mark.skipif(not LM, reason="no mlx-lm, whose caches these are")
+ArraysCache = importlib.import_module("mlx_lm.models.cache").ArraysCache if LM else None
+
+PADDING = [4, 0, 2]
+LENGTHS = [9, 5, 7]
+
+
+def padded_batch(width=2):
+    """Three rows with padding on both sides; each row's state is its number."""
+    cache = ArraysCache(1)
+    cache[0] = mx.broadcast_to(mx.arange(3)[:, None], (3, width))
+    cache.left_padding, cache.lengths = mx.array(PADDING), mx.array(LENGTHS)
+    return cache
+
+
+def one_row():
+    """A row without padding."""
+    cache = ArraysCache(1)
+    cache[0] = mx.full((1, 2), 7)
+    return cache
+
+
+def held(cache):
+    return {name: values.tolist() for name, values in contract.read_padding(cache).items()}
+
+
+def raise_error(*_):
+    raise ValueError("on purpose")
+
+
+WHOLE = {"left_padding": PADDING, "lengths": LENGTHS}
+
+
+# -- arrays-rows -----------------------------------------------------------------------------
+
+
+def test_a_filter_that_raises_leaves_the_padding():
+    cache = padded_batch()
+    with pytest.raises(ValueError, match="on purpose"):
+        rows.filter_padding(raise_error, cache, mx.array([2, 0]))
+    assert held(cache) == WHOLE
+
+
+def test_an_extend_that_raises_leaves_the_padding_of_both():
+    cache, other = padded_batch(), padded_batch()
+    with pytest.raises(ValueError, match="on purpose"):
+        rows.extend_padding(raise_error, cache, other)
+    assert held(cache) == held(other) == WHOLE
+
+
+def test_the_release_s_extend_raises_and_leaves_the_padding_of_both(ungated):
+    ungated(catalogue.builtin().get("arrays-rows"))
+    cache, other = padded_batch(), padded_batch(width=3)
+    with pytest.raises(ValueError):
+        cache.extend(other)
+    assert held(cache) == held(other) == WHOLE
+
+
+def test_padding_follows_its_rows(ungated):
+    ungated(catalogue.builtin().get("arrays-rows"))
+    cache = padded_batch()
+    cache.filter(mx.array([2, 0]))
+    assert held(cache) == {"left_padding": [2, 4], "lengths": [7, 9]}
+    cache.extend(padded_batch())
+    assert held(cache) == {"left_padding": [2, 4, *PADDING], "lengths": [7, 9, *LENGTHS]}
+
+
+@pytest.mark.parametrize("padded_first", [True, False])
+def test_rows_that_join_without_padding_have_none(ungated, padded_first):
+    ungated(catalogue.builtin().get("arrays-rows"))
+    sides = [padded_batch(), one_row()][:: 1 if padded_first else -1]
+    cache, other = sides
+    before = held(other)
+    cache.extend(other)
+    left, lengths = held(cache).values()
+    alone = -1 if padded_first else 0
+    assert left.pop(alone) == 0
+    assert lengths.pop(alone) > 10**6
+    assert (left, lengths) == (PADDING, LENGTHS)
+    assert held(other) == before
+
+
+def test_rows_without_padding_get_no_array(ungated):
+    ungated(catalogue.builtin().get("arrays-rows"))
+    cache = one_row()
+    cache.extend(one_row())
+    cache.filter(mx.array([1]))
+    assert cache.left_padding is None
+    assert getattr(cache, "lengths", None) is None
+
+
+# -- arrays-extend ---------------------------------------------------------------------------
+
+
+def test_an_extend_that_raises_leaves_the_slots_of_both():
+    cache, other = ArraysCache(1), padded_batch()
+    contract.remember_rows(cache, 2)
+    with pytest.raises(ValueError, match="on purpose"):
+        rows.extend_unwritten(raise_error, cache, other)
+    assert cache.cache == [None]
+    assert contract.count_rows(cache) == 2
+    assert other[0][:, 0].tolist() == [0, 1, 2]
+
+
+def extend_as_mlx_lm_0_31_2(cache, other):
+    """If one side has no state, the result has only the rows of the other."""
+    pairs = zip(cache.cache, other.cache, strict=True)
+    cache.cache = [
+        one if two is None else two if one is None else mx.concatenate([one, two])
+        for one, two in pairs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unwritten_first", "numbers"), [(True, [0, 0, 0, 1, 2]), (False, [0, 1, 2, 0, 0])]
+)
+def test_rows_without_a_state_get_zeros_and_the_other_side_stays(unwritten_first, numbers):
+    unwritten = ArraysCache(1)
+    contract.remember_rows(unwritten, 2)
+    cache, other = [unwritten, padded_batch()][:: 1 if unwritten_first else -1]
+    before = list(other.cache)
+    rows.extend_unwritten(extend_as_mlx_lm_0_31_2, cache, other)
+    assert cache[0][:, 0].tolist() == numbers
+    assert contract.count_rows(cache) == 5
+    assert all(now is then for now, then in zip(other.cache, before, strict=True))
+
+
+def test_two_sides_without_a_state_are_counted():
+    sides = [ArraysCache(1), ArraysCache(1)]
+    contract.remember_rows(sides[0], 2)
+    rows.extend_unwritten(extend_as_mlx_lm_0_31_2, *sides)
+    assert contract.count_rows(sides[0]) == 3
+    rows.filter_counted(lambda cache, indices: None, sides[0], mx.array([2]))
+    assert contract.count_rows(sides[0]) == 1
+
+
+# -- mamba-rows ------------------------------------------------------------------------------
+
+
+class MambaCache(ArraysCache):
+    """mlx-lm's class up to 0.30.5."""
+
+    def __init__(self, left_padding=None):
+        super().__init__(size=2, left_padding=left_padding)
+
+
+@pytest.mark.skipif(not hasattr(ArraysCache, "merge"), reason="rows are not merged")
+def test_mamba_s_rows_merge_without_padding_and_keep_their_class():
+    alone = [MambaCache(), MambaCache()]
+    for number, row in enumerate(alone):
+        row[0] = row[1] = mx.full((1, 2), number)
+    merge, take = ArraysCache.merge.__func__, ArraysCache.extract
+    assert merge(MambaCache, alone).left_padding.ndim == 0  # the defect
+    batch = extract.merge_without_padding(merge, MambaCache, alone)
+    assert batch.left_padding is None
+    row = extract.extract_as_batch(take, batch, 1)
+    assert type(row) is MambaCache
+    assert [state.tolist() for state in row.cache] == [[[1, 1]]] * 2
+
+
+# -- rows ------------------------------------------------------------------------------------
+
+
+def test_rows_are_counted_by_states_then_padding_then_memory():
+    cache = ArraysCache(2)
+    assert contract.count_rows(cache) == 1
+    contract.remember_rows(cache, 4)
+    assert contract.count_rows(copy.deepcopy(cache)) == 4
+    cache.left_padding = mx.array(PADDING)
+    assert contract.count_rows(cache) == 3
+    cache[1] = mx.zeros((2, 1))
+    assert contract.count_rows(cache) == 2
+
+
+def test_a_padding_that_is_one_number_for_all_is_no_row_s():
+    cache = ArraysCache(1)
+    cache.left_padding = mx.array(2)
+    assert contract.read_padding(cache) == {}
+    assert contract.count_rows(cache) == 1
+
+
+def test_a_row_has_neither_the_padding_nor_the_rows_of_its_batch():
+    batch = padded_batch()
+    contract.remember_rows(batch, 3)
+    row = contract.copy_as_row(batch, [batch[0][1:2]])
+    assert type(row) is type(batch)
+    assert held(row) == {}
+    assert contract.ROWS not in vars(row)
+    assert contract.count_rows(row) == 1
+    assert held(batch) == WHOLE
+
+
+# -- arrays-chunks ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """A list with one item for each read of an array."""
+    count = []
+    for name in ("tolist", "item"):
+        read = getattr(mx.array, name)
+        monkeypatch.setattr(
+            mx.array, name, lambda array, read=read: count.append(array) or read(array)
+        )
+    return count
+
+
+class Uncounted:
+    """A cache whose model does not count the tokens it fed, as before mlx-lm 0.30.4."""
+
+    def __init__(self, padding):
+        self.left_padding = mx.array(padding)
+
+    def mask(self, N):
+        return masks.mask_each_piece(lambda cache, N: None, self, N)
+
+
+def test_a_decode_step_reads_nothing(reads):
+    cache = Uncounted([7, 0, 2])
+    pieces = [cache.mask(3) for _ in range(3)]
+    assert all(mask is not None for mask in pieces)
+    assert len(reads) == 3
+    reads.clear()
+    assert cache.left_padding is None
+    assert [cache.mask(1) for _ in range(4)] == [None] * 4
+    assert not reads
+
+
+def test_rows_without_padding_are_not_masked(reads):
+    cache = Uncounted([0, 0])
+    assert cache.mask(3) is None
+    assert cache.left_padding is None
+    reads.clear()
+    assert cache.mask(1) is None
+    assert not reads
+
+
+def test_no_piece_waits_for_the_device(monkeypatch):
+    """The array that is read was made from a list, so no operation has to finish first."""
+    cache = Uncounted([7, 0, 2])
+    monkeypatch.setattr(mx.array, "__sub__", raise_error)
+    for _ in range(3):
+        cache.mask(3)
+    assert cache.left_padding is None
+
+
+def lengths_that_are_one_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask_right = masks.mask_right
+    monkeypatch.setattr(masks, "mask_right", lambda lengths, N: mask_right(lengths + 1, N))
+
+
+def padding_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "take_padding", take_first_padding)
+    concatenate = rows.concatenate_padding
+    monkeypatch.setattr(
+        rows, "concatenate_padding", lambda parts, counts: concatenate(parts[::-1], counts[::-1])
+    )
+
+
+def take_first_padding(padding: dict[str, Any], kept: Any) -> dict[str, Any]:
+    return {name: values[: len(kept)] for name, values in padding.items()}
+
+
+def batches_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "remember_rows", lambda cache, number: None)
+
+
+def states_without_left_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "PADDING", {"lengths": None})
+
+
+def rows_that_are_all_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    extract_row = extract.extract_row
+    monkeypatch.setattr(extract, "extract_row", lambda cache, idx: extract_row(cache, 0))
+
+
+def pieces_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    subtract_fed = masks.subtract_fed
+    monkeypatch.setattr(masks, "subtract_fed", lambda left, N: subtract_fed(left, 0))
+
+
+def rows_that_are_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract, "is_per_row", lambda padding: padding is not None)
+    monkeypatch.setattr(extract, "copy_as_row", lambda batch, states: copy.copy(batch))
+
+
+def counts_that_always_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advance, "goes_on", lambda *_: False)
+
+
+MUTANTS = {
+    "arrays-mask": lengths_that_are_one_longer,
+    "arrays-advance": counts_that_always_begin,
+    "arrays-rows": padding_of_other_rows,
+    "arrays-extend": batches_of_one_row,
+    "arrays-restored": states_without_left_padding,
+    "arrays-chunks": pieces_that_do_not_count,
+    "mamba-rows": rows_that_are_the_batch,
+    "recurrent-extract": rows_that_are_all_the_first,
+}

@@ -1,0 +1,302 @@
+"""Recurrent families beyond the probe: quantized batches, outputs, arguments and device reads."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from mlx_patches.lab import LabModel, engine, generators
+from mlx_patches.lab.engine_scenarios import compare_with_alone
+from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.patches import catalogue
+from mlx_patches.patches._shared.rows import recurrent
+from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
+from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.fixtures import with_patches
+
+from ..releases.conftest import installed
+from ..releases.models import build_or_skip
+
+mx = pytest.importorskip("mlx.core")
+
+NEEDED = (
+    "offset-alias",
+    "mask-by-offset",
+    "quantized-masks",
+    "batch-quantized",
+    "rope-deltas",
+    "padding-nan",
+)
+PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
+PADDING = [0, 3]
+TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]
+TOLERANCE = 1e-3
+
+
+@pytest.mark.parametrize("family", ["bailing_moe_linear", "jamba", "qwen3_5"])
+def test_a_quantized_batch_stays_quantized(family):
+    pytest.importorskip("mlx_vlm")
+    model = build_or_skip(f"mlx-vlm:{family}")
+    with with_patches((*NEEDED, "recurrent-padding", "quantized-decode-mask")):
+        cell = SCENARIOS["quantized-8"](model)
+    if cell.verdict == "n/a":
+        pytest.skip(cell.detail)
+    assert cell.verdict == "green", cell.detail
+
+
+@pytest.fixture
+def repaired(ungated):
+    """Builds a family's tiny model with the patch, and other patches that its batches need."""
+    managers = []
+
+    def prepare(name: str) -> LabModel:
+        model = build_or_skip(name)
+        for patch in ("offset-alias", "mask-by-offset", "recurrent-padding"):
+            managers.append(ungated(catalogue.builtin().get(patch)))
+        return model
+
+    yield prepare
+    assert not any(manager.withdrawn for manager in managers)
+
+
+def padded_batch(model: LabModel) -> list[object]:
+    """The caches of a left-padded batch; skips where the release has none."""
+    try:
+        cache = engine.batch_cache(model, PADDING)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
+        pytest.skip("the release batches no recurrent caches")
+    return cache
+
+
+def compare(batch: object, model: LabModel) -> None:
+    """Each row's logits in a left-padded batch equal its logits alone."""
+    for row, prompt in enumerate(PROMPTS):
+        engine.forget(model)
+        alone = model.call([prompt], model.make_cache())[0]
+        assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
+
+
+LM = ("mlx-lm:nemotron_h", "mlx-lm:falcon_h1", "mlx-lm:plamo2", "mlx-lm:mamba")
+OMNI = "mlx-vlm:nemotron_h_nano_omni"
+VLM = ("mlx-vlm:nemotron_h", "mlx-vlm:falcon_h1", "mlx-vlm:plamo2vl", OMNI)
+
+
+@pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
+def test_the_hidden_state_of_every_row(name, repaired):
+    model = repaired(name)
+    if not model.module(mx.array([[1]]), return_hidden=True).hidden_states:
+        pytest.skip("the release gives no hidden states")
+    out = model.module(mx.array(TABLE), cache=padded_batch(model), return_hidden=True)
+    compare(out.logits, model)
+    hidden = out.hidden_states[-1]
+    assert hidden.shape[:2] == (2, 5)
+    for row, prompt in enumerate(PROMPTS):
+        engine.forget(model)
+        tokens, cache = mx.array([prompt]), model.make_cache()
+        alone = model.module(tokens, cache=cache, return_hidden=True).hidden_states[-1][0]
+        assert mx.abs(hidden[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
+def test_a_call_without_logits(name, repaired):
+    model = repaired(name)
+    given = {"return_hidden": True, "skip_logits": True, "return_shared_kv": True}
+    if model.module(mx.array([[1]]), **given).logits is not None:
+        pytest.skip("the release gives them all the same")
+    cache = padded_batch(model)
+    out = model.module(mx.array(TABLE), cache=cache, **given)
+    assert out.logits is None and out.shared_kv_states == {}
+    assert out.hidden_states[-1].shape[:2] == (2, 5)
+    # The states are those of the prompts, so the next step is right too.
+    step = model.call([[1], [2]], cache)
+    for row, prompt in enumerate(PROMPTS):
+        engine.forget(model)
+        alone = model.call([[*prompt, row + 1]], model.make_cache())[0, -1]
+        assert mx.abs(step[row, -1] - alone).max().item() <= TOLERANCE
+
+
+def test_omni_states_of_a_history_and_every_layer(repaired):
+    """It runs Nemotron-H's layers itself, or, from mlx-vlm 0.7.10 on, calls the patched model."""
+    model = repaired(OMNI)
+    with with_patches(LAST_PIECES):
+        cell = SCENARIOS["history"](model)
+    assert cell.verdict == "green", cell.detail
+    cache = padded_batch(model)
+    out = model.module(mx.array(TABLE), cache=cache, output_hidden_states=True)
+    compare(out.logits, model)
+    alone = model.module(mx.array([PROMPTS[1]]), output_hidden_states=True).hidden_states
+    assert len(out.hidden_states) == len(alone)
+    for batched, row in zip(out.hidden_states, alone, strict=True):
+        assert mx.abs(batched[1:, PADDING[1] :] - row).max().item() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_a_decode_step_reads_nothing_and_a_prompt_little(name, repaired, device_reads):
+    model = repaired(name)
+    cache = padded_batch(model)
+
+    def reads() -> int:
+        """How many reads the patches made, or a cache for them, since the last call."""
+        found = [one for one in device_reads if "mlx_patches/patches" in one or "cache.py" in one]
+        device_reads.clear()
+        return len(found)
+
+    reads()
+    model.call(TABLE, cache)
+    assert reads() <= 2  # the recurrent caches' padding, the attention caches' counts
+    for layer in recurrent(cache):
+        assert layer.left_padding is None
+    for token in (1, 2):
+        model.call([[token], [token]], cache)
+        assert reads() == 0
+
+
+def test_equal_rows_read_the_device_once(repaired, device_reads):
+    model = repaired("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")
+    cache = padded_batch(model)
+    for layer in recurrent(cache):
+        layer.left_padding = mx.array([0, 0])
+    model.call([PROMPTS[0], PROMPTS[0]], cache)
+    assert sum("mlx_patches/patches" in one for one in device_reads) <= 1
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_arguments(name, repaired):
+    model = repaired(name)
+    parameters = inspect.signature(type(model.module).__call__).parameters
+    tokens = mx.array(TABLE)
+    if parameters["cache"].kind is not inspect.Parameter.KEYWORD_ONLY:
+        before = [None] * (list(parameters).index("cache") - 2)
+        compare(logits_of(model.module(tokens, *before, padded_batch(model))), model)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        out = model.module(tokens, cache=padded_batch(model), unknown=object(), n=3)
+        compare(logits_of(out), model)
+    else:
+        with pytest.raises(TypeError):
+            model.module(tokens, cache=padded_batch(model), unknown=1)
+    assert logits_of(model.module(tokens, cache=None)).shape[:2] == (2, 5)
+
+
+@pytest.mark.parametrize("name", VLM)
+def test_embeddings_in_place_of_ids(name, repaired):
+    model = repaired(name)
+    inner = getattr(model.module, "backbone", None) or model.module.model
+    embed = inner["embeddings"] if "embeddings" in inner else inner["embed_tokens"]
+    embeddings = embed(mx.array(TABLE))
+    expected = model.module(mx.array(TABLE[:1]), inputs_embeds=embeddings[:1]).logits
+    out = model.module(mx.array(TABLE), inputs_embeds=embeddings, cache=padded_batch(model))
+    assert mx.abs(out.logits[:1] - expected).max().item() <= TOLERANCE
+    short = model.module(mx.array(TABLE[1:])[:, 3:], inputs_embeds=embeddings[1:, 3:]).logits
+    assert mx.abs(out.logits[1:, 3:] - short).max().item() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_caches_that_a_host_subclasses(name, repaired):
+    model = repaired(name)
+    cache = padded_batch(model)
+    for layer in cache:
+        for one in (layer, *getattr(layer, "caches", ())):
+            one.__class__ = type("Host", (type(one),), {"__module__": __name__})
+    compare(model.call(TABLE, cache), model)
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_a_piece_without_tokens_of_any_row(name, repaired):
+    """Both rows are all padding in the first piece, as after a longer row left the batch."""
+    model = repaired(name)
+    padded_batch(model)
+    cache = engine.batch_cache(model, [2, 5])
+    out = model.call([[0, 0], [0, 0]], cache)
+    assert out.shape[:2] == (2, 2)
+    compare(model.call(TABLE, cache), model)
+
+
+LAST_PIECES = ("recurrent-padding", "rotating-last-piece", *NEEDED)
+
+
+@pytest.mark.parametrize("name", [*LM, *VLM])
+def test_a_last_piece_of_one_token_that_some_rows_lack(name):
+    assert feed_last_piece(name).verdict == "green"
+
+
+def test_mutant_that_feeds_the_last_piece_row_by_row(monkeypatch):
+    """A batch that was fed right-padded in one call cannot be joined as a left-padded batch."""
+
+    def by_row(call, bound, cache, fed):
+        spans = [(0, int(has_token)) for has_token in fed]
+        return recurrent_padding.forward_per_row(call, bound, spans, [0] * len(fed))
+
+    monkeypatch.setattr(recurrent_padding, "call_and_hold_states", by_row)
+    name = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
+    assert feed_last_piece(name).verdict == "red"
+
+
+@pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:zaya1_vl"])
+def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name):
+    """The models feed left-padded rows one by one themselves, but not in such a piece."""
+    model = build_or_skip(name)
+    prompts = ([4], [5, 9, 2, 7, 3, 8, 6, 1, 4, 2])
+    requests = [generators.Request(0, prompt, 3) for prompt in prompts]
+    try:
+        with with_patches((*NEEDED, "recurrent-padding")):
+            said = generators.run_requests(model, requests, prefill_step_size=8)
+            cell = compare_with_alone(model, requests, said)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert cell.verdict == "green", cell.detail
+
+
+def feed_last_piece(name: str):
+    """The cell of right-padded prompts with history whose last piece has one token."""
+    model = build_or_skip(name)
+    with with_patches(LAST_PIECES):
+        cell = SCENARIOS["last-piece"](model)
+    if cell.verdict == "n/a":
+        pytest.skip(cell.detail)
+    return cell
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_row_that_raises_leaves_the_batch_as_it_was(failing):
+    model = build_or_skip("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")
+    cache = padded_batch(model)
+    release = inspect.unwrap(type(model.module).__call__)
+    fed = []
+
+    def call(self, inputs, cache=None):
+        fed.append(inputs.shape[0])
+        if len(fed) > failing:
+            raise RuntimeError("no memory")
+        return release(self, inputs, cache=cache)
+
+    before = [(dict(vars(one)), list(getattr(one, "cache", ()))) for one in cache]
+    with pytest.raises(RuntimeError, match="no memory"):
+        recurrent_padding.call_with_padding(call)(model.module, mx.array(TABLE), cache=cache)
+    assert fed == [1] * (failing + 1)
+    after = [(dict(vars(one)), list(getattr(one, "cache", ()))) for one in cache]
+    for (old, states), (new, held) in zip(before, after, strict=True):
+        assert all(new[key] is value for key, value in old.items())
+        assert [id(one) for one in states] == [id(one) for one in held]
+
+
+def logits_of(out: object) -> object:
+    return getattr(out, "logits", out)
+
+
+def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        recurrent_padding, "find_spans", lambda left, lengths, length: [(0, length)] * len(left)
+    )
+    known = recurrent_batch.Padding
+
+    def without(spans, length, unfed, held):
+        return known(((0, length),) * len(spans), length, unfed, held | True)
+
+    monkeypatch.setattr(recurrent_batch, "Padding", without)
+
+
+MUTANTS = {"recurrent-padding": spans_without_padding}

@@ -1,0 +1,85 @@
+"""Falcon OCR's rope deltas beyond the probe: rows in the release's own engine, and records."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab import engine, offline
+from mlx_patches.lab.rows import LENGTHS, alone, rows_of
+from mlx_patches.patches import catalogue
+from mlx_patches.patches._shared.row_record import read_column
+from mlx_patches.patches.positions.rope_deltas import kept_deltas
+from mlx_patches.patches.positions.rope_deltas import probe_kept as probe
+
+from ..releases.models import build_or_skip
+
+mx = pytest.importorskip("mlx.core")
+pytest.importorskip("mlx_vlm")
+COUNT = 8
+
+
+@pytest.fixture
+def model(ungated):
+    built = build_or_skip("mlx-vlm:falcon_ocr")
+    if not hasattr(built.module, kept_deltas.KEPT):
+        pytest.skip("the release's model accepts no rope deltas")
+    for patch in ("rope-deltas", "row-by-row", "padded-prompts"):
+        ungated(catalogue.builtin().get(patch))
+    engine.forget(built)
+    return built
+
+
+def test_texts_of_other_numbers_of_rows_follow_each_other(model):
+    """In 0.5.0 the engine raised where one row followed three."""
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, sorted(LENGTHS))]
+    together = offline.batch_generate(model, prompts, COUNT)
+    for prompt, said in zip(prompts, together, strict=True):
+        assert [one.token for one in said] == [
+            one.token for one in offline.batch_generate(model, [prompt], COUNT)[0]
+        ]
+        own = [int(mx.argmax(logits).item()) for logits in alone(model, prompt, COUNT)]
+        assert [one.token for one in said] == own
+
+
+def test_a_text_leaves_no_delta_of_an_image(model):
+    model.call([list(probe.PROMPT)], model.make_cache(), rope_deltas=mx.array([[probe.DELTA]]))
+    cache = model.make_cache()
+    model.call([list(probe.OTHER)], cache)
+    assert getattr(model.module, kept_deltas.KEPT) is None
+    assert read_column(cache[0], "deltas", 1) is None
+
+
+def test_merged_rows_keep_their_deltas(model):
+    """A host that merges rows passes no deltas: an image's row and a text decode as alone."""
+    deltas = [{"rope_deltas": mx.array([[probe.DELTA]])}, {}]
+    prompts = [probe.PROMPT, probe.OTHER]
+    own = [probe.read(model, [one], [given])[0] for one, given in zip(prompts, deltas, strict=True)]
+    engine.forget(model)
+    caches = [model.make_cache() for _ in prompts]
+    for cache, prompt, given in zip(caches, prompts, deltas, strict=True):
+        model.call([list(prompt)], cache, **given)
+    batch = engine.merge(model, caches)
+    for step, token in enumerate(probe.STEPS, 1):
+        said = model.call([[token], [token]], batch)[:, -1]
+        for row in (0, 1):
+            assert mx.allclose(said[row], own[row][step], atol=1e-3)
+
+
+@pytest.mark.parametrize("given", [[-3], [[-3]], [-3, -1, 0], [[-3], [-1]], [[-3], [-1], [0]]])
+def test_the_record_holds_what_the_model_reads(model, given):
+    """One delta is all rows'; the model leaves surplus ones out."""
+    cache = engine.batch_cache(model, [0, 0])
+    deltas = mx.array(given)
+    kept_deltas.keep_deltas(cache[0], deltas, 2)
+    held = read_column(cache[0], "deltas", 2)
+    flat = deltas.reshape(-1).tolist()
+    assert held.reshape(-1).tolist() == (flat[:2] if len(flat) > 1 else flat * 2)
+
+
+def test_a_step_rebuilds_nothing(model):
+    """An engine passes one array in each step: the record keeps that object."""
+    cache = engine.batch_cache(model, [0, 0])
+    deltas = mx.zeros((2, 1), mx.int32)
+    for _ in range(2):
+        model.call([[4], [5]], cache, rope_deltas=deltas)
+        assert read_column(cache[0], "deltas", 2) is deltas

@@ -1,0 +1,334 @@
+"""A row extracted from a rotating batch continues as if it had always been alone."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from importlib.metadata import version
+
+import pytest
+from packaging.version import Version
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.rotating import patch as rotating
+
+from ..releases.conftest import installed, run_probe
+
+mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
+if not installed("mlx-lm"):
+    pytest.skip("no mlx-lm, whose class this is", allow_module_level=True)
+caches = importlib.import_module("mlx_lm.models.cache")
+if not hasattr(getattr(caches, "BatchRotatingKVCache", None), "extract"):
+    pytest.skip("this mlx-lm extracts no rotating rows (before 0.28.4)", allow_module_level=True)
+
+PATCH = catalogue.builtin().get("batch-rotating-extract")
+TARGET = PATCH.targets[0]
+RELEASE = Version(version("mlx-lm"))
+KEEPS_UNUSED_SLOTS = Version("0.30.4") > RELEASE
+SLICES_BELOW_ZERO = Version("0.30.4") <= RELEASE < Version("0.31.2")
+WINDOWS = (4, 8, 16)
+PADDINGS = ((0,), (3, 0), (0, 5, 1), (11, 0))
+
+
+def feed(cache, rows):
+    """Feed tokens: a token's key is its number, its value the negated number; all are unique."""
+    keys = mx.array(rows, dtype=mx.float32)[:, None, :, None]
+    return cache.update_and_fetch(keys, -keys)
+
+
+def attended(cache, tokens):
+    """The tokens that each of these tokens attends to in a solo cache, by the cache's own mask."""
+    count = len(tokens)
+    mask = cache.make_mask(count, window_size=cache.max_size, return_array=count > 1)
+    keys, values = feed(cache, [tokens])
+    assert mx.array_equal(keys, -values)
+    numbers = [int(number) for number in keys[0, 0, :, 0].tolist()]
+    if mask is None:
+        return [sorted(numbers)]
+    assert mask.shape[-1] == len(numbers)
+    return [
+        sorted(number for number, seen in zip(numbers, row, strict=True) if seen)
+        for row in mask.tolist()
+    ]
+
+
+class Rows:
+    """A rotating batch, and the chunks that each of its rows was fed."""
+
+    def __init__(self, window, lengths, chunks=(), right=False, first=1000):
+        total = max(lengths)
+        padding = [total - length for length in lengths]
+        starts = [first * (row + 1) for row in range(len(lengths))]
+        real = [[*range(s, s + n)] for s, n in zip(starts, lengths, strict=True)]
+        pads = [[-1] * pad for pad in padding]
+        rows = [r + p if right else p + r for r, p in zip(real, pads, strict=True)]
+        self.window = window
+        self.history = [[] for _ in rows]
+        self.batch = caches.BatchRotatingKVCache(window, [0] * len(rows) if right else padding)
+        if right:
+            self.batch.prepare(lengths=lengths, right_padding=padding)
+        for size in chunks or [total]:
+            self._feed([row[:size] for row in rows])
+            rows = [row[size:] for row in rows]
+        assert not any(rows)
+        if right:
+            self.batch.finalize()
+
+    def _feed(self, rows):
+        feed(self.batch, rows)
+        for history, row in zip(self.history, rows, strict=True):
+            if tokens := [token for token in row if token > 0]:
+                history.append(tokens)
+
+    def next(self, count=1, steps=1):
+        for _ in range(steps):
+            lasts = [history[-1][-1] for history in self.history]
+            self._feed([[*range(last + 1, last + 1 + count)] for last in lasts])
+
+    def join(self, other):
+        self.batch.extend(other.batch)
+        self.history += other.history
+
+    def keep(self, rows):
+        self.batch.filter(mx.array(rows))
+        self.history = [self.history[row] for row in rows]
+
+    def solo(self, row):
+        cache = caches.RotatingKVCache(self.window)
+        for tokens in self.history[row]:
+            feed(cache, [tokens])
+        return cache
+
+    def check(self):
+        """Every extracted row continues rightly: in decode past another wrap, and in chunks."""
+        window = self.window
+        for row, history in enumerate(self.history):
+            for counts in ([1] * (window + 2) + [3, 1], [3, 1, 1, 2], [2 * window, 1]):
+                alone, solo = self.batch.extract(row), self.solo(row)
+                assert type(alone) is type(solo)
+                assert (alone.offset, alone.max_size) == (solo.offset, solo.max_size)
+                token = history[-1][-1] + 1
+                for count in counts:
+                    tokens = [*range(token, token + count)]
+                    assert attended(alone, tokens) == attended(solo, tokens)
+                    token += count
+
+
+@pytest.fixture
+def patched(ungated):
+    ungated(PATCH)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_after_any_number_of_steps(window, padding, patched):
+    rows = Rows(window, [12 - pad for pad in padding])
+    for _ in range(2 * window + 3):
+        rows.check()
+        rows.next()
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_right_row_holds_its_tokens_in_order(window, padding, patched):
+    rows = Rows(window, [12 - pad for pad in padding])
+    rows.next()
+    for _ in range(2 * window):
+        rows.next()
+        for row, history in enumerate(rows.history):
+            tokens = [token for chunk in history for token in chunk]
+            alone = rows.batch.extract(row)
+            held = [int(n) for n in alone.keys[0, 0, :, 0].tolist()]
+            assert held == tokens[-min(window, len(tokens)) :]
+            assert alone._idx == len(held)
+
+
+@pytest.mark.parametrize("count", (2, 3, 8, 17))
+@pytest.mark.parametrize("steps", (0, 1, 5, 20))
+@pytest.mark.parametrize("window", WINDOWS)
+def test_after_chunks(window, steps, count, patched):
+    rows = Rows(window, [3, 9, 6], chunks=[4, 5])
+    for _ in range(3):
+        rows.next(steps=steps)
+        rows.next(count)
+        rows.check()
+    rows.next(steps=window + 1)
+    rows.check()
+
+
+@pytest.mark.parametrize("length", (1, 30))
+@pytest.mark.parametrize("steps", (0, 6, 25))
+@pytest.mark.parametrize("window", WINDOWS)
+def test_rows_that_joined(window, steps, length, patched):
+    rows = Rows(window, [7, 2])
+    rows.next(steps=steps)
+    rows.join(Rows(window, [length, length + 3], first=10_000))
+    rows.check()
+    for _ in range(window + 2):
+        rows.next()
+        rows.check()
+
+
+@pytest.mark.parametrize("kept", ([0], [2], [0, 2], [2, 1]))
+@pytest.mark.parametrize("steps", (1, 6, 25))
+@pytest.mark.parametrize("window", WINDOWS)
+def test_rows_that_were_filtered(window, steps, kept, patched):
+    rows = Rows(window, [9, 2, 5])
+    rows.next(steps=steps)
+    rows.keep(kept)
+    rows.check()
+    rows.next(steps=window)
+    rows.check()
+
+
+@pytest.mark.parametrize("chunks", ([20], [6, 14], [8, 8, 4], [5, 5, 5, 5]))
+@pytest.mark.parametrize("window", WINDOWS)
+def test_right_padded_prompts(window, chunks, patched):
+    """A row may end several chunks before the longest row."""
+    rows = Rows(window, [3, 20, 7], chunks, right=True)
+    for _ in range(window + 2):
+        rows.check()
+        rows.next()
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_any_program(seed, patched):
+    choose = random.Random(seed)
+    window = choose.choice(WINDOWS)
+
+    def some_rows(first):
+        lengths = [choose.randint(2, 2 * window + 3) for _ in range(choose.randint(1, 2))]
+        return Rows(window, lengths, right=choose.random() < 0.5, first=first)
+
+    rows = some_rows(1000)
+    for step in range(8):
+        kind = choose.choice(("decode", "decode", "chunk", "join", "filter"))
+        if kind == "decode":
+            rows.next(steps=choose.randint(1, window + 2))
+        elif kind == "chunk":
+            rows.next(choose.randint(2, window + 2))
+        elif kind == "join":
+            rows.join(some_rows(10_000 * (step + 1)))
+        else:
+            count = len(rows.history)
+            rows.keep(sorted(choose.sample(range(count), choose.randint(1, count))))
+        rows.check()
+
+
+def test_batch_is_not_touched(patched):
+    rows = Rows(8, [6, 3])
+    rows.next(steps=9)
+    before = dict(vars(rows.batch))
+    values = {name: value.tolist() for name, value in before.items() if hasattr(value, "tolist")}
+    row = rows.batch.extract(0)
+    feed(row, [[1, 2, 3]])
+    feed(row, [[4]])
+    after = vars(rows.batch)
+    assert after.keys() == before.keys()
+    assert all(after[name] is value for name, value in before.items())
+    assert {name: after[name].tolist() for name in values} == values
+
+
+def test_a_row_that_was_right_is_the_same_bit_for_bit(ungated):
+    """Before the window wraps and with no unused slots, every release extracts rightly."""
+    batches = []
+    for window in (16, 64):
+        for padding in PADDINGS:
+            batch = caches.BatchRotatingKVCache(window, list(padding))
+            for count in (8, 5):
+                states = mx.random.normal((len(padding), 2, count, 4))
+                batch.update_and_fetch(states, states + 1)
+            assert not batch.rotated
+            assert batch._idx == batch.keys.shape[2] == 13
+            batches.append(batch)
+    plain = [[batch.extract(row) for row in range(batch.keys.shape[0])] for batch in batches]
+    ungated(PATCH)
+    for batch, rows in zip(batches, plain, strict=True):
+        for row, wanted in enumerate(rows):
+            same(batch.extract(row), wanted)
+
+
+@pytest.mark.skipif(
+    KEEPS_UNUSED_SLOTS or SLICES_BELOW_ZERO, reason="before 0.31.2 extract is wrong by itself"
+)
+def test_a_sound_release_extracts_the_same_bit_for_bit(ungated):
+    rows = Rows(8, [6, 3])
+    for _ in range(20):
+        plain = [rows.batch.extract(row) for row in range(2)]
+        manager = ungated(PATCH)
+        patched = [rows.batch.extract(row) for row in range(2)]
+        manager.restore()
+        for got, wanted in zip(patched, plain, strict=True):
+            same(got, wanted)
+        rows.next()
+
+
+def same(got, wanted):
+    assert vars(got).keys() == vars(wanted).keys()
+    for name, value in vars(wanted).items():
+        if isinstance(value, mx.array):
+            assert value.dtype == vars(got)[name].dtype
+            assert mx.array_equal(value, vars(got)[name])
+        else:
+            assert vars(got)[name] == value
+
+
+def test_restore_gives_back_the_very_same_objects(ungated):
+    before = dict(vars(caches.BatchRotatingKVCache))
+    manager = ungated(PATCH)
+    during = vars(caches.BatchRotatingKVCache)
+    assert during["extract"] is not before["extract"]
+    manager.restore()
+    after = vars(caches.BatchRotatingKVCache)
+    assert after.keys() == before.keys()
+    assert all(after[name] is value for name, value in before.items())
+
+
+def nothing_settled(cache):
+    return cache
+
+
+def padding_below_zero(cache, view_tokens=rotating.view_tokens):
+    view = view_tokens(cache)
+    view.left_padding = cache.left_padding
+    return view
+
+
+def unused_slots_kept(cache, view_tokens=rotating.view_tokens):
+    view = view_tokens(cache)
+    view.keys, view.values = cache.keys, cache.values
+    return view
+
+
+def values_forgotten(cache, view_tokens=rotating.view_tokens):
+    view = view_tokens(cache)
+    view.values = cache.values
+    return view
+
+
+def padding_forgotten(cache, view_tokens=rotating.view_tokens):
+    view = view_tokens(cache)
+    view.left_padding = mx.zeros_like(cache.left_padding)
+    return view
+
+
+@pytest.mark.parametrize(
+    ("mutant", "red"),
+    [
+        (nothing_settled, KEEPS_UNUSED_SLOTS or SLICES_BELOW_ZERO),
+        (padding_below_zero, SLICES_BELOW_ZERO),
+        (unused_slots_kept, KEEPS_UNUSED_SLOTS),
+        (values_forgotten, KEEPS_UNUSED_SLOTS),
+        (padding_forgotten, True),
+    ],
+)
+def test_mutant_turns_the_probe_red(mutant, red, ungated, monkeypatch):
+    """A mutant of one part is red only in releases that have the defect of that part."""
+    ungated(PATCH)
+    assert not run_probe(PATCH, TARGET).red
+    monkeypatch.setattr(rotating, "view_tokens", mutant)
+    assert run_probe(PATCH, TARGET).red is red
+
+
+def test_probe_is_red_on_every_release_before_0_31_2():
+    assert run_probe(PATCH, TARGET).red is (KEEPS_UNUSED_SLOTS or SLICES_BELOW_ZERO)

@@ -1,0 +1,112 @@
+"""``rotating-last-piece``: whole models, with batched prompts in pieces, one of one token."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.lab import Family
+from mlx_patches.lab.build import build
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.rotating_last_piece import patch as rotating_last_piece
+from mlx_patches.patches.caches.rotating_last_piece.patch import is_piece
+
+from ..releases.conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
+PATCH = catalogue.builtin().get("rotating-last-piece")
+HISTORIES = ([3, 1, 4], [1, 5, 9, 2, 6])
+# Once the window has wrapped, the first row still has padding in it.
+WRAPPED = ([3], [1, 5, 9, 2, 6, 5, 3, 5])
+PROMPTS = ([5, 3, 5], [8, 9])
+EVEN = ([5, 3, 5], [8, 9, 7])
+
+
+def last_logits(model, caches, rows, pieces):
+    """Each row's logits after its last token; the rows are padded on the right."""
+    import mlx.core as mx
+
+    longest = max(map(len, rows))
+    padded = mx.array([row + [0] * (longest - len(row)) for row in rows])
+    outputs, done = [], 0
+    for piece in pieces:
+        outputs.append(model(padded[:, done : done + piece], cache=caches))
+        done += piece
+    logits = mx.concatenate(outputs, axis=1)
+    return mx.stack([logits[number, len(row) - 1] for number, row in enumerate(rows)])
+
+
+@pytest.mark.parametrize(
+    ("histories", "prompts", "pieces"),
+    [
+        (HISTORIES, PROMPTS, (2, 1)),
+        (HISTORIES, PROMPTS, (1, 1, 1)),
+        (WRAPPED, EVEN, (1, 2)),
+        (WRAPPED, EVEN, (1, 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "exaone4", "olmo3", "cohere2"])
+def test_a_model_says_what_it_says_alone(name, histories, prompts, pieces, ungated):
+    import mlx.core as mx
+
+    cache_module = importlib.import_module("mlx_lm.models.cache")
+    if not hasattr(cache_module.BatchRotatingKVCache, "finalize"):
+        pytest.skip("this release pads no prompt on the right")
+    ungated(PATCH)
+    ungated(catalogue.builtin().get("padding-nan"))
+    model = build(Family("mlx-lm", name)).module
+    alone, rows = [], []
+    for history in histories:
+        caches = cache_module.make_prompt_cache(model)
+        model(mx.array([history]), cache=caches)
+        rows.append(caches)
+    batch = [batched(cache_module, layers) for layers in zip(*rows, strict=True)]
+    for caches, prompt in zip(rows, prompts, strict=True):
+        alone.append(last_logits(model, caches, [prompt], [len(prompt)]))
+        alone.append(model(mx.array([[7]]), cache=caches)[:, -1])
+    lengths = [len(prompt) for prompt in prompts]
+    for layer in batch:
+        layer.prepare(lengths=lengths, right_padding=[max(lengths) - one for one in lengths])
+    together = last_logits(model, batch, prompts, pieces)
+    for layer in batch:
+        layer.finalize()
+    step = model(mx.array([[7], [7]]), cache=batch)[:, -1]
+    for number in range(len(prompts)):
+        for ours, wanted in ((together, alone[2 * number]), (step, alone[2 * number + 1])):
+            assert mx.abs(ours[number] - wanted[0]).max().item() < 2e-3
+
+
+def batched(cache_module, layers):
+    kind = getattr(cache_module, f"Batch{type(layers[0]).__name__}")
+    return kind.merge(list(layers))
+
+
+def test_a_decode_step_is_the_release_s(ungated):
+    import mlx.core as mx
+
+    kind = importlib.import_module("mlx_lm.models.cache").BatchRotatingKVCache
+    before = kind(4, [0, 2])
+    assert not is_piece(before)
+    manager = ungated(PATCH)
+    after = kind(4, [0, 2])
+    for length in (3, 1, 1, 1, 1):
+        step = mx.random.normal((2, 1, length, 1))
+        patched = after.make_mask(length), *after.update_and_fetch(step, step)
+        manager.restore()
+        released = before.make_mask(length), *before.update_and_fetch(step, step)
+        manager = ungated(PATCH)
+        assert all(map(mx.array_equal, patched, released))
+    assert (after._idx, after._offset, after.rotated) == (
+        before._idx,
+        before._offset,
+        before.rotated,
+    )
+
+
+def pieces_that_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotating_last_piece, "is_piece", lambda cache: False)
+    monkeypatch.setattr(rotating_last_piece, "in_order", lambda cache: cache)
+
+
+MUTANTS = {"rotating-last-piece": pieces_that_are_steps}

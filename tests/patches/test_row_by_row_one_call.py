@@ -1,0 +1,190 @@
+"""Families whose batch ``row-by-row`` feeds in one call: calls, device reads, rows, and bits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mlx_patches.core.manager import Manager
+from mlx_patches.core.patch import Patch
+from mlx_patches.lab import LabModel, engine
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models.row_by_row import offsets
+from mlx_patches.patches.models.row_by_row import patch as row_by_row
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.fixtures import with_patches
+
+from ..releases import costs
+from ..releases.models import build_or_skip
+
+mx = pytest.importorskip("mlx.core")
+
+ROWS = 8
+PROMPTS = [[1 + (7 * row + 3 * place) % 40 for place in range(3 + row)] for row in range(ROWS)]
+LONGEST = max(map(len, PROMPTS))
+PADDING = [LONGEST - len(prompt) for prompt in PROMPTS]
+TABLE = [[0] * pad + prompt for pad, prompt in zip(PADDING, PROMPTS, strict=True)]
+STEPS = [[5 + step] * ROWS for step in range(12)]
+TOLERANCE = 1e-3
+# An attribute of falcon_ocr up to mlx-vlm 0.4.4, which keeps one row's delta for all rows.
+OLD = "_rope_delta"
+
+# Patches of other defects that some of these families have.
+OTHERS = (
+    "offset-alias",
+    "rotating-max-size",
+    "mask-from-cache-list",
+    "chunked-front",
+    "mllama-text",
+)
+
+
+def name_families() -> list[str]:
+    """The families whose decode step is one call, as ``mlx-lm:afm7``."""
+    known = {**row_by_row.BATCHED, **row_by_row.STEPPED}
+    return [
+        f"{distribution}:{family}"
+        for distribution, families in row_by_row.FAMILIES.items()
+        for family in families
+        if family in known
+    ]
+
+
+@pytest.fixture
+def manager(ungated: Callable[[Patch], Manager]) -> Manager:
+    """The patch, applied."""
+    return ungated(catalogue.builtin().get("row-by-row"))
+
+
+@pytest.fixture(params=name_families())
+def model(request, manager: Manager) -> Iterator[LabModel]:
+    """A tiny model of the installed release."""
+    model = build_or_skip(request.param)
+    if model.family.name == "falcon_ocr" and hasattr(model.module, OLD):
+        pytest.skip("its rows go one by one in this release")
+    engine.forget(model)
+    with with_patches(OTHERS):
+        yield model
+    assert not manager.withdrawn
+    assert not manager.failures
+
+
+@pytest.fixture
+def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of each call of the decoder during the test."""
+    return costs.decoder_rows(model, monkeypatch)
+
+
+def step(model: LabModel, cache: list, number: int) -> object:
+    return model.call([[token] for token in STEPS[number]], cache)
+
+
+def test_a_prompt_and_a_step_are_one_call(model, calls):
+    cache = engine.batch_cache(model, PADDING)
+    mx.eval(model.call(TABLE, cache))
+    assert calls == [ROWS]
+    calls.clear()
+    for number in range(3):
+        mx.eval(step(model, cache, number))
+    assert calls == [ROWS] * 3
+
+
+def test_a_step_reads_nothing_of_the_device(model):
+    cache = engine.batch_cache(model, PADDING)
+    mx.eval(model.call(TABLE, cache))
+    mx.eval(step(model, cache, 0))
+    with costs.reads(costs.with_models()) as seen:
+        said = step(model, cache, 1)
+    mx.eval(said)
+    assert not seen, "\n".join(seen)
+
+
+def test_a_prompt_reads_nothing_of_the_device(model):
+    cache = engine.batch_cache(model, PADDING)
+    with costs.reads(costs.with_models()) as seen:
+        said = model.call(TABLE, cache)
+    mx.eval(said)
+    assert not seen, "\n".join(seen)
+
+
+def test_rows_are_as_alone(model):
+    """With prompts of unequal length, and beyond the ends of windows and chunks."""
+    cache = engine.batch_cache(model, PADDING)
+    said = [model.call(TABLE, cache)[:, -1]]
+    said += [step(model, cache, number)[:, -1] for number in range(len(STEPS))]
+    for row, prompt in enumerate(PROMPTS):
+        own = model.make_cache()
+        engine.forget(model)
+        alone = [model.call([prompt], own)[0, -1]]
+        alone += [model.call([[tokens[row]]], own)[0, -1] for tokens in STEPS]
+        for batch, expected in zip(said, alone, strict=True):
+            scale = max(1.0, mx.abs(expected).max().item())
+            assert mx.abs(batch[row] - expected).max().item() <= TOLERANCE * scale
+
+
+def test_a_row_that_joins_later_is_as_alone(model):
+    """The joining row's columns differ from its positions."""
+    caches = []
+    for prompt in PROMPTS[:2]:
+        caches.append(model.make_cache())
+        engine.forget(model)
+        mx.eval(model.call([prompt], caches[-1]))
+    try:
+        first, second = (engine.merge(model, [cache]) for cache in caches)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    for number in range(5):
+        mx.eval(model.call([STEPS[number][:1]], first))
+    for mine, other in zip(first, second, strict=True):
+        mine.extend(other)
+    said = model.call([STEPS[5][:1], STEPS[5][:1]], first)[:, -1]
+    for row, fed in enumerate(([tokens[0] for tokens in STEPS[:6]], [STEPS[5][0]])):
+        own = model.make_cache()
+        engine.forget(model)
+        model.call([PROMPTS[row]], own)
+        for token in fed:
+            expected = model.call([[token]], own)[0, -1]
+        scale = max(1.0, mx.abs(expected).max().item())
+        assert mx.abs(said[row] - expected).max().item() <= TOLERANCE * scale
+
+
+def test_a_sequence_alone_has_the_same_bits(model, manager):
+    def decoded() -> list:
+        engine.forget(model)
+        cache = model.make_cache()
+        said = [model.call([PROMPTS[-1]], cache)]
+        return said + [model.call([[tokens[0]]], cache) for tokens in STEPS]
+
+    after = decoded()
+    mx.eval(after)
+    manager.restore()
+    for one, other in zip(after, decoded(), strict=True):
+        assert mx.array_equal(one, other).item()
+
+
+def test_the_model_stays_as_it_was(model):
+    """The patch replaces parts only in copies of the model."""
+    before = {name: id(part) for name, part in model.module.named_modules()}
+    cache = engine.batch_cache(model, PADDING)
+    mx.eval(model.call(TABLE, cache))
+    mx.eval(step(model, cache, 0))
+    assert {name: id(part) for name, part in model.module.named_modules()} == before
+
+
+def test_caches_of_other_rows_are_left_to_the_release(model, manager):
+    cache = engine.batch_cache(model, PADDING[:3])
+    # Most releases raise here.
+    with contextlib.suppress(ValueError, TypeError, IndexError, RuntimeError):
+        mx.eval(model.call(TABLE[:2], cache))
+    assert not manager.failures
+
+
+def test_offsets_are_read_of_plain_caches_alone():
+    class Recurrent:
+        pass
+
+    assert offsets.read_offset(None) is None
+    assert offsets.read_offset([]) is None
+    assert offsets.read_offset([Recurrent()]) is None

@@ -1,0 +1,145 @@
+"""``sampling-threads``: every thread samples as the thread that imported the sampler does."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import httpx
+import pytest
+
+from mlx_patches.core.patch import MISSING
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.generation.sampling_threads import patch as sampling_threads
+from mlx_patches.patches.generation.sampling_threads.probe import in_a_thread
+from tests.hosts.server import serving
+
+from ..releases.conftest import installed
+
+PATCH = catalogue.builtin().get("sampling-threads")
+SAMPLERS = {
+    "temperature": {},
+    "top_p": {"top_p": 0.9},
+    "min_p": {"min_p": 0.1},
+    "top_k": {"top_k": 20},
+    "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.02},
+    "all": {"top_p": 0.95, "min_p": 0.05, "top_k": 30, "xtc_probability": 0.5},
+}
+TOKENS, DRAWS = 64, 16
+
+
+@pytest.fixture(params=["mlx_lm.sample_utils", "mlx_vlm.sample_utils"])
+def make_sampler(request):
+    if not installed(request.param.partition(".")[0]):
+        pytest.skip("not installed")
+    made = vars(importlib.import_module(request.param)).get("make_sampler", MISSING)
+    if made is MISSING:
+        pytest.skip("this release samples with mlx-lm's samplers")
+    return made
+
+
+def draws(sampler, seed, number=DRAWS, wait=lambda: None):
+    """Tokens that a sampler draws after a seed."""
+    import mlx.core as mx
+
+    mx.random.seed(seed)
+    logits = mx.arange(TOKENS) / 32
+    logprobs = (logits - mx.logsumexp(logits))[None]
+    said = []
+    for _ in range(number):
+        wait()
+        said.append(sampler(logprobs).item())
+    return said
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_thread_draws_as_the_importing_thread_does(name, make_sampler, ungated):
+    sampler = make_sampler(temp=1.0, **SAMPLERS[name])
+    before = [draws(sampler, seed) for seed in (1, 2)]
+    manager = ungated(PATCH)
+    assert [draws(sampler, seed) for seed in (1, 2)] == before
+    assert [in_a_thread(lambda seed=seed: draws(sampler, seed)) for seed in (1, 2)] == before
+    assert len(set(before[0])) > 4
+    assert before[0] != before[1]
+    manager.restore()
+    assert [draws(sampler, seed) for seed in (1, 2)] == before
+
+
+def test_a_thread_goes_on_where_it_stopped(make_sampler, ungated):
+    sampler = make_sampler(temp=1.0)
+    whole = draws(sampler, 1)
+    ungated(PATCH)
+
+    def halves():
+        import mlx.core as mx
+
+        first = draws(sampler, 1, DRAWS // 2)
+        logits = mx.arange(TOKENS) / 32
+        logprobs = (logits - mx.logsumexp(logits))[None]
+        return first + [sampler(logprobs).item() for _ in range(DRAWS // 2)]
+
+    assert in_a_thread(halves) == whole
+
+
+@pytest.fixture
+def own_states():
+    import mlx.core as mx
+
+    state = mx.random.state
+    if isinstance(state, list) and in_a_thread(lambda: mx.random.state is state):
+        pytest.skip("this MLX has one random state for all threads")
+
+
+def test_threads_at_once_do_not_read_each_others_state(make_sampler, own_states, ungated):
+    sampler = make_sampler(temp=1.0, **SAMPLERS["all"])
+    alone = [draws(sampler, seed) for seed in (1, 2, 3)]
+    ungated(PATCH)
+    step = Barrier(3, timeout=60)
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(draws, sampler, seed, DRAWS, step.wait) for seed in (1, 2)]
+        here = draws(sampler, 3, DRAWS, step.wait)
+        assert [*(other.result() for other in others), here] == alone
+
+
+def test_what_a_thread_calls_leaves_the_importing_thread_alone(make_sampler, own_states, ungated):
+    sampler = make_sampler(temp=1.0, **SAMPLERS["all"])
+    whole = draws(sampler, 1)
+    ungated(PATCH)
+
+    def elsewhere():
+        in_a_thread(lambda: draws(sampler, 2, 2))
+
+    assert draws(sampler, 1, wait=elsewhere) == whole
+
+
+@pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx_lm.server here")
+def test_a_server_samples_each_request_by_its_seed(tmp_path):
+    model = tmp_path / "model"
+    subprocess.run([sys.executable, "-m", "tests.hosts.model", str(model), "llama"], check=True)
+    case = {"command": "mlx_lm.server --model {model} --port {port} --host 127.0.0.1"}
+    with serving(case, model, tmp_path / "log", patched=True) as host:
+
+        def ask(**more):
+            body = host.body("the quick brown fox", temperature=1.0, **more)
+            said = httpx.post(f"{host.url}/v1/completions", json=body, timeout=60)
+            return said.json()["choices"][0]["text"]
+
+        assert len({ask() for _ in range(4)}) == 4
+        assert len({ask(seed=seed) for seed in (1, 2, 3)}) == 3
+        assert ask(seed=1) == ask(seed=1)
+
+
+def states_of_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_threads.Compiled, "__init__", compile_nothing)
+
+
+def compile_nothing(own: Any, compiled: Callable[..., Any]) -> None:
+    own.call = compiled
+
+
+MUTANTS = {"sampling-threads": states_of_no_thread}

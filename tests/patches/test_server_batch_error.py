@@ -1,0 +1,106 @@
+"""``server-batch-error``: waiting clients get the error; other errors still end the thread."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from queue import Queue
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.server.server_batch_error import patch as server_batch_error
+from mlx_patches.patches.server.server_batch_error.patch import Taken, generating
+
+
+def a_server(**more):
+    return SimpleNamespace(requests=Queue(), taken=[], **more)
+
+
+def take(server):
+    """Take the next request as a server does; raises it if it is an exception."""
+    request = server.requests.get_nowait()
+    server.taken.append(request[1])
+    if isinstance(request[1], Exception):
+        raise request[1]
+
+
+def until_empty(server):
+    while not server.requests.empty():
+        take(server)
+
+
+def test_all_that_were_taken_are_told_and_the_next_is_served():
+    server, answers = a_server(), [Queue() for _ in range(4)]
+    for answer, request in zip(
+        answers, ["first", "second", ValueError("bad"), "next"], strict=True
+    ):
+        server.requests.put((answer, request))
+    generating(until_empty, server)
+    assert server.taken[-1] == "next"
+    told = [answer.get_nowait() for answer in answers[:3]]
+    assert [str(error) for error in told] == ["bad"] * 3
+    assert all(error.__traceback__ is None for error in told)
+    assert answers[3].empty()
+    assert "get" not in vars(server.requests)
+
+
+def test_an_answer_that_nobody_reads_is_not_kept():
+    server, answer = a_server(), Queue()
+    seen = weakref.ref(answer)
+    server.requests.put((answer, "request"))
+    del answer
+
+    def loop(server):
+        take(server)
+        gc.collect()
+        assert seen() is None
+
+    generating(loop, server)
+
+
+@pytest.mark.parametrize("stop", [[5], 5, [["a"]], [None]])
+def test_a_stop_that_is_no_text_fails_its_own_request_alone(stop):
+    requests, answers = Queue(), [Queue() for _ in range(3)]
+    for answer, words in zip(answers, [["a"], stop, []], strict=True):
+        requests.put((answer, "request", SimpleNamespace(stop_words=words)))
+    taken = Taken()
+    assert [taken.get(requests.get, block=False)[0] for _ in range(2)] == [answers[0], answers[2]]
+    assert [answer.qsize() for answer in answers] == [0, 1, 0]
+    assert "stop must be" in str(answers[1].get_nowait())
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_what_is_no_requests_fault_ends_the_thread(requests):
+    """A model that cannot be loaded; and several machines, which would no longer be in step."""
+    server = a_server(_is_distributed=bool(requests))
+    for _ in range(requests):
+        server.requests.put((Queue(), "request"))
+
+    def loop(server):
+        until_empty(server)
+        raise OSError("no such model")
+
+    with pytest.raises(OSError, match="no such model"):
+        generating(loop, server)
+    assert "get" not in vars(server.requests)
+
+
+def test_an_error_that_follows_a_restart_at_once_ends_the_thread():
+    server = a_server()
+    server.requests.put((Queue(), ValueError("bad")))
+
+    def loop(server):
+        if server.taken:
+            raise OSError("no model")
+        take(server)
+
+    with pytest.raises(OSError, match="no model"):
+        generating(loop, server)
+
+
+def requests_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_batch_error, "answer", lambda answers, error: None)
+
+
+MUTANTS = {"server-batch-error": requests_that_nobody_answers}

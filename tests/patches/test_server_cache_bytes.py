@@ -1,0 +1,59 @@
+"""``server-cache-bytes``: the smaller limit applies, and nothing else is limited."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from types import SimpleNamespace
+
+import pytest
+from packaging.version import Version
+
+from mlx_patches.patches.server.server_cache_bytes import patch as server_cache_bytes
+from mlx_patches.patches.server.server_cache_bytes.patch import begin_limited
+
+
+def begun(own, most):
+    """The limit of a prompt cache after a server started with it."""
+    cache = SimpleNamespace() if own is None else SimpleNamespace(max_bytes=own)
+    seen = []
+    provider = SimpleNamespace(cli_args=SimpleNamespace(prompt_cache_bytes=most))
+    begin_limited(lambda *args, **kwargs: seen.append((args, kwargs)), "server", provider, cache)
+    assert seen == [(("server", provider, cache), {})]
+    return getattr(cache, "max_bytes", None)
+
+
+@pytest.mark.parametrize(
+    ("own", "most", "limit"),
+    [(1 << 63, 100, 100), (50, 100, 50), (1 << 63, None, 1 << 63), (None, 100, None), (9, 0, 0)],
+)
+def test_the_smaller_limit_holds(own, most, limit):
+    assert begun(own, most) == limit
+
+
+def test_a_provider_without_a_command_line_is_left_alone():
+    cache = SimpleNamespace(max_bytes=7)
+    begin_limited(lambda *args: None, "server", SimpleNamespace(), cache)
+    assert cache.max_bytes == 7
+
+
+def test_a_prompt_that_is_larger_than_the_limit_is_not_kept_beside_another():
+    server = pytest.importorskip("mlx_lm.server")
+    try:
+        cache = server.LRUPromptCache(10, 100)
+    except TypeError:
+        pytest.skip("this release's prompt cache has no limit of bytes")
+    # mlx-lm 0.31.1 keeps the newest prompt, whatever its size; later releases do not.
+    large = 500 if Version(metadata.version("mlx-lm")) < Version("0.31.2") else 0
+    for first, (nbytes, kept) in enumerate([(60, 60), (30, 90), (500, large), (40, 40)]):
+        layer = SimpleNamespace(nbytes=nbytes, is_trimmable=lambda: True)
+        cache.insert_cache("model", [first, 1], [layer])
+        assert cache.nbytes == kept
+    assert cache.nbytes == 40
+    assert len(cache) == 1
+
+
+def caches_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_cache_bytes, "limit_bytes", lambda cache, provider: None)
+
+
+MUTANTS = {"server-cache-bytes": caches_without_a_limit}

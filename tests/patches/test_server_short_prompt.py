@@ -1,0 +1,94 @@
+"""``server-short-prompt``: the server splits a chat of any length into segments."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.server.server_short_prompt import patch as server_short_prompt
+
+from ..releases.conftest import installed
+
+if not installed("mlx-lm"):
+    pytest.skip("no mlx-lm, whose server this is", allow_module_level=True)
+utils = importlib.import_module("mlx_lm.tokenizer_utils")
+if not hasattr(utils.TokenizerWrapper, "_find"):
+    pytest.skip("this release does not look for thoughts in a prompt", allow_module_level=True)
+server = importlib.import_module("mlx_lm.server")
+PATCH = catalogue.builtin().get("server-short-prompt")
+THOUGHT = (98, 99)
+
+
+class Tokenizer(utils.TokenizerWrapper):
+    """A tokenizer whose template always returns the same tokens."""
+
+    has_chat_template = has_thinking = True
+    has_tool_calling = False
+    response_initial_state = None
+    _think_start_tokens = THOUGHT
+    _think_end_tokens = (97,)
+
+    def __init__(self, prompt):
+        vars(self)["prompt"] = prompt
+
+    def apply_chat_template(self, *args, **kwargs):
+        return list(self.prompt)
+
+
+def take_apart(prompt):
+    """The segments of a chat whose template returns this prompt."""
+    generator = server.ResponseGenerator.__new__(server.ResponseGenerator)
+    generator.model_provider = SimpleNamespace(
+        cli_args=SimpleNamespace(chat_template_args={}), default_model_map={}, processor=None
+    )
+    request = SimpleNamespace(
+        request_type="chat",
+        messages=[{"role": "user", "content": "hi"}],
+        tools=None,
+        role_mapping=None,
+        images=None,
+    )
+    arguments = SimpleNamespace(chat_template_kwargs=None)
+    return generator._tokenize(Tokenizer(prompt), request, arguments)
+
+
+@pytest.mark.parametrize("length", range(2, 15))
+@pytest.mark.parametrize("thinks", [True, False])
+def test_a_chat_of_any_length_is_taken_apart(length, thinks, ungated):
+    ungated(PATCH)
+    prompt = list(range(length))
+    if thinks:
+        prompt[-2:] = THOUGHT
+    whole, segments, kinds, state, *_ = take_apart(prompt)
+    assert whole == prompt
+    assert [token for segment in segments for token in segment] == prompt
+    assert len(kinds) == len(segments)
+    assert state == ("reasoning" if thinks else "normal")
+    if thinks:
+        assert segments[-1] == list(THOUGHT)
+
+
+@pytest.mark.parametrize("start", [None, 0, 1, 2, 5])
+def test_other_searches_are_the_releases(start, ungated):
+    tokenizer = utils.TokenizerWrapper.__new__(utils.TokenizerWrapper)
+
+    def searches():
+        return [
+            tokenizer._find([1, 2, 3, 2, 3], (2, 3), start=start, end=end, reverse=reverse)
+            for end in (None, 4, 5)
+            for reverse in (True, False)
+        ]
+
+    before = searches()
+    ungated(PATCH)
+    assert searches() == before
+
+
+def places_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_short_prompt, "first_place", lambda start: start)
+
+
+MUTANTS = {"server-short-prompt": places_before_the_first}

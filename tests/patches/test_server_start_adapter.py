@@ -1,0 +1,66 @@
+"""``server-start-adapter``: the command line's adapter is used if no request names another."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.patches.server.server_start_adapter import patch as server_start_adapter
+from mlx_patches.patches.server.server_start_adapter.patch import PATCH
+from mlx_patches.patches.server.server_start_adapter.probe import a_provider
+
+from ..releases.conftest import installed, verdict
+
+
+@pytest.fixture
+def kind(ungated):
+    if not installed("mlx-lm"):
+        pytest.skip("mlx-lm is not installed in this environment")
+    if not verdict(PATCH, PATCH.targets[0]).ok:
+        pytest.skip("this release is right, or serves in another way")
+    ungated(PATCH)
+    return importlib.import_module("mlx_lm.server").ModelProvider
+
+
+def asked(kind, *request, adapter="adapter"):
+    provider = a_provider(kind, adapter)
+    provider.load(*request)
+    return provider.asked
+
+
+@pytest.mark.parametrize(
+    ("request_", "adapter", "loaded"),
+    [
+        (("default_model",), "adapter", ("model", "adapter", None)),
+        (("default_model", None, "default_model"), "adapter", ("model", "adapter", None)),
+        (("default_model", "its own"), "adapter", ("model", "its own", None)),
+        (("default_model", "its own"), None, ("model", "its own", None)),
+        (("default_model",), None, ("model", None, None)),
+        (("another",), "adapter", ("another", None, None)),
+        (("another", "its own"), "adapter", ("another", "its own", None)),
+        (("another", None, "draft"), "adapter", ("another", None, "draft")),
+    ],
+)
+def test_what_is_loaded_for_a_request(kind, request_, adapter, loaded):
+    assert asked(kind, *request_, adapter=adapter) == [loaded]
+
+
+def test_what_is_loaded_already_is_not_loaded_again(kind):
+    provider = a_provider(kind)
+    for _ in range(3):
+        provider.load("default_model", None, "default_model")
+    assert len(provider.asked) == 1
+
+
+def test_arguments_by_name(kind):
+    provider = a_provider(kind)
+    provider.load(model_path="default_model", draft_model_path=None)
+    assert provider.asked == [("model", "adapter", None)]
+
+
+def starts_without_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_start_adapter, "adapter_of", lambda provider, model: None)
+
+
+MUTANTS = {"server-start-adapter": starts_without_an_adapter}

@@ -1,0 +1,124 @@
+"""``server-xtc``: the arguments of the server's sampler, and values that callers pass."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.server.server_xtc import patch as server_xtc
+from mlx_patches.patches.server.server_xtc.patch import complete, flat, made, with_all_ends
+
+from ..releases.conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm, whose server this is")
+
+
+def record(
+    temp=0.0,
+    top_p=0.0,
+    min_p=0.0,
+    min_tokens_to_keep=1,
+    top_k=0,
+    xtc_probability=0.0,
+    xtc_threshold=0.0,
+    xtc_special_tokens=(),
+):
+    """Has the parameters of the release's ``make_sampler``, and returns its arguments."""
+    return dict(locals())
+
+
+def test_tokens_are_one_list():
+    assert flat([7, [2, 3], (3, 4), None]) == [7, 2, 3, 4]
+    assert flat([]) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "threshold"),
+    [
+        ((1.0,), {"xtc_probability": 0.5}, 0.1),
+        ((1.0, 0.9, 0.0, 1, 0, 0.5), {}, 0.1),
+        ((1.0, 0.9, 0.0, 1, 0, 0.5, 0.3), {}, 0.3),
+        ((1.0,), {"xtc_threshold": 0.0}, 0.0),
+        ((), {}, 0.1),
+    ],
+    ids=str,
+)
+def test_a_threshold_that_is_named_stays(args, kwargs, threshold):
+    assert made(record, *args, **kwargs) == {**record(*args, **kwargs), "xtc_threshold": threshold}
+
+
+def test_the_release_has_these_parameters():
+    import inspect
+
+    module = importlib.import_module("mlx_lm.sample_utils")
+    original = inspect.unwrap(module.make_sampler)
+    assert list(inspect.signature(original).parameters) == list(
+        inspect.signature(record).parameters
+    )
+
+
+def test_bodies_are_completed_only_where_they_ask_for_xtc():
+    for body in (
+        {},
+        [],
+        None,
+        {"xtc_probability": 0.0},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.0},
+        {"xtc_probability": 0.5, "xtc_threshold": None},
+    ):
+        assert complete(body) is body
+    body = {"prompt": "hi", "xtc_probability": 0.5}
+    assert complete(body) == {**body, "xtc_threshold": 0.1}
+    assert "xtc_threshold" not in body
+
+
+def test_a_tokenizer_is_itself_but_for_its_end():
+    tokenizer = SimpleNamespace(eos_token_id=1, eos_token_ids={1, 2}, encode=str.upper)
+    ends = with_all_ends(tokenizer)
+    assert (sorted(ends.eos_token_id), ends.encode("a")) == ([1, 2], "A")
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = ends.no_such_thing
+    assert with_all_ends(SimpleNamespace(eos_token_id=7)).eos_token_id == [7]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_batch_of_the_server_is_sampled(dtype, ungated):
+    import mlx.core as mx
+
+    server = importlib.import_module("mlx_lm.server")
+    if not hasattr(server, "_make_sampler"):
+        pytest.skip("this release's server makes its samplers in its loop")
+    for patch in ("server-xtc", "xtc-rows"):
+        ungated(catalogue.builtin().get(patch))
+    sampling = SimpleNamespace(
+        temperature=1.0, top_p=0.0, top_k=0, min_p=0.0, xtc_probability=1.0, xtc_threshold=0.1
+    )
+    tokenizer = SimpleNamespace(eos_token_id=5, eos_token_ids={5, 0}, encode=lambda text: [4])
+    sampler = server._make_sampler(SimpleNamespace(sampling=sampling), tokenizer)
+    # XTC removes the top choices 1 and 2. It keeps 3, the least likely one, and 0, a stop token.
+    probabilities = mx.array([[0.2, 0.3, 0.25, 0.15, 0.05, 0.05]] * 40)
+    drawn = sampler(mx.log(probabilities).astype(getattr(mx, dtype))).tolist()
+    assert {0, 3} <= set(drawn) <= {0, 3, 4, 5}
+
+
+def test_handlers_keep_bodies_of_their_own(ungated):
+    server = importlib.import_module("mlx_lm.server")
+    manager = ungated(catalogue.builtin().get("server-xtc"))
+    one, other = (server.APIHandler.__new__(server.APIHandler) for _ in range(2))
+    one.body, other.body = {"xtc_probability": 1.0}, "text"
+    assert (one.body, other.body) == ({"xtc_probability": 1.0, "xtc_threshold": 0.1}, "text")
+    manager.restore()
+    assert one.body["xtc_threshold"] == 0.1
+    one.body = {"xtc_probability": 1.0}
+    assert one.body == {"xtc_probability": 1.0}
+
+
+def thresholds_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_xtc, "flat", lambda tokens: tokens)
+    monkeypatch.setattr(server_xtc, "THRESHOLD", 0.0)
+
+
+MUTANTS = {"server-xtc": thresholds_of_nothing}

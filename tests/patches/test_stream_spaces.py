@@ -1,0 +1,60 @@
+"""``stream-spaces``: streamed text equals decoded text, with and without space cleaning."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.generation.stream_spaces import patch as stream_spaces
+from mlx_patches.patches.generation.stream_spaces.probe import Tokenizer, stream
+
+from ..releases.conftest import installed
+
+if not installed("mlx-lm"):
+    pytest.skip("no mlx-lm, whose detokenizer this is", allow_module_level=True)
+utils = importlib.import_module("mlx_lm.tokenizer_utils")
+PATCH = catalogue.builtin().get("stream-spaces")
+TEXTS = ("x != y, a . b", "if (a ,b) { c ?.d }", "a .", ". .", "x  ,y", "a,b", "!", "a !b")
+
+
+@pytest.fixture
+def patched(ungated):
+    ungated(PATCH)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_tokenizer_that_keeps_spaces_streams_them(text, patched):
+    assert stream(utils.BPEStreamingDetokenizer, Tokenizer(), text) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_tokenizer_that_cleans_is_streamed_as_before(text, ungated):
+    def said():
+        return stream(utils.BPEStreamingDetokenizer, Tokenizer(cleaning=True), text)
+
+    before = said()
+    ungated(PATCH)
+    assert said() == before
+
+
+def test_a_tokenizer_that_does_not_ask_for_it_is_not_tried(patched):
+    class Plain(Tokenizer):
+        clean_up_tokenization_spaces = False
+
+        def encode(self, text, add_special_tokens=True):
+            raise AssertionError("tried")
+
+    detokenizer = utils.BPEStreamingDetokenizer(Plain())
+    for token in Tokenizer().encode("a ,b"):
+        detokenizer.add_token(token)
+    detokenizer.finalize()
+    assert detokenizer.text == "a ,b"
+
+
+def tokenizers_that_always_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_spaces, "cleans", lambda tokenizer: True)
+
+
+MUTANTS = {"stream-spaces": tokenizers_that_always_clean}

@@ -1,0 +1,95 @@
+"""``tool-arguments``: calls that are still errors, and calls that are read as before."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.server.tool_arguments import patch as tool_arguments
+from mlx_patches.patches.server.tool_arguments.patch import close_names, find_calls, strip_name
+
+PATCH = catalogue.builtin().get("tool-arguments")
+pytestmark = pytest.mark.skipif(
+    not source_file("mlx_lm.tool_parsers.qwen3_coder"), reason="no such parsers here"
+)
+
+
+def convert(text, **schema):
+    module = importlib.import_module("mlx_lm.tool_parsers.qwen3_coder")
+    return module._convert_param_value(text, "p", {"p": schema})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "wanted"),
+    [
+        ("7", "integer", 7),
+        ("-7.0", "integer", -7),
+        ("7.5", "number", 7.5),
+        ("null", "integer", None),
+        ("true", "boolean", True),
+        ("{'a': 1}", "object", {"a": 1}),
+        ('{"a": 1}', "object", {"a": 1}),
+        ("[1, 2", "array", "[1, 2"),
+        ("7", "string", "7"),
+        ("some words", "whatever", "some words"),
+    ],
+)
+def test_a_value_is_what_its_schema_says(text, kind, wanted, ungated):
+    ungated(PATCH)
+    value = convert(text, type=kind)
+    assert value == wanted
+    assert type(value) is type(wanted)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("seven", "integer"), ("7.5", "int"), ("x", "number")])
+def test_what_is_no_number_is_an_error(text, kind, ungated):
+    manager = ungated(PATCH)
+    for _ in range(5):
+        with pytest.raises(ValueError):
+            convert(text, type=kind)
+    assert convert("7.0", type="integer") == 7
+    assert all(outcome.status != "failed" for outcome in manager.status())
+
+
+def test_names_that_are_right_stay():
+    for call in ("f>\n<parameter=a>\n1\n</parameter>\n", "f><parameter=a b>1</parameter>", ""):
+        assert close_names(call) == call
+    assert close_names("f\n<parameter=a\n1\n</parameter>") == "f>\n<parameter=a>\n1\n</parameter>"
+    assert strip_name(" f \n<arg_key>a\n") == "f<arg_key>a\n"
+    assert strip_name(" no call \n") == " no call \n"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("no call", []),
+        ('a[ARGS]{"x": "b[ARGS]{}"}', ["a"]),
+        ('a[ARGS]{"x": 1} b-c [ARGS] {"y": [2]}', ["a", "b-c"]),
+        ('a[ARGS]{"x": 1', []),
+        ('[{"name": "a"}, {"name": "b", "arguments": "{}"}]', ["a", "b"]),
+        ("[1, 2]", []),
+    ],
+)
+def test_calls_are_found_where_they_are_complete(text, names):
+    assert [name for name, _ in find_calls(text)] == names
+
+
+def test_a_call_that_is_cut_short_is_an_error(ungated):
+    ungated(PATCH)
+    module = importlib.import_module("mlx_lm.tool_parsers.mistral")
+    with pytest.raises(ValueError):
+        module.parse_tool_call('look[ARGS]{"days": ')
+
+
+def calls_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_arguments, "is_integer", lambda text: False)
+    monkeypatch.setattr(tool_arguments, "read_json", lambda text, default: None)
+    monkeypatch.setattr(tool_arguments, "close_names", lambda call: call)
+    monkeypatch.setattr(tool_arguments, "strip_name", lambda text: text)
+    monkeypatch.setattr(tool_arguments, "find_calls", lambda text: iter(()))
+
+
+MUTANTS = {"tool-arguments": calls_as_they_come}

@@ -1,0 +1,54 @@
+"""Arguments that a language model does not take are left out; all others arrive."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models.unknown_kwargs import patch as unknown_kwargs
+from mlx_patches.patches.models.unknown_kwargs.patch import tolerant
+from mlx_patches.patches.models.unknown_kwargs.probe import FORWARDED
+
+from ..releases.conftest import installed
+
+PATCH = catalogue.builtin().get("unknown-kwargs")
+
+
+def test_known_arguments_arrive_and_others_do_not():
+    def call(self, inputs, mask=None, *, cache=None):
+        return inputs, mask, cache
+
+    patched = tolerant(call)
+    assert patched(None, 1, 2, cache=3, n_to_process=4) == (1, 2, 3)
+    assert patched(None, inputs=1, mask=2) == (1, 2, None)
+    with pytest.raises(TypeError):
+        patched(None, n_to_process=4)
+
+
+def test_a_call_that_takes_anything_gets_everything():
+    def call(self, inputs, **kwargs):
+        return kwargs
+
+    assert tolerant(call)(None, 1, n_to_process=4) == {"n_to_process": 4}
+
+
+@pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+@pytest.mark.parametrize("family", ["aya_vision", "llava", "multi_modality"])
+def test_the_logits_are_those_without_them(family, ungated):
+    import mlx.core as mx
+
+    from mlx_patches.lab import Family
+    from mlx_patches.lab.build import build
+
+    model = build(Family("mlx-vlm", family))
+    before = model.call([[1, 2, 3]], model.make_cache())
+    ungated(PATCH)
+    after = model.call([[1, 2, 3]], model.make_cache(), **dict.fromkeys(FORWARDED))
+    assert mx.array_equal(before, after)
+
+
+def arguments_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unknown_kwargs, "accepted", lambda call: None)
+
+
+MUTANTS = {"unknown-kwargs": arguments_as_they_come}

@@ -1,0 +1,80 @@
+"""``vllm-empty-prompt`` on a release: which prompts are refused, and what becomes of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.vllm_mlx.vllm_empty_prompt import patch as empty_prompt
+from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, beside
+from mlx_patches.probes.vllm_scheduler import Server, llama
+
+from ..releases.conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
+
+
+@pytest.fixture(autouse=True)
+def _applied(ungated):
+    ungated(catalogue.builtin().get("vllm-empty-prompt"))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama()
+
+
+@pytest.mark.parametrize("prompt", ["", " " * 100, []], ids=["text", "blanks", "tokens"])
+def test_a_prompt_without_tokens_is_refused_and_the_others_go_on(model, prompt):
+    server = Server(model)
+    alone = Server(model).answer(PROMPT)
+    said, refused = beside(server, prompt)
+    assert said == alone
+    assert "the prompt has no tokens" in refused
+    assert not server.scheduler.waiting
+    assert not server.scheduler.running
+    assert server.answer(PROMPT) == alone
+
+
+def test_the_error_is_the_client_s(model):
+    from fastapi import HTTPException
+
+    with pytest.raises(HTTPException) as raised:
+        Server(model).add("")
+    assert raised.value.status_code == 400
+
+
+@pytest.mark.parametrize("prompt", ["7", " " * 100 + "7", [7]])
+def test_a_prompt_of_one_token_is_answered(model, prompt):
+    said, refused = beside(Server(model), prompt)
+    assert not refused
+    assert said == Server(model).answer(PROMPT)
+
+
+def test_only_the_beginning_of_a_text_is_tokenized_once_more(model, monkeypatch):
+    server = Server(model)
+    encode = server.scheduler.tokenizer.encode
+    asked = []
+    monkeypatch.setattr(
+        server.scheduler.tokenizer, "encode", lambda text: asked.append(len(text)) or encode(text)
+    )
+    server.add("7 " * 500)
+    assert asked[:2] == [64, 1000]
+
+
+def test_a_request_whose_prompt_is_tokenized_is_not_tokenized_again(model):
+    server = Server(model)
+    server.add([7])
+    request = server.request
+    server.scheduler.requests.clear()
+    server.scheduler.waiting.clear()
+    request.prompt, request.prompt_token_ids = "", [5, 9]
+    server.scheduler.add_request(request)
+    assert list(server.scheduler.waiting) == [request]
+
+
+def prompts_that_have_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(empty_prompt, "is_empty", lambda scheduler, request: False)
+
+
+MUTANTS = {"vllm-empty-prompt": prompts_that_have_tokens}

@@ -1,0 +1,150 @@
+"""vllm-mlx's prefix cache in memory, repaired: conversations that begin alike."""
+
+from __future__ import annotations
+
+import importlib
+import random
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.vllm_mlx.vllm_prefix import fetched as fetched_prefix
+from mlx_patches.patches.vllm_mlx.vllm_prefix import hit as prefix_hit
+from mlx_patches.patches.vllm_mlx.vllm_prefix import legacy as legacy_prefix_hit
+from mlx_patches.patches.vllm_mlx.vllm_prefix import paged as paged_prefix
+from mlx_patches.patches.vllm_mlx.vllm_prefix import stored as stored_prefix
+from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
+
+from ..releases.conftest import installed, verdict
+
+pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
+
+# Patches that merging and extracting rotating caches needs below mlx-lm 0.31.2.
+BELOW = ("batch-rotating-extract", "rotating-merge")
+QUANTIZED = {"kv_cache_quantization": True, "kv_cache_min_quantize_tokens": 1}
+
+
+@pytest.fixture(autouse=True)
+def _applied(ungated):
+    importlib.import_module("mlx_lm.models.cache")
+    for id_ in ("prefix-hit", "legacy-prefix-hit", *BELOW):
+        ungated(catalogue.builtin().get(id_))
+
+
+def prompts(count=25, seed=3):
+    """Prompts of 2 to 22 tokens, shorter and longer than the window; many begin alike."""
+    chosen = random.Random(seed)
+    base = [1 + (7 * i) % 90 for i in range(20)]
+    lengths = (2, 3, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 12, 20)
+    return [
+        base[: chosen.choice(lengths)]
+        + [chosen.randrange(90, 95) for _ in range(chosen.randrange(3))]
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
+def test_no_answer_depends_on_what_was_asked_before(model):
+    try:
+        result = compare(model(), prompts())
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert not result.red, result.detail
+
+
+@pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
+def test_nor_in_the_older_cache(model):
+    result = compare(model(), prompts(), **LEGACY)
+    assert not result.red, result.detail
+
+
+def test_nor_with_a_cache_that_is_quantized_where_it_can_be():
+    """Sliding layers are not quantized, so the answers are exact."""
+    try:
+        result = compare(windowed_llama(), prompts(), **QUANTIZED)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert not result.red, result.detail
+
+
+def test_what_is_no_cache_is_the_host_s_own():
+    prefixes = importlib.import_module("vllm_mlx.prefix_cache").PrefixCacheManager(object(), 4)
+    kept = ["no cache"]
+    prefixes.store_cache([1, 2], kept)
+    found, rest = prefixes.fetch_cache([1, 2, 3])
+    assert (found, rest) == (kept, [3])
+
+
+def test_a_cache_that_is_cut_without_asking_is_one_that_can_be_cut():
+    class Old:
+        """A host's own cache class, without ``is_trimmable``."""
+
+        offset = 5
+
+        def trim(self, count):
+            self.offset -= count
+
+    prefixes = importlib.import_module("vllm_mlx.prefix_cache").PrefixCacheManager(object(), 4)
+    assert prefixes._can_trim_cache([Old(), Old()])
+    prefixes.store_cache([1, 2, 3, 4, 5], [Old()])
+    found, rest = prefixes.fetch_cache([1, 2, 3, 4, 5])
+    assert (found[0].offset, rest) == (4, [5])
+
+
+def test_a_window_that_is_cut_back_stays_one_or_is_marked():
+    import mlx.core as mx
+    from mlx_lm.models.cache import RotatingKVCache
+
+    from mlx_patches.patches.vllm_mlx.vllm_prefix.hit import INCOMPLETE
+
+    host = importlib.import_module("vllm_mlx.memory_cache")
+    patch = catalogue.builtin().get("prefix-hit")
+    decided = verdict(patch, patch.targets[1])
+    if not decided.ok:
+        pytest.skip(decided.reason)
+    short, wrapped = (RotatingKVCache(max_size=WINDOW) for _ in range(2))
+    for layer, length in ((short, WINDOW - 2), (wrapped, 3 * WINDOW)):
+        for position in range(length):
+            layer.update_and_fetch(*[mx.full((1, 1, 1, 2), position)] * 2)
+    cut = host._trim_cache_offset([short], 2)[0]
+    assert type(cut) is RotatingKVCache
+    assert (cut.offset, short.offset) == (WINDOW - 4, WINDOW - 2)
+    assert not hasattr(cut, INCOMPLETE)
+    cut = host._trim_cache_offset([wrapped], 2)
+    assert hasattr(cut[0], INCOMPLETE)
+    if hasattr(host, "_dequantize_cache"):
+        assert hasattr(host._dequantize_cache(cut)[0], INCOMPLETE)
+
+
+def views_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_prefix, "detached", lambda layers: layers)
+
+
+def hits_that_stay_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched_prefix, "evaluate", lambda layers: None)
+
+
+def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_hit, "cut_to", lambda caches, length: list(caches))
+
+
+def pieces_that_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = paged_prefix.joined
+    monkeypatch.setattr(paged_prefix.Piece, "is_end", True)
+    monkeypatch.setattr(paged_prefix, "joined", lambda parts: joined(parts[-1:]))
+
+
+def first_layers_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefixes_as_they_come(monkeypatch)
+    monkeypatch.setattr(legacy_prefix_hit, "trimmable", lambda layer: True)
+
+
+MUTANTS = {
+    "prefix-hit": prefixes_as_they_come,
+    "legacy-prefix-hit": first_layers_for_all,
+    "paged-prefix": pieces_that_stand_alone,
+    "vllm-stored-prefix": views_that_are_kept,
+    "vllm-fetched-prefix": hits_that_stay_lazy,
+}

@@ -1,0 +1,42 @@
+"""``vllm-fetched-prefix``: the looking-up thread evaluates a hit, which is not copied."""
+
+from __future__ import annotations
+
+import importlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_fetched import SHARED, TOKENS, stored
+
+from ..releases.conftest import is_tested
+
+mx = pytest.importorskip("mlx.core")
+pytestmark = pytest.mark.skipif(not is_tested("vllm-mlx"), reason="vllm-mlx is not tested here")
+
+
+@pytest.fixture
+def prefixes(ungated):
+    ungated(catalogue.builtin().get("vllm-fetched-prefix"))
+    return stored(importlib.import_module("vllm_mlx.memory_cache"))
+
+
+def test_another_thread_reads_what_a_hit_returned(prefixes):
+    found, rest = prefixes.fetch([*range(SHARED), TOKENS])
+    with ThreadPoolExecutor(1) as generation:
+        generation.submit(mx.eval, [layer.state for layer in found]).result()
+    kept = prefixes._entries[tuple(range(TOKENS))].cache[0]
+    assert rest == [TOKENS]
+    assert mx.array_equal(found[0].state[0], kept.keys[..., :SHARED, :])
+
+
+def test_a_hit_copies_nothing(prefixes):
+    before = mx.get_active_memory()
+    found, _ = prefixes.fetch([*range(SHARED), TOKENS])
+    assert found
+    assert mx.get_active_memory() - before < 1024
+
+
+def test_a_miss_stays_a_miss(prefixes):
+    assert prefixes.fetch([TOKENS + 1, 2, 3]) == (None, [TOKENS + 1, 2, 3])

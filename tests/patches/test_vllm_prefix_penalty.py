@@ -1,0 +1,80 @@
+"""``vllm-prefix-penalty`` on a release: what processors are called with after a prefix hit."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import MEMORY
+from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty import patch as prefix_penalty
+from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import PENALTY, hit, repeating, right
+from mlx_patches.probes.vllm_scheduler import llama
+
+from ..releases.conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
+
+PAGED = {"use_paged_cache": True, "use_memory_aware_cache": False, "paged_cache_block_size": 16}
+CONFIGS = {
+    "memory": MEMORY,
+    "paged": PAGED,
+    "chunked": {**MEMORY, "chunked_prefill_tokens": 64},
+    "bounded": {**MEMORY, "max_kv_size": 4096},
+}
+
+
+@pytest.fixture(autouse=True)
+def _applied(ungated):
+    from mlx_lm.generate import BatchGenerator
+
+    if "all_tokens" not in inspect.signature(BatchGenerator.insert).parameters:
+        pytest.skip("this batch generator takes no tokens that come before")
+    for id_ in ("vllm-prefix-penalty", "prefix-hit", "legacy-prefix-hit", "paged-prefix"):
+        ungated(catalogue.builtin().get(id_))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_penalized_answer_does_not_depend_on_the_prefix_cache(model, name):
+    prompt, repeated = repeating(model)
+    alone = right(model, prompt)
+    assert alone[0] != repeated
+    server = hit(model, **CONFIGS[name])
+    assert server.answer(prompt, repetition_penalty=PENALTY) == alone
+    assert server.request.cached_tokens
+    assert server.answer(prompt, repetition_penalty=PENALTY) == alone, "the whole prompt is there"
+
+
+def test_without_processors_the_generator_gets_what_it_always_got(model):
+    server = hit(model, **MEMORY)
+    prompt, _ = repeating(model)
+    server.add(prompt)
+    server.scheduler._schedule_waiting()
+    assert server.request.cached_tokens
+    (sequence,) = server.scheduler.batch_generator._unprocessed_sequences
+    assert sequence[4] == []
+
+
+def test_a_penalized_request_is_given_the_cached_tokens_once(model):
+    server = hit(model, **MEMORY)
+    prompt, _ = repeating(model)
+    server.add(prompt, repetition_penalty=PENALTY)
+    server.scheduler._schedule_waiting()
+    server.scheduler._schedule_waiting()
+    (sequence,) = server.scheduler.batch_generator._unprocessed_sequences
+    fed = [token for segment in sequence[1] for token in segment]
+    assert [*sequence[4], *fed] == prompt
+    assert len(sequence[4]) == server.request.cached_tokens
+
+
+def prefixes_that_stay_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_penalty, "unseen", lambda prompt, segments: [])
+
+
+MUTANTS = {"vllm-prefix-penalty": prefixes_that_stay_unseen}

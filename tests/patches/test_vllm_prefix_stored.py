@@ -1,0 +1,124 @@
+"""``vllm-stored-prefix``: which arrays are copied, their size, and which are left alone."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_stored import TOKENS, make
+from mlx_patches.patches.vllm_mlx.vllm_prefix.stored import arrays_of, copied, detached
+
+from ..releases.conftest import is_tested
+
+mx = pytest.importorskip("mlx.core")
+pytestmark = pytest.mark.skipif(not is_tested("vllm-mlx"), reason="vllm-mlx is not tested here")
+
+
+@pytest.fixture
+def prefixes(ungated):
+    ungated(catalogue.builtin().get("vllm-stored-prefix"))
+    return new_cache()
+
+
+def new_cache(**options):
+    module = importlib.import_module("vllm_mlx.memory_cache")
+    config = module.MemoryCacheConfig(**options)
+    return module.MemoryAwarePrefixCache(model=object(), config=config)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
+def test_an_entry_has_the_bits_that_were_stored_and_no_object_of_them(prefixes, dtype):
+    layers, size = make(dtype)
+    wanted = [[mx.array(array) for array in arrays_of(layer)] for layer in layers]
+    assert prefixes.store(list(range(TOKENS)), layers)
+    entry = prefixes._entries[tuple(range(TOKENS))]
+    for layer, kept, arrays in zip(layers, entry.cache, wanted, strict=True):
+        assert type(kept) is type(layer)
+        assert kept is not layer
+        for got, array in zip(arrays_of(kept), arrays, strict=True):
+            assert got.dtype == array.dtype
+            assert mx.array_equal(got, array[..., : got.shape[-2], :] if got.ndim == 4 else array)
+    assert entry.memory_bytes == prefixes._current_memory == size
+
+
+def test_what_the_batch_goes_on_with_leaves_the_entry(prefixes):
+    layers, _ = make()
+    prefixes.store(list(range(TOKENS)), layers)
+    recurrent = prefixes._entries[tuple(range(TOKENS))].cache[1]
+    before = mx.array(recurrent[0])
+    layers[1][0] = layers[1][0] * 0
+    assert mx.array_equal(recurrent[0], before)
+
+
+def test_an_entry_without_arrays_stays_the_object_that_was_stored(prefixes):
+    sized = SimpleNamespace(nbytes=500)
+    layers = [SimpleNamespace(keys=sized, values=sized)]
+    tokens = list(range(TOKENS))
+    assert prefixes.store(tokens, layers)
+    entry = prefixes._entries[tuple(tokens)]
+    assert entry.cache is layers
+    assert entry.memory_bytes == prefixes._current_memory == 1000
+
+
+def test_an_entry_that_is_known_is_not_copied_again(prefixes):
+    tokens = list(range(TOKENS))
+    prefixes.store(tokens, make()[0])
+    entry = prefixes._entries[tuple(tokens)]
+    caches = entry.cache
+    prefixes.store(tokens, make()[0])
+    assert prefixes._entries[tuple(tokens)].cache is caches
+    assert len(prefixes) == 1
+
+
+def test_the_oldest_goes_where_the_true_size_does_not_fit(ungated):
+    ungated(catalogue.builtin().get("vllm-stored-prefix"))
+    size = make()[1]
+    prefixes = new_cache(max_memory_mb=1)
+    for start in range(3):
+        tokens = list(range(start, start + TOKENS))
+        assert prefixes.store(tokens, make()[0])
+        assert tokens in prefixes
+    assert len(prefixes) == 2**20 // size
+    assert prefixes._current_memory == len(prefixes) * size
+    stats = prefixes.get_stats()
+    assert stats["entry_count"] == len(prefixes)
+
+
+def test_nothing_is_stored_of_nothing(prefixes):
+    assert not prefixes.store([], [])
+    assert not prefixes.store([1], [])
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Slotted:
+    __slots__ = ("keys", "offset", "values")
+
+    def __init__(self):
+        self.keys = (mx.ones((1, 2)), mx.zeros((1,), dtype=mx.uint32))
+        self.values = Pair(mx.array([True]), {"ssm": mx.array([-0.0])})
+        self.offset = 3
+
+
+def test_every_kind_of_container_is_copied():
+    layer = Slotted()
+    (kept,) = detached([layer])
+    assert kept.offset == 3
+    assert isinstance(kept.values, Pair)
+    assert kept.values.first.dtype == mx.bool_
+    assert kept.keys[1].dtype == mx.uint32
+    assert mx.array_equal(1 / kept.values.second["ssm"], mx.array([-mx.inf]))
+    ours, theirs = (set(map(id, arrays_of(one))) for one in (kept, layer))
+    assert len(ours) == 4 and not ours & theirs
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", object(), {"state": None}, []])
+def test_what_has_no_arrays_is_what_it_was(value):
+    assert copied(value) is value or copied(value) == value

@@ -1,0 +1,56 @@
+"""``vlm-fresh-seed``: a request's seed is kept, and a request without one gets a drawn seed."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.server.vlm_fresh_seed import patch as fresh_seed
+
+PATCH = catalogue.builtin().get("vlm-fresh-seed")
+pytestmark = pytest.mark.skipif(
+    not source_file("mlx_vlm.server.schemas"), reason="no such server here"
+)
+
+
+@pytest.fixture
+def schemas():
+    return importlib.import_module("mlx_vlm.server.schemas")
+
+
+def a_chat(schemas, **sent):
+    messages = [{"role": "user", "content": "hi"}]
+    return schemas.ChatRequest.model_validate({"model": "m", "messages": messages, **sent})
+
+
+def test_a_request_has_the_seed_that_it_was_sent_with(schemas, ungated):
+    earlier = a_chat(schemas)
+    assert earlier.seed == 0
+    manager = ungated(PATCH)
+    assert earlier.seed is None
+    assert a_chat(schemas).seed is None
+    assert [a_chat(schemas, seed=seed).seed for seed in (0, 7)] == [0, 7]
+    assert a_chat(schemas, seed=7).model_copy().seed == 7
+    assert a_chat(schemas).model_dump()["seed"] == 0
+    manager.restore()
+    assert earlier.seed == 0
+
+
+def test_a_sampler_draws_its_own_seed_unless_it_has_one(schemas, ungated):
+    ungated(PATCH)
+    kind = importlib.import_module("mlx_vlm.server.generation")._PositionedTargetSampler
+    settings = {"temperature": 0.7, "top_p": 1.0}
+    seeds = {kind(seed=None, **settings).seed for _ in range(8)}
+    assert len(seeds) > 1
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    assert [kind(seed=seed, **settings).seed for seed in (0, 42)] == [0, 42]
+
+
+def seeds_that_are_all_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh_seed, "draw_seed", lambda: 0)
+
+
+MUTANTS = {"vlm-fresh-seed": seeds_that_are_all_one}

@@ -1,0 +1,39 @@
+"""``vlm-preprocess-turns``: an error in one request's turn leaves the turn to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.server.vlm_preprocess_turns import patch as preprocess_turns
+from mlx_patches.patches.server.vlm_preprocess_turns.probe import make_server
+
+from ..releases.conftest import verdict
+
+PATCH = catalogue.builtin().get("vlm-preprocess-turns")
+
+
+def test_a_failed_request_ends_its_turn(ungated):
+    needed = [target for target in PATCH.targets if verdict(PATCH, target).ok]
+    if not needed:
+        pytest.skip("this release prepares requests in turn, or in one thread")
+    ungated(PATCH)
+    server = make_server(importlib.import_module(needed[0].module).ResponseGenerator)
+    tokenizer = server.processor
+    server.processor = None
+    with pytest.raises(Exception, match="NoneType"):
+        server._cpu_preprocess("a prompt")
+    server.processor = tokenizer
+    tokenizer._second.set()  # nobody else comes
+    prepared = server._cpu_preprocess("a prompt")
+    assert prepared["input_ids"].tolist() == [[1, 2]]
+
+
+def requests_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preprocess_turns, "_turn", contextlib.nullcontext())
+
+
+MUTANTS = {"vlm-preprocess-turns": requests_all_at_once}

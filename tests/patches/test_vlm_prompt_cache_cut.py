@@ -1,0 +1,89 @@
+"""``vlm-prompt-cache-cut``: which caches are cut, kept whole, or dropped and read again."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.rotating_last_piece.probe import make_fed_cache
+from mlx_patches.patches.generation.vlm_prompt_cache_cut import patch as prompt_cache_cut
+from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import found
+from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, otherwise
+
+from ..releases.conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
+PATCH = catalogue.builtin().get("vlm-prompt-cache-cut")
+HELD = 8
+
+
+class State:
+    def __init__(self, *caches):
+        self.cache, self.token_ids = list(caches), list(range(HELD))
+
+    def find(self, new_ids):
+        return next(
+            (at for at, (a, b) in enumerate(zip(self.token_ids, new_ids, strict=False)) if a != b),
+            min(len(self.token_ids), len(new_ids)),
+        )
+
+
+@pytest.fixture
+def kinds():
+    return importlib.import_module("mlx_vlm.models.cache")
+
+
+def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
+    state = State(
+        make_fed_cache(kinds.KVCache(), HELD),
+        make_fed_cache(kinds.RotatingKVCache(max_size=16), HELD),
+    )
+    assert found(State.find, state, [0, 1, 2, 9, 9]) == 3
+    assert [cache.offset for cache in state.cache] == [3, 3]
+    assert state.token_ids == [0, 1, 2]
+
+
+@pytest.mark.parametrize("prompt", [[0, 1, 2, 3, 4, 5, 6, 7, 9], [9, 9], [0, 1, 2]])
+def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
+    """The prompt repeats all of the last turn, none of it, or is a beginning of it."""
+    state = State(make_fed_cache(kinds.RotatingKVCache(max_size=4), HELD))
+    assert found(State.find, state, prompt) == State.find(state, prompt)
+    assert state.cache[0].offset == HELD
+    assert len(state.token_ids) == HELD
+
+
+def test_what_cannot_be_cut_is_read_anew(kinds):
+    class Recurrent:
+        """A cache without an offset, like those of recurrent layers."""
+
+    for other in (make_fed_cache(kinds.RotatingKVCache(max_size=4), HELD), Recurrent()):
+        plain = make_fed_cache(kinds.KVCache(), HELD)
+        state = State(plain, other)
+        assert found(State.find, state, [0, 1, 2, 9, 9]) == 0
+        assert plain.offset == HELD
+
+
+def test_no_cache_is_no_matter():
+    state = State()
+    state.cache = None
+    assert found(State.find, state, [0, 1, 9]) == 2
+
+
+@pytest.mark.parametrize("place", ["mlx_vlm", "mlx_vlm.generate.dispatch"])
+def test_every_class_that_a_release_has_is_repaired(place, ungated):
+    """The public class and, where it is another one, that beside ``stream_generate``."""
+    try:
+        kind = importlib.import_module(place).PromptCacheState
+    except (ImportError, AttributeError):
+        pytest.skip(f"{place} has no PromptCacheState")
+    ungated(PATCH)
+    assert otherwise(kind, *CASES[0]) == ""
+
+
+def windows_that_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_cache_cut, "is_whole", lambda cache: True)
+
+
+MUTANTS = {"vlm-prompt-cache-cut": windows_that_are_whole}

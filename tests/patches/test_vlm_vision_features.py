@@ -1,0 +1,106 @@
+"""``vlm-vision-features``: which images count as the same, and which do not."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from mlx_patches.patches.server.vlm_vision_features import patch as vision_features
+from mlx_patches.patches.server.vlm_vision_features.patch import (
+    ByState,
+    embedded,
+    name_pixels,
+    name_state,
+)
+
+from ..releases.conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
+
+
+def inputs(pixels, **more):
+    import mlx.core as mx
+
+    ids = more.pop("input_ids", mx.array([[1, 2, 3]]))
+    return {"input_ids": ids, "attention_mask": ids * 0 + 1, "pixel_values": pixels, **more}
+
+
+def test_the_text_is_no_part_of_an_image():
+    import mlx.core as mx
+
+    pixels = mx.arange(6.0).reshape(2, 3)
+    one = name_pixels(inputs(pixels))
+    assert one == name_pixels(inputs(mx.arange(6.0).reshape(2, 3), input_ids=mx.array([[4, 5]])))
+
+
+def test_all_that_the_tower_reads_is():
+    import mlx.core as mx
+    import numpy as np
+
+    pixels = mx.arange(6.0).reshape(2, 3)
+    others = [
+        inputs(pixels),
+        inputs(pixels + 1),
+        inputs(pixels.reshape(3, 2)),
+        inputs(pixels.T.reshape(2, 3)),
+        inputs(pixels.astype(mx.bfloat16)),
+        inputs(np.array(pixels)),
+        inputs([pixels[0], pixels[1]]),
+        inputs([pixels]),
+        inputs(pixels, image_grid_thw=mx.array([[1, 2, 3]])[None]),
+        inputs(pixels, image_grid_thw=mx.array([[1, 3, 2]])[None]),
+        inputs(pixels, image_sizes=[(2, 3)]),
+    ]
+    assert len({name_pixels(one) for one in others}) == len(others)
+
+
+def test_a_server_without_a_cache_reads_no_pixels(device_reads):
+    import mlx.core as mx
+
+    class Server:
+        vision_cache = None
+
+    def embed(server, raw, images=None, *more):
+        return images, more
+
+    raw = inputs(mx.ones((1, 2)))
+    assert embedded(embed, Server(), raw, ["a.png"], 5) == (["a.png"], (5,))
+    Server.vision_cache = object()
+    assert embedded(embed, Server(), raw) == (None, ())
+    assert embedded(embed, Server(), inputs(None), images=["a.png"]) == (["a.png"], ())
+    assert not device_reads
+
+
+def test_a_file_is_what_it_was_until_it_changes(tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(b"one")
+    before = name_state([str(file), "no file", "data:image/png;base64,AA"])
+    assert before == name_state([str(file), "no file", "data:image/png;base64,AA"])
+    assert before[1:] == ["no file", "data:image/png;base64,AA"]
+    os.utime(file, ns=(1, 1))
+    assert before != name_state([str(file), "no file", "data:image/png;base64,AA"])
+    picture = object()
+    assert name_state(picture) is picture
+
+
+def test_an_address_is_never_kept():
+    class Features(dict):
+        put = dict.__setitem__
+
+    kept = Features()
+    features = ByState(kept)
+    for image in ("http://a/b.png", "HTTPS://a/b.png", ["a.png", "https://a/b.png"]):
+        features.put(image, 1)
+        assert features.get(image) is None
+    assert not kept
+    features.put("data:image/png;base64,AA", 2)
+    assert features.get("data:image/png;base64,AA") == 2
+
+
+def images_that_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vision_features, "name_pixels", lambda inputs: "an image")
+    monkeypatch.setattr(vision_features, "name_state", lambda image: image)
+
+
+MUTANTS = {"vlm-vision-features": images_that_never_change}
