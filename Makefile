@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix patch measure lab write-matrix \
+.PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix patch measure lab write \
 	known-files new-releases clean
 
 # Real sentences, garbled by a batch and repaired (93 MB of weights); TINY=1: tiny random weights.
@@ -55,20 +55,22 @@ matrix: $(VENV)/ready
 patch: $(VENV)/ready
 	@$(VENV)/bin/python tools/new_patch.py "$(ID)" "$(AREA)"
 
-# Measure one patch again: make measure PATCH=offset-alias SET='mlx-lm 0.31.3'; without SET on every
-# release set (ten seconds each, two at a time).
+# Measure a patch anew, once for each distinct code of its targets: make measure PATCH=offset-alias.
+# ALL=1: then on the other release sets; SET='mlx-lm 0.31.3': only there.
 measure: $(VENV)/ready
-	$(VENV)/bin/python tools/measure_matrix.py --again --patch $(PATCH) $(if $(SET),--set '$(SET)')
+	@$(VENV)/bin/python tools/measure_matrix.py --patch $(PATCH) \
+	  $(if $(SET),--again --set '$(SET)',$(if $(ALL),,--again --distinct))
 
 # Run the lab on every release set that has no lab evidence yet (hours, resumable).
 lab: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_lab.py --shard $(SHARD)
 
 # Write the matrix and the generated documents from the evidence; drop that of deleted patches.
-write-matrix: $(VENV)/ready
-	$(VENV)/bin/python tools/measure_matrix.py --write
-	$(VENV)/bin/python tools/measure_lab.py --write
-	$(VENV)/bin/python tools/write_docs.py
+# TAKE=FOLDER: also from the evidence of the checkouts in it.
+write: $(VENV)/ready
+	@$(VENV)/bin/python tools/measure_matrix.py --write $(if $(TAKE),--take '$(TAKE)')
+	@$(VENV)/bin/python tools/measure_lab.py --write
+	@$(VENV)/bin/python tools/write_docs.py
 
 # Write the table by which start-up recognises a release's files without parsing them, for every
 # release set.

@@ -2,36 +2,41 @@
 
     python tools/measure_matrix.py               measure the patches without evidence, then write
     python tools/measure_matrix.py --write       only write compat_matrix.yaml
+    python tools/measure_matrix.py --patch offset-alias --distinct
+                                                 measure it once for each distinct code
     python tools/measure_matrix.py --set 'mlx-lm 0.31.3' --patch offset-alias --again
 
-uv makes a temporary environment for each set. The evidence is one file for each set. It holds the
-fingerprint of each target of each patch, and the probe's results without and with the patch.
-Needs uv.
+uv makes a temporary environment for each set. The evidence is a file in each folder of patches
+(see patch_evidence.py). Needs uv.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import folders
 import matrix_file
 import measure_lab
 import model_rows
+import patch_evidence
 import release_sets
-from packaging.version import Version
+from patch_evidence import Cells, Evidence
 from release_sets import ReleaseSet
 
-ROOT = Path(__file__).parent.parent
-EVIDENCE = ROOT / "tools" / "evidence"
-MATRIX = ROOT / "compat_matrix.yaml"
-BEGIN = "# -- measured: written by tools/measure_matrix.py from tools/evidence --\n"
-END = "# -- end of what is measured --\n"
+from mlx_patches.matrix import matrix
+from mlx_patches.patches import catalogue
 
-Evidence = dict[str, Any]
+ROOT = Path(__file__).parent.parent
+MATRIX = ROOT / "compat_matrix.yaml"
+BEGIN = "# -- measured: written by tools/measure_matrix.py from the patches' evidence.json --\n"
+END = "# -- end of what is measured --\n"
 
 
 def main() -> None:
@@ -41,73 +46,136 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="also measure what has evidence")
+    parser.add_argument("--distinct", action="store_true", help="leave out code that was measured")
+    parser.add_argument("--take", type=Path, help="a folder of checkouts that measured too")
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
+    folders.check()
+    if options.take:
+        patch_evidence.take(options.take)
     if not options.write:
         index, count = map(int, options.shard.split("/"))
         sets = list(release_sets.load().values())[index - 1 :: count]
+        if options.distinct and options.again:  # what was seen before is of another probe or patch
+            for id_ in options.patches or ():
+                patch_evidence.forget_patch(catalogue.builtin().get(id_))
         if options.sets:
             sets = [one for one in sets if one.name in options.sets]
-        with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(lambda one: measure(one, options.patches, options.again), sets))
+        started = time.monotonic()
+        Measuring(options.patches, options.again, options.distinct).run(sets, options.jobs)
+        say_what_is_left(options.patches, time.monotonic() - started)
     write_matrix()
 
 
-def measure(one: ReleaseSet, patches: list[str] | None, again: bool) -> None:
-    """Measure the patches that a set's evidence lacks, and add them."""
-    from mlx_patches.patches import catalogue
+class Measuring:
+    """Measures patches on release sets, several sets at a time.
 
-    file = EVIDENCE / f"{one.slug}.json"
-    evidence: Evidence = json.loads(file.read_text()) if file.exists() else {"set": one.name}
-    measured = evidence.setdefault("patches", {})
-    todo = [
-        patch.id
-        for patch in catalogue.builtin()
-        if any(t.distribution == one.distribution and not t.supports for t in patch.targets)
-        and (patches is None or patch.id in patches)
-        and (again or patch.id not in measured)
-    ]
-    if not todo:
-        return
-    rows: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    builtin = catalogue.builtin()
-    if usual := [id_ for id_ in todo if not builtin.get(id_).mlx]:
-        with release_sets.environment(one) as python:
-            evidence["versions"] = release_sets.versions(python)
-            rows += probed(one, python, usual)
-    for id_ in todo:
-        if mlx := builtin.get(id_).mlx:  # whatever MLX the set's date gives
-            try:
-                with release_sets.environment(one.with_mlx(mlx[-1])) as python:
-                    rows += probed(one, python, [id_])
-            except release_sets.Unsolvable:
-                pass  # the release accepts no MLX that has the defect
+    Args:
+        patches: only these ids; None for all.
+        again: also where there is evidence.
+        distinct: not where all targets of a patch have code that was measured already.
+    """
+
+    def __init__(
+        self, patches: list[str] | None = None, again: bool = False, distinct: bool = False
+    ):
+        self.patches = patches
+        self.again = again
+        self.distinct = distinct
+        self._writing = threading.Lock()
+        self._seen: set[tuple[Any, ...]] = set()
+
+    def run(self, sets: Iterable[ReleaseSet], jobs: int) -> None:
+        """Measure the sets, ``jobs`` at a time."""
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(self.measure, sets))
+
+    def measure(self, one: ReleaseSet) -> None:
+        """Measure what is to be measured on a set, and add it to the evidence."""
+        todo = [
+            patch.id
+            for patch in catalogue.builtin()
+            if any(t.distribution == one.distribution and not t.supports for t in patch.targets)
+            and (self.patches is None or patch.id in self.patches)
+            and (self.again or not patch_evidence.measured(patch, one.name))
+        ]
+        builtin = catalogue.builtin()
+        if usual := [id_ for id_ in todo if not builtin.get(id_).mlx]:
+            with release_sets.environment(one) as python:
+                if self.distinct:
+                    usual = self._with_new_code(one, python, usual)
+                rows = probed(one, python, usual) if usual else []
+                self._add(one, usual, rows, release_sets.versions(python))
+        for id_ in todo:
+            if mlx := builtin.get(id_).mlx:  # whatever MLX the set's date gives
+                rows = []
+                try:
+                    with release_sets.environment(one.with_mlx(mlx[-1])) as python:
+                        rows = probed(one, python, [id_])
+                except release_sets.Unsolvable:
+                    pass  # the release accepts no MLX that has the defect
+                self._add(one, [id_], rows, None)
+
+    def _with_new_code(self, one: ReleaseSet, python: Path, todo: list[str]) -> list[str]:
+        """The patches of whose targets this set has other code than those measured before."""
+        found: dict[str, list[Any]] = {}
+        for row in child(one, python, todo, "--code"):
+            found.setdefault(row["patch"], []).append((row["target"], row["body"]))
+        with self._writing:
+            new = [id_ for id_ in todo if (id_, *found[id_]) not in self._seen]
+            self._seen |= {(id_, *found[id_]) for id_ in new}
+        return new
+
+    def _add(
+        self,
+        one: ReleaseSet,
+        todo: list[str],
+        rows: list[tuple[dict[str, Any], dict[str, Any]]],
+        versions: dict[str, str] | None,
+    ) -> None:
+        """Add the results of some patches to their evidence."""
+        with self._writing:
+            for id_ in todo:
+                patch = catalogue.builtin().get(id_)
+                cells = cells_of(id_, rows)
+                patch_evidence.add(patch, one.name, cells)
+                verdicts = {cell["without"] for cell in cells.values()} or {"absent"}
+                print(f"{one.name}: {id_}: {' and '.join(sorted(verdicts))} without it", flush=True)
+            if todo and versions:
+                patch_evidence.add_versions({one.name: versions})
+
+
+def cells_of(patch_id: str, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> Cells:
+    """One patch's cells, of the results without and with it."""
     # A supporting target has no defect itself, so its verdict means nothing.
-    supporting = {
-        (patch.id, target.path)
-        for patch in catalogue.builtin()
-        for target in patch.targets
-        if target.supports
-    }
-    for patch_id in todo:
-        measured[patch_id] = {
-            row["target"]: {
-                "body": row["body"],
-                "without": row["verdict"],
-                "with": after["verdict"],
-                "detail": row["detail"],
-                **({"detail_with": after["detail"]} if after["verdict"] == "red" else {}),
-            }
-            for row, after in rows
-            if row["patch"] == patch_id
-            and row["verdict"] != "n/a"
-            and (patch_id, row["target"]) not in supporting
+    targets = catalogue.builtin().get(patch_id).targets
+    supporting = {target.path for target in targets if target.supports}
+    return {
+        row["target"]: {
+            "body": row["body"],
+            "without": row["verdict"],
+            "with": after["verdict"],
+            "detail": after["detail"] if after["verdict"] == "red" else row["detail"],
         }
-    evidence["patches"] = dict(sorted(measured.items()))
-    EVIDENCE.mkdir(exist_ok=True)
-    file.write_text(json.dumps(evidence, indent=1) + "\n")
-    red = [p for p in todo if any(t["without"] == "red" for t in measured[p].values())]
-    print(f"{one.name}: red without its patch: {', '.join(red) or 'nothing'}", flush=True)
+        for row, after in rows
+        if row["patch"] == patch_id and row["verdict"] != "n/a" and row["target"] not in supporting
+    }
+
+
+def say_what_is_left(patches: list[str] | None, seconds: float) -> None:
+    """Say on which sets patches were not measured, because a range may span them."""
+    for patch in catalogue.builtin():
+        if patches and patch.id not in patches:
+            continue
+        distributions = {t.distribution for t in patch.targets if not t.supports}
+        own = [s for s in release_sets.load().values() if s.distribution in distributions]
+        left = [one.name for one in own if not patch_evidence.measured(patch, one.name)]
+        if left:
+            print(
+                f"{patch.id}: measured on {len(own) - len(left)} of {len(own)} release sets"
+                f" ({seconds:.0f} s); its range spans sets that were not. The rest, about"
+                f" {len(left) * 5 / 60:.0f} minutes: make measure PATCH={patch.id} ALL=1"
+            )
 
 
 def probed(
@@ -131,19 +199,17 @@ def child(
 
 def load_evidence() -> list[Evidence]:
     """All evidence, oldest releases first, without the targets that a release does not define."""
-    found = [json.loads(file.read_text()) for file in EVIDENCE.glob("*.json")]
+    found = patch_evidence.load()
     for one in found:
         for patch, targets in one["patches"].items():
             # A target that its module only imports is measured in the module that defines it.
             own = {path: cell for path, cell in targets.items() if cell["body"] is not None}
             one["patches"][patch] = own
-    return sorted(found, key=lambda e: (e["set"].split()[0], Version(e["set"].split()[1])))
+    return found
 
 
 def measured_block(evidence: list[Evidence]) -> str:
     """The matrix's releases and patches, and the patches for every model, as YAML text."""
-    from mlx_patches.patches import catalogue
-
     releases: dict[str, list[Evidence]] = {}
     for one in evidence:
         releases.setdefault(one["set"].split()[0], []).append(one)
@@ -165,8 +231,6 @@ def measured_block(evidence: list[Evidence]) -> str:
 
 def for_every_model() -> list[str]:
     """The ids of the patches that belong to no model."""
-    from mlx_patches.patches import catalogue
-
     return [patch.id for patch in catalogue.builtin() if patch.every_model]
 
 
@@ -208,9 +272,7 @@ def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
     for target, seen in targets.items():
         if seen["with"] == "red":
             was = "broke" if seen["without"] == "green" else "did not repair"
-            raise SystemExit(
-                f"{patch} {was} {target} on {release}: {seen.get('detail_with', seen['detail'])}"
-            )
+            raise SystemExit(f"{patch} {was} {target} on {release}: {seen['detail']}")
     return any(seen["without"] == "red" for seen in targets.values())
 
 
@@ -237,23 +299,9 @@ def target_bodies(
     return found
 
 
-def prune(folder: Path = EVIDENCE) -> None:
-    """Drop the evidence of patches that no longer exist."""
-    from mlx_patches.patches import catalogue
-
-    known = set(catalogue.builtin().ids())
-    for file in folder.glob("*.json"):
-        evidence: Evidence = json.loads(file.read_text())
-        kept = {id_: cells for id_, cells in evidence["patches"].items() if id_ in known}
-        if kept.keys() != evidence["patches"].keys():
-            file.write_text(json.dumps({**evidence, "patches": kept}, indent=1) + "\n")
-
-
 def write_matrix() -> None:
     """Write the measured parts of compat_matrix.yaml, and compile the matrix."""
-    from mlx_patches.matrix import matrix
-
-    prune()
+    patch_evidence.prune()
     text = MATRIX.read_text()
     text = between(text, BEGIN, END, measured_block(load_evidence()))
     models = model_rows.block(measure_lab.load(), for_every_model())

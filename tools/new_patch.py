@@ -1,4 +1,4 @@
-"""Starts a patch: module, probe, mutant and test, and a line in the catalogue.
+"""Starts a patch: a folder with patch and probe, a test, and a line in the catalogue.
 
     python tools/new_patch.py ID AREA      as `make patch ID=my-patch AREA=caches` does
 
@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...core.patch import Patch, Target, around
+from ....core.patch import Patch, Target, around
 
 
 def repaired(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +46,6 @@ PATCH = Patch(
     severity="wrong-text",
     summary="TODO: what goes wrong, in one line",
     targets=(Target("mlx-lm", "mlx_lm.models.cache", "KVCache.trim", around(repaired)),),
-    probe="mlx_patches.probes.{name}:probe",
     module=__name__,
 )
 '''
@@ -54,30 +53,34 @@ PROBE = '''"""TODO: what it does with the release."""
 
 from __future__ import annotations
 
-from ..core.patch import Target
-from . import Result
+from ....core.patch import Target
+from ....probes import Result
 
 
 def probe(target: Target) -> Result:
     """Red where TODO."""
     raise NotImplementedError
 '''
-TEST = '''"""TODO: what holds with the patch, with inputs other than the probe's."""
+TEST = '''"""TODO: what holds with the patch, with inputs other than the probe's; and its mutant."""
 
 from __future__ import annotations
 
-from mlx_patches.patches.{area} import {name}
+import pytest
+
+from mlx_patches.patches.{area}.{name} import patch
 
 
 def test_it_is_repaired(ungated):
-    ungated({name}.PATCH)
+    ungated(patch.PATCH)
     raise NotImplementedError
-'''
-MUTANT = """def {name}_unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
+
+
+def unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
     raise NotImplementedError("TODO: break the patch, so that its probe is red")
 
 
-"""
+MUTANTS = {"{id}": unrepaired}
+'''
 
 
 def main() -> None:
@@ -93,36 +96,35 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
         SystemExit: the id, the folder or one of the files cannot be; nothing was written.
     """
     name = patch_id.replace("-", "_")
-    folder = root / "mlx_patches" / "patches" / area
+    parent = root / "mlx_patches" / "patches" / area
     if not _ID.fullmatch(patch_id):
         sys.exit(
             f"{patch_id!r} is no id of a patch: two or more lower-case words, as in offset-alias"
         )
-    if not area or not (folder / "__init__.py").exists():
-        areas = sorted(one.parent.name for one in folder.parent.glob("*/__init__.py"))
+    if not area or not (parent / "__init__.py").exists():
+        areas = sorted(one.parent.name for one in parent.parent.glob("[a-z]*/__init__.py"))
         sys.exit(f"no folder {area!r} in mlx_patches/patches; there are {', '.join(areas)}")
     files = {
-        folder / f"{name}.py": PATCH,
-        root / "mlx_patches" / "probes" / f"{name}.py": PROBE,
-        root / "tests" / "releases" / f"test_{name}.py": TEST,
+        parent / name / "__init__.py": "",
+        parent / name / "patch.py": PATCH,
+        parent / name / "probe.py": PROBE,
+        root / "tests" / "patches" / f"test_{name}.py": TEST,
     }
     catalogue = root / "mlx_patches" / "patches" / "catalogue.py"
-    mutants = root / "tests" / "releases" / "mutants.py"
     taken = [str(file.relative_to(root)) for file in files if file.exists()]
     if f'("{patch_id}",' in catalogue.read_text():
         taken.append("a line in catalogue.py")
     if taken:
         sys.exit(f"{patch_id}: there is {' and '.join(taken)} already")
     for file, text in files.items():
+        file.parent.mkdir(exist_ok=True)
         file.write_text(
             text.replace("{id}", patch_id).replace("{name}", name).replace("{area}", area)
         )
     insert(
-        catalogue, "\n)\n", f'\n    ("{patch_id}", "{area}.{name}", ""),', after="_CATALOGUE = ("
+        catalogue, "\n)\n", f'\n    ("{patch_id}", "{area}.{name}.patch", ""),', after="ENTRIES = ("
     )
-    insert(mutants, "MUTANTS: dict", MUTANT.format(name=name))
-    insert(mutants, "\n}\n", f'\n    "{patch_id}": {name}_unrepaired,', after="MUTANTS: dict")
-    print("\n".join(str(file.relative_to(root)) for file in (*files, catalogue, mutants)))
+    print("\n".join(str(file.relative_to(root)) for file in (*files, catalogue)))
     print(f"\nFill in each TODO, then: make measure PATCH={patch_id}, make known-files, make test")
 
 

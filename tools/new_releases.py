@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 
 import measure_lab
-import measure_matrix
+import patch_evidence
 import release_sets
 from packaging.version import Version
 from release_sets import ReleaseSet
@@ -34,8 +34,8 @@ def main() -> None:
         old = WATCHED.read_text()
         WATCHED.write_text(old.replace(f'{name} = "{seen[name]}"', f'{name} = "{version}"'))
     for name in again:
-        for file in (measure_matrix.EVIDENCE, measure_lab.EVIDENCE):
-            (file / f"{sets[name].slug}.json").unlink(missing_ok=True)
+        patch_evidence.forget_set(name)
+        (measure_lab.EVIDENCE / f"{sets[name].slug}.json").unlink(missing_ok=True)
     said = [*added, *(f"{name} {version}" for name, version in newer.items())]
     print("\n".join(said) or "nothing new")
 

@@ -1,7 +1,7 @@
 """The compat matrix: which releases have which defect, and which models need which patch.
 
 ``compat_matrix.yaml`` in the repository is the source. The package has its compiled form, with the
-answer for every measured release; ``make write-matrix`` writes it.
+answer for every measured release; ``make write`` writes it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ..core.registry import Entry, Registry
 # The targets of each patch, so that start-up need not import it. Written by tools/write_docs.py.
 DECLARATIONS = Path(__file__).parent / "declarations.json"
 
-_CATALOGUE = (
+ENTRIES = (
     ("offset-alias", "caches.reads.patch:OFFSET_ALIAS", ""),
     ("left-padding-alias", "caches.reads.patch:LEFT_PADDING_ALIAS", ""),
     ("frozen-state", "caches.reads.patch:FROZEN_STATE", ""),
@@ -155,7 +155,7 @@ def builtin() -> Registry:
     return Registry(
         {
             id_: Entry(f"{__package__}.{place}", distribution)
-            for id_, place, distribution in _CATALOGUE
+            for id_, place, distribution in ENTRIES
         },
         DECLARATIONS,
         RENAMED,

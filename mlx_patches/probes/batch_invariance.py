@@ -81,3 +81,18 @@ def _last(model: TinyModel, rows: list[list[int]], cache: list[Any]) -> Any:
     logits = model.logits(rows, cache)[:, -1]
     mx.eval(logits)
     return logits
+
+
+def differs(model: TinyModel, ways: Sequence[Sequence[int]]) -> float:
+    """The largest difference of the last logits between the first split and the others."""
+    import mlx.core as mx
+
+    ((text,), _) = random_rows([sum(ways[0])], 0)
+    said = []
+    for pieces in ways:
+        cache, start = model.solo_cache(), 0
+        for size in pieces:
+            logits = model.logits([text[start : start + size]], cache)[0, -1]
+            start += size
+        said.append(logits)
+    return largest([float(mx.abs(one - said[0]).max().item()) for one in said[1:]])

@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--model", help="measure the batch invariance of this tiny model")
     parser.add_argument("--distribution", help="only the targets of this distribution")
+    parser.add_argument("--code", action="store_true", help="only the fingerprint of each target")
     parser.add_argument("--patched", action="store_true")
     parser.add_argument("--force", action="store_true")
     options = parser.parse_args(argv)
@@ -46,7 +47,11 @@ def main(argv: list[str] | None = None) -> None:
         # As apply() does: a patch that the user switched off stays off.
         applied = options.patched and (options.force or not session.switched_off(patch.id))
         for target in patch.targets:
-            if options.distribution in (None, target.distribution):
+            if options.distribution not in (None, target.distribution):
+                continue
+            if options.code:
+                rows.append({"patch": patch.id, "target": target.path, "body": _body(target)})
+            else:
                 rows.append(probe_target(patch, target, manager if applied else None))
         manager.restore([patch.id])
     json.dump(rows, sys.stdout)

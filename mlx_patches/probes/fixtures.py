@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -95,3 +96,59 @@ def with_patches(patches: tuple[str, ...]) -> Iterator[None]:
     finally:
         for manager in reversed(managers):
             manager.restore()
+
+
+def count_edges(*arrays: Any) -> int:
+    """Count the edges of the graph that evaluating these arrays would run."""
+    import mlx.core as mx
+
+    text = io.StringIO()
+    mx.export_to_dot(text, *arrays)
+    return text.getvalue().count("->")
+
+
+def make_fed_cache(cache: Any, length: int) -> Any:
+    """Feed the cache tokens 1, 2, ... in one piece; returns the cache."""
+    import mlx.core as mx
+
+    tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
+    cache.update_and_fetch(tokens, tokens)
+    return cache
+
+
+def feed_one_by_one(cache: Any, length: int) -> Any:
+    """Feed the cache tokens 1, 2, ... one at a time; returns the cache."""
+    import mlx.core as mx
+
+    for token in range(1, length + 1):
+        step = mx.full((1, 1, 1, 1), float(token))
+        cache.update_and_fetch(step, step)
+    return cache
+
+
+NEMOTRON_H: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "attention_bias": False,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "mamba_proj_bias": False,
+    "ssm_state_size": 32,
+    "conv_kernel": 4,
+    "n_groups": 1,
+    "mlp_bias": False,
+    "layer_norm_epsilon": 1e-5,
+    "rms_norm_eps": 1e-5,
+    "residual_in_fp32": False,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "tie_word_embeddings": False,
+    "hybrid_override_pattern": ["M"],
+    "head_dim": 16,
+}

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
 
+PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
+CHUNK = 4
+TOLERANCE = 1e-3
+_STEPS = 3
+
 
 def probe(target: Target) -> Result:
     """Red where the batch raises, or a row's logits differ from those alone."""
-    from ..patches.models.recurrent_padding.probe import left
 
     return compared(target, left)
 
 
 def whole(target: Target) -> Result:
     """The same with whole prompts: in chunks, some of these models are wrong even alone."""
-    from ..patches.models.recurrent_padding.probe import PROMPTS, left
 
     return compared(target, lambda model: left(model, max(map(len, PROMPTS))))
 
@@ -28,7 +31,6 @@ def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
     """Compare the logits of a batch that ``feed`` runs with those of its rows alone."""
     from ..lab import Family, NotBuilt, engine
     from ..lab.build import build
-    from ..patches.models.recurrent_padding.probe import PROMPTS, TOLERANCE, alone, difference
 
     try:
         model = build(Family(target.distribution, target.module.split(".")[2]))
@@ -59,3 +61,57 @@ def has(model: object, target: Target) -> bool:
     modules = model.modules()  # type: ignore[attr-defined]
     kinds = {(type(one).__module__, type(one).__name__) for one in modules}
     return (target.module, name) in kinds
+
+
+def left(model: Any, size: int = CHUNK) -> list[list[Any]]:
+    """Each row's logits in a left-padded batch, after its prompt and after each step.
+
+    Args:
+        size: the size of the prompt's chunks, in tokens.
+    """
+    from ..lab import engine
+    from ..patches._shared.rows import recurrent
+
+    longest = max(map(len, PROMPTS))
+    padding = [longest - len(prompt) for prompt in PROMPTS]
+    cache = engine.batch_cache(model, padding)
+    if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
+        raise NotApplicable("the release does not batch recurrent caches")
+    table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
+    out = in_pieces(model, cache, table, size)
+    return decoded(model, cache, [[row[-1]] for row in out])
+
+
+def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int = CHUNK) -> Any:
+    """Feed a table of tokens in chunks; returns the last chunk's logits."""
+    out = None
+    for start in range(0, len(table[0]), size):
+        out = model.call([line[start : start + size] for line in table], cache)
+    return out
+
+
+def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
+    """Append each row's logits over ``_STEPS`` steps of fixed tokens to ``said``."""
+    for step in range(_STEPS):
+        out = model.call([[step + 1]] * len(said), cache)
+        for row, logits in enumerate(out):
+            said[row].append(logits[-1])
+    return said
+
+
+def alone(model: Any, prompt: list[int]) -> list[Any]:
+    """One row's logits when it runs alone."""
+    from ..lab import engine
+
+    engine.forget(model)
+    cache = model.make_cache()
+    out = model.call([prompt], cache)
+    return decoded(model, cache, [[out[0, -1]]])[0]
+
+
+def difference(here: Sequence[Any], there: Sequence[Any]) -> float:
+    """The largest difference of two rows of logits, relative to the second's scale."""
+    import mlx.core as mx
+
+    one, other = mx.stack(list(here)), mx.stack(list(there))
+    return float((mx.abs(one - other).max() / mx.abs(other).max()).item())

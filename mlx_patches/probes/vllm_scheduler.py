@@ -125,3 +125,6 @@ class _Tokenizer:
 
     def get_vocab(self) -> dict[str, int]:
         return {str(i): i for i in range(96)}
+
+
+MEMORY = {"use_memory_aware_cache": True, "cache_memory_mb": 64}

@@ -12,7 +12,7 @@ import mlx_patches
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.chains import patch as chains
 from mlx_patches.patches.caches.recurrent import advance
-from mlx_patches.patches.caches.recurrent.probe_advance import count_edges
+from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
 

@@ -9,8 +9,10 @@ import importlib.util
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.quantized import affine, contract, turbo
-from mlx_patches.patches.caches.quantized.probe import BITS, WIDTH, Kind, feed, restored
+from mlx_patches.patches._shared import quantized as contract
+from mlx_patches.patches.caches.quantized import affine, turbo
+from mlx_patches.patches.caches.quantized.probe import restored
+from mlx_patches.probes.quantized_batches import BITS, WIDTH, Kind, feed
 
 from ..releases.conftest import installed
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.quantized.affine import merge
-from mlx_patches.patches.caches.quantized.probe import Kind, feed
+from mlx_patches.probes.quantized_batches import Kind, feed
 
 from ..releases.conftest import installed
 

@@ -8,7 +8,7 @@ from mlx_patches.patches.masks.quantized_decode_mask import patch as quantized_d
 
 
 def masks_in_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized_decode_mask, "is_quantized", lambda cache: False)
+    monkeypatch.setattr(quantized_decode_mask, "holds_quantized", lambda cache: False)
 
 
 MUTANTS = {"quantized-decode-mask": masks_in_a_word}

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.quantized.affine import dequantize_row
-from mlx_patches.patches.caches.quantized.probe import feed
+from mlx_patches.probes.quantized_batches import feed
 
 from ..releases.conftest import installed
 

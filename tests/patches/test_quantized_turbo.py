@@ -8,7 +8,8 @@ import importlib.util
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.quantized.probe import Kind, feed, restored
+from mlx_patches.patches.caches.quantized.probe import restored
+from mlx_patches.probes.quantized_batches import Kind, feed
 
 from ..releases.conftest import installed
 

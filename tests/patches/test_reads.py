@@ -8,8 +8,8 @@ import pytest
 
 from mlx_patches.core.patch import Attribute
 from mlx_patches.patches import catalogue
+from mlx_patches.patches._shared.handles import make_handle
 from mlx_patches.patches.caches.reads import patch as reads
-from mlx_patches.patches.caches.reads.patch import make_handle
 
 from ..releases.conftest import installed
 

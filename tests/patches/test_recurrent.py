@@ -154,7 +154,7 @@ def test_two_sides_without_a_state_are_counted():
 # -- mamba-rows ------------------------------------------------------------------------------
 
 
-class MambaCache(ArraysCache):
+class MambaCache(ArraysCache or object):
     """mlx-lm's class up to 0.30.5."""
 
     def __init__(self, left_padding=None):

@@ -13,6 +13,7 @@ import pytest
 
 from mlx_patches.core.patch import Attribute
 from mlx_patches.patches import catalogue
+from mlx_patches.patches._shared import rows
 from mlx_patches.patches.caches.rotating import patch as rotating
 from mlx_patches.patches.caches.rotating.patch import convert_to_int
 
@@ -291,7 +292,7 @@ def lengths_that_were_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def windows_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotating, "take_last", lambda side, size: side[:, :, :size])
+    monkeypatch.setattr(rows, "take_last", lambda side, size: side[:, :, :size])
 
 
 MUTANTS = {

@@ -7,10 +7,9 @@ import inspect
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import MEMORY
 from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty import patch as prefix_penalty
 from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import PENALTY, hit, repeating, right
-from mlx_patches.probes.vllm_scheduler import llama
+from mlx_patches.probes.vllm_scheduler import MEMORY, llama
 
 from ..releases.conftest import installed
 

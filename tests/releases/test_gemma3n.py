@@ -7,9 +7,8 @@ import pytest
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.altup_batch.patch import one_row
 from mlx_patches.patches.positions.shared_layer_offset.patch import before
-from mlx_patches.patches.positions.shared_layer_offset.probe import differs
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.batch_invariance import TOLERANCE, measure
+from mlx_patches.probes.batch_invariance import TOLERANCE, differs, measure
 from mlx_patches.probes.tiny import gemma3n, gemma4
 
 from .conftest import installed

@@ -20,7 +20,7 @@ CALLED = {"extract", "merge"}
 # (the module that asks, the name): why it is right.
 DECLARED = {
     ("generation.sinks_warning", "keep"): "asks whether rotating-keep is on",
-    ("caches.quantized.affine", "seed"): "of a cache; vlm-fresh-seed adds a request's",
+    ("_shared.quantized", "seed"): "of a cache; vlm-fresh-seed adds a request's",
     ("caches.quantized.turbo", "seed"): "of a cache; vlm-fresh-seed adds a request's",
     ("_shared.row_record", "size"): "of an array; patches add a cache's",
 }

@@ -1,4 +1,4 @@
-"""Deleting a patch: its files, its line in the catalogue and its mutant; the rest is generated."""
+"""Deleting a patch: its folder, its test and its catalogue line; `make write` does the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("mlx_patches", "tools", "tests", "docs", "benchmarks")
-# `make write-matrix`.
+# `make write`.
 WRITE = (["measure_matrix.py", "--write"], ["measure_lab.py", "--write"], ["write_docs.py"])
 CHECKS = [f"tests/unit/test_{name}.py" for name in ("evidence", "registry", "docs", "matrix")]
 
@@ -29,22 +29,14 @@ def copy(tmp_path):
     return tmp_path
 
 
-def cut(file: Path, pattern: str) -> None:
-    text, count = re.subn(pattern, "", file.read_text(), flags=re.M | re.S)
-    assert count, pattern
-    file.write_text(text)
-
-
 @pytest.mark.slow
 def test_after_a_patch_is_deleted_everything_else_is_written_anew(copy):
-    (copy / "mlx_patches/patches/models/aya_blur/patch.py").unlink()
-    (copy / "mlx_patches/patches/models/aya_blur/probe.py").unlink()
-    cut(copy / "mlx_patches/patches/catalogue.py", r'^    \("aya-blur",[^\n]*\n')
-    mutants = copy / "tests/releases/mutants.py"
-    (name,) = re.findall(r'"aya-blur": (\w+),', mutants.read_text())
-    cut(mutants, r'^    "aya-blur": [^\n]*\n')
-    cut(mutants, r"^    aya_blur,\n")
-    cut(mutants, rf"^def {name}\(.*?\n\n\n")
+    shutil.rmtree(copy / "mlx_patches/patches/models/aya_blur")
+    (copy / "tests/patches/test_aya_blur.py").unlink()
+    catalogue = copy / "mlx_patches/patches/catalogue.py"
+    text, count = re.subn(r'^    \("aya-blur",[^\n]*\n', "", catalogue.read_text(), flags=re.M)
+    assert count == 1
+    catalogue.write_text(text)
     for command in WRITE:
         subprocess.run([sys.executable, f"tools/{command[0]}", *command[1:]], cwd=copy, check=True)
     generated = subprocess.run(

@@ -11,6 +11,7 @@ import matrix_file
 import measure_lab
 import measure_matrix
 import model_rows
+import patch_evidence
 import pytest
 import release_sets
 import write_docs
@@ -420,12 +421,13 @@ def test_a_patch_for_releases_of_mlx_is_measured_with_the_newest_of_them(
         row = {"target": "m:f", "body": "b", "verdict": verdict, "detail": "said"}
         return [{"patch": id_, **row} for id_ in patches]
 
-    monkeypatch.setattr(measure_matrix, "EVIDENCE", tmp_path)
+    monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path)
+    monkeypatch.setattr(patch_evidence, "folder_of", lambda patch: tmp_path)
     monkeypatch.setattr(measure_matrix, "child", child)
     monkeypatch.setattr(release_sets, "environment", environment)
     one = release_sets.load()["mlx-lm 0.31.3"]
-    measure_matrix.measure(one, ["sampling-threads"], again=False)
-    (said,) = [json.loads(file.read_text()) for file in tmp_path.iterdir()]
+    measure_matrix.Measuring(["sampling-threads"]).measure(one)
+    (said,) = patch_evidence.load()
     cell = {"body": "b", "without": "red", "with": "green", "detail": "said"}
     assert said["patches"] == {"sampling-threads": {"m:f": cell} if accepted else {}}
     (mlx,) = made

@@ -20,11 +20,11 @@ from mlx_patches.core.outcome import Status
 from mlx_patches.core.resolve import in_file, in_process
 from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
+from mlx_patches.patches._shared.refusals import Refused
 from mlx_patches.patches.server.media import fetch_policy
 from mlx_patches.patches.server.media import host as host_media
 from mlx_patches.patches.server.media import paths as media_paths
 from mlx_patches.patches.server.media import public as public_media
-from mlx_patches.patches.server.media.limits import Refused
 from mlx_patches.patches.server.media.paths import ROOTS, admit, is_admitted
 from mlx_patches.patches.server.media.probe import a_server, make_image, make_sound
 

@@ -19,13 +19,15 @@ from typing import Any
 import pytest
 
 from mlx_patches.core.errors import is_refusal
+from mlx_patches.patches._shared import refusals
+from mlx_patches.patches._shared.refusals import Refused
 from mlx_patches.patches.server.media import fetch_policy
 from mlx_patches.patches.server.media import limited as limited_media
 from mlx_patches.patches.server.media import limits as media_limits
 from mlx_patches.patches.server.media import public as public_media
 from mlx_patches.patches.server.media.containers import PICTURE, SOUND, VIDEO, check_kind
 from mlx_patches.patches.server.media.fetch_policy import Policy, canonical_host, fetch, split_url
-from mlx_patches.patches.server.media.limits import Limits, Refused, within
+from mlx_patches.patches.server.media.limits import Limits, within
 from mlx_patches.patches.server.media.paths import ROOTS, local_file, local_path, media_roots
 
 HERE = "127.0.0.1"
@@ -713,7 +715,7 @@ def test_the_log_says_what_was_refused_in_one_short_line(caplog):
 
 
 def test_an_image_is_not_written_to_the_log():
-    assert media_limits.shown("data:image/png;base64," + "A" * 100) == "'data:image/png;base64,...'"
+    assert refusals.shown("data:image/png;base64," + "A" * 100) == "'data:image/png;base64,...'"
 
 
 @contextmanager

@@ -15,8 +15,7 @@ KEPT = (
     "mlx_patches/patches/catalogue.py",
     "mlx_patches/patches/caches/__init__.py",
     "mlx_patches/patches/masks/__init__.py",
-    "mlx_patches/probes/__init__.py",
-    "tests/releases/mutants.py",
+    "tests/patches/__init__.py",
 )
 
 
@@ -34,19 +33,19 @@ def test_it_writes_what_a_patch_needs(root, capsys):
     new_patch.start("my-own-patch", "caches", root)
     said = capsys.readouterr().out
     for name in (
-        "mlx_patches/patches/caches/my_own_patch.py",
-        "mlx_patches/probes/my_own_patch.py",
-        "tests/releases/test_my_own_patch.py",
+        "mlx_patches/patches/caches/my_own_patch/patch.py",
+        "mlx_patches/patches/caches/my_own_patch/probe.py",
+        "tests/patches/test_my_own_patch.py",
     ):
         text = (root / name).read_text()
         ast.parse(text)
         assert "TODO" in text
         assert name in said
-    for name in ("mlx_patches/patches/catalogue.py", "tests/releases/mutants.py"):
-        text = (root / name).read_text()
-        ast.parse(text)
-        assert [line for line in text.splitlines() if "my-own-patch" in line]
-        assert set(before[name].splitlines()) <= set(text.splitlines())
+    name = "mlx_patches/patches/catalogue.py"
+    text = (root / name).read_text()
+    ast.parse(text)
+    assert [line for line in text.splitlines() if "my-own-patch" in line]
+    assert set(before[name].splitlines()) <= set(text.splitlines())
     assert "make measure PATCH=my-own-patch" in said
 
 

@@ -35,11 +35,11 @@ def test_what_was_measured_is_uploaded_whatever_failed():
 
 
 def test_everything_that_a_new_release_changes_is_written():
-    goals = one(PROPOSE, "write-matrix")["run"].partition(" 2>&1")[0].split()[1:]
-    assert goals == ["--keep-going", "write-matrix", "known-files"]
+    goals = one(PROPOSE, "known-files")["run"].partition(" 2>&1")[0].split()[1:]
+    assert goals == ["--keep-going", "write", "known-files", 'TAKE="$RUNNER_TEMP/measured"']
     makefile = (ROOT / "Makefile").read_text()
     recipes = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE))
-    tools = set(re.findall(r"tools/(\w+)\.py", recipes["write-matrix"] + recipes["known-files"]))
+    tools = set(re.findall(r"tools/(\w+)\.py", recipes["write"] + recipes["known-files"]))
     assert tools == {"measure_matrix", "measure_lab", "write_docs", "known_files"}
 
 
@@ -78,7 +78,7 @@ def propose(tmp_path):
                 command, cwd=checkout, env=env | more, capture_output=True, text=True
             )
 
-        written = "failure" if step("write-matrix").returncode else "success"
+        written = "failure" if step("known-files").returncode else "success"
         done = step("gh pr create", WRITTEN=written)
         assert done.returncode == 0, done.stderr
         if not (temp / "gh.told").exists():
@@ -124,7 +124,7 @@ def test_a_failure_ends_the_run_in_red():
     last = PROPOSE[-1]
     assert last["run"] == "exit 1"
     assert last["if"] == "needs.shard.result != 'success' || steps.write.outcome != 'success'"
-    assert one(PROPOSE, "write-matrix")["continue-on-error"] is True
+    assert one(PROPOSE, "known-files")["continue-on-error"] is True
 
 
 @pytest.mark.parametrize(

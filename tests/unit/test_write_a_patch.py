@@ -15,7 +15,7 @@ import measure_matrix
 import pytest
 
 import mlx_patches
-from mlx_patches import patches, probes
+from mlx_patches import patches
 from mlx_patches.activation.session import session
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.registry import Entry, Registry
@@ -33,8 +33,7 @@ BLOCKS = {
     (language, file): code
     for language, file, code in re.findall(r"```(\w+)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
 }
-PATCH = "mlx_patches/patches/caches/toy_offset.py"
-PROBE = "mlx_patches/probes/toy_offset.py"
+FOLDER = "mlx_patches/patches/caches/toy_offset"
 
 
 @pytest.fixture
@@ -61,11 +60,11 @@ def upgrade(toy):
 @pytest.fixture
 def ours(toy, monkeypatch):
     """The patch of the page, imported as if it were in this repository."""
-    for package, file in ((caches, PATCH), (probes, PROBE)):
-        path = toy.root / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(BLOCKS["python", file])
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(path.parent)])
+    folder = toy.root / FOLDER
+    folder.mkdir(parents=True)
+    for name in ("patch.py", "probe.py"):
+        (folder / name).write_text(BLOCKS["python", f"{FOLDER}/{name}"])
+    monkeypatch.setattr(caches, "__path__", [*caches.__path__, str(folder.parent)])
     known = set(sys.modules)
     line = BLOCKS["python", "mlx_patches/patches/catalogue.py"]
     ((id_, place, only),) = ast.literal_eval(f"[{line}]")
@@ -101,11 +100,10 @@ def test_the_patch_turns_the_probe_green_and_gives_back_the_same_object(ours, to
 
 def test_the_mutant_turns_the_probe_red_again(ours, toy, monkeypatch):
     module = sys.modules[ours.module]
-    names = {"pytest": pytest, module.__name__.rpartition(".")[2]: module}
-    known = set(names)
-    exec(BLOCKS["python", "tests/releases/mutants.py"], names)
-    (mutant,) = names.keys() - known - {"__builtins__"}
-    names[mutant](monkeypatch)
+    names: dict[str, object] = {}
+    exec(BLOCKS["python", "tests/patches/test_toy_offset.py"], names)
+    assert names["patch"] is module
+    names["MUTANTS"]["toy-offset"](monkeypatch)
     assert seen(ours, Manager(open_gate(ours))) == ["red"]
 
 

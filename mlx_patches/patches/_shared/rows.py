@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..caches.quantized import affine as batch_quantized
+from . import quantized
 
 # The attributes of a batch's attention cache that are arrays (rows,) of counts.
 COUNTS = ("left_padding", "offset")
@@ -185,7 +185,7 @@ def write_rows(layer: Any, joined: Any) -> None:
 def merge_rows(layer: Any, rows: list[Any]) -> Any:
     """Merge solo caches into a batch cache of the layer's kind."""
     if is_quantized(layer):
-        return batch_quantized.merge(type(layer), rows)
+        return quantized.merge_quantized(type(layer), rows)
     kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])
     return kind.merge(rows)
 
@@ -221,7 +221,7 @@ def is_empty(layer: Any) -> bool:
 
 def is_quantized(layer: Any) -> bool:
     """Whether a batch cache is a ``BatchQuantizedKVCache`` or a subclass of it."""
-    return any(kind.__name__ == batch_quantized.CLASS for kind in type(layer).__mro__)
+    return any(kind.__name__ == quantized.CLASS for kind in type(layer).__mro__)
 
 
 def is_recurrent(layer: Any) -> bool:
@@ -232,3 +232,24 @@ def is_recurrent(layer: Any) -> bool:
 def recurrent(cache: Iterable[Any]) -> Iterator[Any]:
     """The recurrent caches of a model, those inside lists of caches too."""
     return (layer for layer in flatten_caches(cache) if is_recurrent(layer))
+
+
+def cut_to_window(row: Any) -> Any:
+    """A solo cache that holds the row's last ``max_size`` tokens in order of age.
+
+    Returns the row itself if it holds just these, or was never written. The row does not change.
+    """
+    size = min(row.offset, row.max_size)
+    if row.keys is None or row._idx == size:
+        return row
+    cut = copy.copy(row)
+    cut.keys, cut.values = (
+        take_last(row._temporal_order(side), size) for side in (row.keys, row.values)
+    )
+    cut._idx = size
+    return cut
+
+
+def take_last(side: Any, size: int) -> Any:
+    """The last ``size`` columns of keys or values (rows, heads, columns, width)."""
+    return side[:, :, -size:]

@@ -9,7 +9,7 @@ from ..things import folder
 
 MATRIX = (Path(__file__).parents[3] / "compat_matrix.yaml").read_text()
 TOOLS = Path(__file__).parents[3] / "tools"
-# What `make write-matrix` does with a matrix that somebody edited.
+# What `make write` does with a matrix that somebody edited.
 LOAD = f"""
 import pathlib, sys
 sys.path.insert(0, {str(TOOLS)!r})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import MISSING, Attribute, Patch, Target, around, detach_dict, stored
-from ..reads.patch import make_handle
+from ..._shared.handles import make_handle
 
 _LM = ("mlx-lm", "mlx_lm.models.cache")
 _VLM = ("mlx-vlm", "mlx_vlm.models.cache")

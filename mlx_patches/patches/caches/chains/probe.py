@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ..recurrent.probe_advance import count_edges
+from ....probes.fixtures import count_edges
 
 STEPS = (64, 256)
 WIDTH = 64

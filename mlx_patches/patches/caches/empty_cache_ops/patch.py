@@ -9,12 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Factory, Patch, Target, around
-
-
-def is_empty(cache: Any) -> bool:
-    """Whether an attention cache was never written."""
-    return cache.keys is None
-
+from ..._shared.empty import is_empty, start_batch
 
 # -- state ---------------------------------------------------------------------------------
 
@@ -127,17 +122,6 @@ def extend_rows(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> N
         return extend(cache, other)
     cache.offset = mx.concatenate([cache.offset, other.offset])
     cache.left_padding = mx.concatenate([cache.left_padding, other.left_padding])
-
-
-def start_batch(batch: Any, like: Any) -> None:
-    """Give an empty batch cache zero columns, with the heads, width and dtype of ``like``'s."""
-    import mlx.core as mx
-
-    rows = batch.offset.size
-    batch.keys, batch.values = (
-        mx.zeros((rows, side.shape[1], 0, side.shape[3]), side.dtype)
-        for side in (like.keys, like.values)
-    )
 
 
 def filter_rows(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..empty_cache_ops.patch import is_empty, start_batch
+from ..._shared.empty import is_empty, start_batch
 
 
 def joins_empty(cache: Any, other: Any) -> bool:

@@ -6,8 +6,7 @@ import importlib
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
-from ..rotating.probe_merge import make_fed_cache
+from ....probes.fixtures import cache_of, make_fed_cache
 
 _LENGTH = 3
 

@@ -10,24 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
-from . import contract
-
-CLASS = "BatchQuantizedKVCache"
-
+from ..._shared import quantized as contract
 
 # -- a batch of quantized rows ---------------------------------------------------------------
-
-
-def merge(cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge solo caches into a quantized batch cache of class ``cls``; float rows are quantized.
-
-    Raises:
-        ValueError: the rows differ in bits or group size, or none is quantized.
-    """
-    settings, rows = contract.quantize_alike(
-        caches, read_settings, lambda row, settings: row.to_quantized(**settings)
-    )
-    return contract.merge(lambda padding: cls(padding, **settings), rows)
 
 
 def extract(cache: Any, idx: int) -> Any:
@@ -38,14 +23,7 @@ def extract(cache: Any, idx: int) -> Any:
     return contract.extract(cache, idx, solo)
 
 
-def read_settings(cache: Any) -> dict[str, Any] | None:
-    """The constructor arguments of a quantized cache; None for a TurboQuant cache."""
-    if hasattr(cache, "seed"):
-        return None
-    return {"group_size": cache.group_size, "bits": cache.bits}
-
-
-_BATCH = contract.BatchClass("mlx_vlm.models.cache", CLASS)
+_BATCH = contract.BatchClass("mlx_vlm.models.cache", contract.CLASS)
 
 BATCH_QUANTIZED = Patch(
     id="batch-quantized",
@@ -101,10 +79,10 @@ def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = Non
     returned None; this returns None as well.
     """
     module = sys.modules[cls.__module__]
-    batch = getattr(module, CLASS, None)
+    batch = getattr(module, contract.CLASS, None)
     if batch is None:
         return module.BatchKVCache.merge([dequantize_row(row) for row in caches])
-    return merge(batch, caches) if prefix_lens is None else None
+    return contract.merge_quantized(batch, caches) if prefix_lens is None else None
 
 
 def merge_from_floats(

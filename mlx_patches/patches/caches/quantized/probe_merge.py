@@ -9,7 +9,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import cache_of
-from .probe import BITS, WIDTH, feed
+from ....probes.quantized_batches import BITS, WIDTH, feed
 
 _LENGTHS = (5, 3, 1)
 

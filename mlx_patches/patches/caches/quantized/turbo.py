@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from . import contract
+from ..._shared import quantized as contract
 
 CLASS = "BatchTurboQuantKVCache"
 _CODECS = ("key_codec", "value_codec")

@@ -12,15 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Attribute, Factory, Patch, Target, around, stored
+from ..._shared.handles import make_handle
 
 _LM = ("mlx-lm", "mlx_lm.models.cache")
 _VLM = ("mlx-vlm", "mlx_vlm.models.cache")
 _TURBO = ("mlx-vlm", "mlx_vlm.turboquant")
-
-
-def make_handle(value: Any) -> Any:
-    """A new object on the same graph node for an array; any other value unchanged."""
-    return value.__copy__() if hasattr(value, "dtype") else value
 
 
 def read_through_handle(name: str) -> Factory:

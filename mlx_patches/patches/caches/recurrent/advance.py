@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ....core.patch import Patch, Target, around
-from ..reads.patch import make_handle
+from ..._shared.handles import make_handle
 from .contract import LM, VLM, write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import io
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import count_edges
 
 STEPS = (20, 120)
 
@@ -35,12 +35,3 @@ def probe(target: Target) -> Result:
         f"{n} edges after {step} steps" for n, step in zip(edges, STEPS, strict=True)
     )
     return Result(edges[1] > edges[0], told)
-
-
-def count_edges(*arrays: Any) -> int:
-    """Count the edges of the graph that evaluating these arrays would run."""
-    import mlx.core as mx
-
-    text = io.StringIO()
-    mx.export_to_dot(text, *arrays)
-    return text.getvalue().count("->")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ...models.recurrent_padding.probe import difference
+from ....probes.model_batch import difference
 
 _SLOTS = 2
 _LENGTHS = [1, 3]

@@ -31,6 +31,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around, stored
+from ..._shared.rows import cut_to_window
 
 _BATCH = "BatchRotatingKVCache"
 _MODULES = (("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache"))
@@ -161,27 +162,6 @@ BATCH_ROTATING_EXTRACT = Patch(
 def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
     """Merge rows into a batch, each cut to its window."""
     return merge(cls, [cut_to_window(row) for row in caches])
-
-
-def cut_to_window(row: Any) -> Any:
-    """A solo cache that holds the row's last ``max_size`` tokens in order of age.
-
-    Returns the row itself if it holds just these, or was never written. The row does not change.
-    """
-    size = min(row.offset, row.max_size)
-    if row.keys is None or row._idx == size:
-        return row
-    cut = copy.copy(row)
-    cut.keys, cut.values = (
-        take_last(row._temporal_order(side), size) for side in (row.keys, row.values)
-    )
-    cut._idx = size
-    return cut
-
-
-def take_last(side: Any, size: int) -> Any:
-    """The last ``size`` columns of keys or values (rows, heads, columns, width)."""
-    return side[:, :, -size:]
 
 
 ROTATING_MERGE = Patch(

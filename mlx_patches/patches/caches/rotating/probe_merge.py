@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.fixtures import cache_of, make_fed_cache
 
 _WINDOW = 4
 _LENGTHS = (7, 3)
@@ -33,12 +32,3 @@ def probe(target: Target) -> Result:
         if seen != wanted[-len(seen) :]:
             return Result(True, f"row {row} sees tokens {seen}, alone {wanted}")
     return Result(False, "every row sees its own window")
-
-
-def make_fed_cache(cache: Any, length: int) -> Any:
-    """Feed the cache tokens 1, 2, ... in one piece; returns the cache."""
-    import mlx.core as mx
-
-    tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
-    cache.update_and_fetch(tokens, tokens)
-    return cache

@@ -81,13 +81,3 @@ def with_histories(kind: Any, histories: Sequence[int]) -> Any:
     prompt = ends - longest + mx.arange(1.0, longest + 1)[:, None]
     batch.update_and_fetch(prompt, prompt)
     return batch
-
-
-def make_fed_cache(cache: Any, length: int) -> Any:
-    """Feed the cache tokens 1, 2, ... one at a time; returns the cache."""
-    import mlx.core as mx
-
-    for token in range(1, length + 1):
-        step = mx.full((1, 1, 1, 1), float(token))
-        cache.update_and_fetch(step, step)
-    return cache

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ...caches.rotating_last_piece.probe import make_fed_cache
+from ....probes.fixtures import feed_one_by_one
+from ....probes.stream_generate import asked
 
 # The window, how many tokens the first turn cached, and how many of them the second shares.
 CASES = ((4, 8, 6), (16, 8, 5), (8, 8, 3))
 _NEW = (90, 91, 92)
-
-
-class Asked(Exception):
-    """Raised in place of the model's call; its argument is the call's keyword arguments."""
 
 
 def probe(target: Target) -> Result:
@@ -41,8 +34,8 @@ def otherwise(kind: Any, window: int, held: int, shared: int) -> str:
 
     kinds = importlib.import_module("mlx_vlm.models.cache")
     caches = [
-        make_fed_cache(kinds.KVCache(), held),
-        make_fed_cache(kinds.RotatingKVCache(max_size=window), held),
+        feed_one_by_one(kinds.KVCache(), held),
+        feed_one_by_one(kinds.RotatingKVCache(max_size=window), held),
     ]
     prompt = [*range(1, shared + 1), *_NEW]
     given = caches_of_turn(kind, caches, list(range(1, held + 1)), prompt)
@@ -69,41 +62,3 @@ def caches_of_turn(
     state.update(tokens, caches)
     given = asked(module, input_ids=mx.array([prompt]), prompt_cache_state=state)["prompt_cache"]
     return list(given) if given and given[0] is caches[0] else None
-
-
-def asked(module: Any, **options: Any) -> dict[str, Any]:
-    """Call ``stream_generate``; returns the keyword arguments that its model would get."""
-    tokenizer = SimpleNamespace(all_special_ids=[], stopping_criteria=lambda token: False)
-    processor = SimpleNamespace(
-        tokenizer=tokenizer, detokenizer=SimpleNamespace(reset=lambda: None), chat_template=None
-    )
-    model = SimpleNamespace(
-        config=SimpleNamespace(model_type="gemma3"),
-        language_model=SimpleNamespace(layers=[]),
-        encode_image=lambda pixels: pixels + 0,
-    )
-    with no_generation(module):
-        try:
-            next(module.stream_generate(model, processor, "", **options))
-        except Asked as stop:
-            given: dict[str, Any] = stop.args[0]
-            return given
-    raise AssertionError("stream_generate did not call its model")
-
-
-@contextmanager
-def no_generation(module: Any) -> Iterator[None]:
-    """Stop a stream where it would call the model."""
-
-    def stop(*args: Any, **kwargs: Any) -> None:
-        raise Asked(kwargs)
-
-    @contextmanager
-    def no_limit(*args: Any) -> Iterator[None]:
-        yield
-
-    stands = {"generate_step": stop, "wired_limit": no_limit}
-    if hasattr(module, "make_streaming_detokenizer"):
-        stands["make_streaming_detokenizer"] = lambda processor: None
-    with mock.patch.dict(vars(module), stands):
-        yield

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ...models.nemotron_time_steps.probe import OPTIONS as NEMOTRON_H
+from ....probes.fixtures import NEMOTRON_H
 
 LFM2: dict[str, Any] = {
     "model_type": "lfm2",

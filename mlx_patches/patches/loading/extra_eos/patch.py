@@ -20,15 +20,12 @@ Retire when
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-
-logger = logging.getLogger("mlx_patches")
+from ..._shared.stop_tokens import folder_ids
 
 
 def tokenizer_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -63,22 +60,6 @@ def criteria_filled(fill: Callable[..., Any], criteria: Any, *args: Any, **kwarg
     # A new list: the release may have set the list of a model's config.
     criteria.eos_token_ids = used + [id_ for id_ in own if id_ not in used]
     return result
-
-
-def folder_ids(folder: Path) -> list[int]:
-    """Every stop token that a model's folder names; logs a warning for a broken file."""
-    from ....core.model_files import stop_ids
-
-    by_file, problem = stop_ids(folder)
-    if problem:
-        warn(problem)
-    return list(dict.fromkeys(id_ for ids in by_file.values() for id_ in ids))
-
-
-@cache
-def warn(problem: str) -> None:
-    """Log a warning, once a process."""
-    logger.warning("mlx_patches: %s", problem)
 
 
 def tokenizer_ids(tokenizer: Any) -> list[int]:

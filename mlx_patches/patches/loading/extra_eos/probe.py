@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,10 +13,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-
-# The tokenizer's own stop token, then ids that only one place in the files names. Id 0 counts.
-OWN, IN_CONFIG, IN_TEXT_CONFIG, IN_GENERATION = 1, 2, 3, (0, 4)
-_TINY = "mlx_patches_tiny"
+from ....probes.stop_folder import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, TINY, write_folder
 
 
 def probe(target: Target) -> Result:
@@ -31,27 +27,6 @@ def probe(target: Target) -> Result:
     if missing:
         return Result(True, f"stop tokens {missing} are dropped")
     return Result(False, f"stop tokens {sorted(wanted)} are all used")
-
-
-def write_folder(folder: Path, **generation_config: Any) -> None:
-    """Write a model's folder: a five-word tokenizer and the configs of a one-weight model."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = {"<unk>": 0, "</s>": OWN, "a": 2, "b": 3, "c": 4}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    config = {
-        "model_type": _TINY,
-        "eos_token_id": IN_CONFIG,
-        "text_config": {"eos_token_id": [IN_TEXT_CONFIG]},
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    content = generation_config or {"eos_token_id": list(IN_GENERATION)}
-    (folder / "generation_config.json").write_text(json.dumps(content))
 
 
 def _mlx_lm(target: Target, folder: Path) -> tuple[list[int], set[int]]:
@@ -122,7 +97,7 @@ def _tiny_family() -> Iterator[None]:
             self.weight = mx.zeros((1,))
             self.config = config
 
-    name = f"mlx_vlm.models.{_TINY}"
+    name = f"mlx_vlm.models.{TINY}"
     module = ModuleType(name)
     for part in ("Model", "Text", "Vision", "Audio", "Projector", "Perceiver"):
         setattr(module, f"{part}Config", Config)

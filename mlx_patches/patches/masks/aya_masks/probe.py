@@ -6,9 +6,8 @@ import importlib
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import TOLERANCE, measure
+from ....probes.batch_invariance import TOLERANCE, differs, measure
 from ....probes.tiny import aya_vision
-from ...positions.shared_layer_offset.probe import differs
 
 _WAYS = ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)
 _LENGTHS = ((5, 9), (12, 3, 7))

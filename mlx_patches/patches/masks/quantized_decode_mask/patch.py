@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ...caches.quantized.contract import is_quantized
+from ..._shared.quantized import holds_quantized
 
 # The string that the decoder passes its layers instead of a mask if a row has padding.
 CUT_PADDING = "left_padded_decode"
@@ -31,7 +31,7 @@ def create_mask(create: Callable[[Any, Any], Any], h: Any, cache: Any) -> Any:
     The release decides whether there is padding, so a batch without any computes no mask.
     """
     mask = create(h, cache)
-    if isinstance(mask, str) and mask == CUT_PADDING and is_quantized(cache):
+    if isinstance(mask, str) and mask == CUT_PADDING and holds_quantized(cache):
         return cache.make_mask(h.shape[1], return_array=False, window_size=None)
     return mask
 

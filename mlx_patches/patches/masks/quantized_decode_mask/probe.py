@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ...caches.quantized.probe import Kind, feed
+from ....probes.quantized_batches import Kind, feed
 
 PADDING = [3, 0, 1]
 TOKENS = 6

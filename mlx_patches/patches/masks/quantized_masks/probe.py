@@ -8,7 +8,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import cache_of
-from ...caches.quantized.probe import BITS, WIDTH, Kind, feed
+from ....probes.quantized_batches import BITS, WIDTH, Kind, feed
 
 _SCALE = WIDTH**-0.5
 

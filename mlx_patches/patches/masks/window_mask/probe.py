@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ...caches.rotating.probe_merge import make_fed_cache
+from ....probes.fixtures import make_fed_cache
 
 _WINDOW = 4
 # How many tokens the cache holds, and how many come next.

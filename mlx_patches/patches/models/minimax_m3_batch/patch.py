@@ -29,8 +29,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ....core.patch import Factory, Patch, Target, around
+from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
-from ...caches.reads.patch import make_handle
 
 MODULE = "mlx_vlm.models.minimax_m3_vl.language"
 _CACHE = "MiniMaxM3BatchKVCache"

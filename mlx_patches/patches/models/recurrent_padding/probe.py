@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import require_own, with_patches
+from ....probes.model_batch import (
+    CHUNK,
+    PROMPTS,
+    TOLERANCE,
+    alone,
+    decoded,
+    difference,
+    in_pieces,
+    left,
+)
 from .patch import KNOW_LEFT, MASKED
 from .probe_layers import keeps_states
 
-PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
-_CHUNK = 4
-_STEPS = 3
 _HISTORY = 2
-TOLERANCE = 1e-3
 
 
 def probe(target: Target) -> Result:
@@ -87,25 +92,6 @@ def require_merge(target: Target) -> None:
     raise NotApplicable("the release merges no rows")
 
 
-def left(model: Any, size: int = _CHUNK) -> list[list[Any]]:
-    """Each row's logits in a left-padded batch, after its prompt and after each step.
-
-    Args:
-        size: the size of the prompt's chunks, in tokens.
-    """
-    from ....lab import engine
-    from ..._shared.rows import recurrent
-
-    longest = max(map(len, PROMPTS))
-    padding = [longest - len(prompt) for prompt in PROMPTS]
-    cache = engine.batch_cache(model, padding)
-    if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
-        raise NotApplicable("the release does not batch recurrent caches")
-    table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
-    out = in_pieces(model, cache, table, size)
-    return decoded(model, cache, [[row[-1]] for row in out])
-
-
 def right(model: Any) -> list[list[Any]]:
     """The same with right padding, as engines that merge new rows feed prompts."""
     from ....lab import engine
@@ -132,37 +118,10 @@ def right_after(model: Any, cache: Any, fed: int) -> list[list[Any]]:
     engine.prepare(cache, [len(rest) for rest in rests])
     longest = max(map(len, rests))
     table = [rest + [0] * (longest - len(rest)) for rest in rests]
-    in_pieces(model, cache, table, longest if fed else _CHUNK)
+    in_pieces(model, cache, table, longest if fed else CHUNK)
     engine.finalize(cache)
     out = model.call([[prompt[-1]] for prompt in PROMPTS], cache)
     return decoded(model, cache, [[row[-1]] for row in out])
-
-
-def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int = _CHUNK) -> Any:
-    """Feed a table of tokens in chunks; returns the last chunk's logits."""
-    out = None
-    for start in range(0, len(table[0]), size):
-        out = model.call([line[start : start + size] for line in table], cache)
-    return out
-
-
-def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
-    """Append each row's logits over ``_STEPS`` steps of fixed tokens to ``said``."""
-    for step in range(_STEPS):
-        out = model.call([[step + 1]] * len(said), cache)
-        for row, logits in enumerate(out):
-            said[row].append(logits[-1])
-    return said
-
-
-def alone(model: Any, prompt: list[int]) -> list[Any]:
-    """One row's logits when it runs alone."""
-    from ....lab import engine
-
-    engine.forget(model)
-    cache = model.make_cache()
-    out = model.call([prompt], cache)
-    return decoded(model, cache, [[out[0, -1]]])[0]
 
 
 _FEEDS = {
@@ -170,11 +129,3 @@ _FEEDS = {
     "right-padded": right,
     "right-padded with a history": history,
 }
-
-
-def difference(here: Sequence[Any], there: Sequence[Any]) -> float:
-    """The largest difference of two rows of logits, relative to the second's scale."""
-    import mlx.core as mx
-
-    one, other = mx.stack(list(here)), mx.stack(list(there))
-    return float((mx.abs(one - other).max() / mx.abs(other).max()).item())

@@ -21,7 +21,7 @@ from typing import Any
 
 from ....core.contribution import Contribution
 from ....core.patch import Patch, Target, around
-from ...caches.reads.patch import make_handle
+from ..._shared.handles import make_handle
 
 
 def captured(emit: Any, *arguments: Any, **named: Any) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ...caches.reads.patch import make_handle
+from ..._shared.handles import make_handle
 
 
 def rotated(call: Callable[..., Any], rope: Any, x: Any, *args: Any, **kwargs: Any) -> Any:

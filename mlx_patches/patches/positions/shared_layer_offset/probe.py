@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import TOLERANCE, largest, random_rows
+from ....probes.batch_invariance import TOLERANCE, differs
 from ....probes.tiny import TinyModel, gemma3n, gemma4
 
 # Shorter than the window: past it, older releases of mlx-vlm also have a mask defect.
@@ -28,18 +27,3 @@ def model_of(target: Target) -> TinyModel:
     if "gemma4" in target.module:
         return gemma4(layer_types=("sliding_attention", "full_attention") * 3, shared_layers=2)
     return gemma3n(target.distribution)
-
-
-def differs(model: TinyModel, ways: Sequence[Sequence[int]]) -> float:
-    """The largest difference of the last logits between the first split and the others."""
-    import mlx.core as mx
-
-    ((text,), _) = random_rows([sum(ways[0])], 0)
-    said = []
-    for pieces in ways:
-        cache, start = model.solo_cache(), 0
-        for size in pieces:
-            logits = model.logits([text[start : start + size]], cache)[0, -1]
-            start += size
-        said.append(logits)
-    return largest([float(mx.abs(one - said[0]).max().item()) for one in said[1:]])

@@ -11,7 +11,8 @@ import io
 import re
 from typing import BinaryIO, NamedTuple
 
-from .limits import IMAGE, MEDIA, Limits, Refused
+from ..._shared.refusals import Refused
+from .limits import IMAGE, MEDIA, Limits
 
 _HEAD = 2**20  # as much as FFmpeg looks at
 _TAGS = 8

@@ -19,7 +19,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from .limits import Expiry, Fetched, Limits, Refused, check_length, read_limited
+from ..._shared.refusals import Refused
+from .limits import Expiry, Fetched, Limits, check_length, read_limited
 
 REDIRECTS = 5
 # The longest wait in seconds between two pieces of a response.

@@ -30,10 +30,11 @@ from typing import Any
 
 from ....core.errors import is_refusal, refusal
 from ....core.patch import Patch, Target, around
+from ..._shared.refusals import Refused
 from . import public as public_media
 from .containers import PICTURE, SOUND, VIDEO, check_kind
 from .limited import is_web
-from .limits import Refused, check_data_url
+from .limits import check_data_url
 from .paths import admit
 from .public import fetched, named_file, plain_name
 

@@ -25,14 +25,13 @@ from typing import Any, TypeVar
 
 from ....core.errors import refusal
 from ....core.patch import Patch, Target, around
+from ..._shared.refusals import Refused, as_refusal
 from .limits import (
     IMAGE,
     MEDIA,
     Expiry,
     Fetched,
     Limits,
-    Refused,
-    as_refusal,
     check_data_url,
     check_length,
     check_pixels,

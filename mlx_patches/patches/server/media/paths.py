@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from stat import S_ISREG
 
-from .limits import Limits, Refused
+from ..._shared.refusals import Refused
+from .limits import Limits
 
 ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
 _OUTSIDE = f"it is not a file below a folder of {ROOTS}"

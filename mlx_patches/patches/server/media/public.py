@@ -31,10 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around, stored
+from ..._shared.refusals import Refused, as_refusal
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
 from .limited import Content, guarded, is_web, put_images
-from .limits import Answer, Fetched, Refused, as_refusal, check_data_url, check_pixels, within
+from .limits import Answer, Fetched, check_data_url, check_pixels, within
 from .paths import is_admitted, local_file, local_path, media_roots
 
 POLICY = "media-policy"

@@ -28,7 +28,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around, stored
 from ..._shared.callers import callers
-from ..media.limits import Refused, as_refusal
+from ..._shared.refusals import Refused, as_refusal
 
 MODELS = "MLX_PATCHES_REQUEST_MODELS"
 ID = "request-models"

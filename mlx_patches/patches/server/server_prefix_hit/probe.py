@@ -7,8 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import cache_of
-from ...caches.rotating.probe_merge import make_fed_cache
+from ....probes.fixtures import cache_of, make_fed_cache
 
 _MODEL = "tiny"
 _PROMPT = [5, 9, 2, 7]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ...generation.vlm_prompt_cache_cut.probe import asked
+from ....probes.stream_generate import asked
 
 
 def probe(target: Target) -> Result:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.vllm_scheduler import Server, llama, sliding_llama, windowed_llama
+from ....probes.vllm_scheduler import MEMORY, Server, llama, sliding_llama, windowed_llama
 
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
 _CUT = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
@@ -16,7 +16,6 @@ _CUT = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
 
 _MORE = [[*_PREFIX, *more] for more in ([91], [91], [], [92, 93], [91])]
 LEGACY = {"use_memory_aware_cache": False}
-MEMORY = {"use_memory_aware_cache": True, "cache_memory_mb": 64}
 
 
 def probe(target: Target) -> Result:

@@ -6,8 +6,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.vllm_scheduler import Server, llama
-from ..vllm_prefix.probe import MEMORY
+from ....probes.vllm_scheduler import MEMORY, Server, llama
 
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
 # A token in the penalty's context, the last 20, is not repeated.

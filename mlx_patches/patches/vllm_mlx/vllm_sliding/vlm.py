@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ...caches.rotating.patch import cut_to_window
+from ..._shared.rows import cut_to_window
 
 
 def encoded(encode: Any, generator: Any, request: Any, cache: Any = None) -> Any:

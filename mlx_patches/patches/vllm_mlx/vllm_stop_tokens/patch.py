@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ...loading.extra_eos.patch import folder_ids
+from ..._shared.stop_tokens import folder_ids
 
 
 def stop_tokens(find: Any, scheduler: Any) -> set[int]:

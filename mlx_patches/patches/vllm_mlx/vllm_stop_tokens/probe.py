@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from ....core.patch import Target
 from ....probes import Result
-from ...loading.extra_eos.probe import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, write_folder
+from ....probes.stop_folder import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, write_folder
 
 _WANTED = {OWN, IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
 

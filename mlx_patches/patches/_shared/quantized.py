@@ -1,0 +1,314 @@
+"""The batch contract of quantized caches: their attributes and their methods.
+
+``affine`` and ``turbo`` repair the releases' classes where they break this contract; this module
+has the code that both share. ``R`` is the number of rows, ``H`` of key-value heads, ``D`` the
+width of a head, ``T`` the number of tokens that the buffer has room for.
+
+Attributes
+    ``keys``, ``values``: None in a cache that was never written, else a tree of arrays with rows
+    on axis 0 and tokens on axis 2. Affine: packed values (R, H, T, D * bits / 32) of uint32,
+    scales and biases (R, H, T, D / group_size). TurboQuant: a named tuple of norms (R, H, T) and
+    indices (R, H, T, words), or a pair of these, for the channels of few and of more bits.
+    ``_idx``: the number of tokens of the buffer that are in use, the same for every row; an int.
+    ``left_padding``: (R,) integers. Row ``r`` holds the tokens from ``left_padding[r]`` to
+    ``_idx``; the buffer before them is undefined.
+    ``offset``: (R,) integers, ``_idx - left_padding``: the position of each row's next token.
+    ``_right_padding``: (R,) integers while a right-padded prompt is fed, else None.
+
+Methods
+    ``prepare(left_padding, lengths, right_padding)`` announces the padding of the next prompt;
+    left padding only to a cache that was never written. ``finalize()`` turns the right padding
+    into left padding; ``_idx`` stays. No row joins or leaves between these two.
+    ``merge(rows)`` makes a batch of solo caches; ``extract(row)`` returns a row as a solo cache.
+    Packed values stay the same bit for bit; a float row is quantized like the others.
+    ``extend(other)`` adds the rows of another batch; ``filter(rows)`` keeps only these, and
+    drops the padding that all of them have. ``trim(n)`` removes the last ``n`` tokens of each
+    row, or as many as there are, and returns how many.
+    ``state`` (arrays) and ``meta_state`` (text) hold everything that ``from_state`` needs to
+    rebuild the cache. ``make_mask(n)`` returns the mask of the next ``n`` tokens, which
+    broadcasts to (R, 1, n, _idx + n) and is False at padding.
+    ``size()`` is ``_idx``; ``nbytes`` is the memory of keys and values, with unused room (affine)
+    or without (TurboQuant); ``empty()`` is whether the cache was never written. All methods
+    accept a row without tokens and a batch that was never written: such rows are all padding.
+
+Of these only ``make_mask`` runs in a decode step, and it reads nothing from the device.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ...core.patch import Factory, Target
+
+CLASS = "BatchQuantizedKVCache"
+TOKENS = 2  # the axis
+
+
+class BatchClass(NamedTuple):
+    """A batch cache class of mlx-vlm.
+
+    Args:
+        module: the module that defines it.
+        name: the class.
+    """
+
+    module: str
+    name: str
+
+    def target(
+        self, attribute: str, factory: Factory, bodies: Sequence[str], is_new: bool = False
+    ) -> Target:
+        """A target at one attribute, fingerprinted by the bodies of these methods."""
+        return Target(
+            "mlx-vlm",
+            self.module,
+            f"{self.name}.{attribute}",
+            factory,
+            fingerprint_of=tuple(f"{self.name}.{body}" for body in bodies),
+            defines_new_attribute=is_new,
+        )
+
+    def added(self, attribute: str, factory: Factory) -> Target:
+        """A target at an attribute that releases may lack."""
+        return self.target(attribute, factory, [attribute, "update_and_fetch"], is_new=True)
+
+
+# -- methods ---------------------------------------------------------------------------------
+
+
+def prepare(
+    cache: Any, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None
+) -> None:
+    """Announce the padding of the next prompt: (R,) integers each, or None.
+
+    Raises:
+        ValueError: left padding for a cache that holds tokens already.
+    """
+    import mlx.core as mx
+
+    if left_padding is not None:
+        if cache.keys is not None:
+            raise ValueError(f"left padding can only be added to an empty {type(cache).__name__}")
+        add_left_padding(cache, mx.array(left_padding))
+    if right_padding is not None and max(right_padding) > 0:
+        cache._right_padding = mx.array(right_padding)
+
+
+def finalize(cache: Any) -> None:
+    """Roll each row's right padding to its front; the end of the buffer does not move."""
+    padding = read_right_padding(cache)
+    if padding is None:
+        return
+    if cache.keys is not None:
+        cache.keys, cache.values = map_arrays(
+            lambda part: roll_rows(part, padding), (cache.keys, cache.values)
+        )
+    add_left_padding(cache, padding)
+    cache._right_padding = None
+
+
+def extract(cache: Any, idx: int, solo: Any) -> Any:
+    """Copy the tokens of row ``idx`` into ``solo``, an empty solo cache, and return it."""
+    start = max(0, int(cache.left_padding[idx].item()))
+    if cache.keys is None or start >= cache._idx:
+        return solo
+    solo.keys, solo.values = copy_row((cache.keys, cache.values), idx, start, cache._idx)
+    solo.offset = cache._idx - start
+    return solo
+
+
+def merge(make_empty: Callable[[list[int]], Any], rows: Sequence[Any]) -> Any:
+    """Merge solo caches into one batch, left-padded to the longest.
+
+    Args:
+        make_empty: returns an empty batch cache for rows with this left padding.
+        rows: quantized solo caches; a cache without tokens may be of any class.
+    """
+    import mlx.core as mx
+
+    lengths = [int(row.offset) if row.keys is not None else 0 for row in rows]
+    longest = max(lengths)
+    batch = make_empty([longest - length for length in lengths])
+    written = next((row for row, length in zip(rows, lengths, strict=True) if length), None)
+    if written is not None:
+        blank = slice_tokens((written.keys, written.values), 0)
+        trees = [
+            slice_tokens((row.keys, row.values), length) if length else blank
+            for row, length in zip(rows, lengths, strict=True)
+        ]
+        batch.keys, batch.values = concatenate_rows(trees, lengths)
+        batch.offset = mx.array(lengths)
+        batch._idx = longest
+    return refresh_padding_flag(batch)
+
+
+def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
+    """Run the release's ``extend`` on two written caches without unused room."""
+    if cache.keys is None and other.keys is None:
+        return original(cache, other)
+    written = cache if cache.keys is not None else other
+    own, others = fill_side(cache, written), fill_side(other, written)
+    other = copy.copy(other)
+    cache.keys, cache.values = own
+    other.keys, other.values = others
+    return original(cache, other)
+
+
+def size(cache: Any) -> int:
+    """The number of tokens in use, ``_idx``."""
+    return int(cache._idx)
+
+
+def nbytes(cache: Any) -> int:
+    """The memory of keys and values in bytes, with the unused room."""
+    from mlx.utils import tree_flatten
+
+    if cache.keys is None:
+        return 0
+    return sum(part.nbytes for _, part in tree_flatten((cache.keys, cache.values)))
+
+
+# -- settings and padding -----------------------------------------------------------------------
+
+
+def quantize_alike(
+    rows: Sequence[Any],
+    read_settings: Callable[[Any], dict[str, Any] | None],
+    quantize: Callable[[Any, dict[str, Any]], Any],
+) -> tuple[dict[str, Any], list[Any]]:
+    """The settings that quantized rows share, and all rows quantized with them.
+
+    Args:
+        rows: solo caches, in floats or quantized. Caches never written stay as they are.
+        read_settings: returns a row's settings; None if it is quantized in another way.
+        quantize: returns a float row quantized with these settings.
+
+    Raises:
+        ValueError: the rows' settings differ, or no row is quantized.
+    """
+    found = [read_settings(row) for row in rows if holds_quantized(row)]
+    settings = found[0] if found else None
+    if settings is None or any(other != settings for other in found):
+        raise ValueError(f"rows of one batch must be quantized alike, not as {found}")
+    return settings, [
+        row if holds_quantized(row) or row.keys is None else quantize(row, settings) for row in rows
+    ]
+
+
+def read_right_padding(cache: Any) -> Any:
+    """The pending right padding; None if there is none, or ``from_state`` did not set it."""
+    return cache.__dict__.get("_right_padding")
+
+
+def add_left_padding(cache: Any, padding: Any) -> None:
+    """Count ``padding``, (R,) integers, as further left padding of each row."""
+    cache.left_padding = cache.left_padding + padding
+    cache.offset = cache.offset - padding
+    refresh_padding_flag(cache)
+
+
+def refresh_padding_flag(cache: Any) -> Any:
+    """Update the flag that later releases derive from the padding, and return the cache."""
+    refresh = getattr(cache, "_refresh_fused_attention_eligibility", None)
+    if refresh is not None:
+        refresh()
+    return cache
+
+
+# -- trees of arrays (R, H, T, ...) ----------------------------------------------------------
+
+
+def map_arrays(function: Callable[..., Any], *trees: Any) -> Any:
+    """Apply ``function`` to the trees' corresponding arrays, and return the tree of results."""
+    from mlx.utils import tree_map
+
+    return tree_map(function, *trees)
+
+
+def slice_tokens(tree: Any, end: int) -> Any:
+    """The first ``end`` tokens of every array."""
+    return map_arrays(lambda part: part[:, :, :end], tree)
+
+
+def copy_row(tree: Any, row: int, start: int, end: int) -> Any:
+    """One row's tokens from ``start`` to ``end``, copied to new memory."""
+    import mlx.core as mx
+
+    return map_arrays(lambda part: mx.contiguous(part[row : row + 1, :, start:end]), tree)
+
+
+def concatenate_rows(trees: Sequence[Any], lengths: Sequence[int]) -> Any:
+    """Concatenate rows of ``lengths`` tokens, left-padded to the longest."""
+    import mlx.core as mx
+
+    longest = max(lengths)
+    padded = [
+        map_arrays(lambda part, left=longest - length: pad_left(part, left), tree)
+        for tree, length in zip(trees, lengths, strict=True)
+    ]
+    return map_arrays(lambda *parts: mx.concatenate(parts), *padded)
+
+
+def fill_side(cache: Any, written: Any) -> Any:
+    """Keys and values of the tokens in use; those of an empty cache, shaped like ``written``'s."""
+    if cache.keys is not None:
+        return slice_tokens((cache.keys, cache.values), cache._idx)
+    rows = cache.left_padding.shape[0]
+    return map_arrays(lambda part: make_blank_rows(part, rows), (written.keys, written.values))
+
+
+def roll_rows(part: Any, shifts: Any) -> Any:
+    """Move each row right by its own number of tokens; tokens past the end enter at the front.
+
+    Args:
+        part: (R, H, T, ...).
+        shifts: (R,) integers.
+    """
+    import mlx.core as mx
+
+    count = part.shape[TOKENS]
+    places = (mx.arange(count)[None] - shifts[:, None]) % count
+    places = places.reshape(-1, 1, count, *[1] * (part.ndim - TOKENS - 1))
+    return mx.take_along_axis(part, places, axis=TOKENS)
+
+
+def pad_left(part: Any, left: int) -> Any:
+    """Put ``left`` tokens of zeros in front."""
+    import mlx.core as mx
+
+    pads = [(0, 0)] * part.ndim
+    pads[TOKENS] = (left, 0)
+    return mx.pad(part, pads) if left else part
+
+
+def make_blank_rows(part: Any, rows: int) -> Any:
+    """Rows of zero tokens, with the other axes and the dtype of ``part``."""
+    import mlx.core as mx
+
+    return mx.zeros((rows, part.shape[1], 0, *part.shape[TOKENS + 1 :]), part.dtype)
+
+
+def merge_quantized(cls: Any, caches: Sequence[Any]) -> Any:
+    """Merge solo caches into a quantized batch cache of class ``cls``; float rows are quantized.
+
+    Raises:
+        ValueError: the rows differ in bits or group size, or none is quantized.
+    """
+    settings, rows = quantize_alike(
+        caches, read_settings, lambda row, settings: row.to_quantized(**settings)
+    )
+    return merge(lambda padding: cls(padding, **settings), rows)
+
+
+def read_settings(cache: Any) -> dict[str, Any] | None:
+    """The constructor arguments of a quantized cache; None for a TurboQuant cache."""
+    if hasattr(cache, "seed"):
+        return None
+    return {"group_size": cache.group_size, "bits": cache.bits}
+
+
+def holds_quantized(cache: Any) -> bool:
+    """Whether a cache, solo or of a batch, holds quantized keys and values."""
+    return hasattr(cache, "bits")

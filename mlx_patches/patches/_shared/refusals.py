@@ -1,0 +1,60 @@
+"""Refusals of what a request names, for the host and its client."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Any
+
+from ...core.errors import refusal
+
+logger = logging.getLogger("mlx_patches")
+
+
+# The number of characters of a source that an error or a log line shows.
+_SHOWN = 120
+
+
+class Refused(Exception):
+    """A source is refused. ``private`` is only for the log: a client may not learn it."""
+
+    def __init__(self, reason: str, private: str = ""):
+        super().__init__(reason)
+        self.private = private
+
+
+def as_refusal(patch: str, source: Any, error: Refused) -> Exception:
+    """The error for the host and its client; the log line also has the private reason."""
+    more = f" ({error.private})" if error.private else ""
+    logger.warning("mlx_patches: %s refused %s: %s%s", patch, shown(source), error, more)
+    return refusal(bad_request()(f"Refused to load {shown(source)}: {error}"))
+
+
+@functools.cache
+def bad_request() -> Callable[[str], Exception]:
+    """The error of a refusal: a ValueError, which a server with FastAPI answers with status 400."""
+    try:
+        fastapi: Any = importlib.import_module("fastapi")
+    except ImportError:
+        return ValueError
+
+    class BadRequest(ValueError, fastapi.HTTPException):  # type: ignore[misc]
+        def __init__(self, message: str):
+            fastapi.HTTPException.__init__(self, status_code=400, detail=message)
+
+        def __str__(self) -> str:
+            return str(self.detail)
+
+    return BadRequest
+
+
+def shown(source: Any) -> str:
+    """A source for a log line: short, in one line, and without an image's data."""
+    named = isinstance(source, (str, PurePath))
+    text = str(source) if named else f"a {type(source).__name__}"
+    if text[:5].lower() == "data:":
+        text = text.partition(",")[0][:_SHOWN] + ",..."
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

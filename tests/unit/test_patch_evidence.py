@@ -1,0 +1,169 @@
+"""Each patch's evidence.json, and the folders, tests and catalogue lines of patches."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from pathlib import Path
+
+import folders
+import patch_evidence
+import pytest
+
+from mlx_patches.patches import catalogue
+
+ROOT = Path(__file__).parents[2]
+PATCHES = ROOT / "mlx_patches" / "patches"
+PATCH = catalogue.builtin().get("joined-dtype")
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A place for evidence without any."""
+    monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path / "mlx_patches" / "patches")
+    monkeypatch.setattr(patch_evidence, "VERSIONS", tmp_path / "tools" / "versions.json")
+    patch_evidence.folder_of(PATCH).mkdir(parents=True)
+    (tmp_path / "tools").mkdir()
+    return tmp_path
+
+
+def cell(body, without="red", detail="said"):
+    return {"body": body, "without": without, "with": "green", "detail": detail}
+
+
+def results():
+    one = patch_evidence.read(patch_evidence.folder_of(PATCH))["joined-dtype"]["mlx-lm"]
+    return {
+        target: [(result["body"], result["releases"]) for result in found]
+        for target, found in one["results"].items()
+    }
+
+
+def test_a_result_is_kept_once_for_each_distinct_code(root):
+    for release, body in (("0.2.10", "b"), ("0.2.9", "a"), ("0.2.11", "b")):
+        patch_evidence.add(PATCH, f"mlx-lm {release}", {"m:f": cell(body, detail=release)})
+    assert results() == {"m:f": [("a", ["0.2.9"]), ("b", ["0.2.10", "0.2.11"])]}
+    names = [one["set"] for one in patch_evidence.load()]
+    assert names == ["mlx-lm 0.2.9", "mlx-lm 0.2.10", "mlx-lm 0.2.11"]
+    assert patch_evidence.load()[2]["patches"]["joined-dtype"] == {
+        "m:f": cell("b", detail="0.2.10")
+    }
+    assert patch_evidence.measured(PATCH, "mlx-lm 0.2.9")
+    assert not patch_evidence.measured(PATCH, "mlx-vlm 0.2.9")
+
+
+def test_a_release_that_is_measured_again_replaces_what_was_seen(root):
+    for body in ("a", "b"):
+        patch_evidence.add(PATCH, "mlx-lm 0.1", {"m:f": cell(body)})
+    assert results() == {"m:f": [("b", ["0.1"])]}
+    patch_evidence.add(PATCH, "mlx-lm 0.1", {})  # now the release lacks the target
+    assert results() == {}
+    assert patch_evidence.measured(PATCH, "mlx-lm 0.1")
+    patch_evidence.forget_set("mlx-lm 0.1")
+    assert not patch_evidence.measured(PATCH, "mlx-lm 0.1")
+    assert patch_evidence.load() == []
+
+
+def test_what_other_checkouts_measured_is_added(root, tmp_path):
+    patch_evidence.add(PATCH, "mlx-lm 0.1", {"m:f": cell("ours")})
+    patch_evidence.add_versions({"mlx-lm 0.1": {"mlx": "1"}})
+    other = tmp_path / "taken" / "evidence-1"
+    shutil.copytree(root / "mlx_patches", other / "mlx_patches")
+    (other / "tools" / "evidence").mkdir(parents=True)
+    (other / "tools" / "evidence" / "versions.json").write_text('{"mlx-lm 0.2": {"mlx": "2"}}')
+    patch_evidence.forget_patch(PATCH)
+    patch_evidence.add(PATCH, "mlx-lm 0.2", {"m:f": cell("theirs", without="green")})
+    patch_evidence.take(tmp_path / "taken")
+    assert results() == {"m:f": [("ours", ["0.1"]), ("theirs", ["0.2"])]}
+    assert set(json.loads(patch_evidence.VERSIONS.read_text())) == {"mlx-lm 0.1", "mlx-lm 0.2"}
+
+
+def test_evidence_of_a_patch_that_is_gone_is_dropped(root):
+    patch_evidence.add(PATCH, "mlx-lm 0.1", {"m:f": cell("a")})
+    folder = patch_evidence.folder_of(PATCH)
+    found = patch_evidence.read(folder)
+    patch_evidence.write(folder, {"gone": found["joined-dtype"], **found})
+    patch_evidence.prune()
+    assert patch_evidence.read(folder) == found
+    patch_evidence.write(folder, {"gone": found["joined-dtype"]})
+    patch_evidence.prune()
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"a": 3}',
+        '{"a": {"mlx-lm": {}}}',
+        '{"a": {"mlx-lm": {"measured": ["1"], "results": {"m:f": [{"body": "b"}]}}}}',
+        '{"a": {"mlx-lm": {"measured": 1, "results": {"m:f": [3]}}}}',
+    ],
+)
+def test_a_file_that_is_not_evidence_is_one_line(root, text):
+    file = patch_evidence.folder_of(PATCH) / "evidence.json"
+    file.write_text(text)
+    with pytest.raises(SystemExit) as raised:
+        patch_evidence.load()
+    said = str(raised.value)
+    assert said.startswith(f"{file}: not evidence of a patch") and "\n" not in said
+
+
+# -- folders ----------------------------------------------------------------------------------
+
+
+def test_every_folder_is_complete():
+    folders.check()
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (("offset-alias", "caches.reads.patch", ""), "two lines are of offset-alias"),
+        (("my-own", "caches.my_own.patch", ""), "my-own is declared in .*my_own/patch.py, which"),
+    ],
+)
+def test_a_line_of_the_catalogue_that_cannot_be_is_one_line(monkeypatch, entry, said):
+    monkeypatch.setattr(catalogue, "ENTRIES", (*catalogue.ENTRIES, entry))
+    with pytest.raises(SystemExit, match=said) as raised:
+        folders.check()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_a_line_or_a_probe_is_one_line(monkeypatch):
+    fewer = tuple(entry for entry in catalogue.ENTRIES if entry[0] != "aya-blur")
+    monkeypatch.setattr(catalogue, "ENTRIES", fewer)
+    with pytest.raises(SystemExit, match=r"models/aya_blur: no line of .*catalogue\.py names it"):
+        folders.check()
+    monkeypatch.undo()
+    monkeypatch.delattr("mlx_patches.patches.models.aya_blur.probe.probe")
+    with pytest.raises(SystemExit, match="aya-blur has no probe"):
+        folders.check()
+
+
+def test_each_folder_has_a_test_with_the_mutants_of_its_patches():
+    wanted: dict[str, set[str]] = {}
+    for patch in catalogue.builtin():
+        wanted.setdefault(patch_evidence.folder_of(patch).name, set()).add(patch.id)
+    found = {}
+    for folder in wanted:
+        tree = ast.parse((ROOT / "tests" / "patches" / f"test_{folder}.py").read_text())
+        for node in tree.body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id="MUTANTS")], value=ast.Dict(keys=keys)):
+                    found[folder] = {key.value for key in keys}
+    assert found == wanted
+
+
+def test_no_folder_imports_another_one():
+    """So that each can be deleted; what several need is in ``_shared`` or among the probes."""
+    for file in PATCHES.rglob("*.py"):
+        parts = file.relative_to(PATCHES).parts
+        if len(parts) < 3:
+            continue
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level in (2, 3) and node.module:
+                names = (*parts[: 3 - node.level], *node.module.split("."))
+                assert names[0] == "_shared" or names[:2] == parts[:2], (str(file), node.module)

@@ -1,0 +1,207 @@
+"""What was measured of each patch: the file evidence.json in each folder of patches.
+
+It maps a patch's id to a distribution to:
+
+- ``measured``: the releases on which the patch was probed;
+- ``results``: for each target, what was seen of each distinct code. A result has the fingerprint
+  of the code (``body``; None if the module only imports it), the probe's verdict ``without`` and
+  ``with`` the patch, the ``detail`` that it gave first, and the ``releases`` that have this code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import release_sets
+from packaging.version import Version
+
+from mlx_patches.core.patch import Patch
+from mlx_patches.patches import catalogue
+
+NAME = "evidence.json"
+PATCHES = release_sets.ROOT / "mlx_patches" / "patches"
+OTHER = release_sets.ROOT / "tools" / "evidence"
+# The versions of the packages in each release set's environment.
+VERSIONS = OTHER / "versions.json"
+
+# A target's path to its cell: body, without, with, detail.
+Cells = dict[str, dict[str, Any]]
+# All that was measured on one release set: its name, and each patch's cells.
+Evidence = dict[str, Any]
+
+
+def folder_of(patch: Patch) -> Path:
+    """The folder that declares a patch."""
+    inside = patch.module.removeprefix("mlx_patches.patches.").split(".")[:-1]
+    return PATCHES.joinpath(*inside)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """A folder's evidence; empty if nothing was measured.
+
+    Raises:
+        SystemExit: the file is not such evidence.
+    """
+    file = folder / NAME
+    if not file.exists():
+        return {}
+    try:
+        found = json.loads(file.read_text())
+        for rules in found.values():
+            for one in rules.values():
+                for results in one["results"].values():
+                    for result in results:
+                        result["body"], result["without"], result["with"], result["detail"]
+                        set(result["releases"]) - set(one["measured"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SystemExit(
+            f"{file}: not evidence of a patch ({type(error).__name__}: {error}); restore the file,"
+            " or remove it and measure again with make measure"
+        ) from None
+    return found  # type: ignore[no-any-return]
+
+
+def write(folder: Path, evidence: dict[str, Any]) -> None:
+    """Write a folder's evidence; an empty one leaves no file."""
+    file = folder / NAME
+    if evidence:
+        text = json.dumps(evidence, indent=1)
+        # Releases stand on one line.
+        text = re.sub(r"\[\s+([^][{}]+?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
+        file.write_text(text + "\n")
+    else:
+        file.unlink(missing_ok=True)
+
+
+def add(patch: Patch, name: str, cells: Cells) -> None:
+    """Put what was measured of a patch on a release set in the place of what was known before."""
+    distribution, release = name.split()
+    folder = folder_of(patch)
+    evidence = read(folder)
+    one = evidence.setdefault(patch.id, {}).setdefault(distribution, {})
+    results = dict(_without(one, release))
+    for target, cell in cells.items():
+        code = {key: cell[key] for key in ("body", "without", "with")}
+        for result in results.setdefault(target, []):
+            if code.items() <= result.items():
+                result["releases"] = _sorted([*result["releases"], release])
+                break
+        else:
+            results[target].append({**cell, "releases": [release]})
+    for found in results.values():
+        found.sort(key=lambda result: Version(result["releases"][0]))
+    one.update(measured=_sorted({*one.get("measured", ()), release}), results=results)
+    write(folder, evidence)
+
+
+def forget_patch(patch: Patch) -> None:
+    """Drop all that was measured of a patch."""
+    folder = folder_of(patch)
+    write(folder, {id_: rules for id_, rules in read(folder).items() if id_ != patch.id})
+
+
+def forget_set(name: str) -> None:
+    """Drop what was measured on a release set, so that it is measured again."""
+    distribution, release = name.split()
+    for folder in folders():
+        evidence = read(folder)
+        for rules in evidence.values():
+            if one := rules.get(distribution):
+                measured = [other for other in one["measured"] if other != release]
+                one.update(results=dict(_without(one, release)), measured=measured)
+        write(folder, evidence)
+
+
+def add_versions(versions: dict[str, dict[str, str]]) -> None:
+    """Keep the versions of the packages with which release sets were measured."""
+    known = json.loads(VERSIONS.read_text()) if VERSIONS.exists() else {}
+    VERSIONS.write_text(json.dumps({**known, **versions}, indent=1) + "\n")
+
+
+def take(folder: Path) -> None:
+    """Add what other checkouts, the folders in ``folder``, measured and this one did not.
+
+    Of the lab's evidence, which has a file for each release set, theirs replace ours.
+    """
+    builtin = catalogue.builtin()
+    for checkout in filter(Path.is_dir, folder.iterdir()):
+        for file in checkout.rglob(NAME):
+            for id_, rules in read(file.parent).items():
+                for distribution, one in rules.items():
+                    for release in one["measured"]:
+                        name = f"{distribution} {release}"
+                        if not measured(builtin.get(id_), name):
+                            add(builtin.get(id_), name, _cells(one, release))
+        theirs = checkout / "tools" / "evidence"
+        if (file := theirs / VERSIONS.name).exists():
+            add_versions(json.loads(file.read_text()))
+        for file in theirs.glob("lab/*.json"):
+            shutil.copy(file, OTHER / "lab")
+
+
+def prune() -> None:
+    """Drop the evidence of patches that no longer exist."""
+    known = set(catalogue.builtin().ids())
+    for folder in folders():
+        evidence = read(folder)
+        write(folder, {id_: rules for id_, rules in evidence.items() if id_ in known})
+
+
+def measured(patch: Patch, name: str) -> bool:
+    """Whether a patch was measured on a release set."""
+    distribution, release = name.split()
+    one = read(folder_of(patch)).get(patch.id, {}).get(distribution, {})
+    return release in one.get("measured", ())
+
+
+def load() -> list[Evidence]:
+    """All evidence by release set, oldest releases first."""
+    sets: dict[str, Evidence] = {}
+    order = catalogue.builtin().rank
+    found = [(id_, rules) for folder in folders() for id_, rules in read(folder).items()]
+    for id_, rules in sorted(found, key=lambda pair: order(pair[0])):
+        for distribution, one in rules.items():
+            for release in one["measured"]:
+                name = f"{distribution} {release}"
+                known = sets.setdefault(name, {"set": name, "patches": {}})
+                known["patches"][id_] = _cells(one, release)
+    return [sets[name] for name in sorted(sets, key=_release_order)]
+
+
+def folders() -> Iterator[Path]:
+    """The folders of patches that have evidence."""
+    return (file.parent for file in sorted(PATCHES.rglob(NAME)))
+
+
+def _cells(one: dict[str, Any], release: str) -> Cells:
+    """What was seen of each target on a release."""
+    return {
+        target: {key: value for key, value in result.items() if key != "releases"}
+        for target, results in one["results"].items()
+        for result in results
+        if release in result["releases"]
+    }
+
+
+def _without(one: dict[str, Any], release: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Targets and results as they were before a release was measured."""
+    for target, results in one.get("results", {}).items():
+        left = [
+            {**result, "releases": [other for other in result["releases"] if other != release]}
+            for result in results
+        ]
+        if kept := [result for result in left if result["releases"]]:
+            yield target, kept
+
+
+def _sorted(releases: Iterable[str]) -> list[str]:
+    return sorted(releases, key=Version)
+
+
+def _release_order(name: str) -> tuple[str, Version]:
+    return name.split()[0], Version(name.split()[1])
