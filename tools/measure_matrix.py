@@ -63,7 +63,7 @@ def main() -> None:
             sets = [one for one in sets if one.name in options.sets]
         started = time.monotonic()
         Measuring(options.patches, options.again, options.distinct).run(sets, options.jobs)
-        say_what_is_left(options.patches, time.monotonic() - started)
+        say_what_is_left(options.patches, (time.monotonic() - started) / max(len(sets), 1))
     write_matrix()
 
 
@@ -163,7 +163,11 @@ def cells_of(patch_id: str, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -
 
 
 def say_what_is_left(patches: list[str] | None, seconds: float) -> None:
-    """Say on which sets patches were not measured, because a range may span them."""
+    """Say on how many sets patches were not measured, because a range may span them.
+
+    Args:
+        seconds: what a set took.
+    """
     for patch in catalogue.builtin():
         if patches and patch.id not in patches:
             continue
@@ -172,9 +176,9 @@ def say_what_is_left(patches: list[str] | None, seconds: float) -> None:
         left = [one.name for one in own if not patch_evidence.measured(patch, one.name)]
         if left:
             print(
-                f"{patch.id}: measured on {len(own) - len(left)} of {len(own)} release sets"
-                f" ({seconds:.0f} s); its range spans sets that were not. The rest, about"
-                f" {len(left) * 5 / 60:.0f} minutes: make measure PATCH={patch.id} ALL=1"
+                f"{patch.id}: measured on {len(own) - len(left)} of {len(own)} release sets;"
+                " its range may span the others. To measure these, in about"
+                f" {len(left) * seconds / 60:.1f} minutes: make measure PATCH={patch.id} ALL=1"
             )
 
 
