@@ -7,9 +7,8 @@ from typing import Any
 
 from ....core.patch import MISSING, Attribute, Patch, Target, around, detach_dict, stored
 from ..._shared.handles import make_handle
+from ..._shared.targets import LM_CACHES, VLM_CACHES
 
-_LM = ("mlx-lm", "mlx_lm.models.cache")
-_VLM = ("mlx-vlm", "mlx_vlm.models.cache")
 # The graph is cut once in this many positions.
 EVERY = 32
 
@@ -128,9 +127,9 @@ OFFSET_CHAIN = Patch(
     severity="memory",
     summary="a batch grows by a graph node a token in each layer without rotary positions",
     targets=(
-        _counted(_LM, "BatchKVCache"),
-        _counted(_VLM, "BatchKVCache"),
-        _counted(_VLM, "BatchQuantizedKVCache"),
+        _counted(LM_CACHES, "BatchKVCache"),
+        _counted(VLM_CACHES, "BatchKVCache"),
+        _counted(VLM_CACHES, "BatchQuantizedKVCache"),
     ),
     module=__name__,
     doc="""A batch grows by a graph node a token in each layer without rotary positions.
@@ -183,7 +182,7 @@ ROTATING_CHAIN = Patch(
     summary="a batch grows by a graph node a token in each sliding layer with a full window",
     targets=(
         Target(
-            *_LM,
+            *LM_CACHES,
             "BatchRotatingKVCache.update_and_fetch",
             around(update_and_tie),
             fingerprint_of=(

@@ -10,6 +10,7 @@ from typing import Any
 
 from ....core.patch import Factory, Patch, Target, around
 from ..._shared.empty import is_empty, start_batch
+from ..._shared.targets import CACHES
 
 # -- state ---------------------------------------------------------------------------------
 
@@ -172,10 +173,7 @@ EMPTY_CACHE_OPS = Patch(
     summary="a cache that was never written cannot be saved, nor a row taken from its batch",
     targets=tuple(
         Target(distribution, module, name, factory)
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.cache"),
-            ("mlx-vlm", "mlx_vlm.models.cache"),
-        )
+        for distribution, module in CACHES
         for name, factory in _FACTORIES.items()
     ),
     module=__name__,

@@ -23,6 +23,7 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared.empty import is_empty, start_batch
+from ..._shared.targets import CACHES
 
 
 def joins_empty(cache: Any, other: Any) -> bool:
@@ -54,10 +55,7 @@ PATCH = Patch(
         Target(
             distribution, module, f"{name}.extend", around(extend_in_own_dtype), when=joins_empty
         )
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.cache"),
-            ("mlx-vlm", "mlx_vlm.models.cache"),
-        )
+        for distribution, module in CACHES
         for name in ("BatchKVCache", "BatchRotatingKVCache")
     ),
     module=__name__,

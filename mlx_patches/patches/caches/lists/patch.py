@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import CACHES
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
 
@@ -66,10 +67,7 @@ CACHELIST_STATE = Patch(
     summary="a saved prompt cache with lists of caches cannot be loaded",
     targets=tuple(
         target
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.cache"),
-            ("mlx-vlm", "mlx_vlm.models.cache"),
-        )
+        for distribution, module in CACHES
         for target in (
             Target(distribution, module, "CacheList.state", make_state),
             Target(

@@ -11,6 +11,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
 from ..._shared import quantized as contract
+from ..._shared.targets import CACHES
 
 # -- a batch of quantized rows ---------------------------------------------------------------
 
@@ -142,7 +143,7 @@ def dequantize_row(row: Any) -> Any:
 
 
 def _merge_targets() -> tuple[Target, ...]:
-    classes = [("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache")]
+    classes = CACHES
     return (
         *(
             Target(

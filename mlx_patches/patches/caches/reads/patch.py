@@ -13,9 +13,8 @@ from typing import Any
 
 from ....core.patch import Attribute, Factory, Patch, Target, around, stored
 from ..._shared.handles import make_handle
+from ..._shared.targets import LM_CACHES, VLM_CACHES
 
-_LM = ("mlx-lm", "mlx_lm.models.cache")
-_VLM = ("mlx-vlm", "mlx_vlm.models.cache")
 _TURBO = ("mlx-vlm", "mlx_vlm.turboquant")
 
 
@@ -60,8 +59,8 @@ OFFSET_ALIAS = Patch(
     targets=tuple(
         _added(place, cls, "offset", methods)
         for place, classes in (
-            (_LM, _OFFSETS),
-            (_VLM, _OFFSETS | {"BatchQuantizedKVCache": ("update_and_fetch", "trim")}),
+            (LM_CACHES, _OFFSETS),
+            (VLM_CACHES, _OFFSETS | {"BatchQuantizedKVCache": ("update_and_fetch", "trim")}),
             (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch", "trim")}),
         )
         for cls, methods in classes.items()
@@ -109,7 +108,10 @@ LEFT_PADDING_ALIAS = Patch(
     summary="left padding or lengths read from a batch cache change as the cache moves on",
     targets=tuple(
         _added(place, cls, attribute, methods)
-        for place, attributes in ((_LM, _PADDINGS), (_VLM, _PADDINGS | _QUANTIZED_PADDINGS))
+        for place, attributes in (
+            (LM_CACHES, _PADDINGS),
+            (VLM_CACHES, _PADDINGS | _QUANTIZED_PADDINGS),
+        )
         for (cls, attribute), methods in attributes.items()
     ),
     probe=".probe_padding:probe",
@@ -178,8 +180,8 @@ FROZEN_STATE = Patch(
             fingerprint_of=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
         )
         for place, classes in (
-            (_LM, _STATES),
-            (_VLM, _STATES | {"BatchQuantizedKVCache": ("update_and_fetch",)}),
+            (LM_CACHES, _STATES),
+            (VLM_CACHES, _STATES | {"BatchQuantizedKVCache": ("update_and_fetch",)}),
             (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch",)}),
         )
         for cls, methods in classes.items()

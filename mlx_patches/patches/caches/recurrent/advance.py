@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from ....core.patch import Patch, Target, around
 from ..._shared.handles import make_handle
-from .contract import LM, VLM, write_padding
+from ..._shared.targets import CACHES
+from .contract import write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ ARRAYS_ADVANCE = Patch(
     summary="a hybrid model's batch grows by a graph node a token and layer until Metal aborts",
     targets=tuple(
         Target(*where, "ArraysCache.advance", count_from_start, when=has_padding)
-        for where in (LM, VLM)
+        for where in CACHES
     ),
     probe=".probe_advance:probe",
     module=__name__,

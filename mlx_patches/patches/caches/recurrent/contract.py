@@ -34,8 +34,6 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-LM = ("mlx-lm", "mlx_lm.models.cache")
-VLM = ("mlx-vlm", "mlx_vlm.models.cache")
 # The attributes that hold padding, and their value for a row without padding.
 PADDING = {"left_padding": 0, "lengths": 2**31 - 1}
 # The cache attribute for the number of rows of a batch before its first token.

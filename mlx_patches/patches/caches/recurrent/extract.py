@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from .contract import LM, copy_as_row, is_per_row
+from ..._shared.targets import LM_CACHES
+from .contract import copy_as_row, is_per_row
 
 # -- extract: recurrent-extract ------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ MAMBA_ROWS = Patch(
     severity="crash",
     summary="Mamba prompts with a history raise in a batch; an extracted row's state never updates",
     targets=tuple(
-        Target(*LM, path, around(wrapper), fingerprint_of=(path, "MambaCache.__init__"))
+        Target(*LM_CACHES, path, around(wrapper), fingerprint_of=(path, "MambaCache.__init__"))
         for path, wrapper in (
             ("ArraysCache.merge", merge_without_padding),
             ("ArraysCache.extract", extract_as_batch),

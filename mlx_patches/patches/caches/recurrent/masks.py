@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from .contract import LM, PADDING, VLM, read_padding
+from ..._shared.targets import CACHES, LM_CACHES
+from .contract import PADDING, read_padding
 
 # -- make_mask: arrays-mask ----------------------------------------------------------------------
 
@@ -43,7 +44,7 @@ ARRAYS_MASK = Patch(
             fingerprint_of=("ArraysCache.make_mask", "ArraysCache.merge"),
             when=has_both,
         )
-        for where in (LM, VLM)
+        for where in CACHES
     ),
     probe=".probe_mask:probe",
     module=__name__,
@@ -97,7 +98,7 @@ def subtract_fed(left: list[int], N: int) -> Any:
 ARRAYS_CHUNKS = Patch(
     id="arrays-chunks",
     summary="recurrent layers read left padding that is longer than a prompt's first piece",
-    targets=(Target(*LM, "ArraysCache.make_mask", around(mask_each_piece)),),
+    targets=(Target(*LM_CACHES, "ArraysCache.make_mask", around(mask_each_piece)),),
     probe=".probe_chunks:probe",
     module=__name__,
     doc="""Recurrent layers read left padding that is longer than the first piece of a prompt.

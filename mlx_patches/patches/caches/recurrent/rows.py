@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import CACHES, LM_CACHES
 from .contract import (
-    LM,
-    VLM,
     concatenate_padding,
     count_rows,
     read_padding,
@@ -65,7 +64,7 @@ ARRAYS_EXTEND = Patch(
     severity="crash",
     summary="a prompt that joins others while they are being fed breaks a hybrid model's batch",
     targets=tuple(
-        Target(*LM, path, around(wrapper), fingerprint_of=(path, "ArraysCache.extend"))
+        Target(*LM_CACHES, path, around(wrapper), fingerprint_of=(path, "ArraysCache.extend"))
         for path, wrapper in (
             ("ArraysCache.merge", merge_counted),
             ("ArraysCache.filter", filter_counted),
@@ -116,7 +115,7 @@ ARRAYS_ROWS = Patch(
     summary="a recurrent batch masks with the padding of rows that have left it",
     targets=tuple(
         Target(*where, f"ArraysCache.{name}", around(wrapper))
-        for where in (LM, VLM)
+        for where in CACHES
         for name, wrapper in (("filter", filter_padding), ("extend", extend_padding))
     ),
     probe=".probe_rows:probe",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Patch, Target
-from .contract import LM, PADDING
+from ..._shared.targets import LM_CACHES
+from .contract import PADDING
 
 
 def complete_restored(original: property) -> property:
@@ -35,7 +36,7 @@ ARRAYS_RESTORED = Patch(
     summary="a recurrent cache restored from its saved state raises at the next mask",
     targets=(
         Target(
-            *LM,
+            *LM_CACHES,
             "ArraysCache.state",
             complete_restored,
             fingerprint_of=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),

@@ -32,9 +32,9 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around, stored
 from ..._shared.rows import cut_to_window
+from ..._shared.targets import CACHES
 
 _BATCH = "BatchRotatingKVCache"
-_MODULES = (("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache"))
 
 
 # -- max_size ------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ ROTATING_MAX_SIZE = Patch(
             ),
             defines_new_attribute=True,
         )
-        for distribution, module in _MODULES
+        for distribution, module in CACHES
         for name in ("RotatingKVCache", _BATCH)
     ),
     probe=".probe_max_size:probe",
@@ -171,7 +171,7 @@ ROTATING_MERGE = Patch(
     summary="a prompt longer than the window cannot join a batch",
     targets=tuple(
         Target(distribution, module, f"{_BATCH}.merge", around(merge_rows))
-        for distribution, module in _MODULES
+        for distribution, module in CACHES
     ),
     probe=".probe_merge:probe",
     module=__name__,
@@ -226,7 +226,7 @@ ROTATING_RESTORED = Patch(
     summary="a rotating batch restored from its saved state crashes or reads its window wrongly",
     targets=tuple(
         target
-        for distribution, module in _MODULES
+        for distribution, module in CACHES
         for target in (
             Target(
                 distribution,

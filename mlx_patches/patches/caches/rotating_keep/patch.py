@@ -29,8 +29,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
+from ..._shared.targets import CACHES, VLM_CACHES
 
-_PLACES = (("mlx-lm", "mlx_lm.models.cache"), ("mlx-vlm", "mlx_vlm.models.cache"))
 _BATCH = "BatchRotatingKVCache"
 
 
@@ -247,11 +247,11 @@ PATCH = Patch(
                 fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
                 defines_new_attribute=True,
             )
-            for place in _PLACES
+            for place in CACHES
         ),
         *(
             Target(*place, f"{_BATCH}.{name}", around(wrapper), when=has_keep)
-            for place in _PLACES
+            for place in CACHES
             for name, wrapper in (
                 ("_update_in_place", stepped),
                 ("_update_concat", joined),
@@ -260,14 +260,14 @@ PATCH = Patch(
         ),
         *(
             Target(*place, f"{_BATCH}.{name}", around(wrapper))
-            for place in _PLACES
+            for place in CACHES
             for name, wrapper in (
                 ("merge", merge_rows),
                 ("extract", extract_row),
                 ("extend", extend_with_keep),
             )
         ),
-        Target(*_PLACES[1], f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
+        Target(*VLM_CACHES, f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
         Target(
             "mlx-lm",
             "mlx_lm.generate",

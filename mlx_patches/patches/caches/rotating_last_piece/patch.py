@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import CACHES
 
 _BATCH = "BatchRotatingKVCache"
 # The methods that tell a piece from a decode step.
@@ -75,10 +76,7 @@ PATCH = Patch(
     summary="a rotating batch misreads or refuses a prompt with a piece of one token",
     targets=tuple(
         target
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.cache"),
-            ("mlx-vlm", "mlx_vlm.models.cache"),
-        )
+        for distribution, module in CACHES
         for target in (
             Target(
                 distribution,

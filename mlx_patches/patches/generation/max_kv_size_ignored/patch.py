@@ -21,6 +21,7 @@ from functools import cache
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import CACHES
 
 logger = logging.getLogger("mlx_patches")
 
@@ -70,10 +71,7 @@ PATCH = Patch(
     summary="max_kv_size is silently ignored where a model makes its own caches",
     targets=tuple(
         Target(distribution, module, "make_prompt_cache", around(made))
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.cache"),
-            ("mlx-vlm", "mlx_vlm.models.cache"),
-        )
+        for distribution, module in CACHES
     ),
     module=__name__,
 )

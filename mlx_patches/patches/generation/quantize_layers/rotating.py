@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import CACHES
 
 
 def quantized(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,10 +41,7 @@ PATCH = Patch(
     summary="kv_bits with sliding-window layers raises NotImplementedError mid-generation",
     targets=tuple(
         Target(distribution, module, f"{name}.to_quantized", _factory)
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.cache"),
-            ("mlx-vlm", "mlx_vlm.models.cache"),
-        )
+        for distribution, module in CACHES
         for name in ("RotatingKVCache", "BatchRotatingKVCache")
     ),
     probe=".probe:rotating",
