@@ -138,6 +138,8 @@ ENTRIES = (
     ("vllm-json-escapes", "vllm_mlx.vllm_json_escapes.patch", "vllm-mlx"),
     ("vllm-billing-header", "vllm_mlx.vllm_billing_header.patch", "vllm-mlx"),
     ("vllm-gemma4-reasoning", "vllm_mlx.vllm_gemma4_reasoning.patch", "vllm-mlx"),
+    ("server-tool-errors", "server.server_tool_errors.patch", ""),
+    ("server-stop-text", "server.server_stop_text.patch", ""),
 )
 
 # Former ids to those of today; a user's settings may still have the former ones.

@@ -23,7 +23,7 @@ from ..releases.conftest import installed, run_probe
 PATCH = extra_eos.PATCH
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WRONG = [json.dumps({"eos_token_id": value}) for value in ("a", True, 2.5, [[3]], {"a": 1})]
-MODEL_TYPE = {"model_type": probe._TINY}
+MODEL_TYPE = {"model_type": probe.TINY}
 
 
 def lm_stop_tokens(folder: Path) -> list[Any]:
@@ -40,8 +40,8 @@ def vlm_stop_tokens(folder: Path) -> list[Any]:
     import mlx.core as mx
     from transformers import AutoConfig, PretrainedConfig
 
-    kind = type("TinyConfig", (PretrainedConfig,), {"model_type": probe._TINY})
-    AutoConfig.register(probe._TINY, kind, exist_ok=True)  # transformers 4 needs it
+    kind = type("TinyConfig", (PretrainedConfig,), {"model_type": probe.TINY})
+    AutoConfig.register(probe.TINY, kind, exist_ok=True)  # transformers 4 needs it
     mx.save_safetensors(
         str(folder / "model.safetensors"), {"weight": mx.zeros((1,))}, {"format": "mlx"}
     )

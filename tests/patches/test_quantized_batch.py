@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.quantized.affine import merge
+from mlx_patches.patches._shared.quantized import merge_quantized as merge
 from mlx_patches.probes.quantized_batches import Kind, feed
 
 from ..releases.conftest import installed

@@ -7,10 +7,10 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.caches.rotating_last_piece.probe import make_fed_cache
 from mlx_patches.patches.generation.vlm_prompt_cache_cut import patch as prompt_cache_cut
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import found
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, otherwise
+from mlx_patches.probes.fixtures import feed_one_by_one
 
 from ..releases.conftest import installed
 
@@ -37,8 +37,8 @@ def kinds():
 
 def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
     state = State(
-        make_fed_cache(kinds.KVCache(), HELD),
-        make_fed_cache(kinds.RotatingKVCache(max_size=16), HELD),
+        feed_one_by_one(kinds.KVCache(), HELD),
+        feed_one_by_one(kinds.RotatingKVCache(max_size=16), HELD),
     )
     assert found(State.find, state, [0, 1, 2, 9, 9]) == 3
     assert [cache.offset for cache in state.cache] == [3, 3]
@@ -48,7 +48,7 @@ def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
 @pytest.mark.parametrize("prompt", [[0, 1, 2, 3, 4, 5, 6, 7, 9], [9, 9], [0, 1, 2]])
 def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
     """The prompt repeats all of the last turn, none of it, or is a beginning of it."""
-    state = State(make_fed_cache(kinds.RotatingKVCache(max_size=4), HELD))
+    state = State(feed_one_by_one(kinds.RotatingKVCache(max_size=4), HELD))
     assert found(State.find, state, prompt) == State.find(state, prompt)
     assert state.cache[0].offset == HELD
     assert len(state.token_ids) == HELD
@@ -58,8 +58,8 @@ def test_what_cannot_be_cut_is_read_anew(kinds):
     class Recurrent:
         """A cache without an offset, like those of recurrent layers."""
 
-    for other in (make_fed_cache(kinds.RotatingKVCache(max_size=4), HELD), Recurrent()):
-        plain = make_fed_cache(kinds.KVCache(), HELD)
+    for other in (feed_one_by_one(kinds.RotatingKVCache(max_size=4), HELD), Recurrent()):
+        plain = feed_one_by_one(kinds.KVCache(), HELD)
         state = State(plain, other)
         assert found(State.find, state, [0, 1, 2, 9, 9]) == 0
         assert plain.offset == HELD

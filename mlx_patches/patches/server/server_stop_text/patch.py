@@ -1,0 +1,103 @@
+"""mlx_lm.server ignores a stop string that the model writes in other tokens than its own.
+
+Why
+    The server encodes each stop string, and ends where the model writes exactly these tokens. A
+    model often writes the same text in other tokens, because a token takes in a neighbouring
+    character. Then the answer goes on to its limit. mlx-lm 0.32 takes the string out of the text,
+    but does not end there either.
+How
+    The text of the answer is searched as it comes. At the first stop string the answer ends, with
+    the text before it and ``finish_reason: stop``, and the generation is stopped. What may be the
+    beginning of a stop string is held back until it is known. Requests without stop strings take
+    the release's way.
+Upstream
+    mlx-lm 1501, 1869; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not
+    repaired.
+Retire when
+    The server ends at a stop string whatever its tokens are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def end_at_stops(
+    generate: Callable[..., tuple[Any, Any]],
+    generator: Any,
+    request: Any,
+    args: Any,
+    *more: Any,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """The context of a request and its responses, up to the first stop string."""
+    context, responses = generate(generator, request, args, *more, **options)
+    stops = [word for word in args.stop_words if isinstance(word, str) and word]
+    return context, cut(context, responses, stops)
+
+
+def has_stops(generator: Any, request: Any, args: Any, *more: Any, **options: Any) -> bool:
+    """Whether a request has stop strings."""
+    return bool(args.stop_words)
+
+
+def cut(context: Any, responses: Iterable[Any], stops: Sequence[str]) -> Iterator[Any]:
+    """Pass on responses up to the first stop string, then stop the generation."""
+    held: list[Any] = []  # those whose text may be the beginning of a stop string
+    for response in responses:
+        if held and getattr(held[-1], "state", "") != getattr(response, "state", ""):
+            yield from held
+            held = []
+        held.append(response)
+        text = "".join(one.text for one in held)
+        found = [place for word in stops if (place := text.find(word)) >= 0]
+        if found:
+            context.stop()
+            yield from before(held, min(found), context)
+            return
+        left = 0 if response.finish_reason else count_begun(text, stops)
+        while held and len(text) - len(held[0].text) >= left:
+            text = text[len(held[0].text) :]
+            yield held.pop(0)
+    yield from held
+
+
+def before(held: Iterable[Any], place: int, context: Any) -> Iterator[Any]:
+    """The responses before a place in their text; the last one ends the answer."""
+    # From mlx-lm 0.32 on the server drops the text of a response that ends the answer, and an
+    # answer without such a response has ended by itself.
+    reason = None if hasattr(context, "text_sm") else "stop"
+    for response in held:
+        if place < len(response.text):
+            yield replace(response, text=response.text[:place], finish_reason=reason)
+            return
+        place -= len(response.text)
+        yield response
+
+
+def count_begun(text: str, stops: Iterable[str]) -> int:
+    """The number of last characters that may be the beginning of a stop string."""
+    sizes = (size for word in stops for size in range(1, len(word)) if text.endswith(word[:size]))
+    return max(sizes, default=0)
+
+
+PATCH = Patch(
+    id="server-stop-text",
+    every_model=True,
+    summary="mlx_lm.server goes on after a stop string that the model writes in other tokens",
+    targets=(
+        Target(
+            "mlx-lm",
+            "mlx_lm.server",
+            "ResponseGenerator.generate",
+            around(end_at_stops),
+            fingerprint_of=("ResponseGenerator.generate", "stopping_criteria", "Response"),
+            when=has_stops,
+        ),
+    ),
+    module=__name__,
+)

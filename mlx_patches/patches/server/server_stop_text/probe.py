@@ -1,0 +1,74 @@
+"""Gives the server's generator an answer that has the stop string in other tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+PIECES = ("one, ", "two, EN", "D, three", " and on")
+STOP = "END"
+
+
+def probe(target: Target) -> Result:
+    """Red where the answer goes on after the stop string, or the text before it is not whole."""
+    module = importlib.import_module(target.module)
+    if not hasattr(module, "ResponseGenerator"):
+        raise NotApplicable("this release's server has no ResponseGenerator")
+    responses, context = answer(module, PIECES, [STOP])
+    said = "".join(response.text for response in responses)
+    if said != "one, two, ":
+        return Result(True, f"{PIECES} with the stop string {STOP!r} becomes {said!r}")
+    if not context._should_stop:
+        return Result(True, "the generation goes on after the stop string")
+    return Result(False, f"the answer ends with {said!r}")
+
+
+def answer(module: Any, pieces: Iterable[str], stops: Sequence[str]) -> tuple[list[Any], Any]:
+    """The responses to a request whose answer comes in these pieces, and its context.
+
+    The last piece ends the answer by its length.
+    """
+    context = object.__new__(module.GenerationContext)
+    for field in dataclasses.fields(module.GenerationContext):
+        setattr(context, field.name, None)
+    context.sequences, context._should_stop = {(0,): ""}, False
+    pieces = list(pieces)
+    reasons = [None] * (len(pieces) - 1) + ["length"]
+    answers = [
+        respond(module, token, text, reason)
+        for token, (text, reason) in enumerate(zip(pieces, reasons, strict=True))
+    ]
+
+    class Generator(module.ResponseGenerator):  # type: ignore[misc]
+        """A generator without its thread."""
+
+        def __init__(self) -> None:
+            self.requests = SimpleNamespace(put=self.enqueue)
+
+        def enqueue(self, request: Any) -> None:
+            for response in (context, *answers, None):
+                request[0].put(response)
+
+        def generation_available(self) -> bool:
+            return True
+
+        def _await_response(self, queue: Any) -> Any:
+            return queue.get()
+
+    args = SimpleNamespace(stop_words=list(stops))
+    found, responses = Generator().generate(None, args)
+    return list(responses), found
+
+
+def respond(module: Any, token: int, text: str, reason: str | None) -> Any:
+    """A response of the release's class."""
+    known = {"text": text, "token": token, "finish_reason": reason, "logprob": 0.0}
+    known |= {"state": "normal", "match": None, "top_tokens": ()}
+    names = {field.name for field in dataclasses.fields(module.Response)}
+    return module.Response(**{name: value for name, value in known.items() if name in names})

@@ -1,0 +1,87 @@
+"""A tool call that a model writes wrongly ends the answer of mlx_lm.server.
+
+Why
+    The server leaves a tool call out if its parser raises ValueError. ``longcat``'s parser raises
+    AttributeError for nearly everything that is not a whole call, others return a call without
+    ``arguments``, no call at all, or a value that JSON does not have. Each ends the request in the
+    middle: the client gets no answer, and a stream breaks off.
+How
+    The formatter gets a parser that raises ValueError for all of these, so that the server leaves
+    the call out and says so in its log. A call that only lacks ``arguments`` has none: ``{}``.
+Upstream
+    Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
+    repaired: their handler parses in a function of its own.
+Retire when
+    ``ToolCallFormatter`` answers whatever its parser does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def give_checked_parser(
+    init: Callable[..., None],
+    formatter: Any,
+    tool_parser: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Make a formatter whose parser returns calls that can be sent, or raises ValueError."""
+    init(formatter, checked(tool_parser), *args, **kwargs)
+
+
+def checked(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """A parser that returns calls that can be sent, or raises ValueError."""
+
+    def parse_or_refuse(*args: Any, **kwargs: Any) -> Any:
+        try:
+            parsed = parse(*args, **kwargs)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"the tool parser failed: {error!r}") from error
+        calls = parsed if isinstance(parsed, list) else [parsed]
+        return [complete(call) for call in calls]
+
+    return parse_or_refuse
+
+
+def complete(call: Any) -> dict[str, Any]:
+    """A call with arguments that JSON has.
+
+    Raises:
+        ValueError: it is no call.
+    """
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        raise ValueError("this is no call of a tool")
+    arguments = call.get("arguments")
+    if arguments is None:
+        return {**call, "arguments": {}}
+    try:
+        json.dumps(arguments)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"the arguments of {call['name']} are not JSON: {error}") from error
+    return call
+
+
+PATCH = Patch(
+    id="server-tool-errors",
+    severity="crash",
+    every_model=True,
+    summary="a tool call that the model writes wrongly ends mlx_lm.server's answer",
+    targets=(
+        Target(
+            "mlx-lm",
+            "mlx_lm.server",
+            "ToolCallFormatter.__init__",
+            around(give_checked_parser),
+            fingerprint_of=("ToolCallFormatter.__call__", "ToolCallFormatter._format"),
+        ),
+    ),
+    module=__name__,
+)

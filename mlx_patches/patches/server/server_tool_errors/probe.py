@@ -1,0 +1,47 @@
+"""Gives the server's formatter tool calls that models write wrongly, beside one that is right."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+RIGHT = {"name": "f", "arguments": {"a": 1}}
+
+
+def fail(text: str) -> Any:
+    """Raise as a parser does that finds no name."""
+    raise AttributeError("'NoneType' object has no attribute 'group'")
+
+
+# What a parser does with a call that is written wrongly.
+WRONG = {
+    "raises AttributeError": fail,
+    "returns no arguments": lambda text: {"name": "f"},
+    "returns None": lambda text: None,
+    "returns a text": lambda text: text,
+    "returns a set": lambda text: {"name": "f", "arguments": {"a": {1}}},
+}
+
+
+def probe(target: Target) -> Result:
+    """Red where the formatter raises, or loses the call that is right."""
+    formatter = getattr(importlib.import_module(target.module), "ToolCallFormatter", None)
+    if formatter is None:
+        raise NotApplicable("this release's server has no ToolCallFormatter")
+    for what, wrong in WRONG.items():
+
+        def parse(text: str, tools: Any, wrong: Any = wrong) -> Any:
+            return dict(RIGHT) if text == "right" else wrong(text)
+
+        try:
+            calls = formatter(parse, None)(["right", "wrong"])
+        except Exception as error:
+            return Result(True, f"a parser that {what} ends the answer: {error!r}")
+        first = calls[0]["function"]
+        if {**first, "arguments": json.loads(first["arguments"])} != RIGHT:
+            return Result(True, f"beside a parser that {what}, a right call becomes {first}")
+    return Result(False, "calls that are wrong are left out")

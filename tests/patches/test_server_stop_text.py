@@ -1,0 +1,106 @@
+"""``server-stop-text``: stop strings cut in every way, in tokens and at the ends of an answer."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.server.server_stop_text import patch
+from mlx_patches.patches.server.server_stop_text.probe import answer
+
+from ..releases.conftest import installed
+
+
+def server():
+    if not installed("mlx-lm"):
+        pytest.skip("no mlx-lm, whose server this is")
+    module = importlib.import_module("mlx_lm.server")
+    if not hasattr(module, "ResponseGenerator"):
+        pytest.skip("this release's server has no ResponseGenerator")
+    return module
+
+
+def said(responses):
+    return "".join(response.text for response in responses)
+
+
+def splits(text):
+    """Every way to cut a text into pieces."""
+    for cuts in itertools.product((False, True), repeat=len(text) - 1):
+        pieces, last = [], 0
+        for place, is_cut in enumerate(cuts, 1):
+            if is_cut:
+                pieces.append(text[last:place])
+                last = place
+        yield [*pieces, text[last:]]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "wanted"),
+    [
+        ("aab##cd", ["##"], "aab"),
+        ("##abcd", ["##"], ""),
+        ("abcd##", ["##"], "abcd"),
+        ("a#b#c##d", ["##"], "a#b#c"),
+        ("ababac.", ["abac"], "ab"),
+        ("abcdefg", ["ef", "cd"], "ab"),
+        ("abcdefg", ["cde", "bcdx"], "ab"),
+        ("abcd###", ["####"], "abcd###"),
+        ("abcdefg", ["x", ""], "abcdefg"),
+    ],
+)
+def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(text, stops, wanted, ungated):
+    module = server()
+    ungated(patch.PATCH)
+    for pieces in splits(text):
+        responses, context = answer(module, pieces, stops)
+        assert said(responses) == wanted, pieces
+        assert context._should_stop == (wanted != text)
+
+
+def test_the_answer_says_why_it_ended(ungated):
+    module = server()
+    ungated(patch.PATCH)
+    responses, context = answer(module, ["a", "b#", "#c"], ["##"])
+    # The handler of mlx-lm 0.32 takes the end of the responses for a stop.
+    assert responses[-1].finish_reason == (None if hasattr(context, "text_sm") else "stop")
+    responses, _ = answer(module, ["a", "b"], ["##"])
+    assert responses[-1].finish_reason == "length"
+
+
+def test_without_stop_strings_the_responses_are_the_releases(ungated):
+    module = server()
+    ungated(patch.PATCH)
+    for stops in ([], None):
+        responses, _ = answer(module, ["a", "##", "b"], stops or ())
+        assert [response.text for response in responses] == ["a", "##", "b"]
+
+
+def test_text_is_passed_on_as_soon_as_it_is_known():
+    arrived = []
+
+    def responses():
+        for text in ("a", "b#", "c", "d"):
+            arrived.append(text)
+            yield SimpleNamespace(text=text, finish_reason=None, state="normal")
+
+    seen = [(one.text, len(arrived)) for one in patch.cut(None, responses(), ["##"])]
+    assert seen == [("a", 1), ("b#", 3), ("c", 3), ("d", 4)]
+
+
+def test_a_stop_string_does_not_span_thoughts_and_answer():
+    pieces = [("a#", "reasoning"), ("#b", "normal")]
+    responses = (
+        SimpleNamespace(text=text, finish_reason=None, state=state) for text, state in pieces
+    )
+    assert said(patch.cut(None, responses, ["##"])) == "a##b"
+
+
+def stops_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "cut", lambda context, responses, stops: responses)
+
+
+MUTANTS = {"server-stop-text": stops_that_are_nowhere}

@@ -1,0 +1,101 @@
+"""``server-tool-errors``: every parser of the release, with texts that models write."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+
+import pytest
+
+from mlx_patches.patches.server.server_tool_errors import patch
+
+from ..releases.conftest import installed
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "string"}, "n": {"type": "integer"}},
+            },
+        },
+    }
+]
+TEXTS = (
+    *("", " ", "f", "f(", "{", "[]", "[3]", "null", "12", '"f"', '["f"]', '{"arguments": {}}'),
+    *('{"name": "f"}', '{"name": 3, "arguments": {}}', '{"name": "f", "arguments": null}'),
+    *("<function=f>", "<function=f>\n<parameter=n>\n{'a': [1,\n</parameter>\n</function>"),
+    *("f\n<arg_key>a</arg_key>", "[f(a=1", "[f(a={1, 2})]", "[f(a=b'x')]", "f[ARGS]{", "[ARGS]{}"),
+    *("call:f{", "call:{}", '<invoke name="f">', "functions.f:0<|tool_call_argument_begin|>{"),
+    "f\n<longcat_arg_key>a</longcat_arg_key><longcat_arg_value>{1, 2}</longcat_arg_value>",
+    "<longcat_arg_key>a</longcat_arg_key>",
+    "[" * 3000,
+)
+RIGHT = {"name": "f", "arguments": {"a": "x"}}
+
+
+def parsers():
+    """The release's tool parsers, by name."""
+    if not installed("mlx-lm"):
+        return []
+    try:
+        package = importlib.import_module("mlx_lm.tool_parsers")
+    except ModuleNotFoundError:
+        return []
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+
+
+@pytest.fixture
+def formatter(ungated):
+    if not installed("mlx-lm"):
+        pytest.skip("no mlx-lm, whose server this is")
+    server = importlib.import_module("mlx_lm.server")
+    if not hasattr(server, "ToolCallFormatter"):
+        pytest.skip("this release's server has no ToolCallFormatter")
+    ungated(patch.PATCH)
+    return server.ToolCallFormatter
+
+
+@pytest.mark.parametrize("name", parsers())
+def test_whatever_a_model_writes_the_server_has_an_answer(name, formatter):
+    parse = importlib.import_module(f"mlx_lm.tool_parsers.{name}").parse_tool_call
+    for text in TEXTS:
+        for call in formatter(parse, TOOLS)([text]):
+            assert isinstance(call["function"]["name"], str)
+            json.loads(call["function"]["arguments"])
+
+
+def test_a_right_call_is_as_released(formatter):
+    calls = [RIGHT, {"name": "f", "arguments": "x", "id": "1"}]
+    for streaming in (False, True):
+        one = formatter(lambda text, tools: [dict(call) for call in calls], TOOLS, streaming)
+        first, second = one(["a"])
+        assert json.loads(first["function"]["arguments"]) == {"a": "x"}
+        assert (second["id"], second["function"]["arguments"]) == ("1", '"x"')
+        assert [call.get("index") for call in (first, second)] == (
+            [0, 1] if streaming else [None] * 2
+        )
+
+
+def test_a_call_without_arguments_has_none(formatter):
+    (call,) = formatter(lambda text, tools: {"name": "f"}, None)(["a"])
+    assert call["function"] == {"name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_process_is_not_caught(interrupt, formatter):
+    def parse(text, tools):
+        raise interrupt
+
+    with pytest.raises(interrupt):
+        formatter(parse, None)(["a"])
+
+
+def calls_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "checked", lambda parse: parse)
+
+
+MUTANTS = {"server-tool-errors": calls_as_they_come}
