@@ -6,8 +6,9 @@ Why
     ``arguments``, no call at all, or a value that JSON does not have. Each ends the request in the
     middle: the client gets no answer, and a stream breaks off.
 How
-    The formatter gets a parser that raises ValueError for all of these, so that the server leaves
-    the call out and says so in its log. A call that only lacks ``arguments`` has none: ``{}``.
+    The formatter gets a parser that leaves such a call out, with a warning in the log, as the
+    server does after a ValueError from mlx-lm 0.31.3 on. A call that only lacks ``arguments`` has
+    none: ``{}``.
 Upstream
     Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
     repaired: their handler parses in a function of its own.
@@ -18,10 +19,13 @@ Retire when
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+
+logger = logging.getLogger("mlx_patches")
 
 
 def give_checked_parser(
@@ -31,24 +35,22 @@ def give_checked_parser(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Make a formatter whose parser returns calls that can be sent, or raises ValueError."""
+    """Make a formatter whose parser never raises, and returns calls that can be sent."""
     init(formatter, checked(tool_parser), *args, **kwargs)
 
 
 def checked(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """A parser that returns calls that can be sent, or raises ValueError."""
+    """A parser that returns a list of calls that can be sent; an empty one if it fails."""
 
-    def parse_or_refuse(*args: Any, **kwargs: Any) -> Any:
+    def parse_or_leave_out(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
         try:
             parsed = parse(*args, **kwargs)
-        except ValueError:
-            raise
+            return [complete(call) for call in (parsed if isinstance(parsed, list) else [parsed])]
         except Exception as error:
-            raise ValueError(f"the tool parser failed: {error!r}") from error
-        calls = parsed if isinstance(parsed, list) else [parsed]
-        return [complete(call) for call in calls]
+            logger.warning("mlx_patches: a tool call is left out, it cannot be read: %r", error)
+            return []
 
-    return parse_or_refuse
+    return parse_or_leave_out
 
 
 def complete(call: Any) -> dict[str, Any]:
