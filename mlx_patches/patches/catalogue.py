@@ -140,6 +140,7 @@ ENTRIES = (
     ("vllm-gemma4-reasoning", "vllm_mlx.vllm_gemma4_reasoning.patch", "vllm-mlx"),
     ("server-tool-errors", "server.server_tool_errors.patch", ""),
     ("server-stop-text", "server.server_stop_text.patch", ""),
+    ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
 )
 
 # Former ids to those of today; a user's settings may still have the former ones.

@@ -1,0 +1,54 @@
+"""``vlm-prefix-penalty``: rows with and without a prefix, and batches that it leaves alone."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.patches.generation.vlm_prefix_penalty import patch
+from mlx_patches.patches.generation.vlm_prefix_penalty.probe import batch_of
+
+from ..releases.conftest import installed
+
+
+@pytest.fixture
+def kind(ungated):
+    """The release's class of a batch of prompts."""
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose prefix cache this is")
+    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
+        try:
+            found = getattr(importlib.import_module(name), "PromptProcessingBatch", None)
+        except ModuleNotFoundError:
+            continue
+        if found is not None and hasattr(importlib.import_module(name), "_apc"):
+            ungated(patch.PATCH)
+            return found
+    pytest.skip("this release has no prefix cache in its batches")
+
+
+def test_each_row_sees_its_own_prompt(kind):
+    meta = [{"full_input_ids": [1, 2, 3], "prefix_len": 2}, None, {"prefix_len": 0}]
+    batch = batch_of(kind, [[3], [4, 5], [6]], meta)
+    assert batch._token_context == [[1, 2, 3], [4, 5], [6]]
+    assert batch._input_ids.shape == (3, 2)
+    batch._token_context[0].append(9)
+    assert meta[0]["full_input_ids"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("processors", [[None, None], []])
+def test_without_processors_nothing_is_added(kind, processors):
+    meta = [{"full_input_ids": [1, 2, 3], "prefix_len": 2}, None]
+    assert batch_of(kind, [[3], [4]], meta, processors)._token_context == []
+
+
+def test_without_the_prefix_cache_the_batch_is_the_releases(kind):
+    assert batch_of(kind, [[3], [4, 5]], None)._token_context == [[3], [4, 5]]
+
+
+def prompts_that_stay_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "whole_prompt", lambda meta: [])
+
+
+MUTANTS = {"vlm-prefix-penalty": prompts_that_stay_unseen}
