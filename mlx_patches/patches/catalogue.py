@@ -60,7 +60,7 @@ ENTRIES = (
     ("quantized-masks", "masks.quantized_masks.patch", ""),
     ("quantized-decode-mask", "masks.quantized_decode_mask.patch", "mlx-vlm"),
     ("quantize-rotating", "generation.quantize_layers.rotating", ""),
-    ("kv-bits-refused", "generation.kv_bits_refused.patch", "mlx-lm"),
+    ("kv-bits-refused", "generation.kv_bits_refused.patch", ""),
     ("vlm-prompt-cache-cut", "generation.vlm_prompt_cache_cut.patch", "mlx-vlm"),
     ("max-kv-size-ignored", "generation.max_kv_size_ignored.patch", ""),
     ("vlm-quantize-last-layer", "generation.quantize_layers.last_layer", "mlx-vlm"),

@@ -7,7 +7,8 @@ import importlib
 
 import pytest
 
-from mlx_patches.lab import Family
+from mlx_patches.core.distributions import source_file
+from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.kv_bits_refused import patch as kv_bits_refused
@@ -15,10 +16,12 @@ from mlx_patches.patches.generation.kv_bits_refused.probe import answer
 
 from ..releases.conftest import installed
 
-pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm here")
+lm = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm here")
+vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
 PATCH = catalogue.builtin().get("kv-bits-refused")
 
 
+@lm
 @pytest.mark.parametrize(("name", "reads"), [("qwen3", True), ("gemma2", False)])
 def test_a_model_is_asked_once_for_each_kind_of_quantization(name, reads, ungated, monkeypatch):
     asked = []
@@ -39,6 +42,7 @@ def test_a_model_is_asked_once_for_each_kind_of_quantization(name, reads, ungate
     assert len(asked) == 3
 
 
+@lm
 def test_the_answers_go_with_the_model():
     gc.collect()
     before = dict(kv_bits_refused._ANSWERS)
@@ -50,8 +54,55 @@ def test_the_answers_go_with_the_model():
     assert set(kv_bits_refused._ANSWERS) <= set(before)
 
 
+@vlm
+def test_a_trial_leaves_a_vision_model_as_it_is():
+    try:
+        model = build(Family("mlx-vlm", "qwen2_5_vl")).module
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+    mx = importlib.import_module("mlx.core")
+    model._rope_deltas, model._position_ids = mx.array([[7]]), None
+    before = dict(model), dict(vars(model))
+    kinds = importlib.import_module("mlx_vlm.models.cache")
+    caches = [kinds.KVCache() for _ in model.layers]
+    assert kv_bits_refused.is_read(model, caches)
+    assert not kv_bits_refused.is_read(model, [object()] * len(caches))
+    for part, kept in zip((model, vars(model)), before, strict=True):
+        assert part.keys() == kept.keys()
+        assert all(part[name] is kept[name] for name in kept)
+
+
+@vlm
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"kv_bits": 8, "kv_key_bits": 4, "max_tokens": 3}, {"max_tokens": 3}),
+        ({"kv_bits": 8, "kv_group_size": 32}, {"kv_group_size": 32}),
+    ],
+)
+def test_a_model_that_reads_none_gets_no_bits(options, wanted, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        kv_bits_refused,
+        "goes_on_in_batch",
+        lambda model, make, options: asked.append(options) or False,
+    )
+    monkeypatch.setattr(kv_bits_refused, "_ANSWERS", {})
+
+    class Model:
+        pass
+
+    model = Model()
+    modules = [target.module for target in PATCH.targets if source_file(target.module)]
+    module = next(name for name in modules if hasattr(importlib.import_module(name), "_make_cache"))
+    for _ in range(2):
+        assert kv_bits_refused.readable(model, module, options) == wanted
+    assert len(asked) == 1 and "max_tokens" not in asked[0]
+
+
 def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
+    monkeypatch.setattr(kv_bits_refused, "goes_on_in_batch", lambda model, make, options: True)
 
 
 MUTANTS = {"kv-bits-refused": models_that_read_all}

@@ -1,15 +1,16 @@
 """Generation with ``kv_bits`` fails mid-text on a model that cannot read quantized caches.
 
 Why
-    ``kv_bits`` quantizes the caches of any model once a text is long enough. Gemma 2 and 4, Phi,
-    DeepSeek V3 and others compute with the keys and values themselves, which are tuples of arrays
-    in a quantized cache; gpt-oss uses attention sinks, which quantized attention rejects.
+    ``kv_bits`` quantizes the caches of any model once a text is long enough; mlx-vlm's batches
+    have quantized caches from the start. Gemma 2 and 4, Phi, DeepSeek V3 and others compute with
+    the keys and values themselves, which are tuples of arrays in a quantized cache; gpt-oss uses
+    attention sinks, which quantized attention rejects.
 How
-    Each model is tried once before generation: it is fed one token before and one after its
-    caches are quantized. MLX is lazy, so nothing is computed, but an unsupported operation raises
-    at once. If it does, ``kv_bits`` is ignored, with one warning a model class.
+    Each model is tried once before generation: it is fed a token with quantized caches. MLX is
+    lazy, so nothing is computed, but an unsupported operation raises at once. If it does,
+    ``kv_bits`` is ignored, with one warning a model class.
 Upstream
-    Not fixed in mlx-lm 0.32.2.
+    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
     The release refuses ``kv_bits`` before it generates, or every family reads quantized caches.
 """
@@ -27,8 +28,12 @@ from ....core.patch import Patch, Target, around
 
 logger = logging.getLogger("mlx_patches")
 
-# By the id of a model: the model, and whether it reads caches quantized to (bits, group size).
-_ANSWERS: dict[int, tuple[weakref.ref[Any], dict[tuple[int, int], bool]]] = {}
+# The arguments of mlx-vlm that ask for quantized caches; without them caches hold floats.
+_BITS = ("kv_bits", "kv_key_bits", "kv_value_bits", "kv_key_scheme", "kv_value_scheme")
+_OPTIONS = (*_BITS, "kv_group_size", "kv_quant_scheme")
+
+# By the id of a model: the model, and whether it reads caches quantized in a way.
+_ANSWERS: dict[int, tuple[weakref.ref[Any], dict[Any, bool]]] = {}
 
 
 def generated(
@@ -59,8 +64,8 @@ def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
     return answers[bits, group_size]
 
 
-def answers_of(model: Any) -> dict[tuple[int, int], bool]:
-    """The results of a model's trials by (bits, group size), kept as long as the model exists."""
+def answers_of(model: Any) -> dict[Any, bool]:
+    """The results of a model's trials by their options, kept as long as the model exists."""
     key = id(model)  # a model is a dict, which is not hashable
     known = _ANSWERS.get(key)
     if known is None or known[0]() is not model:
@@ -93,6 +98,61 @@ def goes_on(model: Any, bits: int, group_size: int) -> bool:
     return True
 
 
+def made(init: Callable[..., None], generator: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+    """Make a batch generator of mlx-vlm; without quantized caches if its model reads none."""
+    init(generator, model, *args, **readable(model, type(generator).__module__, kwargs))
+
+
+def asks_for_bits(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call of mlx-vlm asks for quantized caches; it names the arguments."""
+    return any(kwargs.get(name) is not None for name in _BITS)
+
+
+def readable(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A call's arguments, without those for quantized caches if the model cannot read them."""
+    options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
+    key = tuple(sorted((name, str(value)) for name, value in options.items()))
+    answers = answers_of(model)
+    if key not in answers:
+        answers[key] = goes_on_in_batch(model, sys.modules[module]._make_cache, options)
+    if answers[key]:
+        return kwargs
+    warn(f"{type(model).__module__}.{type(model).__qualname__}")
+    return {name: value for name, value in kwargs.items() if name not in _BITS}
+
+
+def goes_on_in_batch(model: Any, make: Callable[..., Any], options: dict[str, Any]) -> bool:
+    """Whether a language model of mlx-vlm reads a token with the caches that ``make`` makes.
+
+    True also if the caches cannot be made, or the model cannot read floats either: then the
+    release's own error is left to occur.
+    """
+    try:
+        return is_read(model, make(model, [0], **options)) or not is_read(model, make(model, [0]))
+    except Exception:
+        return True
+
+
+def is_read(model: Any, caches: Any) -> bool:
+    """Whether a model reads a token with these caches. Its own attributes stay as they are."""
+    import mlx.core as mx
+
+    # A module keeps its arrays in itself, as a dict.
+    own = [vars(model), *([model] if isinstance(model, dict) else [])]
+    before = [dict(part) for part in own]
+    try:
+        model(mx.zeros((1, 1), mx.int32), cache=caches)
+    except Exception:
+        return False
+    finally:
+        for part, kept in zip(own, before, strict=True):
+            for name in [name for name in part if part[name] is not kept.get(name)]:
+                part.pop(name)
+            for name in kept.keys() - part.keys():
+                part[name] = kept[name]
+    return True
+
+
 @cache
 def warn(model: str) -> None:
     """Log a warning, once a model class."""
@@ -104,15 +164,28 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="kv_bits fails mid-text on a model that cannot read quantized caches",
-    targets=tuple(
-        Target(
-            "mlx-lm",
-            "mlx_lm.generate",
-            name,
-            around(generated),
-            fingerprint_of=(name, "maybe_quantize_kv_cache"),
-        )
-        for name in ("generate_step", "speculative_generate_step")
+    targets=(
+        *(
+            Target(
+                "mlx-lm",
+                "mlx_lm.generate",
+                name,
+                around(generated),
+                fingerprint_of=(name, "maybe_quantize_kv_cache"),
+            )
+            for name in ("generate_step", "speculative_generate_step")
+        ),
+        *(
+            Target(
+                "mlx-vlm",
+                module,
+                "BatchGenerator.__init__",
+                around(made),
+                fingerprint_of=("BatchGenerator.__init__", "_make_cache"),
+                when=asks_for_bits,
+            )
+            for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
+        ),
     ),
     module=__name__,
 )

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import Result
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own
 
 _PROMPT = [5, 9, 2, 7]
 _TOKENS = 6
 _BITS = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 2}
 _READS, _REFUSES = "qwen3", ("gemma2", "phi")
+# Families of mlx-vlm, of which the first that a release has is tried.
+_VLM_READS, _VLM_REFUSES = ("qwen2_5_vl",), ("gemma4", "falcon_ocr")
 
 
 def probe(target: Target) -> Result:
@@ -21,6 +24,8 @@ def probe(target: Target) -> Result:
     from ....lab import Family
     from ....lab.build import build
 
+    if target.distribution == "mlx-vlm":
+        return probe_vlm(target)
     step = getattr(importlib.import_module(target.module), target.name)
     models = 2 if target.name.startswith("speculative") else 1
     for name in _REFUSES:
@@ -31,11 +36,55 @@ def probe(target: Target) -> Result:
             return Result(True, f"{name}: {type(error).__name__}: {error}".splitlines()[0])
         if len(said) != _TOKENS:
             return Result(True, f"{name}: {len(said)} tokens, not {_TOKENS}")
-    with counted() as quantized:
+    with counted("mlx_lm", "QuantizedKVCache") as quantized:
         answer(step, [build(Family("mlx-lm", _READS)).module] * models)
     if not any(length > 1 for length in quantized):  # length 1: the patch's own trial
         return Result(True, f"the cache of {_READS} is not quantized")
     return Result(False, f"{', '.join(_REFUSES)} keep float caches, {_READS} quantizes its own")
+
+
+def probe_vlm(target: Target) -> Result:
+    """Red where a model of mlx-vlm raises, or one that supports quantized caches gets none."""
+    require_own(target)
+    refusing, reading = first_built(_VLM_REFUSES), first_built(_VLM_READS)
+    try:
+        said = answer_in_batch(refusing)
+    except NotApplicable:
+        raise
+    except Exception as error:
+        return Result(True, f"{type(error).__name__}: {error}".splitlines()[0])
+    if said != _TOKENS:
+        return Result(True, f"{said} tokens, not {_TOKENS}")
+    with counted("mlx_vlm", "BatchQuantizedKVCache") as quantized:
+        answer_in_batch(reading)
+    if not any(length > 1 for length in quantized):
+        return Result(True, f"the cache of {reading.family} is not quantized")
+    return Result(
+        False, f"{refusing.family} keeps float caches, {reading.family} quantizes its own"
+    )
+
+
+def first_built(names: Sequence[str]) -> Any:
+    """The lab's model of the first of these families that the release has."""
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    for name in names:
+        try:
+            return build(Family("mlx-vlm", name))
+        except NotBuilt:
+            continue
+    raise NotApplicable(f"this release has none of {', '.join(names)}")
+
+
+def answer_in_batch(model: Any) -> int:
+    """How many tokens the release's batch generator gives."""
+    from ....lab import generators
+
+    options = {"kv_bits": 8, "kv_group_size": 32}
+    request = generators.Request(0, _PROMPT, _TOKENS)
+    (said,) = generators.run_requests(model, [request], **options)
+    return len(said)
 
 
 def answer(step: Any, models: Sequence[Any]) -> list[int]:
@@ -47,13 +96,13 @@ def answer(step: Any, models: Sequence[Any]) -> list[int]:
 
 
 @contextmanager
-def counted() -> Iterator[list[int]]:
-    """Record the length of each quantized cache at each of its updates."""
-    kind = importlib.import_module("mlx_lm.models.cache").QuantizedKVCache
+def counted(package: str, name: str) -> Iterator[list[int]]:
+    """Record the number of columns of each quantized cache at each of its updates."""
+    kind = getattr(importlib.import_module(f"{package}.models.cache"), name)
     update, given = kind.update_and_fetch, []
 
     def noted(cache: Any, keys: Any, values: Any) -> Any:
-        given.append(int(cache.offset))
+        given.append(int(getattr(cache, "_idx", cache.offset)))
         return update(cache, keys, values)
 
     kind.update_and_fetch = noted
