@@ -28,9 +28,9 @@ from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, preflight
-from .affected import affected_models
 from .measured import (
     Evidence,
+    affected_models,
     always_met,
     needed_here,
     unmeasured,

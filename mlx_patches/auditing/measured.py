@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 from ..activation.session import Session
 from ..core.distributions import Installed, source_file
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
+from ..core.registry import Registry
 from ..evidence import store
+from ..matrix.gate import Gate
 from . import code
-from .affected import MODEL_CODE, Measured, modules_of, runs
-from .code import package_of_models
-from .metal import metal_branches
 from .models import may_slide
+from .modules import MODEL_CODE, metal_branches, modules_of, package_of_models, runs, source_files
 from .verdict import ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
 # Distribution to its evidence.
 Evidence = Mapping[str, Mapping[str, Any]]
+# Distribution to model to the patches that its cells needed, for models with every repair traced.
+Measured = Mapping[str, Mapping[str, Sequence[str]]]
 # The distributions whose patches may repair a model.
 _MATTER = ("mlx", *MODEL_PACKAGES.values())
 
@@ -116,6 +119,50 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
             metal = (marked or {}).get(family, ())
             found.append(judge(evidence, here.name, here.version, family, likely, note, metal))
     return tuple(found)
+
+
+def affected_models(
+    gate: Gate,
+    registry: Registry,
+    needs: Needs,
+    measured: Measured = MappingProxyType({}),
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Model to distribution to the patches that it needs in this environment.
+
+    Measurements of a model in this release outrank its entry in the matrix, which may come from
+    other releases. In both cases a patch counts only if the model runs a target that needs it: a
+    target in the model's own module, in a module that it imports, or in its distribution's engine.
+    Targets in other families, or in distributions that the model does not use, do not count.
+
+    Args:
+        gate: has the models' entries.
+        registry: has the patches that the entries name.
+        needs: whether the installed release of a target needs the patch there.
+        measured: the patches measured on the installed releases, see ``needed_here``.
+    """
+
+    @cache
+    def needed(patch_id: str) -> tuple[Target, ...]:
+        patch = registry.declared(patch_id)
+        return tuple(target for target in patch.targets if needs(patch, target))
+
+    find = source_files().get
+    entries = gate.matrix.models
+    models = dict.fromkeys(model for known in (entries, *measured.values()) for model in known)
+    affected: dict[str, dict[str, tuple[str, ...]]] = {}
+    for model in models:
+        for package, distribution in MODEL_PACKAGES.items():
+            ids = measured.get(distribution, {}).get(model)
+            if ids is None:
+                ids = gate.patches_for(model, distribution) if model in entries else ()
+            ids = [id_ for id_ in ids if id_ in registry and needed(id_)]
+            if not ids or find(f"{package}.{model}") is None:
+                continue
+            reached = modules_of(package, model, find)
+            ids = [id_ for id_ in ids if any(runs(t, package, reached) for t in needed(id_))]
+            if ids:
+                affected.setdefault(model, {})[distribution] = tuple(ids)
+    return affected
 
 
 def needed_here(current: Session) -> Measured:

@@ -160,7 +160,7 @@ def implementations(model_type: str) -> dict[str, str]:
         name = remapping(package).get(model_type, model_type)
         # Some modules have a hyphen in their name, such as lfm2-vl.
         for one in (name, name.replace("-", "_")):
-            if is_name(one.replace("-", "_")) and exists(f"{package}.{one}"):
+            if is_name(one.replace("-", "_")) and source_file(f"{package}.{one}"):
                 found[distribution] = one
                 break
     return found
@@ -194,16 +194,3 @@ def remapping(package: str) -> dict[str, str]:
             except (ValueError, TypeError):
                 return {}
     return {}
-
-
-def exists(module: str) -> bool:
-    """Whether a module is installed, without importing it."""
-    parent, _, name = module.rpartition(".")
-    init = source_file(parent)
-    folder = init.parent if init else None
-    if folder is None:  # mlx_lm.models has no __init__.py in some releases
-        root = source_file(parent.partition(".")[0])
-        folder = root.parent / "models" if root else None
-    return folder is not None and (
-        (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()
-    )

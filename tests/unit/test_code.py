@@ -52,9 +52,9 @@ def release(site, monkeypatch, tmp_path):
 
 
 def auditing_imports():
-    from mlx_patches.auditing import affected
+    from mlx_patches.auditing import modules
 
-    return affected._imports
+    return modules._imports
 
 
 def sets(version):
