@@ -114,7 +114,7 @@ def _print_scenarios(console: Console, report: Audit) -> None:
 def _print_families(console: Console, report: Audit) -> None:
     table = make_table("model family", "release", "verdict", "patches")
     for one in report.verdicts:
-        if one.word != "right":
+        if one.verdict != "right":
             ids = ", ".join(one.patches) if one.traced else "not traced: see --model"
-            table.add_row(one.family, one.release, one.word, ids if one.wrong else one.note)
+            table.add_row(one.family, one.release, one.verdict, ids if one.wrong else one.note)
     console.print(table)

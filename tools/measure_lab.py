@@ -42,13 +42,15 @@ from mlx_patches.auditing import recommend  # noqa: E402
 from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.evidence import store  # noqa: E402
-from mlx_patches.evidence.store import cell_pairs, fate  # noqa: E402
+from mlx_patches.evidence.store import cell_pairs  # noqa: E402
 from mlx_patches.evidence.words import (  # noqa: E402
     CPU,
     DEVICES,
     DTYPES,
-    FATES,
+    FAMILY_RESULTS,
     FLOAT32,
+    family_result,
+    is_red,
     place_of,
 )
 from mlx_patches.lab import record, runner  # noqa: E402
@@ -58,7 +60,7 @@ EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
 FINDINGS = ROOT / "docs" / "findings.md"
 SECONDS = 3600
-SHOWN = FATES[:3]  # the fates with a column of their own in the findings
+SHOWN = FAMILY_RESULTS[:3]  # the results with a column of their own in the findings
 SHORTEST = 3  # how many families a line of the findings names
 
 
@@ -159,12 +161,12 @@ def write(evidence: list[dict[str, Any]]) -> None:
 
 
 def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
-    """Set to its versions and the fate of each of its families."""
+    """Set to its versions and the result of each of its families."""
     return {
         "sets": {
             one["set"]: {
                 "versions": one["versions"],
-                "families": family_fates(one),
+                "families": family_results(one),
             }
             for one in evidence
         }
@@ -213,8 +215,8 @@ def measure(
             )
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(evidence, indent=1) + "\n")
-    fates = list(family_fates(evidence).values())
-    print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
+    results = list(family_results(evidence).values())
+    print(one.name, {name: results.count(name) for name in sorted(set(results))}, flush=True)
 
 
 def check_devices(found: set[str], wanted: str) -> None:
@@ -432,9 +434,9 @@ def traced(
         return dict(zip(families, pool.map(attributed, families), strict=True))
 
 
-def family_fates(evidence: dict[str, Any]) -> dict[str, str]:
-    """Family to its fate in a set."""
-    return {family: fate(pairs) for family, pairs in cell_pairs(evidence).items()}
+def family_results(evidence: dict[str, Any]) -> dict[str, str]:
+    """Family to its result in a set."""
+    return {family: family_result(pairs) for family, pairs in cell_pairs(evidence).items()}
 
 
 def load() -> list[dict[str, Any]]:
@@ -473,14 +475,14 @@ def findings(evidence: list[dict[str, Any]]) -> str:
 
 
 def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, Any]]]) -> list[str]:
-    """A table of how many families have each fate, a line for each evidence."""
-    others = [name for name in FATES if name not in SHOWN]
+    """A table of how many families have each result, a line for each evidence."""
+    others = [name for name in FAMILY_RESULTS if name not in SHOWN]
     heads = [*names, *SHOWN, ", ".join(others)]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for labels, one in rows:
-        fates = list(family_fates(one).values())
-        cells = [str(fates.count(name)) for name in SHOWN]
-        cells.append(", ".join(str(fates.count(name)) for name in others))
+        results = list(family_results(one).values())
+        cells = [str(results.count(name)) for name in SHOWN]
+        cells.append(", ".join(str(results.count(name)) for name in others))
         lines.append(f"| {' | '.join([*labels, *cells])} |")
     return lines
 
@@ -510,7 +512,7 @@ def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
             for scenario, pair in pairs.items()
         ]
         red = sum(pair[0] == "r" for pair, _, _ in found)
-        still = sum(store.is_red(pair) for pair, _, _ in found)
+        still = sum(is_red(pair) for pair, _, _ in found)
         unlike = ", ".join(name for pair, usual, name in found if pair != usual) or "none"
         count = sum(pair[0] != "n" for pair, _, _ in found)
         lines.append(f"| {one['set']} | {count} | {red} | {still} | {unlike} |")

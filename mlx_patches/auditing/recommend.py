@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import MlxPatchesError
 from ..core.files import packaged
-from ..evidence.words import CANNOT_BATCH, GREEN, NOT_MEASURED, RED, REPAIRED, word_of
+from ..evidence.words import CANNOT_BATCH, GREEN, NOT_MEASURED, RED, REPAIRED, verdict_of
 
 SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
 
@@ -53,7 +53,7 @@ class Recommendation:
             "green": list(self.green),
             "repaired": list(self.repaired),
             "red": list(self.red),
-            "cannot_batch": list(self.other.get(word_of(CANNOT_BATCH), ())),
+            "cannot_batch": list(self.other.get(verdict_of(CANNOT_BATCH), ())),
             "not_measured": list(self.other.get(NOT_MEASURED, ())),
             "best_green": self.best_green,
             "best_repaired": self.best_repaired,
@@ -80,29 +80,29 @@ def recommend(
     limits = host_limits(host) if host else {}
     found = []
     for distribution, family in families.items():
-        by_fate: dict[str, list[str]] = {GREEN: [], REPAIRED: [], RED: []}
+        by_result: dict[str, list[str]] = {GREEN: [], REPAIRED: [], RED: []}
         other: dict[str, list[str]] = {}
         versions: dict[str, Mapping[str, str]] = {}
         for name, one in reversed(summary["sets"].items()):
-            fate = one["families"].get(family)
-            if name.split()[0] != distribution or fate is None:
+            result = one["families"].get(family)
+            if name.split()[0] != distribution or result is None:
                 continue
-            if fate not in by_fate:
-                other.setdefault(word_of(fate), []).append(name)
+            if result not in by_result:
+                other.setdefault(verdict_of(result), []).append(name)
                 continue
-            by_fate[fate].append(name)
+            by_result[result].append(name)
             versions[name] = one["versions"]
-        if not versions and word_of(CANNOT_BATCH) not in other:
+        if not versions and verdict_of(CANNOT_BATCH) not in other:
             continue
         found.append(
             Recommendation(
                 distribution,
                 family,
-                tuple(by_fate[GREEN]),
-                tuple(by_fate[REPAIRED]),
-                tuple(by_fate[RED]),
-                _first_admitted(by_fate[GREEN], versions, limits),
-                _first_admitted(by_fate[GREEN] + by_fate[REPAIRED], versions, limits),
+                tuple(by_result[GREEN]),
+                tuple(by_result[REPAIRED]),
+                tuple(by_result[RED]),
+                _first_admitted(by_result[GREEN], versions, limits),
+                _first_admitted(by_result[GREEN] + by_result[REPAIRED], versions, limits),
                 versions,
                 {word: tuple(names) for word, names in other.items()},
             )

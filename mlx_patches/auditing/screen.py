@@ -9,22 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
 from ..core.files import printable
-from ..evidence.words import (
-    CRASH,
-    DEVICES,
-    DTYPES,
-    ENGINE,
-    FEATURE,
-    MEMORY,
-    METAL,
-    NOT_MEASURED,
-    RED,
-    REPAIRED,
-    RIGHT,
-    SEVERITIES,
-    WRONG_TEXT,
-    place_of,
-)
+from ..evidence import words
+from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit
 from .code import instead
 from .severity import worst_first
@@ -169,10 +155,11 @@ def _facts(report: Audit) -> Iterator[str]:
     for distribution in dict.fromkeys(one.distribution for one in report.verdicts):
         own = [one for one in report.verdicts if one.distribution == distribution]
         wrong, still = (
-            sum(one.fate in fates for one in own) for fates in ((RED, REPAIRED), (RED,))
+            sum(one.result in results for one in own)
+            for results in ((words.RED, words.REPAIRED), (words.RED,))
         )
         families = f"{wrong} of {len(own)} model families"
-        new = sum(not one.fate for one in own)
+        new = sum(not one.result for one in own)
         changed = f"; {new} have other code and were not measured" if new else ""
         repaired = with_patches(still) if wrong else ""
         yield f"{own[0].release}: {families} wrong as released{_effects_of(own)}{repaired}{changed}"
@@ -189,13 +176,13 @@ def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
     """How many families have which effect, the worst first, and how many in the engine alone."""
     found: Counter[str] = Counter()
     for one in verdicts:
-        cells = [cell for cell in one.wrong if cell.severity != FEATURE]
-        own = [cell for cell in cells if place_of(cell.name)[0] not in ENGINE]
-        if cells and one.fate in (RED, REPAIRED):
+        cells = [cell for cell in one.wrong if cell.severity != words.FEATURE]
+        own = [cell for cell in cells if words.place_of(cell.name)[0] not in words.ENGINE]
+        if cells and one.result in (words.RED, words.REPAIRED):
             found[own[0].severity if own else "engine"] += 1
-    words = {WRONG_TEXT: "wrong text", CRASH: "crashes", MEMORY: "memory"}
-    words |= {"engine": "in its own engine alone"}
-    said = [f"{found[name]} {text}" for name, text in words.items() if found[name]]
+    texts = {"wrong-text": "wrong text", "crash": "crashes", "memory": "memory"}
+    texts |= {"engine": "in its own engine alone"}
+    said = [f"{found[name]} {text}" for name, text in texts.items() if found[name]]
     return f" ({', '.join(said)})" if said else ""
 
 
@@ -203,11 +190,11 @@ def _model_facts(report: Audit) -> Iterator[str]:
     here = report.here()
     # Only the scenarios of the worst verdict; the headline of a right one names them itself.
     for one in worst(report)[:1]:
-        if (open_ := one.wrong_here(here)) and one.word != RIGHT:
-            words = scenarios_of(open_)
-            more = f"; +{len(words) - 3} more (-v)" if len(words) > 3 else ""
-            yield f"in: {'; '.join(words[:3])}{more}"
-    known = [one for one in report.verdicts if one.word != NOT_MEASURED]
+        if (open_ := one.wrong_here(here)) and one.verdict != words.RIGHT:
+            names = scenarios_of(open_)
+            more = f"; +{len(names) - 3} more (-v)" if len(names) > 3 else ""
+            yield f"in: {'; '.join(names[:3])}{more}"
+    known = [one for one in report.verdicts if one.verdict != words.NOT_MEASURED]
     yield from dict.fromkeys(one.note for one in known if one.note)
     if any(not one.traced for one in known) and effects(report):
         yield "which of these patches it needs was not traced:"
@@ -280,7 +267,7 @@ def commands(report: Audit) -> list[str]:
 
 def _measured_instead(report: Audit) -> list[str]:
     """The measured releases to stay on, where the installed code was not measured."""
-    unknown = {one.distribution for one in report.verdicts if not one.fate}
+    unknown = {one.distribution for one in report.verdicts if not one.result}
     unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
     found = [
         release
@@ -336,7 +323,7 @@ def measured(report: Audit) -> str:
 def _measured(
     verdicts: Sequence[ModelVerdict], now: tuple[str, str] | None, one_model: bool
 ) -> str:
-    cells = {place_of(cell.name)[1:] for one in verdicts for cell in one.cells}
+    cells = {words.place_of(cell.name)[1:] for one in verdicts for cell in one.cells}
     places = {now} if now else cells
     dtypes = {
         DEVICES[device]: [dtype for dtype in DTYPES if (device, dtype) in places]
@@ -351,7 +338,7 @@ def _measured(
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
     marked = [one for one in verdicts if one.metal]
-    if DEVICES[METAL] in dtypes:
+    if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
     if one_model and marked:
         return f"{on if dtypes else 'Not measured'}; it has a {_BRANCH}."

@@ -1,9 +1,9 @@
-"""The lab's evidence: one file for each release set, one letter for each cell.
+"""The lab's evidence: one file for each release set, one letter for each cell's result.
 
-g green, r red, n not applicable, i insensitive, x not built; measured without patches and, for some
-cells, also with every patch that the release admits. Measurements on another device or dtype than a
-CPU in float32 are in files of their own, ``SET-DEVICE-DTYPE.json``; their cells are read as further
-cells of the set, with the device and dtype in their names.
+Cells were measured without patches and, some, also with every patch that the release admits.
+Measurements on another device or dtype than a CPU in float32 are in files of their own,
+``SET-DEVICE-DTYPE.json``; their cells are read as further cells of the set, with the device and
+dtype in their names.
 """
 
 from __future__ import annotations
@@ -16,24 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import MlxPatchesError
-from .words import (
-    CANNOT_BATCH,
-    CPU,
-    FEATURE,
-    FLOAT32,
-    GREEN,
-    INSENSITIVE,
-    NOT_BUILT,
-    RED,
-    REPAIRED,
-    cell_name,
-    scenario,
-)
+from . import words
 
 _HERE = Path(__file__).parent
 # Release to family to the modules with a branch that only Metal takes: tools/mark_code.py.
 METAL = _HERE / "metal.json"
-_PLAIN = (CPU, FLOAT32)
+_PLAIN = (words.CPU, words.FLOAT32)
 # A version that may be part of a file's name.
 _VERSION = re.compile(r"[\w.+!-]{1,100}")
 # The keys of a file whose values are by family and cell.
@@ -99,7 +87,7 @@ def file_name(slug: str, device: str, dtype: str) -> str:
 
 def measured_on(evidence: Mapping[str, Any]) -> tuple[str, str]:
     """The device and the dtype on which a file's evidence was measured."""
-    return evidence.get("device", CPU), evidence.get("dtype", FLOAT32)
+    return evidence.get("device", words.CPU), evidence.get("dtype", words.FLOAT32)
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -131,7 +119,7 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
         for family, cells in other[part].items():
             kept = [name for name in cells if (family, name) in said]
             if kept:
-                more = {cell_name(name, *place): cells[name] for name in kept}
+                more = {words.cell_name(name, *place): cells[name] for name in kept}
                 families[family] = {**families.get(family, {}), **more}
         result[part] = families
     if "needs" in evidence:
@@ -145,14 +133,14 @@ def _needed_there(
     """Add the needed patches for the cells of another device or dtype that were not traced there.
 
     A scenario that the patches repair elsewhere is taken to need the patches that it needs on a
-    CPU in float32.
+    words.CPU in float32.
     """
     place, found = measured_on(other), {family: dict(named) for family, named in traced.items()}
     for family, pairs in cell_pairs(other).items():
         named = needs.get(family, {})
         for name, pair in pairs.items():
             if pair == "rg" and name in named:
-                found[family].setdefault(cell_name(name, *place), named[name])
+                found[family].setdefault(words.cell_name(name, *place), named[name])
     return found
 
 
@@ -179,7 +167,7 @@ def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
         needs = evidence.get("needs", {}).get(family, {})
         # A red cell that was not measured with the patches may need any of them.
         known = all(name in needs for name, pair in pairs.items() if pair in ("r", "rg"))
-        if known and fate(pairs) != NOT_BUILT:
+        if known and words.family_result(pairs) != words.NOT_BUILT:
             found[family] = list(dict.fromkeys(id_ for ids in needs.values() for id_ in ids))
     return found
 
@@ -223,26 +211,3 @@ def is_traced(evidence: Mapping[str, Any]) -> bool:
         for name, pair in pairs.items()
         if pair == "rg"
     )
-
-
-def fate(cells: Mapping[str, str]) -> str:
-    """A family's fate: green, repaired, red, cannot-batch, insensitive or not-built.
-
-    A scenario of severity ``feature`` does not count: a family whose answers are right in every
-    other scenario is right, and the verdict names the scenario.
-    """
-    if any(pair[0] == "x" for pair in cells.values()):
-        return NOT_BUILT
-    pairs = [pair for name, pair in cells.items() if scenario(name).severity != FEATURE]
-    if any(is_red(pair) for pair in pairs):
-        return RED
-    if any(pair[0] == "r" for pair in pairs):
-        return REPAIRED
-    if all(pair[0] == "n" for name, pair in cells.items() if scenario(name).batch):
-        return CANNOT_BATCH
-    return INSENSITIVE if any(pair[0] == "i" for pair in pairs) else GREEN
-
-
-def is_red(pair: str) -> bool:
-    """Whether a cell is red with the patches, or is red and was not measured with them."""
-    return pair in ("r", "rr", "gr", "nr")

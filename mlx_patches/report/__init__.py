@@ -15,11 +15,20 @@ from typing import Any
 
 from .. import __version__
 from ..activation.session import session
-from ..auditing.verdict import severity_of
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
-from ..evidence.store import cell_pairs, fate, metal_branches
-from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario, scenario_order
+from ..evidence.store import cell_pairs, metal_branches
+from ..evidence.words import (
+    CRASH,
+    DEVICES,
+    RED,
+    REPAIRED,
+    family_result,
+    place_of,
+    scenario,
+    scenario_order,
+    severity_of,
+)
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
@@ -162,7 +171,7 @@ def _cell(
     scenarios: Sequence[str],
     number: Mapping[str, int],
 ) -> dict[str, Any]:
-    found = fate(pairs)
+    found = family_result(pairs)
     repaired = [name for name, pair in pairs.items() if pair == "rg"]
     needs = one.get("needs", {}).get(family, {})
     traced = "with" in one and all(name in needs for name in repaired)
@@ -170,8 +179,8 @@ def _cell(
         one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with")
     )
     return {
-        "fate": PARTLY if found == RED and repaired else found,
-        # No fate can show this: each scenario compares a batch with the request alone.
+        "result": PARTLY if found == RED and repaired else found,
+        # No result can show this: each scenario compares a batch with the request alone.
         "alone": _wrong_alone(one["set"].split()[0], version, family),
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
@@ -189,8 +198,10 @@ def _cell(
             and severity_of(name, without.get(name) or with_.get(name, "")) == CRASH
             and scenario(name).severity != CRASH
         ],
-        "fates": {
-            place: fate({name: pair for name, pair in pairs.items() if _place(name) == place})
+        "results": {
+            place: family_result(
+                {name: pair for name, pair in pairs.items() if _place(name) == place}
+            )
             for place in dict.fromkeys(map(_place, pairs))
         },
         "metal": list((metal_branches(*one["set"].split()) or {}).get(family, ())),

@@ -226,7 +226,7 @@ def test_findings_and_summary_are_what_the_lab_evidence_yields():
 
 
 @pytest.mark.parametrize(
-    ("cells", "fate"),
+    ("cells", "result"),
     [
         ({"a": "gg", "b": "nn"}, "green"),
         ({"a": "gg", "b": "rg"}, "repaired"),
@@ -241,8 +241,8 @@ def test_findings_and_summary_are_what_the_lab_evidence_yields():
         ({"a": "rg", "max-kv-size": "rr"}, "repaired"),
     ],
 )
-def test_a_familys_fate_is_that_of_its_worst_cell(cells, fate):
-    assert measure_lab.fate(cells) == fate
+def test_a_familys_result_is_that_of_its_worst_cell(cells, result):
+    assert measure_lab.family_result(cells) == result
 
 
 def test_a_scenario_or_family_that_is_measured_again_replaces_its_cells_alone():
