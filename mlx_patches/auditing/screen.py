@@ -9,16 +9,19 @@ from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
 from ..core.files import printable
+from ..core.outcome import NOT_NEEDED
 from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit
 from .code import instead
 from .severity import worst_first
-from .verdict import ModelVerdict, headline, scenarios_of, with_patches
+from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches
 
 WIDTH, HEIGHT = 80, 20
 # Below this width a sentence stands under its patch, not beside it.
 NARROW = 60
+# A line of text, or a table: its heads and its rows.
+Part = str | tuple[Sequence[str], Sequence[Sequence[str]]]
 _BRANCH = "branch that only Metal takes"
 
 
@@ -41,7 +44,7 @@ def verdict(report: Audit) -> str:
         return f"{whose}{report.broken_sets[0].reason}"
     open_, needed = len(report.open), len(report.needed)
     if open_:
-        switched = "" if _is_finding(report) else ", by choice"
+        switched = "" if any(o.finding for o in report.outcomes) else ", by choice"
         known = f"{open_} of {needed}" if open_ < needed else str(open_)
         are = "is" if needed == 1 else "are"
         known += f" known defect{'' if needed == 1 else 's'}"
@@ -348,10 +351,6 @@ def _measured(
     return f"{detailed}; not on Metal." if dtypes else "Not measured."
 
 
-def _is_finding(report: Audit) -> bool:
-    return any(o.finding for o in report.outcomes)
-
-
 def _wrapped(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
     """The texts as lines of at most ``width`` columns; a longer word is broken."""
     return [
@@ -374,3 +373,50 @@ def _all(count: int) -> str:
 
 def _many(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def details(report: Audit, show_all: bool) -> Iterator[Part]:
+    """What ``audit -v`` adds: a model's scenarios or the families, and the targets."""
+    yield f"\nInstalled: {', '.join(map(str, report.distributions)) or 'nothing'}"
+    if model := report.model:
+        entry = "its own entry" if model.known else "the default entry"
+        ids = "; ".join(
+            f"{name}: {', '.join(one) or 'nothing'}" for name, one in model.rows.items()
+        )
+        yield f"Model type {model.model_type}, {entry}: {ids or 'not installed'}"
+        for one in report.verdicts:
+            if one.metal:
+                yield f"Branches that only Metal takes, {one.release}: {', '.join(one.metal)}"
+            heads = (f"scenario, {one.release}", "as released", "with patches", "here", "needs")
+            wrong = one.wrong_here(report.here())
+            yield heads, [_scenario(cell, cell in wrong) for cell in one.cells]
+    shown = [o for o in report.outcomes if show_all or o.finding or o.status not in NOT_NEEDED]
+    if shown:
+        names = {id_: f"{id_} ({origin})" for id_, origin in report.origins.items()}
+        yield (
+            ("patch", "target", "status", "reason"),
+            [(names.get(o.patch, o.patch), o.target, str(o.status), o.reason) for o in shown],
+        )
+    if hidden := len(report.outcomes) - len(shown):
+        yield f"{hidden} more targets need nothing (--all shows them)"
+    if report.model is None and report.verdicts:
+        yield (
+            ("model family", "release", "verdict", "patches"),
+            [_family(one) for one in report.verdicts if one.verdict != words.RIGHT],
+        )
+
+
+def _scenario(cell: CellVerdict, wrong_here: bool) -> tuple[str, ...]:
+    with_ = "wrong" if cell.wrong_with_patches else "right"
+    return (
+        cell.words,
+        cell.severity if cell.wrong else "right",
+        "not measured" if len(cell.pair) == 1 else with_,
+        "wrong" if wrong_here else "right",
+        ", ".join(cell.needs or ()) or ("not traced" if cell.needs is None and cell.wrong else ""),
+    )
+
+
+def _family(one: ModelVerdict) -> tuple[str, ...]:
+    patches = ", ".join(one.patches) if one.traced else "not traced: see --model"
+    return one.family, one.release, one.verdict, patches if one.wrong else one.note
