@@ -17,7 +17,14 @@ import write_docs
 from packaging.specifiers import SpecifierSet
 
 from mlx_patches.auditing import recommend, verdict
-from mlx_patches.evidence.words import FAIL_ON, MEMORY, SCENARIOS, SEVERITIES, WRONG_TEXT
+from mlx_patches.evidence.words import (
+    FAIL_ON,
+    MEMORY,
+    SCENARIOS,
+    SEVERITIES,
+    WRONG_TEXT,
+    family_result,
+)
 from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
 
@@ -242,7 +249,7 @@ def test_findings_and_summary_are_what_the_lab_evidence_yields():
     ],
 )
 def test_a_familys_result_is_that_of_its_worst_cell(cells, result):
-    assert measure_lab.family_result(cells) == result
+    assert family_result(cells) == result
 
 
 def test_a_scenario_or_family_that_is_measured_again_replaces_its_cells_alone():
