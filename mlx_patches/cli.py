@@ -200,7 +200,7 @@ def explain(patch: str) -> None:
 def _here(patch: Any) -> str:
     """A patch's severity, and whether this environment has its defect and repairs it."""
     from .auditing.audit import outcomes_of
-    from .auditing.severity import patch_severity
+    from .auditing.verdict import patch_severity
     from .core.outcome import IN_EFFECT, NOT_NEEDED
 
     outcomes = outcomes_of(patch)

@@ -9,7 +9,7 @@ from ..activation.profiles import profiles_of
 from ..activation.session import session
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status
 from .audit import audit
-from .severity import patch_severity
+from .verdict import patch_severity
 
 
 class Listed(NamedTuple):

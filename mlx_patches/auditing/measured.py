@@ -45,7 +45,7 @@ def verdicts_of_model(
             evidence of its family.
         config: the model's own config; scenarios that need layers that it lacks do not count.
     """
-    found = []
+    found, find = [], cache(source_file)
     for distribution, family in families.items():
         here = current.installed(distribution)
         if here is None:
@@ -63,8 +63,15 @@ def verdicts_of_model(
         elif evidence and config is not None and not may_slide(config, module):
             evidence = _without_windows(current, evidence, family)
         ids = partial(_likely, current, distribution, family, needs)
-        metal = metal_of(here, family, where.set)
-        alone = _wrong_alone(current, distribution, family, needs)
+        marked = store.metal_branches(*where.set.split()) if where.set else None
+        if marked is None:
+            marked = {family: metal_branches(package_of_models(distribution), family, find)}
+        metal = marked.get(family, ())
+        alone = [  # without which a request alone gets wrong text
+            patch.id
+            for patch in current.registry.wrong_alone.get(family, ())
+            if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
+        ]
         found.append(judge(evidence, distribution, here.version, family, ids, note, metal, alone))
     return tuple(found)
 
@@ -80,25 +87,11 @@ def _without_windows(
     }
     needs = evidence.get("needs", {}).get(family, {})
     spared = {name for name, ids in needs.items() if ids and windows.issuperset(ids)}
-    parts = {
-        part: {
-            name: "n" if name in spared else letter
-            for name, letter in evidence.get(part, {}).get(family, {}).items()
-        }
-        for part in ("without", "with")
-    }
-    return {**evidence, **{part: {family: cells} for part, cells in parts.items()}}
-
-
-def metal_of(here: Installed, family: str, measured: str) -> Sequence[str]:
-    """The modules in which a family's code has a branch that only Metal takes.
-
-    Taken from the list of the measured set with its code; without one, the files are read.
-    """
-    known = store.metal_branches(*measured.split()) if measured else None
-    if known is None:
-        return metal_branches(package_of_models(here.name), family, cache(source_file))
-    return known.get(family, ())
+    result = dict(evidence)
+    for part in ("without", "with"):
+        cells = evidence.get(part, {}).get(family, {})
+        result[part] = {family: {n: "n" if n in spared else cells[n] for n in cells}}
+    return result
 
 
 def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
@@ -230,15 +223,6 @@ def possible(
     return found
 
 
-def _wrong_alone(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
-    """The patches without which a model gives wrong text to a request alone."""
-    return [
-        patch.id
-        for patch in current.registry.wrong_alone.get(family, ())
-        if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
-    ]
-
-
 def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
     """The patches for every model, except those of model code that none of these families runs.
 
@@ -247,9 +231,8 @@ def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
         families: distribution to the module that implements the model in it.
     """
     find = cache(source_file)
-    reached: set[str] = set()
-    for distribution, family in families.items():
-        reached |= modules_of(package_of_models(distribution), family, find)
+    places = [(package_of_models(name), family) for name, family in families.items()]
+    reached = set().union(*(modules_of(*place, find) for place in places))
     return {
         id_
         for id_ in current.matrix.always
@@ -270,15 +253,17 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
     reached = modules_of(package_of_models(distribution), family, cache(source_file))
     ids = possible(current, distribution, entry, needs, reached)
     sets, seen = store.traced()
-    releases = [name.split() for name in sets]
-    own = set(entry) - set(current.matrix.patches_for("default", distribution))
+    seen |= set(entry) - set(current.matrix.patches_for("default", distribution))
 
     def was_tried(id_: str) -> bool:
+        releases = (name.split() for name in sets)
         rules = [(current.matrix.rule(id_, name), version) for name, version in releases]
-        measured = [(rule, version) for rule, version in rules if rule and version in rule.releases]
-        return any(rule.decide(version) == "affected" for rule, version in measured)
+        return any(
+            rule and version in rule.releases and rule.decide(version) == "affected"
+            for rule, version in rules
+        )
 
-    return [id_ for id_ in ids if id_ in seen | own or not was_tried(id_)] or ids
+    return [id_ for id_ in ids if id_ in seen or not was_tried(id_)] or ids
 
 
 def _note(current: Session, code: str, evidence: Mapping[str, Any] | None) -> str:
@@ -289,12 +274,8 @@ def _note(current: Session, code: str, evidence: Mapping[str, Any] | None) -> st
         code: how the family's code differs.
         evidence: the evidence of that code, if any.
     """
-    said = [code] if code else []
     mlx = current.installed("mlx")
-    if (
-        evidence
-        and mlx
-        and (measured := evidence["versions"].get("mlx", mlx.version)) != mlx.version
-    ):
-        said.append(f"{evidence['set']} was measured with mlx {measured}")
-    return "; ".join(said)
+    measured = evidence["versions"].get("mlx") if evidence and mlx else None
+    differs = measured and mlx and measured != mlx.version
+    other = f"{evidence['set']} was measured with mlx {measured}" if evidence and differs else ""
+    return "; ".join(filter(None, (code, other)))

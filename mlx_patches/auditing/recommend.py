@@ -10,6 +10,8 @@ from typing import Any
 
 from ..core.errors import MlxPatchesError
 from ..core.files import packaged
+from ..core.record import fields
+from ..evidence.store import reading
 from ..evidence.words import CANNOT_BATCH, GREEN, NOT_MEASURED, RED, REPAIRED, verdict_of
 
 SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
@@ -48,16 +50,10 @@ class Recommendation:
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
-            "distribution": self.distribution,
-            "family": self.family,
-            "green": list(self.green),
-            "repaired": list(self.repaired),
-            "red": list(self.red),
+            **fields(self, "distribution", "family", "green", "repaired", "red"),
             "cannot_batch": list(self.other.get(verdict_of(CANNOT_BATCH), ())),
             "not_measured": list(self.other.get(NOT_MEASURED, ())),
-            "best_green": self.best_green,
-            "best_repaired": self.best_repaired,
-            "versions": {name: dict(found) for name, found in self.versions.items()},
+            **fields(self, "best_green", "best_repaired", "versions"),
         }
 
 
@@ -80,33 +76,25 @@ def recommend(
     limits = host_limits(host) if host else {}
     found = []
     for distribution, family in families.items():
-        by_result: dict[str, list[str]] = {GREEN: [], REPAIRED: [], RED: []}
-        other: dict[str, list[str]] = {}
+        by_result: dict[str, tuple[str, ...]] = {GREEN: (), REPAIRED: (), RED: ()}
+        other: dict[str, tuple[str, ...]] = {}
         versions: dict[str, Mapping[str, str]] = {}
         for name, one in reversed(summary["sets"].items()):
             result = one["families"].get(family)
             if name.split()[0] != distribution or result is None:
                 continue
-            if result not in by_result:
-                other.setdefault(verdict_of(result), []).append(name)
-                continue
-            by_result[result].append(name)
-            versions[name] = one["versions"]
+            if result in by_result:
+                by_result[result] += (name,)
+                versions[name] = one["versions"]
+            else:
+                verdict = verdict_of(result)
+                other[verdict] = (*other.get(verdict, ()), name)
         if not versions and verdict_of(CANNOT_BATCH) not in other:
             continue
-        found.append(
-            Recommendation(
-                distribution,
-                family,
-                tuple(by_result[GREEN]),
-                tuple(by_result[REPAIRED]),
-                tuple(by_result[RED]),
-                _first_admitted(by_result[GREEN], versions, limits),
-                _first_admitted(by_result[GREEN] + by_result[REPAIRED], versions, limits),
-                versions,
-                {word: tuple(names) for word, names in other.items()},
-            )
-        )
+        green, repaired, red = by_result.values()
+        best = [_first_admitted(one, versions, limits) for one in (green, green + repaired)]
+        results = (distribution, family, green, repaired, red)
+        found.append(Recommendation(*results, best[0], best[1], versions, other))
     return found
 
 
@@ -122,12 +110,10 @@ def load_summary() -> dict[str, Any]:
     Raises:
         MlxPatchesError: it is missing or broken.
     """
-    try:
+    with reading(SUMMARY):
         summary: dict[str, Any] = json.loads(packaged(SUMMARY))
         summary["sets"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MlxPatchesError(f"{SUMMARY}: no evidence ({error}); reinstall mlx-patches") from None
-    return summary
+        return summary
 
 
 def host_limits(host: str) -> dict[str, str]:
@@ -163,16 +149,12 @@ def host_limits(host: str) -> dict[str, str]:
 def _first_admitted(
     names: Iterable[str], versions: Mapping[str, Mapping[str, str]], limits: Mapping[str, str]
 ) -> str | None:
-    from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    def release(name: str) -> Version:
-        return Version(name.split()[1])
+    from ..matrix.ranges import are_all_within
 
-    for name in sorted(names, key=release, reverse=True):
-        if all(
-            SpecifierSet(limits.get(package, "")).contains(version, prereleases=True)
-            for package, version in versions[name].items()
-        ):
+    for name in sorted(names, key=lambda name: Version(name.split()[1]), reverse=True):
+        own = {package: limits.get(package, "") for package in versions[name]}
+        if are_all_within(own, versions[name]):
             return name
     return None

@@ -14,8 +14,14 @@ from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit
 from .code import instead
-from .severity import worst_first
-from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches
+from .verdict import (
+    CellVerdict,
+    ModelVerdict,
+    headline,
+    scenarios_of,
+    with_patches,
+    worst_first,
+)
 
 WIDTH, HEIGHT = 80, 20
 # Below this width a sentence stands under its patch, not beside it.
@@ -69,7 +75,10 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     """
     said, facts = top(report, width)
     # Lines to be copied are not wrapped here: the terminal wraps them.
-    bottom = [*commands(report), *_footer(report)]
+    bottom = [*commands(report), *([] if report.unaudited else measured(report).splitlines())]
+    active = "enabled" if report.active else "not enabled"
+    active = f"enabled for {report.host}" if report.host else active
+    bottom.append(f"Environment: {report.environment} ({active})")
     if height is not None:
         left = height - rows(said, width) - rows(bottom, width) - 1
         least = 6 if report.open else 2
@@ -136,12 +145,8 @@ def shortened(text: str, width: int) -> str:
     return text[: width - 3].rpartition(" ")[0] + " ..."
 
 
-def facts(report: Audit) -> list[str]:
+def facts(report: Audit) -> Iterator[str]:
     """The facts beside the verdict, one sentence each."""
-    return list(_facts(report))
-
-
-def _facts(report: Audit) -> Iterator[str]:
     yield from report.unaudited[1:]
     if report.unaudited:
         return
@@ -157,12 +162,10 @@ def _facts(report: Audit) -> Iterator[str]:
         return
     for distribution in dict.fromkeys(one.distribution for one in report.verdicts):
         own = [one for one in report.verdicts if one.distribution == distribution]
-        wrong, still = (
-            sum(one.result in results for one in own)
-            for results in ((words.RED, words.REPAIRED), (words.RED,))
-        )
+        counts = Counter(one.result for one in own)
+        still, new = counts[words.RED], counts[""]
+        wrong = still + counts[words.REPAIRED]
         families = f"{wrong} of {len(own)} model families"
-        new = sum(not one.result for one in own)
         changed = f"; {new} have other code and were not measured" if new else ""
         repaired = with_patches(still) if wrong else ""
         yield f"{own[0].release}: {families} wrong as released{_effects_of(own)}{repaired}{changed}"
@@ -229,9 +232,8 @@ def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
     for id_ in ids:
         status = reasons.get(id_, "disabled")
         effect = found[id_] if status == "disabled" else f"{status}: {found[id_]}"
-        texts = [shortened(effect, width - column)]
-        if room is None:
-            texts = textwrap.wrap(effect, width - column)
+        left = width - column
+        texts = textwrap.wrap(effect, left) if room is None else [shortened(effect, left)]
         names = [f"  {id_}", *[""] * len(texts)]
         if narrow:
             texts.insert(0, "")
@@ -272,22 +274,15 @@ def _measured_instead(report: Audit) -> list[str]:
     """The measured releases to stay on, where the installed code was not measured."""
     unknown = {one.distribution for one in report.verdicts if not one.result}
     unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
-    found = [
-        release
-        for one in report.distributions
-        if one.name in unknown or str(one) in report.unmeasured
-        for release in instead(one, report.distributions)
-    ]
-    return list(dict.fromkeys(found))
+    stale = [d for d in report.distributions if d.name in unknown or str(d) in report.unmeasured]
+    return list(dict.fromkeys(new for one in stale for new in instead(one, report.distributions)))
 
 
 def _switches(report: Audit) -> list[str]:
     """The environment variables that switch off needed patches."""
-    before, found = "switched off by ", []
-    for one in report.outcomes:
-        if one.by_choice and before in one.reason and report.concerns(one.patch):
-            found.append(one.reason.rpartition(before)[2])
-    return list(dict.fromkeys(found))
+    before = "switched off by "
+    off = (o for o in report.outcomes if o.by_choice and report.concerns(o.patch))
+    return list(dict.fromkeys(o.reason.rpartition(before)[2] for o in off if before in o.reason))
 
 
 def _proof(report: Audit) -> str:
@@ -300,14 +295,6 @@ def _proof(report: Audit) -> str:
         path = shlex.quote(str(report.model.folder.path))
         return f"mlx-patches lab --config {printable(path)}"
     return "".join(f"mlx-patches lab --model {one.family}" for one in worst(report)[:1])
-
-
-def _footer(report: Audit) -> list[str]:
-    active = "enabled" if report.active else "not enabled"
-    if report.host:
-        active = f"enabled for {report.host}"
-    said = [] if report.unaudited else measured(report).splitlines()
-    return [*said, f"Environment: {report.environment} ({active})"]
 
 
 def measured(report: Audit) -> str:
@@ -353,18 +340,8 @@ def _measured(
 
 def _wrapped(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
     """The texts as lines of at most ``width`` columns; a longer word is broken."""
-    return [
-        line
-        for text in texts
-        for line in textwrap.wrap(
-            text,
-            width,
-            subsequent_indent=indent,
-            break_long_words=True,
-            break_on_hyphens=False,
-            drop_whitespace=True,
-        )
-    ]
+    wrap = textwrap.TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False).wrap
+    return [line for text in texts for line in wrap(text)]
 
 
 def _all(count: int) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..activation.session import session
+from ..core.record import fields
 from ..evidence import store, words
 from ..evidence.words import FEATURE, NOT_MEASURED, RIGHT, SEVERITIES, WRONG_TEXT
-from .severity import patch_severity, worst_first
 
 
 class PatchState(NamedTuple):
@@ -62,12 +63,9 @@ class CellVerdict:
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
-            "name": self.name,
-            "words": self.words,
+            **fields(self, "name", "words"),
             "severity": self.severity if self.wrong or self.wrong_with_patches else None,
-            "wrong": self.wrong,
-            "wrong_with_patches": self.wrong_with_patches,
-            "needs": None if self.needs is None else list(self.needs),
+            **fields(self, "wrong", "wrong_with_patches", "needs"),
         }
 
 
@@ -146,10 +144,7 @@ class ModelVerdict:
     ) -> dict[str, Any]:
         """The JSON form; ``cells``: with every scenario."""
         return {
-            "family": self.family,
-            "distribution": self.distribution,
-            "version": self.version,
-            "verdict": self.verdict,
+            **fields(self, "family", "distribution", "version", "verdict"),
             "repaired_here": self.result == words.REPAIRED and not self.wrong_here(here),
             "scenarios": _count_scenarios(self.cells),
             "wrong": _count_scenarios(self.wrong),
@@ -157,9 +152,7 @@ class ModelVerdict:
             "wrong_here": _count_scenarios(self.wrong_here(here)),
             "wrong_alone": self.wrong_alone(here),
             "not_applicable": self.inapplicable,
-            "patches": list(self.patches),
-            "traced": self.traced,
-            "note": self.note,
+            **fields(self, "patches", "traced", "note"),
             "metal_branches": list(self.metal),
             "exit_code": self.exit_code(here, fail_on),
             **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
@@ -187,18 +180,13 @@ def judge(
     metal: Sequence[str] = (),
     alone: Sequence[str] = (),
 ) -> ModelVerdict:
-    """The verdict on one family.
+    """The verdict on one family; see ``ModelVerdict``.
 
     Args:
         evidence: the evidence of this version's release set; None if there is none.
-        distribution: the package that implements the family.
-        version: the installed version.
-        family: the model's module.
         possible: returns the patches that the family may need, for scenarios whose repair was not
             traced.
         note: how the installed releases differ from those of the evidence.
-        metal: the modules in which the family's code has a branch that only Metal takes.
-        alone: the patches without which a request alone gets wrong text.
     """
     pairs = store.pairs_of(evidence, family) if evidence else {}
     make = partial(ModelVerdict, family, distribution, version, metal=(*metal,), alone=(*alone,))
@@ -267,56 +255,33 @@ def _count_scenarios(cells: Iterable[CellVerdict]) -> int:
 
 
 def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
-    """The verdict in a sentence.
-
-    Args:
-        one: the verdict.
-        here: the patches' state in this environment.
-        name: the user's name for the model; the family's name by default.
-    """
-    name = name or one.family
+    """The verdict in a sentence; ``name`` is the user's name for the model."""
+    name, open_ = name or one.family, one.wrong_here(here)
+    count, wrong = _count_scenarios(one.cells), _count_scenarios(open_)
+    where = f"here ({one.release})"
     if one.wrong_alone(here):
-        text = f"{name} gives wrong text here ({one.release}), also to a request alone"
-        wrong = _count_scenarios(one.wrong_here(here))
-        total = _count_scenarios(one.cells)
-        return f"{text}; {wrong} of {total} scenarios of a batch are wrong" if wrong else text
+        text = f"{name} gives wrong text {where}, also to a request alone"
+        return f"{text}; {wrong} of {count} scenarios of a batch are wrong" if wrong else text
     if one.verdict == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
     if one.result == words.CANNOT_BATCH:
-        total = _count_scenarios(one.cells) + one.inapplicable
-        return (
-            f"{name} cannot be batched by {one.release}: {one.inapplicable} of {total} scenarios"
-            " do not apply to it"
-        )
-    count = _count_scenarios(one.cells)
+        spared = f"{one.inapplicable} of {count + one.inapplicable} scenarios"
+        return f"{name} cannot be batched by {one.release}: {spared} do not apply to it"
     if one.verdict == RIGHT and one.alone:
-        return (
-            f"{name} is repaired here ({one.release}): as released it gives wrong text, also to a"
-            " request alone"
-        )
-    if one.verdict == RIGHT:
-        open_ = one.wrong_here(here)  # of severity feature
-        right = count - _count_scenarios(open_)
+        wrongs = "as released it gives wrong text, also to a request alone"
+        return f"{name} is repaired {where}: {wrongs}"
+    if one.verdict == RIGHT:  # what is open is of severity feature
         lacks = ", ".join(scenarios_of(open_))
         but = f", all but {lacks}" if lacks else ""
-        return f"{name} is right in a batch here ({one.release}): {right} of {count} scenarios{but}"
-    wrong, still = _count_scenarios(one.wrong), _count_scenarios(one.wrong_with_patches)
-    open_ = one.wrong_here(here)
+        return f"{name} is right in a batch {where}: {count - wrong} of {count} scenarios{but}"
     if not open_:
-        return (
-            f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"
-            " as released"
-        )
-    does = effect(open_)
+        wrongs = f"{_count_scenarios(one.wrong)} of {count} scenarios are wrong"
+        return f"{name} is repaired {where}: {wrongs} as released"
+    still = _count_scenarios(one.wrong_with_patches)
+    text = f"{name} {effect(open_)} in a batch {where}"
     if one.result == words.RED and here.active and len(open_) == len(one.wrong_with_patches):
-        return (
-            f"{name} {does} in a batch here ({one.release}), with the patches in effect:"
-            f" {still} of {count} scenarios"
-        )
-    return (
-        f"{name} {does} in a batch here ({one.release}): {_count_scenarios(open_)} of {count}"
-        f" scenarios{with_patches(still)}"
-    )
+        return f"{text}, with the patches in effect: {still} of {count} scenarios"
+    return f"{text}: {wrong} of {count} scenarios{with_patches(still)}"
 
 
 def with_patches(still: int) -> str:
@@ -329,3 +294,15 @@ def effect(cells: Sequence[CellVerdict]) -> str:
     worst = min((cell.severity for cell in cells), key=SEVERITIES.index)
     verbs = {WRONG_TEXT: "gives wrong text", words.CRASH: "crashes", FEATURE: "lacks a feature"}
     return verbs.get(worst, f"has a {worst} defect")
+
+
+def patch_severity(patch_id: str) -> str:
+    """The severity of a patch's defect; the worst for a patch that names none of our words."""
+    registry = session().registry
+    named = registry.declared(patch_id).severity if patch_id in registry else WRONG_TEXT
+    return named if named in SEVERITIES else WRONG_TEXT
+
+
+def worst_first(ids: Iterable[str]) -> list[str]:
+    """Patches sorted by severity, the worst first; the order within one severity is kept."""
+    return sorted(ids, key=lambda id_: SEVERITIES.index(patch_severity(id_)))

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core import fingerprint
-from ..core.errors import MlxPatchesError
 from ..core.packages import DISTRIBUTIONS
+from .store import reading
 
 # Written by tools/mark_code.py. ``sets``: a release set to its model packages' releases.
 # ``modules``: a module to rows of a file's digest, its fingerprint, and the releases that have it.
@@ -100,8 +100,6 @@ def _distribution(module: str) -> str:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    try:
+    with reading(TABLE):
         found: dict[str, Any] = json.loads(TABLE.read_bytes())
         return found
-    except (OSError, ValueError) as error:
-        raise MlxPatchesError(f"{TABLE}: no evidence ({error}); reinstall mlx-patches") from None

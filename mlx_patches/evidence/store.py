@@ -8,10 +8,11 @@ dtype in their names.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,11 @@ def load(place: Path | None = None) -> list[dict[str, Any]]:
     from packaging.version import Version
 
     place = place or folder()
-    try:
+    with reading(place):
         read = [json.loads(file.read_bytes()) for file in sorted(place.glob("*.json"))]
         names = dict.fromkeys(one["set"] for one in read)
         found = [_joined([one for one in read if one["set"] == name]) for name in names]
         found.sort(key=lambda one: (one["set"].split()[0], Version(one["set"].split()[1])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise MlxPatchesError(f"{place}: no evidence ({error}); reinstall mlx-patches") from None
     if not found:
         raise MlxPatchesError(f"{place}: no evidence; reinstall mlx-patches")
     return found
@@ -74,10 +73,17 @@ def families_of(name: str) -> list[str]:
 @functools.cache
 def _read(file: Path) -> dict[str, Any] | None:
     files = [*([file] if file.exists() else []), *sorted(file.parent.glob(f"{file.stem}-*.json"))]
-    try:
+    with reading(file):
         return _joined([json.loads(one.read_bytes()) for one in files]) if files else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MlxPatchesError(f"{file}: no evidence ({error}); reinstall mlx-patches") from None
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the errors of a broken file of evidence into one line that names it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise MlxPatchesError(f"{path}: no evidence ({error}); reinstall mlx-patches") from None
 
 
 def file_name(slug: str, device: str, dtype: str) -> str:
@@ -108,40 +114,28 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
     A cell that was insensitive or not built there says nothing about the other devices and dtypes.
     """
     place, result = measured_on(other), dict(evidence)
-    said = {
-        (family, name)
-        for family, pairs in cell_pairs(other).items()
-        for name, pair in pairs.items()
+    pairs = {
+        (family, name): pair
+        for family, cells in cell_pairs(other).items()
+        for name, pair in cells.items()
         if set(pair) <= {"g", "r"} or pair == "nr"
     }
     for part in set(_CELLS) & other.keys():
         families = dict(evidence.get(part, {}))
         for family, cells in other[part].items():
-            kept = [name for name in cells if (family, name) in said]
+            kept = [name for name in cells if (family, name) in pairs]
             if kept:
                 more = {words.cell_name(name, *place): cells[name] for name in kept}
                 families[family] = {**families.get(family, {}), **more}
         result[part] = families
     if "needs" in evidence:
-        result["needs"] = _needed_there(evidence["needs"], other, result["needs"])
+        # A scenario that the patches repair there, and that was not traced there, is taken to need
+        # the patches that it needs on a CPU in float32.
+        needs = result["needs"] = {family: dict(one) for family, one in result["needs"].items()}
+        for (family, name), pair in pairs.items():
+            if pair == "rg" and (ids := evidence["needs"].get(family, {}).get(name)) is not None:
+                needs[family].setdefault(words.cell_name(name, *place), ids)
     return result
-
-
-def _needed_there(
-    needs: Mapping[str, Any], other: Mapping[str, Any], traced: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Add the needed patches for the cells of another device or dtype that were not traced there.
-
-    A scenario that the patches repair elsewhere is taken to need the patches that it needs on a
-    words.CPU in float32.
-    """
-    place, found = measured_on(other), {family: dict(named) for family, named in traced.items()}
-    for family, pairs in cell_pairs(other).items():
-        named = needs.get(family, {})
-        for name, pair in pairs.items():
-            if pair == "rg" and name in named:
-                found[family].setdefault(words.cell_name(name, *place), named[name])
-    return found
 
 
 @functools.cache
@@ -153,11 +147,9 @@ def metal_branches(distribution: str, version: str) -> Mapping[str, Sequence[str
     Raises:
         MlxPatchesError: the file is broken.
     """
-    try:
+    with reading(METAL):
         found: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(METAL.read_bytes())
         return found.get(f"{distribution} {version}")
-    except (OSError, ValueError, AttributeError) as error:
-        raise MlxPatchesError(f"{METAL}: no evidence ({error}); reinstall mlx-patches") from None
 
 
 def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:

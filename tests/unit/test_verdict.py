@@ -10,7 +10,7 @@ import mlx_patches
 from mlx_patches import report as page
 from mlx_patches.activation import boot
 from mlx_patches.activation import session as activation
-from mlx_patches.auditing import audit, preflight, recommend, screen, severity, verdict
+from mlx_patches.auditing import audit, preflight, recommend, screen, verdict
 from mlx_patches.auditing.verdict import PatchState
 from mlx_patches.core import distributions
 from mlx_patches.core.resolve import Found
@@ -111,7 +111,7 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert needed <= set(own.patches)
         assert needed >= set(own.alone)
         if word in (words.RIGHT, "cannot batch"):
-            assert {severity.patch_severity(id_) for id_ in needed - set(own.alone)} <= {
+            assert {verdict.patch_severity(id_) for id_ in needed - set(own.alone)} <= {
                 words.FEATURE
             }
     # Enabled: every family's verdict is judged again, and every seventh family is audited again.
