@@ -256,7 +256,6 @@ def take(file: Path, again: bool = False) -> str:
     """Add the evidence in a file from ``mlx-patches lab --evidence``; returns what it added.
 
     Args:
-        file: the file to add.
         again: replace evidence of the same families.
 
     Raises:

@@ -35,7 +35,6 @@ def start(
 
     Args:
         host: if given, only processes of this host and their children are patched.
-        scripts: the host's console scripts.
         modules: the top-level packages that ``python -m`` starts it from.
         profile: the profile to apply, unless ``MLX_PATCHES_PROFILE`` names one.
     """

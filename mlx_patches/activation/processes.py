@@ -19,13 +19,9 @@ class Process(NamedTuple):
     """A process with patches in effect.
 
     Args:
-        pid: its process id.
         host: what it was started as: a script's name, or ``-m MODULE``.
-        releases: the patched releases, as ``mlx-lm 0.31.3``.
-        patches: the ids of the patches in effect.
         withdrawn: the id of each patch that failed whatever it was given, and how.
         failures: the id of each patch that failed in calls, and how.
-        version: the version of mlx_patches.
     """
 
     pid: int

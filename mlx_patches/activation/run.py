@@ -47,7 +47,6 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
     """How to start a command with the patches.
 
     Args:
-        command: the command line.
         profile: the profile; by default that of ``MLX_PATCHES_PROFILE``, or ``safe``.
 
     Raises:

@@ -192,7 +192,6 @@ class Audit:
         Args:
             strict: count defects that the user chose not to repair as findings; without a model
                 also families that stay wrong with the patches.
-            fail_on: the severities that count as findings.
         """
         if self.problems:
             return 1
@@ -260,8 +259,6 @@ def audit(
     """See ``mlx_patches.audit``.
 
     Args:
-        model: a model type, or a model's folder.
-        host: a host server's distribution.
         models: also make the table of affected models.
         evidence: distribution to evidence of the model's own config, measured for this audit.
     """

@@ -33,7 +33,6 @@ class Foreign:
         lacks: parameters of the release's method that the replacement does not take, although
             the release's callers may pass them.
         marker: the marker attribute; empty if the function itself is a replacement.
-        distribution: the distribution that installed the module of ``by``; empty if none did.
     """
 
     target: str

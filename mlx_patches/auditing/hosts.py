@@ -22,10 +22,7 @@ class HostReport:
     """One host in this environment.
 
     Args:
-        installed: the host's release.
-        unmet: the host's requirements that the installed packages do not meet.
         broken: sets of installed releases, with the host or MLX, that cannot work.
-        repaired: the patches that are in effect, or will be when their modules are imported.
         open: the needed patches that are not in effect and that activation puts into effect.
         blocked: the needed patches that activation does not put into effect: drifted, in
             conflict, failed, …

@@ -38,9 +38,7 @@ def verdicts_of_model(
     """The verdict on a model in each package that implements it.
 
     Args:
-        current: the session, with its registry, matrix and installed releases.
         families: distribution to the module that implements the model in it.
-        needs: whether the installed release of a target needs the patch there.
         measured: distribution to evidence of the model's own config, which replaces the
             evidence of its family.
         config: the model's own config; scenarios that need layers that it lacks do not count.
@@ -128,9 +126,6 @@ def affected_models(
     Targets in other families, or in distributions that the model does not use, do not count.
 
     Args:
-        gate: has the models' entries.
-        registry: has the patches that the entries name.
-        needs: whether the installed release of a target needs the patch there.
         measured: the patches measured on the installed releases, see ``needed_here``.
     """
 
@@ -202,10 +197,6 @@ def possible(
     These are the patches of its entry and, of the patches for every model, those of model code.
 
     Args:
-        current: the session, with its registry and matrix.
-        distribution: the package that implements the family.
-        entry: the patches that the family's entry names.
-        needs: whether the installed release of a target needs the patch there.
         modules: the modules that the model runs; by default every module counts.
     """
     found = []
@@ -224,12 +215,7 @@ def possible(
 
 
 def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
-    """The patches for every model, except those of model code that none of these families runs.
-
-    Args:
-        current: the session, with its registry and matrix.
-        families: distribution to the module that implements the model in it.
-    """
+    """The patches for every model, except those of model code that none of these families runs."""
     find = cache(source_file)
     places = [(package_of_models(name), family) for name, family in families.items()]
     reached = set().union(*(modules_of(*place, find) for place in places))
@@ -267,13 +253,7 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
 
 
 def _note(current: Session, code: str, evidence: Mapping[str, Any] | None) -> str:
-    """How the installed releases differ from those of the evidence.
-
-    Args:
-        current: the session, with the installed releases.
-        code: how the family's code differs.
-        evidence: the evidence of that code, if any.
-    """
+    """How the installed releases differ from those of the evidence."""
     mlx = current.installed("mlx")
     measured = evidence["versions"].get("mlx") if evidence and mlx else None
     differs = measured and mlx and measured != mlx.version

@@ -51,13 +51,7 @@ def source_files() -> dict[str, Path]:
 
 
 def modules_of(package: str, model: str, find: Find = source_file) -> set[str]:
-    """The modules that a model runs, found by following imports from its modules and the engine.
-
-    Args:
-        package: the package of models.
-        model: the model's module in that package.
-        find: returns the source file of a module.
-    """
+    """The modules that a model runs, found by following imports from its modules and the engine."""
     generate = f"{package.partition('.')[0]}.generate"
     own = _with_submodules(f"{package}.{model}", find)
     left = [*own, f"{package}.cache", f"{package}.base", generate]

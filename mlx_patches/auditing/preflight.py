@@ -43,8 +43,6 @@ def unaudited(
     """The reasons why the environment cannot be audited, a sentence each; empty if it can.
 
     Args:
-        current: the session, with its registry and installed releases.
-        ids: the patches that may concern this environment.
         families: distribution to the audited model's module; empty without a model.
         names: returns the names that patches declare in a module's file.
     """

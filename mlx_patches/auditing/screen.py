@@ -69,9 +69,7 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     """The lines of the screen.
 
     Args:
-        report: the audit to show.
         height: the largest number of lines; None for no limit.
-        width: the width of the terminal, in columns.
     """
     said, facts = top(report, width)
     # Lines to be copied are not wrapped here: the terminal wraps them.

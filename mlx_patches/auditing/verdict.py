@@ -34,7 +34,6 @@ class CellVerdict:
     """One scenario of a model.
 
     Args:
-        name: the scenario.
         pair: the cell's letters in the evidence: without the patches and, if measured, with them.
         severity: the severity of the cell if it is red.
         needs: the patches that turn it green; None if these were not traced.
@@ -74,9 +73,6 @@ class ModelVerdict:
     """The verdict on one model in one package.
 
     Args:
-        family: the model's module.
-        distribution: the package that implements it.
-        version: the installed version.
         result: the family's result in the evidence; empty if there is no evidence.
         cells: the scenarios that apply to the family.
         inapplicable: the number of scenarios that do not apply.

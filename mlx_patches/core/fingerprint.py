@@ -72,7 +72,6 @@ def hash_file(path: Path, names: Iterable[str]) -> dict[str, str]:
     """Fingerprints of the definitions in a source file, without importing it.
 
     Args:
-        path: a Python file.
         names: qualified names; those that the file does not define are left out.
 
     Raises:

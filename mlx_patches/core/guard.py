@@ -45,7 +45,6 @@ class Failure(Record):
     """A layer's failure in one call.
 
     Args:
-        patch: the id of the layer's patch.
         error: the exception; None if the layer returned None.
         answer: what the call got, in words.
         reached_host: the call got the error, after the original was entered.
@@ -71,7 +70,6 @@ class Policy(Record):
         succeeded: called with the patches of a call's layers at its first success, and at the
             first one after a failure.
         strict: raise each failure to the host, and report none.
-        name: the site's path, for messages.
     """
 
     report: Callable[[Failure], None]
@@ -133,7 +131,6 @@ class Chain:
     Args:
         original: the release's own function; None if the release has none.
         like: the function whose name and signature ``installed`` takes over.
-        policy: what to do with failures of layers.
     """
 
     __slots__ = ("_calls", "composition", "entered", "installed", "original", "policy")

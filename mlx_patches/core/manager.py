@@ -72,7 +72,6 @@ class Manager:
     until ``apply`` is called again for it.
 
     Args:
-        gate: decides each target.
         registry: ranks the patches at a site, and completes the targets of patches whose module is
             not imported. By default patches stack in the order in which they are applied, and
             targets are complete.

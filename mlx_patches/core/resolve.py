@@ -42,8 +42,6 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     """Find a target in its module.
 
     Args:
-        module: the target's module, completely imported.
-        target: the target to find.
         originals: path to the original object, for paths where a site of ours is in effect.
     """
     owner: Any = module
@@ -85,7 +83,6 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     """Find a target in its module's source file, without importing it.
 
     Args:
-        target: the target to find.
         names: further names that later calls look up in this file, so that it is parsed once.
     """
     path = source_file(target.module)

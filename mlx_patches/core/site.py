@@ -40,10 +40,7 @@ class Layer(Record):
 
     Args:
         patch: the patch's id.
-        target: the target, with its factory.
         rank: the patch's place in the registry: the lowest is innermost.
-        reason: why the patch is needed.
-        security: whether calls are refused where the layer fails.
     """
 
     patch: str
@@ -68,10 +65,7 @@ class Site:
     """One attribute of a module or a class.
 
     Args:
-        path: ``module:Qualified.name``.
-        owner: the module or class that has it.
         original: its value without our layers; ``MISSING`` if the release does not define it.
-        policy: what to do with failures of layers.
         aliases: collects what to replace in other modules.
         lost: the former site of this path; other modules may still refer to its function.
     """

@@ -48,13 +48,7 @@ def modules_of(name: str) -> list[str]:
 
 
 def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
-    """Those of the modules whose installed code is not the code of a measured set.
-
-    Args:
-        name: the set.
-        modules: the modules to compare.
-        find: returns the source file of a module.
-    """
+    """Those of the modules whose installed code is not the code of a measured set."""
     releases = _numbers(name)
     return [
         module

@@ -30,8 +30,6 @@ class Gate:
         """Decide whether a target needs its patch, and may get it.
 
         Args:
-            patch: the target's patch.
-            target: one of the patch's targets.
             found: the target in this process or in its file; None if it was not
                 looked up, since its module is not imported or its distribution not installed.
         """
@@ -129,7 +127,6 @@ def decide_by_rule(
 
     Args:
         rule: the matrix's rule for the patch in this distribution; None if it has none.
-        installed: the distribution, None if it is missing.
         name: the target's qualified name, as in the rule's ``bodies``.
         body: the target's fingerprint; None if it was not looked up.
         released: the target's file is, to the byte, that of a measured release. There the number

@@ -50,12 +50,7 @@ def save(
 def content(
     evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The data of the page, as a JSON object.
-
-    Args:
-        evidence: the lab's evidence, one mapping for each release set.
-        audit: the JSON form of an environment's audit.
-    """
+    """The data of the page, as a JSON object."""
     families = [cells for one in evidence for cells in one["without"].values()]
     names = sorted({name for cells in families for name in cells}, key=scenario_order)
     parts = [one.get(f"details_{part}", {}) for one in evidence for part in ("without", "with")]
