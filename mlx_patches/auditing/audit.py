@@ -169,8 +169,9 @@ class Audit:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The patches that the installed releases need, but optional ones only if requested."""
+        """The patches that the installed releases need, in effect or not."""
         needed = (o for o in self.outcomes if o.status not in NOT_NEEDED)
+        # Optional patches count only if they are requested.
         return tuple(dict.fromkeys(o.patch for o in needed if not o.reason.startswith(_OPTIONAL)))
 
     @property

@@ -17,7 +17,10 @@ class Need(NamedTuple):
     """A patch that a model needs in one distribution.
 
     Args:
+        patch: the patch's id.
+        effect: what the host gets wrong without it, in a sentence.
         distribution: the distribution whose code has the defect.
+        reason: the gate's reason, in a sentence.
     """
 
     patch: str

@@ -207,9 +207,10 @@ def _described(patch: Patch) -> dict[str, Any]:
 
     Its targets are without factory and check.
     """
-    fields = patch._asdict() | {"targets": [[*t[:3], *t[4:8]] for t in patch.targets]}
-    known, default = ("id", "module", "doc"), Patch._field_defaults
-    return {k: v for k, v in fields.items() if k not in known and v != default.get(k)}
+    known, default = ("id", "targets", "module", "doc"), Patch._field_defaults
+    fields = patch._asdict().items()
+    own = {k: v for k, v in fields if k not in known and v != default.get(k)}
+    return {**own, "targets": [[*target[:3], *target[4:8]] for target in patch.targets]}
 
 
 def _incomplete(original: Any) -> Any:
