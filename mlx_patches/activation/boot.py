@@ -26,10 +26,7 @@ _stopped = False
 
 
 def start(
-    host: str = "",
-    scripts: Sequence[str] = (),
-    modules: Sequence[str] = (),
-    profile: str = SAFE,
+    host: str = "", scripts: Sequence[str] = (), modules: Sequence[str] = (), profile: str = SAFE
 ) -> None:
     """Wait for a package that has patches.
 

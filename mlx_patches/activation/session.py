@@ -377,10 +377,7 @@ class Session:
         return package is None or self.installed(package) is not None
 
     def _wanted(
-        self,
-        ids: list[str] | None,
-        models: list[str] | None,
-        profile: profiles.Profile | None,
+        self, ids: list[str] | None, models: list[str] | None, profile: profiles.Profile | None
     ) -> list[Patch]:
         places = [(model, name) for model in models or () for name in MODEL_PACKAGES.values()]
         named = [id_ for place in places for id_ in self.gate.patches_for(*place)]

@@ -341,11 +341,7 @@ def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
 
 
 def _outcomes(
-    current: Session,
-    patch: Patch,
-    live: Sequence[Outcome],
-    active: bool,
-    asked: Collection[str],
+    current: Session, patch: Patch, live: Sequence[Outcome], active: bool, asked: Collection[str]
 ) -> tuple[Outcome, ...]:
     """A patch's outcomes: from this process if it has decided them, else from the files."""
     known = {o.target: o for o in live if o.patch == patch.id}

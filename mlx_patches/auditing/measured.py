@@ -113,10 +113,7 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
 
 
 def affected_models(
-    gate: Gate,
-    registry: Registry,
-    needs: Needs,
-    measured: Measured = MappingProxyType({}),
+    gate: Gate, registry: Registry, needs: Needs, measured: Measured = MappingProxyType({})
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Model to distribution to the patches that it needs in this environment.
 

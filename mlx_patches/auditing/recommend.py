@@ -58,9 +58,7 @@ class Recommendation:
 
 
 def recommend(
-    families: Mapping[str, str],
-    host: str | None = None,
-    summary: Mapping[str, Any] | None = None,
+    families: Mapping[str, str], host: str | None = None, summary: Mapping[str, Any] | None = None
 ) -> list[Recommendation]:
     """Recommend release sets.
 

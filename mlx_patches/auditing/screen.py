@@ -14,14 +14,7 @@ from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit
 from .code import instead
-from .verdict import (
-    CellVerdict,
-    ModelVerdict,
-    headline,
-    scenarios_of,
-    with_patches,
-    worst_first,
-)
+from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
 WIDTH, HEIGHT = 80, 20
 # Below this width a sentence stands under its patch, not beside it.
