@@ -203,7 +203,7 @@ def _here(patch: Any) -> str:
     from .auditing.verdict import patch_severity
     from .core.outcome import IN_EFFECT, NOT_NEEDED
 
-    outcomes = outcomes_of(patch)
+    outcomes = list(outcomes_of([patch]))
     needed = [one for one in outcomes if one.status not in NOT_NEEDED]
     said = f"Severity\n    {patch_severity(patch.id)}\nHere\n    "
     if not needed:

@@ -248,9 +248,9 @@ class Session:
 
     def _undo(self, before: _State) -> None:
         """Take out the patches that were requested since, also those that imports activated."""
-        asked, entries, taken_out, by_model, active = before
+        requested, entries, taken_out, by_model, active = before
         with self._lock:
-            since = [id_ for id_ in self._requested if id_ not in asked]
+            since = [id_ for id_ in self._requested if id_ not in requested]
             for id_ in since:
                 del self._requested[id_]
             self._entries, self._taken_out = set(entries), set(taken_out)
@@ -359,10 +359,6 @@ class Session:
         """True if ``MLX_PATCHES_DISABLE`` names the patch, or ``all``."""
         return bool(self.disabled & {patch_id, settings.ALL})
 
-    def asked(self, patch_id: str) -> bool:
-        """True if the patch was requested in this process."""
-        return patch_id in self._requested
-
     def relevant(self, patch_id: str) -> bool:
         """False for a patch of a host that is not installed."""
         core = set(MODEL_PACKAGES.values())
@@ -416,7 +412,7 @@ class Session:
     def _apply(self, patch: Patch, strict: bool) -> list[Outcome]:
         """Apply a patch; the caller rebinds."""
         return self.manager.apply(
-            patch, strict=strict, wanted=lambda: self.asked(patch.id), rebind=False
+            patch, strict=strict, wanted=lambda: patch.id in self._requested, rebind=False
         )
 
     def _imported(self, module: ModuleType) -> None:

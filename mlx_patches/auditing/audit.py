@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -292,14 +292,11 @@ def audit(
         named |= always_met(current, report.families)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
-    active = _active(current, host)
-    live, asked = current.status(held_elsewhere=True), current.optional_requested()
     unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
     verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
         outcome
-        for patch in map(current.registry.declared, ids)
-        for outcome in _outcomes(current, patch, live, active, asked)
+        for outcome in outcomes_of(map(current.registry.declared, ids), host)
         if outcome.distribution not in unused
         if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
@@ -307,7 +304,7 @@ def audit(
     host_report = None
     if host is not None:
         found = current.installed(host)
-        other = "" if active else started.host
+        other = "" if _active(current, host) else started.host
         host_report = hosts.report(found, host, distributions, broken, outcomes, other)
     return Audit(
         distributions=distributions,
@@ -333,32 +330,27 @@ def audit(
     )
 
 
-def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
-    """The state of a patch's targets in this environment."""
+def outcomes_of(patches: Iterable[Patch], host: str | None = None) -> Iterator[Outcome]:
+    """The state of patches' targets here, or in processes of a host.
+
+    It comes from this process if that has decided it, else from the files.
+    """
     current = session()
-    live, asked = current.status(held_elsewhere=True), current.optional_requested()
-    return _outcomes(current, patch, live, _active(current), asked)
-
-
-def _outcomes(
-    current: Session, patch: Patch, live: Sequence[Outcome], active: bool, asked: Collection[str]
-) -> tuple[Outcome, ...]:
-    """A patch's outcomes: from this process if it has decided them, else from the files."""
-    known = {o.target: o for o in live if o.patch == patch.id}
-    found = []
-    for target in patch.targets:
-        here = known.get(target.path)
-        # The process has not seen the code of a module that it has not imported.
-        if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
-            here = _unasked(current, patch, target, active, asked)
-        found.append((target, here))
-    outcomes = []
-    for target, one in found:
-        may_apply = one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice
-        if may_apply and (reason := held_back(target, found)):
-            one = one._replace(status=Status.DRIFTED, reason=reason)
-        outcomes.append(one)
-    return tuple(outcomes)
+    known = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
+    active, requested = _active(current, host), current.optional_requested()
+    for patch in patches:
+        found = []
+        for target in patch.targets:
+            here = known.get((patch.id, target.path))
+            # The process has not seen the code of a module that it has not imported.
+            if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
+                here = _unrequested(current, patch, target, active, requested)
+            found.append((target, here))
+        for target, one in found:
+            may_apply = one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice
+            if may_apply and (reason := held_back(target, found)):
+                one = one._replace(status=Status.DRIFTED, reason=reason)
+            yield one
 
 
 def _active(current: Session, host: str | None = None) -> bool:
@@ -368,8 +360,8 @@ def _active(current: Session, host: str | None = None) -> bool:
     return current.active or (by_itself and not settings.off())
 
 
-def _unasked(
-    current: Session, patch: Patch, target: Target, active: bool, asked: Collection[str]
+def _unrequested(
+    current: Session, patch: Patch, target: Target, active: bool, requested: Collection[str]
 ) -> Outcome:
     """The outcome of a target that this process did not request."""
     verdict = judge_file(current, patch, target)
@@ -378,7 +370,7 @@ def _unasked(
         status, reason, by_choice = verdict.status, verdict.reason, False
     elif current.switched_off(patch.id):
         reason = f"switched off by {settings.DISABLE}"
-    elif patch.optional and patch.id not in asked:
+    elif patch.optional and patch.id not in requested:
         reason = f"{_OPTIONAL}; {verdict.reason}"
     elif active:
         status, by_choice = Status.PENDING, False

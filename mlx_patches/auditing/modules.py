@@ -154,8 +154,8 @@ class _Code:
         for statement in tree.body:
             self._define(statement)
 
-    def _define(self, node: ast.stmt, asked: bool = False) -> None:
-        """Add what a statement defines; ``asked``: it is inside a check for Metal."""
+    def _define(self, node: ast.stmt, in_check: bool = False) -> None:
+        """Add what a statement defines; ``in_check``: it is inside a check for Metal."""
         names: list[str] = []
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names = [node.name]
@@ -163,16 +163,16 @@ class _Code:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
-            asked |= isinstance(node, ast.If) and self._examine(node.test)[1]
+            in_check |= isinstance(node, ast.If) and self._examine(node.test)[1]
             for child in ast.iter_child_nodes(node):
                 for inner in child.body if isinstance(child, ast.ExceptHandler) else [child]:
                     if isinstance(inner, ast.stmt):
-                        self._define(inner, asked)
+                        self._define(inner, in_check)
             return
         uses, metal = self._examine(node)
         for name in names:
             self.uses.setdefault(name, set()).update(uses)
-            if metal or asked:
+            if metal or in_check:
                 self.metal.add(name)
 
     def _examine(self, tree: ast.AST) -> tuple[set[Place], bool]:
