@@ -28,16 +28,8 @@ from ..core.resolve import in_file
 from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
-from . import conflicts, hosts, preflight
-from .measured import (
-    Evidence,
-    affected_models,
-    always_met,
-    needed_here,
-    unmeasured,
-    verdicts_of_all,
-    verdicts_of_model,
-)
+from . import conflicts, hosts, measured, preflight
+
 from .models import ModelFolder, folder_of, hint, implementations, unused_stops
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
@@ -255,7 +247,7 @@ def audit(
     model: str | None = None,
     host: str | None = None,
     models: bool = True,
-    evidence: Evidence | None = None,
+    evidence: measured.Evidence | None = None,
 ) -> Audit:
     """See ``mlx_patches.audit``.
 
@@ -284,12 +276,12 @@ def audit(
 
     relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
     if report is None:
-        ids, verdicts = relevant, verdicts_of_all(current, needed)
+        ids, verdicts = relevant, measured.verdicts_of_all(current, needed)
     else:
         config = report.folder.config if report.folder else None
-        verdicts = verdicts_of_model(current, report.families, needed, evidence, config)
+        verdicts = measured.verdicts_of_model(current, report.families, needed, evidence, config)
         named = {id_ for row in report.rows.values() for id_ in row}
-        named |= always_met(current, report.families)
+        named |= measured.always_met(current, report.families)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
@@ -311,7 +303,9 @@ def audit(
         broken_sets=broken,
         warnings=tuple(one for one in matrix.warnings if one.matches(versions, devices)),
         outcomes=outcomes,
-        models=affected_models(current.gate, current.registry, needed, needed_here(current))
+        models=measured.affected_models(
+            current.gate, current.registry, needed, measured.needed_here(current)
+        )
         if models
         else {},
         active=_active(current),
@@ -321,7 +315,7 @@ def audit(
         foreign=(*conflicts.replaced(), *conflicts.marked()),
         unknown=current.unknown,
         verdicts=verdicts,
-        unmeasured=unmeasured(current, unused),
+        unmeasured=measured.unmeasured(current, unused),
         unaudited=preflight.unaudited(
             current, relevant, report.families if report else {}, _declared
         ),
