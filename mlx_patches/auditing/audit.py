@@ -29,7 +29,6 @@ from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
-
 from .models import ModelFolder, folder_of, hint, implementations, unused_stops
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
