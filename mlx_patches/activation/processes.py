@@ -33,9 +33,9 @@ class Process(NamedTuple):
     version: str
 
 
-def processes(place: Path | None = None) -> list[Process]:
+def processes() -> list[Process]:
     """The processes of this user that have patches in effect; removes files of ended ones."""
-    place = place or folder()
+    place = folder()
     try:
         files = sorted(place.glob("*.json")) if is_ours_alone(place) else []
     except OSError:

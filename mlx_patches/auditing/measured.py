@@ -61,10 +61,9 @@ def verdicts_of_model(
         elif evidence and config is not None and not may_slide(config, module):
             evidence = _without_windows(current, evidence, family)
         ids = partial(_likely, current, distribution, family, needs)
-        marked = store.metal_branches(*where.set.split()) if where.set else None
-        if marked is None:
-            marked = {family: metal_branches(package_of_models(distribution), family, find)}
-        metal = marked.get(family, ())
+        metal = _metal(where, family)
+        if metal is None:
+            metal = metal_branches(package_of_models(distribution), family, find)
         alone = [  # without which a request alone gets wrong text
             patch.id
             for patch in current.registry.wrong_alone.get(family, ())
@@ -106,8 +105,7 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
             note = _note(current, where.note(here), evidence)
             entry = current.gate.patches_for(family, here.name)
             likely = partial(ids, here.name, tuple(entry))
-            marked = store.metal_branches(*where.set.split()) if where.set else None
-            metal = (marked or {}).get(family, ())
+            metal = _metal(where, family) or ()
             found.append(judge(evidence, here.name, here.version, family, likely, note, metal))
     return tuple(found)
 
@@ -176,6 +174,12 @@ def unmeasured(current: Session, unused: Collection[str] = ()) -> tuple[str, ...
 def _installed(current: Session) -> list[Installed]:
     """The installed model packages."""
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
+
+
+def _metal(where: code.Measured, family: str) -> Sequence[str] | None:
+    """A family's branches that only Metal takes, if its code was measured."""
+    marked = store.metal_branches(*where.set.split()) if where.set else None
+    return None if marked is None else marked.get(family, ())
 
 
 def _load(where: code.Measured) -> Mapping[str, Any] | None:

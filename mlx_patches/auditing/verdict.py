@@ -135,9 +135,7 @@ class ModelVerdict:
             return 1
         return int(any(cell.severity in fail_on for cell in self.wrong_here(here)))
 
-    def as_dict(
-        self, here: PatchState, cells: bool = True, fail_on: Collection[str] = words.FAIL_ON
-    ) -> dict[str, Any]:
+    def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: with every scenario."""
         return {
             **fields(self, "family", "distribution", "version", "verdict"),
@@ -150,7 +148,7 @@ class ModelVerdict:
             "not_applicable": self.inapplicable,
             **fields(self, "patches", "traced", "note"),
             "metal_branches": list(self.metal),
-            "exit_code": self.exit_code(here, fail_on),
+            "exit_code": self.exit_code(here),
             **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
         }
 

@@ -177,13 +177,13 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
 
 
 @functools.cache
-def traced(place: Path | None = None) -> tuple[tuple[str, ...], frozenset[str]]:
+def traced() -> tuple[tuple[str, ...], frozenset[str]]:
     """The sets in which every repair was traced to patches, and the patches that a cell needed.
 
     Raises:
         MlxPatchesError: as ``load`` does.
     """
-    found = load(place)
+    found = load()
     ids = (
         id_
         for one in found
