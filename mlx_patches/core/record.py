@@ -1,4 +1,4 @@
-"""A class of annotated fields. A dataclass or a named tuple costs start-up 0.3 ms each."""
+"""Plain objects of annotated fields: a dataclass or a named tuple costs start-up 0.3 ms each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Record:
     """Takes its fields in their order or by name; a class attribute is a field's default."""
 
     def __init__(self, *values: Any, **named: Any):
-        for name, value in zip(self.__annotations__, values, strict=False):
+        for name, value in zip(type(self).__annotations__, values, strict=False):
             setattr(self, name, value)
         for name, value in named.items():
             setattr(self, name, value)
