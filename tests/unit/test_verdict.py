@@ -40,8 +40,8 @@ def release(site, monkeypatch):
         gate, "decide_by_rule", lambda rule, installed, *rest: by_code(rule, installed, "", None)
     )
     # The table of affected models has its own tests, and takes most of an audit's time.
-    monkeypatch.setattr(audit, "affected_models", lambda *arguments: {})
-    monkeypatch.setattr(audit, "needed_here", lambda current: {})
+    monkeypatch.setattr(audit.measured, "affected_models", lambda *arguments: {})
+    monkeypatch.setattr(audit.measured, "needed_here", lambda current: {})
     monkeypatch.setattr(distributions, "_packages", {})
     monkeypatch.setattr("mlx_patches.auditing.models.remapping", lambda package: {})
 
