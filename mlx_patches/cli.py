@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from .core.files import printable, quoted
 from .core.packages import MODEL_PACKAGES
 from .evidence.words import DTYPES, FLOAT32, VARIANTS
 
+Rows = list[dict[str, Any]]
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
 _PROFILE_HELP = "Which patches: batch, server, security, safe, or several."
@@ -55,6 +57,16 @@ def _quoted(context: Any, parameter: Any, value: str) -> str:
     return quoted(value)
 
 
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_model_option = click.option(
+    "--model", metavar="NAME", help="A model type, a model's folder or its config.json."
+)
+
+
+def _host_option(text: str) -> Callable[[Any], Any]:
+    return click.option("--host", callback=_host, metavar="DISTRIBUTION", help=text)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="mlx-patches")
 def cli() -> None:
@@ -65,13 +77,8 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
-@click.option(
-    "--host",
-    callback=_host,
-    metavar="DISTRIBUTION",
-    help="Report what to do for this host server.",
-)
+@_model_option
+@_host_option("Report what to do for this host server.")
 @click.option(
     "--measure",
     is_flag=True,
@@ -156,13 +163,8 @@ def _measured(model: str | None) -> dict[str, dict[str, Any]]:
 
 
 @cli.command()
-@click.option("--model", metavar="NAME", help="A model type, a model's folder or its config.json.")
-@click.option(
-    "--host",
-    callback=_host,
-    metavar="DISTRIBUTION",
-    help="Report what to do for this host server.",
-)
+@_model_option
+@_host_option("Report what to do for this host server.")
 def report(model: str | None, host: str | None) -> None:
     """Print this environment and its audit for a bug report, in Markdown under 8 kB."""
     from .auditing import formats
@@ -187,8 +189,7 @@ def explain(patch: str) -> None:
         click.echo(f"    {target.path}")
     click.echo("Affected releases")
     for distribution in dict.fromkeys(t.distribution for t in found.targets):
-        rule = current.matrix.rule(found.id, distribution)
-        if rule is not None:
+        if rule := current.matrix.rule(found.id, distribution):
             fixed = f", fixed in {rule.fixed}" if rule.fixed else ""
             click.echo(f"    {distribution} {rule.affected}{fixed}")
     if origin := current.registry.origin(patch):
@@ -199,10 +200,10 @@ def explain(patch: str) -> None:
 def _here(patch: Any) -> str:
     """A patch's severity, and whether this environment has its defect and repairs it."""
     from .auditing.audit import outcomes_of
-    from .auditing.severity import patch_severity
+    from .auditing.verdict import patch_severity
     from .core.outcome import IN_EFFECT, NOT_NEEDED
 
-    outcomes = outcomes_of(patch)
+    outcomes = list(outcomes_of([patch]))
     needed = [one for one in outcomes if one.status not in NOT_NEEDED]
     said = f"Severity\n    {patch_severity(patch.id)}\nHere\n    "
     if not needed:
@@ -227,13 +228,13 @@ def _plain(text: str) -> str:
 
 @cli.command("list")
 @click.option("--profile", metavar="NAME", help="Only patches of: batch, server, security or safe.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json_option
 def list_patches(profile: str | None, as_json: bool) -> None:
     """List every patch, its status here, its profiles, and its package if that is third-party."""
     from .activation import contributions, profiles
     from .activation.session import session
     from .auditing.listing import listed
-    from .tables import make_console, make_table, styled
+    from .tables import show
 
     current = session()
     if profile is not None:
@@ -242,18 +243,18 @@ def list_patches(profile: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
         return
-    table = make_table("patch", "here", "profiles", "without it", "from")
-    for one in rows:
-        of = ", ".join(one.profiles) or "optional"
-        table.add_row(one.patch, styled(one.status), of, one.summary, one.origin)
-    make_console().print(table)
+    table = [
+        (one.patch, one.status, ", ".join(one.profiles) or "optional", one.summary, one.origin)
+        for one in rows
+    ]
+    show((("patch", "here", "profiles", "without it", "from"), table))
     for name in contributions.blocked(current.disabled):
         click.echo(f"left out by MLX_PATCHES_DISABLE: the patches of {name}")
 
 
 @cli.command()
 @click.argument("name", callback=_quoted, metavar="PATCH|MODEL")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json_option
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
 
@@ -279,19 +280,17 @@ def probe(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
-        from .tables import make_console, make_table, styled
+        from .tables import show
 
-        table = make_table("target", "without", "with", "seen without", "seen with")
-        for row in rows:
-            verdicts = [styled(row["without"]), styled(row["with"])]
-            table.add_row(row["target"], *verdicts, row["detail_without"], row["detail_with"])
-        make_console().print(table)
+        keys = ("target", "without", "with", "detail_without", "detail_with")
+        heads = ("target", "without", "with", "seen without", "seen with")
+        show((heads, [[row[key] for key in keys] for row in rows]))
     if all(row["without"] == row["with"] == "n/a" for row in rows):
         raise MlxPatchesError(f"nothing of {name} could be run in this environment")
     sys.exit(1 if any(row["with"] == "red" for row in rows) else 0)
 
 
-def _probe_family(name: str) -> list[dict[str, Any]]:
+def _probe_family(name: str) -> Rows:
     """Run the lab's scenarios for an installed model family; returns rows as a probe does."""
     from .activation.session import session
     from .lab import report, runner
@@ -306,20 +305,14 @@ def _probe_family(name: str) -> list[dict[str, Any]]:
         for task in tasks:
             tell(f"{task.family}, {'with' if task.patched else 'without'} the patches")
             seen += runner.measure(task)
-    parts = [
-        [
-            {"target": f"{r.family} {r.scenario}", "verdict": r.verdict, "detail": r.detail}
-            for r in seen
-            if r.patched is patched
-        ]
-        for patched in (False, True)
-    ]
-    return _pairs(name, *parts)
+    parts: dict[bool, Rows] = {False: [], True: []}
+    for r in seen:
+        row = {"target": f"{r.family} {r.scenario}", "verdict": r.verdict, "detail": r.detail}
+        parts[r.patched].append(row)
+    return _pairs(name, *parts.values())
 
 
-def _pairs(
-    name: str, without: list[dict[str, Any]], with_: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     """One row for each target, with the results without the patches and with them."""
     after = {row["target"]: row for row in with_}
     nothing = {"verdict": "n/a", "detail": "did not run"}
@@ -358,7 +351,7 @@ def _pairs(
     metavar="FILE",
     help="Write the results as an evidence file for the repository; applies every patch.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json_option
 @click.option(
     "--timeout",
     default=120.0,
@@ -428,9 +421,9 @@ def lab(
     if as_json:
         click.echo(json.dumps(report.as_dict(rows), indent=2))
     else:
-        from .tables import make_console
+        from .tables import show
 
-        report.show(make_console(), rows)
+        show(*report.shown(rows))
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})
@@ -439,20 +432,9 @@ def lab(
 
 
 @cli.command()
-@click.option(
-    "--model",
-    callback=_quoted,
-    required=True,
-    metavar="TYPE",
-    help="A model type.",
-)
-@click.option(
-    "--host",
-    callback=_host,
-    metavar="DISTRIBUTION",
-    help="Only releases that this installed host admits.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--model", callback=_quoted, required=True, metavar="TYPE", help="A model type.")
+@_host_option("Only releases that this installed host admits.")
+@_json_option
 def recommend(model: str, host: str | None, as_json: bool) -> None:
     """List the measured releases in which a model is right, without or with the patches."""
     from .auditing.models import hint, implementations
@@ -480,12 +462,7 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option(
-    "--host",
-    callback=_host,
-    metavar="DISTRIBUTION",
-    help="Only in processes of this installed host.",
-)
+@_host_option("Only in processes of this installed host.")
 @click.option("--profile", default="safe", show_default=True, metavar="NAME", help=_PROFILE_HELP)
 def enable(host: str | None, profile: str) -> None:
     """Activate the patches in every process of this environment, or in those of one host.
@@ -524,7 +501,7 @@ def run(command: tuple[str, ...], profile: str) -> None:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json_option
 def ps(as_json: bool) -> None:
     """List your processes with patches in effect; MLX_PATCHES_PS=0 hides a process."""
     from .activation.processes import processes
@@ -536,17 +513,17 @@ def ps(as_json: bool) -> None:
     if not found:
         click.echo("no process of yours has patches in effect")
         return
-    from .tables import make_console, make_table
+    from .tables import show
 
-    table = make_table("pid", "host", "patched", "patches", "failures")
+    rows = []
     for one in found:
         failures = "; ".join(f"{id_} {said}" for id_, said in one.failures.items()) or "none"
-        count = str(len(one.patches))
-        table.add_row(str(one.pid), one.host, ", ".join(one.releases), count, failures)
-    make_console().print(table)
+        releases, count = ", ".join(one.releases), str(len(one.patches))
+        rows.append((str(one.pid), one.host, releases, count, failures))
+    show((("pid", "host", "patched", "patches", "failures"), rows))
 
 
-def _run_child(*arguments: str) -> list[dict[str, Any]]:
+def _run_child(*arguments: str) -> Rows:
     from .activation import settings
 
     command = [sys.executable, "-m", "mlx_patches.probes.child", *arguments]
@@ -555,7 +532,7 @@ def _run_child(*arguments: str) -> list[dict[str, Any]]:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_SECONDS, env=env
         )
-        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        rows: Rows = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise MlxPatchesError(f"the probe did not end within {PROBE_SECONDS} s") from None
     except ValueError:
@@ -577,9 +554,9 @@ def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
             line = click.style(line, fg="red" if bad else "green", bold=True)
         click.echo(line)
     if verbose:
-        from .tables import print_targets
+        from .tables import show
 
-        print_targets(report, show_all)
+        show(*screen.details(report, show_all))
 
 
 def _seconds(value: float) -> float:

@@ -197,7 +197,7 @@ class Conformance:
         for target in present:
             manager = case.manager()
             with monkeypatch.context() as patched:
-                patched.setattr(Site, "write", raising_after(target, error, Site.write))
+                patched.setattr(Site, "install", raising_after(target, error, Site.install))
                 if error is KeyboardInterrupt:
                     with pytest.raises(KeyboardInterrupt):
                         manager.apply(case.patch)
@@ -212,7 +212,7 @@ class Conformance:
         for target in present:
             manager = case.manager()
             with monkeypatch.context() as patched:
-                patched.setattr(Site, "write", skipping(target, Site.write))
+                patched.setattr(Site, "install", skipping(target, Site.install))
                 outcomes = manager.apply(case.patch)
             assert [o.target for o in outcomes if o.status is Status.FAILED] == paths
             assert_same(snapshot(case.patch), before)
@@ -393,7 +393,7 @@ def raising(error: BaseException) -> Callable[[Any], Any]:
 
 
 def skipping(target: Target, write: Callable[..., None]) -> Callable[..., None]:
-    """A ``Site.write`` that skips the write to one target."""
+    """A ``Site.install`` that skips the write to one target."""
 
     def lossy(site: Site, composed: Composed) -> None:
         if site.path != target.path:
@@ -405,7 +405,7 @@ def skipping(target: Target, write: Callable[..., None]) -> Callable[..., None]:
 def raising_after(
     target: Target, error: type[BaseException], write: Callable[..., None]
 ) -> Callable[..., None]:
-    """A ``Site.write`` that raises after it has written one target's layer."""
+    """A ``Site.install`` that raises after it has written one target's layer."""
 
     def interrupted(site: Site, composed: Composed) -> None:
         write(site, composed)

@@ -21,7 +21,7 @@ from mlx_patches.auditing import screen
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.evidence import store
-from mlx_patches.evidence.words import word_of
+from mlx_patches.evidence.words import family_result, verdict_of
 
 
 def main() -> None:
@@ -42,13 +42,15 @@ def main() -> None:
                 differ.append(f"{family}: {error}")
                 continue
             longest = max(longest, screen.rows(screen.lines(report)))
-            expected = word_of(store.fate(store.pairs_of(evidence or {}, family)))
+            expected = verdict_of(family_result(store.pairs_of(evidence or {}, family)))
             own = [one for one in report.verdicts if one.distribution == distribution]
-            if [one.word for one in own if one.family == family] == [expected]:
+            if [one.verdict for one in own if one.family == family] == [expected]:
                 agree += 1
                 words[f"{expected}, exit {own[0].exit_code(report.here())}"] += 1
             else:
-                differ.append(f"{distribution}:{family}: {[one.word for one in own]}, {expected}")
+                differ.append(
+                    f"{distribution}:{family}: {[one.verdict for one in own]}, {expected}"
+                )
     total = agree + len(differ)
     print(f"{', '.join(map(str, plain.distributions))}: {agree} of {total} families agree")
     print("; ".join(f"{count} {word}" for word, count in sorted(words.items())))

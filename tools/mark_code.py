@@ -16,8 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mlx_patches.auditing.affected import modules_of
-from mlx_patches.auditing.metal import metal_branches
+from mlx_patches.auditing.modules import metal_branches, modules_of
 from mlx_patches.core import distributions
 from mlx_patches.core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from mlx_patches.evidence import code, store

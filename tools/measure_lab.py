@@ -26,7 +26,7 @@ import re
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,16 +41,9 @@ sys.path.insert(0, str(ROOT))
 from mlx_patches.auditing import recommend  # noqa: E402
 from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
-from mlx_patches.evidence import store  # noqa: E402
-from mlx_patches.evidence.store import cell_pairs, fate  # noqa: E402
-from mlx_patches.evidence.words import (  # noqa: E402
-    CPU,
-    DEVICES,
-    DTYPES,
-    FATES,
-    FLOAT32,
-    place_of,
-)
+from mlx_patches.evidence import store, words  # noqa: E402
+from mlx_patches.evidence.store import cell_pairs  # noqa: E402
+from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32  # noqa: E402
 from mlx_patches.lab import record, runner  # noqa: E402
 from mlx_patches.lab.record import Cells, details, letters  # noqa: E402
 
@@ -58,7 +51,10 @@ EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
 FINDINGS = ROOT / "docs" / "findings.md"
 SECONDS = 3600
-SHOWN = FATES[:3]  # the fates with a column of their own in the findings
+EVERY_PATCH = ["--patched", "--every-patch"]
+# Family to cell to the patches that the cell needs.
+Needs = dict[str, dict[str, list[str]]]
+SHOWN = words.FAMILY_RESULTS[:3]  # the results with a column of their own in the findings
 SHORTEST = 3  # how many families a line of the findings names
 
 
@@ -71,21 +67,12 @@ def main() -> None:
     parser.add_argument("--scenario", action="append", default=[], help="only this scenario")
     parser.add_argument("--model", action="append", default=[], help="only this family")
     parser.add_argument("--again", action="store_true", help="also measure what has evidence")
-    parser.add_argument(
-        "--no-needs", action="store_true", help="do not find out which patches a cell needs"
-    )
-    parser.add_argument(
-        "--likely", action="append", default=[], metavar="ID", help="try this patch first"
-    )
-    parser.add_argument(
-        "--take", type=Path, metavar="FILE", help="add evidence from another machine"
-    )
+    parser.add_argument("--no-needs", action="store_true", help="trace no cell's needed patches")
+    parser.add_argument("--likely", action="append", default=[], help="try this patch first")
+    parser.add_argument("--take", type=Path, help="add evidence from another machine")
     parser.add_argument("--write", action="store_true", help="measure nothing, only write")
-    parser.add_argument(
-        "--check-entries",
-        action="store_true",
-        help="measure with what apply() gives each model; with --again, trace what an entry lacks",
-    )
+    entries = "measure with what apply() gives each model; --again: trace what an entry lacks"
+    parser.add_argument("--check-entries", action="store_true", help=entries)
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
     parser.add_argument("--device", choices=DEVICES, default=CPU, help="what MLX computes on here")
     options = parser.parse_args()
@@ -159,20 +146,21 @@ def write(evidence: list[dict[str, Any]]) -> None:
 
 
 def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
-    """Set to its versions and the fate of each of its families."""
-    return {
-        "sets": {
-            one["set"]: {
-                "versions": one["versions"],
-                "families": family_fates(one),
-            }
-            for one in evidence
-        }
+    """Set to its versions and the result of each of its families."""
+    facts = {
+        one["set"]: {"versions": one["versions"], "families": family_results(one)}
+        for one in evidence
     }
+    return {"sets": facts}
 
 
 def file_of(one: ReleaseSet, place: Place = PLAIN) -> Path:
     return EVIDENCE / store.file_name(one.slug, *place)
+
+
+def save(one: ReleaseSet, evidence: dict[str, Any], place: Place = PLAIN) -> None:
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    file_of(one, place).write_text(json.dumps(evidence, indent=1) + "\n")
 
 
 def measure(
@@ -188,7 +176,6 @@ def measure(
 
     With ``likely``, also which patches each repaired cell needs; these patches are tried first.
     """
-    file = file_of(one, place)
     evidence = evidence_of(one, place) or {"set": one.name, **place.facts}
     todo = [part for part in parts if again or part not in evidence]
     wanted = bool(todo) or (not parts and (again or "needs" not in evidence))
@@ -199,22 +186,24 @@ def measure(
     if not wanted:
         return
     with release_sets.environment(one) as python:
+        lab = Lab(one, python, jobs, only, place)
         if todo:
             check_devices({runner.device(str(python))}, place.device)
             evidence["versions"] = release_sets.versions(python)
         for part in todo:
-            rows = cells(one, python, part, jobs, only, place)
+            rows = lab.cells(part)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
                 evidence[name] = updated(evidence.get(name, {}), found, only)
         if "with" in evidence and likely is not None:
-            fresh = needs(one, python, evidence, jobs, only, place, likely)
-            evidence["needs"] = dict(
-                sorted(updated(evidence.get("needs", {}), fresh, only).items())
-            )
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(evidence, indent=1) + "\n")
-    fates = list(family_fates(evidence).values())
-    print(one.name, {name: fates.count(name) for name in sorted(set(fates))}, flush=True)
+            repaired = {
+                family: [n for n, pair in pairs.items() if pair == "rg" and only.has(family, n)]
+                for family, pairs in cell_pairs(evidence).items()
+            }
+            traced = updated(evidence.get("needs", {}), lab.traced(repaired, likely), only)
+            evidence["needs"] = dict(sorted(traced.items()))
+    save(one, evidence, place)
+    results = list(family_results(evidence).values())
+    print(one.name, {name: results.count(name) for name in sorted(set(results))}, flush=True)
 
 
 def check_devices(found: set[str], wanted: str) -> None:
@@ -240,7 +229,8 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
     if "with" not in evidence:
         raise SystemExit(f"{one.name}: no evidence with every patch; run --part with first")
     with release_sets.environment(one) as python:
-        found = letters(cells(one, python, "entry", jobs, only))
+        lab = Lab(one, python, jobs, only)
+        found = letters(lab.cells("entry"))
         lacking = {
             family: [
                 name
@@ -250,12 +240,11 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
             for family, named in evidence["with"].items()
         }
         if again:
-            beside = ["--beside-entry"]
-            for family, named in traced(one, python, lacking, jobs, flags=beside).items():
+            for family, named in lab.traced(lacking, flags=["--beside-entry"]).items():
                 for name, ids in named.items():
                     part = "companions" if evidence["without"][family][name] == "g" else "needs"
                     evidence.setdefault(part, {}).setdefault(family, {})[name] = ids
-            file_of(one).write_text(json.dumps(evidence, indent=1) + "\n")
+            save(one, evidence)
     return [
         f"{one.name}: {family} is {found.get(family, {}).get(name, 'missing')} in {name}"
         for family, names in lacking.items()
@@ -267,7 +256,6 @@ def take(file: Path, again: bool = False) -> str:
     """Add the evidence in a file from ``mlx-patches lab --evidence``; returns what it added.
 
     Args:
-        file: the file to add.
         again: replace evidence of the same families.
 
     Raises:
@@ -288,8 +276,7 @@ def take(file: Path, again: bool = False) -> str:
     held = sorted(before.get("without", {}).keys() & sent["without"].keys())
     if held and not again:
         raise SystemExit(f"{file}: measured before: {few(held)}; --again replaces it")
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
-    file_of(one, place).write_text(json.dumps(joined(before, sent), indent=1) + "\n")
+    save(one, joined(before, sent), place)
     return f"{sent['set']}, {', '.join(place)}: added {few(sent['without'])}"
 
 
@@ -336,105 +323,66 @@ def updated(old: Cells, new: Cells, only: Only) -> Cells:
     return {family: named for family, named in both.items() if named}
 
 
-def cells(
-    one: ReleaseSet,
-    python: Path,
-    part: str,
-    jobs: int,
-    only: Only,
-    place: Place = PLAIN,
-    variant: str = "",
-) -> list[dict[str, Any]]:
-    """Run the lab in the set's environment; returns the rows of the set's own families.
+class Lab(NamedTuple):
+    """The lab in a release set's environment."""
 
-    The part is ``without`` patches, ``with`` every patch, or with the model's ``entry``.
-    """
-    flags = {
-        "without": ["--unpatched"],
-        "with": ["--patched", "--every-patch"],
-        "entry": ["--patched"],
-    }[part]
-    flags += ["--dtype", place.dtype, *(["--variant", variant] if variant else [])]
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "cells.jsonl"
-        command = [
-            "lab",
-            *flags,
-            *only.flags(one.distribution),
-            "--jobs",
-            str(jobs),
-            "--out",
-            str(out),
+    one: ReleaseSet
+    python: Path
+    jobs: int
+    only: Only = Only()
+    place: Place = PLAIN
+
+    def cells(self, part: str, variant: str = "") -> list[dict[str, Any]]:
+        """Run the lab; returns the rows of the set's own families.
+
+        The part is ``without`` patches, ``with`` every patch, or with the model's ``entry``.
+        """
+        flags = {"without": ["--unpatched"], "entry": ["--patched"]}.get(part, EVERY_PATCH)
+        command = ["mlx_patches", "lab", *flags, "--dtype", self.place.dtype]
+        command += ["--variant", variant] if variant else []
+        command += [*self.only.flags(self.one.distribution), "--jobs", str(self.jobs)]
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "cells.jsonl"
+            command += ["--out", str(out)]
+            release_sets.run(self.python, "-m", *command, seconds=SECONDS, codes=(0, 1))
+            rows = [json.loads(line) for line in out.read_text().splitlines()]
+        check_devices({row["device"] for row in rows}, self.place.device)
+        own = [row for row in rows if row["family"].startswith(f"{self.one.distribution}:")]
+        return sorted(own, key=lambda row: str(row["family"]))
+
+    def traced(
+        self, wanted: dict[str, list[str]], likely: Collection[str] = (), flags: Sequence[str] = ()
+    ) -> Needs:
+        """Family to each of its wanted cells to the patches without which it is red.
+
+        The ``likely`` patches, and those that the same cells need in other sets, are tried first.
+        ``flags`` are further arguments of ``mlx_patches.lab.attribute``.
+        """
+        distribution = self.one.distribution
+        elsewhere = [
+            other.get("needs", {}) for other in load() if other["set"].split()[0] == distribution
         ]
-        release_sets.run(python, "-m", "mlx_patches", *command, seconds=SECONDS, codes=(0, 1))
-        rows = [json.loads(line) for line in out.read_text().splitlines()]
-    check_devices({row["device"] for row in rows}, place.device)
-    own = [row for row in rows if row["family"].startswith(f"{one.distribution}:")]
-    return sorted(own, key=lambda row: str(row["family"]))
+
+        def attributed(family: str) -> dict[str, list[str]]:
+            command = ["-m", "mlx_patches.lab.attribute", f"{distribution}:{family}"]
+            command += ["--dtype", self.place.dtype, *flags]
+            there = set(likely)
+            for name in wanted[family]:
+                command += ["--scenario", name]
+                there.update(*(cells.get(family, {}).get(name, ()) for cells in elsewhere))
+            for patch in sorted(there):
+                command += ["--likely", patch]
+            found: dict[str, list[str]] = json.loads(release_sets.run(self.python, *command))
+            return found
+
+        families = [family for family, names in wanted.items() if names]
+        with ThreadPoolExecutor(self.jobs) as pool:
+            return dict(zip(families, pool.map(attributed, families), strict=True))
 
 
-def needs(
-    one: ReleaseSet,
-    python: Path,
-    evidence: dict[str, Any],
-    jobs: int,
-    only: Only,
-    place: Place = PLAIN,
-    likely: Collection[str] = (),
-) -> dict[str, dict[str, list[str]]]:
-    """Family to each of its repaired cells to the patches that the cell needs.
-
-    ``likely``: see ``traced``.
-    """
-    repaired = {
-        family: [name for name, pair in pairs.items() if pair == "rg" and only.has(family, name)]
-        for family, pairs in cell_pairs(evidence).items()
-    }
-    return traced(one, python, repaired, jobs, place, likely)
-
-
-def traced(
-    one: ReleaseSet,
-    python: Path,
-    wanted: dict[str, list[str]],
-    jobs: int,
-    place: Place = PLAIN,
-    likely: Collection[str] = (),
-    flags: Sequence[str] = (),
-) -> dict[str, dict[str, list[str]]]:
-    """Family to each of its wanted cells to the patches without which it is red.
-
-    The ``likely`` patches, and those that the same cells need in other sets, are tried first.
-    ``flags`` are further arguments of ``mlx_patches.lab.attribute``.
-    """
-    elsewhere = [
-        other.get("needs", {}) for other in load() if other["set"].split()[0] == one.distribution
-    ]
-
-    def attributed(family: str) -> dict[str, list[str]]:
-        command = ["-m", "mlx_patches.lab.attribute", f"{one.distribution}:{family}"]
-        command += ["--dtype", place.dtype, *flags]
-        for name in wanted[family]:
-            command += ["--scenario", name]
-        there = {
-            patch
-            for cells in elsewhere
-            for name in wanted[family]
-            for patch in cells.get(family, {}).get(name, ())
-        }
-        for patch in sorted({*likely, *there}):
-            command += ["--likely", patch]
-        found: dict[str, list[str]] = json.loads(release_sets.run(python, *command))
-        return found
-
-    families = [family for family, names in wanted.items() if names]
-    with ThreadPoolExecutor(jobs) as pool:
-        return dict(zip(families, pool.map(attributed, families), strict=True))
-
-
-def family_fates(evidence: dict[str, Any]) -> dict[str, str]:
-    """Family to its fate in a set."""
-    return {family: fate(pairs) for family, pairs in cell_pairs(evidence).items()}
+def family_results(evidence: dict[str, Any]) -> dict[str, str]:
+    """Family to its result in a set."""
+    return {family: words.family_result(pairs) for family, pairs in cell_pairs(evidence).items()}
 
 
 def load() -> list[dict[str, Any]]:
@@ -472,17 +420,21 @@ def findings(evidence: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
+    return [lines[0], "|---" * len(heads) + "|", *lines[1:]]
+
+
 def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, Any]]]) -> list[str]:
-    """A table of how many families have each fate, a line for each evidence."""
-    others = [name for name in FATES if name not in SHOWN]
-    heads = [*names, *SHOWN, ", ".join(others)]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    """A table of how many families have each result, a line for each evidence."""
+    others = [name for name in words.FAMILY_RESULTS if name not in SHOWN]
+    lines = []
     for labels, one in rows:
-        fates = list(family_fates(one).values())
-        cells = [str(fates.count(name)) for name in SHOWN]
-        cells.append(", ".join(str(fates.count(name)) for name in others))
-        lines.append(f"| {' | '.join([*labels, *cells])} |")
-    return lines
+        results = list(family_results(one).values())
+        rest = ", ".join(str(results.count(name)) for name in others)
+        lines.append([*labels, *(str(results.count(name)) for name in SHOWN), rest])
+    return table([*names, *SHOWN, ", ".join(others)], lines)
 
 
 def elsewhere() -> list[tuple[list[str], dict[str, Any]]]:
@@ -499,8 +451,7 @@ def elsewhere() -> list[tuple[list[str], dict[str, Any]]]:
 
 def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
     """A table of the variants' cells, a line for each set; it names those unlike the plain ones."""
-    heads = ("release set", "cells", "red as released", "red with the patches", "unlike plain")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = []
     for one in evidence:
         plain = cell_pairs(store.load_set(*one["set"].split()) or {"without": {}})
         found = [
@@ -510,11 +461,12 @@ def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
             for scenario, pair in pairs.items()
         ]
         red = sum(pair[0] == "r" for pair, _, _ in found)
-        still = sum(store.is_red(pair) for pair, _, _ in found)
+        still = sum(words.is_red(pair) for pair, _, _ in found)
         unlike = ", ".join(name for pair, usual, name in found if pair != usual) or "none"
         count = sum(pair[0] != "n" for pair, _, _ in found)
-        lines.append(f"| {one['set']} | {count} | {red} | {still} | {unlike} |")
-    return lines
+        lines.append([one["set"], str(count), str(red), str(still), unlike])
+    heads = ("release set", "cells", "red as released", "red with the patches", "unlike plain")
+    return table(heads, lines)
 
 
 def repairs(one: dict[str, Any]) -> list[str]:
@@ -523,10 +475,9 @@ def repairs(one: dict[str, Any]) -> list[str]:
     for family, by_scenario in one.get("needs", {}).items():
         for patch in {patch for ids in by_scenario.values() for patch in ids}:
             families[patch].add(family)
-    lines = ["| patch | families |", "|---|---|"]
-    for patch, names in sorted(families.items(), key=lambda item: (-len(item[1]), item[0])):
-        lines.append(f"| `{patch}` | {few(names)} |")
-    return lines
+    return table(
+        ("patch", "families"), [(f"`{patch}`", few(names)) for patch, names in largest(families)]
+    )
 
 
 def defects(one: dict[str, Any]) -> list[str]:
@@ -543,14 +494,19 @@ def defects(one: dict[str, Any]) -> list[str]:
                 groups[crash(said[name])].setdefault(family, []).append(name)
     if not groups:
         return ["None."]
-    lines = ["| what goes wrong | reproduce | families |", "|---|---|---|"]
-    for said_, found in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+    lines = []
+    for said_, found in largest(groups):
         family, names = min(found.items())
-        name, _, dtype = place_of(names[0])
+        name, _, dtype = words.place_of(names[0])
         kind = "" if dtype == FLOAT32 else f" --dtype {dtype}"
         command = f"`mlx-patches lab --model {family} --scenario {name}{kind}`"
-        lines.append(f"| {said_} | {command} | {few(found)} |")
-    return lines
+        lines.append((said_, command, few(found)))
+    return table(("what goes wrong", "reproduce", "families"), lines)
+
+
+def largest(groups: Mapping[str, Collection[str]]) -> list[Any]:
+    """The groups, those of most families first."""
+    return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 def few(families: Iterable[str]) -> str:

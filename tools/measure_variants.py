@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import release_sets
-from measure_lab import VARIED, Only, cells, has_models
+from measure_lab import VARIED, Lab, Only, has_models
 from release_sets import ReleaseSet
 
 ROOT = Path(__file__).parent.parent
@@ -61,11 +61,11 @@ def measure(one: ReleaseSet, variants: Iterable[str], jobs: int) -> None:
 
 def measured(one: ReleaseSet, python: Path, variant: str, jobs: int) -> dict[str, Cells]:
     """One variant's cells in the families that can be built, without and with every patch."""
-    without = cells(one, python, "without", jobs, Only(SCENARIOS), variant=variant)
+    without = Lab(one, python, jobs, Only(SCENARIOS)).cells("without", variant)
     built = [row for row in without if row["scenario"] != BUILD]
     names = tuple(letters(built))
     only = Only(SCENARIOS, names)
-    with_ = cells(one, python, "with", jobs, only, variant=variant) if names else []
+    with_ = Lab(one, python, jobs, only).cells("with", variant) if names else []
     return {
         "without": letters(built),
         "with": letters(with_),

@@ -26,16 +26,12 @@ _stopped = False
 
 
 def start(
-    host: str = "",
-    scripts: Sequence[str] = (),
-    modules: Sequence[str] = (),
-    profile: str = SAFE,
+    host: str = "", scripts: Sequence[str] = (), modules: Sequence[str] = (), profile: str = SAFE
 ) -> None:
     """Wait for a package that has patches.
 
     Args:
         host: if given, only processes of this host and their children are patched.
-        scripts: the host's console scripts.
         modules: the top-level packages that ``python -m`` starts it from.
         profile: the profile to apply, unless ``MLX_PATCHES_PROFILE`` names one.
     """

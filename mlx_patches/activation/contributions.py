@@ -33,11 +33,7 @@ INFO = ".dist-info"
 
 def contributions(blocked: Collection[str] = ()) -> list[tuple[str, Contribution]]:
     """(distribution, contribution) of every package that declares patches."""
-    points = [
-        (distribution.name, point)
-        for distribution in declaring(PATCHES)
-        for point in distribution.entry_points.select(group=PATCHES)
-    ]
+    points = [(d.name, p) for d in declaring(PATCHES) for p in d.entry_points.select(group=PATCHES)]
     if not points:  # the usual case: start-up does not import the types
         return []
     from ..core.contribution import Contribution

@@ -15,7 +15,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,32 +37,26 @@ class Presence:
 
     def tell(self, content: Mapping[str, Any]) -> None:
         """Write ``content``, which describes the patches in effect, to the file."""
-        with self._my_turn() as mine:
-            if mine:
-                try:
-                    self._write({**content, "host": started_as()})
-                except (OSError, ValueError):
-                    self._remove()
+        self._in_turn(self._write, {**content, "host": started_as()})
 
     def forget(self) -> None:
         """Remove the file of this process; a parent's stays."""
-        with self._my_turn() as mine:
-            if mine:
-                self._remove()
+        self._in_turn(self._remove)
 
     def after_fork_in_child(self) -> None:
         """Make a new lock: a thread that does not exist in the child may hold the old one."""
         self._turn = threading.Lock()
 
-    @contextlib.contextmanager
-    def _my_turn(self) -> Iterator[bool]:
-        """Yield False if another thread keeps the lock: a host does not wait for its file."""
-        mine = self._turn.acquire(timeout=SECONDS)
+    def _in_turn(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Do it, unless another thread keeps the lock: a host does not wait for its file."""
+        if not self._turn.acquire(timeout=SECONDS):
+            return
         try:
-            yield mine
+            do(*arguments)
+        except (OSError, ValueError):
+            self._remove()
         finally:
-            if mine:
-                self._turn.release()
+            self._turn.release()
 
     def _write(self, content: Mapping[str, Any]) -> None:
         if self._pid != os.getpid():  # at first, and in a forked child

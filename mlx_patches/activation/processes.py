@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +19,9 @@ class Process(NamedTuple):
     """A process with patches in effect.
 
     Args:
-        pid: its process id.
         host: what it was started as: a script's name, or ``-m MODULE``.
-        releases: the patched releases, as ``mlx-lm 0.31.3``.
-        patches: the ids of the patches in effect.
         withdrawn: the id of each patch that failed whatever it was given, and how.
         failures: the id of each patch that failed in calls, and how.
-        version: the version of mlx_patches.
     """
 
     pid: int
@@ -37,19 +33,14 @@ class Process(NamedTuple):
     version: str
 
 
-def processes(place: Path | None = None) -> list[Process]:
+def processes() -> list[Process]:
     """The processes of this user that have patches in effect; removes files of ended ones."""
-    place = place or folder()
-    found = []
+    place = folder()
     try:
         files = sorted(place.glob("*.json")) if is_ours_alone(place) else []
     except OSError:
         files = []
-    for path in files:
-        process = _read(path)
-        if process is not None:
-            found.append(process)
-    return found
+    return [one for one in map(_read, files) if one is not None]
 
 
 def _read(path: Path) -> Process | None:
@@ -66,8 +57,8 @@ def _read(path: Path) -> Process | None:
         return Process(
             int(raw["pid"]),
             quoted(raw["host"]),
-            _texts(raw["releases"]),
-            _texts(raw["patches"]),
+            tuple(map(quoted, raw["releases"])),
+            tuple(map(quoted, raw["patches"])),
             _reasons(raw["withdrawn"]),
             _reasons(raw.get("failures", {})),
             quoted(raw["version"]),
@@ -91,7 +82,3 @@ def _is_running(pid: int) -> bool:
 
 def _reasons(values: Mapping[str, Any]) -> dict[str, str]:
     return {quoted(key): quoted(value) for key, value in dict(values).items()}
-
-
-def _texts(values: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(map(quoted, values))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from ..core.errors import MlxPatchesError
 from ..core.patch import Patch
+from ..core.record import Record
 from .settings import SAFE
 
 
-class Profile:
+class Profile(Record):
     """A set of patches.
 
     Args:
@@ -20,15 +21,9 @@ class Profile:
         names: patches that name one of these profiles belong to it too.
     """
 
-    def __init__(
-        self,
-        areas: frozenset[str] = frozenset(),
-        models: bool = False,
-        names: frozenset[str] = frozenset(),
-    ):
-        self.areas = areas
-        self.models = models
-        self.names = names
+    areas: frozenset[str] = frozenset()
+    models: bool = False
+    names: frozenset[str] = frozenset()
 
     def has_area(self, area: str) -> bool:
         """Whether a folder's patches belong to it; empty stands for other packages' patches."""

@@ -6,6 +6,7 @@ the ``sitecustomize`` that it hides. Child processes inherit the path.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import shutil
@@ -46,7 +47,6 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
     """How to start a command with the patches.
 
     Args:
-        command: the command line.
         profile: the profile; by default that of ``MLX_PATCHES_PROFILE``, or ``safe``.
 
     Raises:
@@ -63,7 +63,17 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         name = quoted(command[0]) or "''"
         raise MlxPatchesError(f"{name}: no such command on PATH, or not executable")
     if is_python(Path(found)):
-        return _interpreter([found], command[1:], profile)
+        # The interpreter's own options are before the script or module.
+        ends = ("-c", "-m", "-")
+        own = itertools.takewhile(lambda a: a[:1] == "-" and a not in ends, command[1:])
+        options = list(filter(_short, own))
+        if any(flag in option for option in options for flag in (*ISOLATED, "S")):
+            raise MlxPatchesError(
+                f"python {' '.join(options)} ignores what run sets up; leave the option out, or use"
+                " mlx-patches enable"
+            )
+        _require_package([found])
+        return Launch((found, *command[1:]), _variables(profile))
     interpreter = interpreter_of(Path(found))
     if interpreter is None:
         _require_program(Path(found))
@@ -72,37 +82,15 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
             " their environment has mlx_patches"
         )
         return Launch((found, *command[1:]), _variables(profile), warning)
+    _require_package(interpreter)
     if any(flag in option for option in interpreter[1:] for flag in ISOLATED if _short(option)):
-        _require_package(interpreter)
         warning = (
             f"{found} starts Python with {' '.join(interpreter[1:])}: patched in this process"
             " only, not in child processes; mlx-patches enable covers those"
         )
         boot = (*interpreter, "-c", ISOLATED_BOOT, found, *command[1:])
         return Launch(boot, {SWITCH: "1", settings.PROFILE: profile}, warning)
-    _require_package(interpreter)
     return Launch((found, *command[1:]), _variables(profile))
-
-
-def _interpreter(python: list[str], arguments: Sequence[str], profile: str) -> Launch:
-    options = [a for a in _options(arguments) if _short(a)]
-    if any(flag in option for option in options for flag in (*ISOLATED, "S")):
-        raise MlxPatchesError(
-            f"python {' '.join(options)} ignores what run sets up; leave the option out, or use"
-            " mlx-patches enable"
-        )
-    _require_package(python)
-    return Launch((*python, *arguments), _variables(profile))
-
-
-def _options(arguments: Sequence[str]) -> list[str]:
-    """The interpreter's own options: those before the script or module."""
-    found = []
-    for argument in arguments:
-        if not argument.startswith("-") or argument in ("-c", "-m", "-"):
-            break
-        found.append(argument)
-    return found
 
 
 def _short(option: str) -> bool:

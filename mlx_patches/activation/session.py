@@ -23,7 +23,8 @@ from ..core.manager import FORK_SECONDS, Manager, unseen
 from ..core.outcome import Outcome, Report, Status
 from ..core.packages import HOST_MODELS, MODEL_PACKAGES, MODELS
 from ..core.patch import Patch
-from ..core.registry import Registry
+from ..core.registry import Registry, did_you_mean
+from ..core.site import Layer
 from ..matrix.gate import Gate
 from ..matrix.matrix import CompatMatrix
 from ..patches import catalogue
@@ -33,15 +34,9 @@ from .import_hook import Watcher
 logger = logging.getLogger("mlx_patches")
 
 
-class _State:
-    """A snapshot of a session's requests."""
-
-    def __init__(self, session: Session):
-        self.asked = frozenset(session._requested)
-        self.entries = frozenset(session._entries)
-        self.taken_out = frozenset(session._taken_out)
-        self.by_model = session.by_model
-        self.active = session.active
+# A snapshot of a session's requests: the ids, the models' entries, the ids that were taken out,
+# whether models' entries are in use, and whether imports are watched.
+_State = tuple[frozenset[str], frozenset[tuple[str, str]], frozenset[str], bool, bool]
 
 
 class Session:
@@ -149,9 +144,9 @@ class Session:
     ) -> Report:
         """See ``mlx_patches.apply``."""
         ids = self._ids(patches)
-        names = self._models(models)
-        chosen = self._profile(profile, named=ids is not None or names is not None)
-        wanted = self._wanted(ids, names, chosen)
+        types = self._models(models)
+        chosen = self._profile(profile, named=ids is not None or types is not None)
+        wanted = self._wanted(ids, types, chosen)
         strict = strict or (self.strict and not dry_run)
         by_model = chosen is not None and chosen.models
         before = self._state()
@@ -161,7 +156,11 @@ class Session:
                     self._taken_out.copy() if by_model else {patch.id for patch in wanted}
                 )
                 self.by_model |= by_model
-            self._watch({t.module.partition(".")[0] for p in wanted for t in p.targets})
+            names = [*MODELS, *HOST_MODELS, *(t.module for p in wanted for t in p.targets)]
+            if self._watcher is None:
+                self._watcher = Watcher((), self._imported, self.strict, self._in_copy)
+            self._watcher.packages |= {name.partition(".")[0] for name in names}
+            self._watcher.install()
         outcomes = []
         try:
             for patch in wanted:
@@ -221,9 +220,9 @@ class Session:
         missed = [one for one in _models_imported(imported) if one not in self._entries]
         for entry in missed if self.by_model else ():
             for one in self._activate(entry, strict=False, dry_run=True):
-                if one.status is Status.PENDING and imported(one.target.partition(":")[0]):
-                    reason = unseen(one.target.partition(":")[0])
-                    outcomes.append(one._replace(status=Status.LOST, reason=reason))
+                module = one.target.partition(":")[0]
+                if one.status is Status.PENDING and imported(module):
+                    outcomes.append(one._replace(status=Status.LOST, reason=unseen(module)))
         return Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
 
     def before_fork(self) -> None:
@@ -244,18 +243,19 @@ class Session:
 
     def _state(self) -> _State:
         with self._lock:
-            return _State(self)
+            sets = frozenset(self._requested), frozenset(self._entries), frozenset(self._taken_out)
+            return *sets, self.by_model, self.active
 
     def _undo(self, before: _State) -> None:
         """Take out the patches that were requested since, also those that imports activated."""
+        requested, entries, taken_out, by_model, active = before
         with self._lock:
-            since = [id_ for id_ in self._requested if id_ not in before.asked]
+            since = [id_ for id_ in self._requested if id_ not in requested]
             for id_ in since:
                 del self._requested[id_]
-            self._entries = set(before.entries)
-            self._taken_out = set(before.taken_out)
-            self.by_model = before.by_model
-        if self._watcher is not None and not before.active:
+            self._entries, self._taken_out = set(entries), set(taken_out)
+            self.by_model = by_model
+        if self._watcher is not None and not active:
             self._watcher.uninstall()
         self.manager.restore(since)
         self._log_once()
@@ -282,12 +282,9 @@ class Session:
                 continue
             places = [f"{package}.{name}" for package in MODEL_PACKAGES]
             if not (name.isidentifier() and any(map(source_file, places))):
-                from difflib import get_close_matches
-
-                close = get_close_matches(name, self.matrix.models, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise MlxPatchesError(
-                    f"no model type {name!r} in the matrix or the installed packages{hint}"
+                    f"no model type {name!r} in the matrix or the installed packages"
+                    f"{did_you_mean(name, self.matrix.models)}"
                 )
         return names
 
@@ -297,15 +294,13 @@ class Session:
         Raises:
             MlxPatchesError: both are named, or the profile is unknown or not a string.
         """
+        if name is None:
+            return None if named else self._choose(settings.profile() or profiles.DEFAULT)
         if named:
-            if name is not None:
-                raise MlxPatchesError("name a profile, or patches and models: not both")
-            return None
-        if name is not None:
-            if not isinstance(name, str):
-                raise MlxPatchesError(f"profile takes the name of a profile: {name!r}")
-            return profiles.choose(name)
-        return self._choose(settings.profile() or profiles.DEFAULT)
+            raise MlxPatchesError("name a profile, or patches and models: not both")
+        if not isinstance(name, str):
+            raise MlxPatchesError(f"profile takes the name of a profile: {name!r}")
+        return profiles.choose(name)
 
     def _choose(self, names: str) -> profiles.Profile:
         """The union of the profiles that the environment names; ``safe`` if one is unknown."""
@@ -323,9 +318,9 @@ class Session:
 
     def _log_once(self) -> None:
         """Log once for each release that patches are in effect for it."""
-        sites = self.manager.sites()
-        ids = {layer.patch for site in sites for layer in site.layers}
-        used = {layer.target.distribution for site in sites for layer in site.layers}
+        layers = self._layers()
+        ids = {layer.patch for layer in layers}
+        used = {layer.target.distribution for layer in layers}
         if ids != self._published:
             self._published = ids
             self._show_presence()
@@ -343,7 +338,7 @@ class Session:
             if self._presence is not None:
                 self._presence.forget()
             return
-        layers = [layer for site in self.manager.sites() for layer in site.layers]
+        layers = self._layers()
         used = sorted({layer.target.distribution for layer in layers})
         if self._presence is None:
             self._presence = presence.Presence()
@@ -357,13 +352,12 @@ class Session:
             }
         )
 
+    def _layers(self) -> list[Layer]:
+        return [layer for site in self.manager.sites() for layer in site.layers]
+
     def switched_off(self, patch_id: str) -> bool:
         """True if ``MLX_PATCHES_DISABLE`` names the patch, or ``all``."""
         return bool(self.disabled & {patch_id, settings.ALL})
-
-    def asked(self, patch_id: str) -> bool:
-        """True if the patch was requested in this process."""
-        return patch_id in self._requested
 
     def relevant(self, patch_id: str) -> bool:
         """False for a patch of a host that is not installed."""
@@ -379,17 +373,10 @@ class Session:
         return package is None or self.installed(package) is not None
 
     def _wanted(
-        self,
-        ids: list[str] | None,
-        models: list[str] | None,
-        profile: profiles.Profile | None,
+        self, ids: list[str] | None, models: list[str] | None, profile: profiles.Profile | None
     ) -> list[Patch]:
-        named = [
-            id_
-            for model in models or ()
-            for distribution in MODEL_PACKAGES.values()
-            for id_ in self.gate.patches_for(model, distribution)
-        ]
+        places = [(model, name) for model in models or () for name in MODEL_PACKAGES.values()]
+        named = [id_ for place in places for id_ in self.gate.patches_for(*place)]
         if ids is None:
             always: Iterable[str] = self.matrix.always
             if profile is not None:
@@ -400,13 +387,6 @@ class Session:
         elif models is not None:
             ids = [id_ for id_ in ids if id_ in named or id_ in self.matrix.always]
         return sorted(map(self.registry.declared, set(ids)), key=lambda p: self.registry.rank(p.id))
-
-    def _watch(self, packages: set[str]) -> None:
-        wanted = packages | {*MODELS, *(place.partition(".")[0] for place in HOST_MODELS)}
-        if self._watcher is None:
-            self._watcher = Watcher(wanted, self._imported, self.strict, self._in_copy)
-        self._watcher.packages |= wanted
-        self._watcher.install()
 
     def _request(
         self, patch: Patch, strict: bool, dry_run: bool, by_model: bool = False
@@ -432,7 +412,7 @@ class Session:
     def _apply(self, patch: Patch, strict: bool) -> list[Outcome]:
         """Apply a patch; the caller rebinds."""
         return self.manager.apply(
-            patch, strict=strict, wanted=lambda: self.asked(patch.id), rebind=False
+            patch, strict=strict, wanted=lambda: patch.id in self._requested, rebind=False
         )
 
     def _imported(self, module: ModuleType) -> None:
@@ -458,8 +438,8 @@ class Session:
         watched = self._watcher is not None and self._watcher.watches(name)
         if not watched or name in self._logged or not runs_in_copy(name):
             return
-        lost = [one for one in self.manager.status() if one.target.partition(":")[0] == name]
-        if lost := [one for one in lost if one.status is Status.LOST]:
+        gone = (one for one in self.manager.status() if one.status is Status.LOST)
+        if lost := [one for one in gone if one.target.partition(":")[0] == name]:
             self._logged.add(name)
             said = f"{lost[0].reason}; patches not in effect: {len(lost)}"
             if self.strict:
@@ -490,9 +470,10 @@ def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] 
     if isinstance(names, str):
         raise MlxPatchesError(f"{argument} takes a list of {what}: write [{names!r}]")
     listed: list[str] = list(names) if isinstance(names, Iterable) else [names]
-    for name in listed:
-        if not isinstance(name, str):
-            raise MlxPatchesError(f"{argument} takes a list of {what}, which are strings: {name!r}")
+    if strange := [name for name in listed if not isinstance(name, str)]:
+        raise MlxPatchesError(
+            f"{argument} takes a list of {what}, which are strings: {strange[0]!r}"
+        )
     return listed
 
 

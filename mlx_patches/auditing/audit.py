@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -23,23 +23,14 @@ from ..core.manager import held_back
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
+from ..core.record import fields
 from ..core.resolve import in_file
 from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
-from . import conflicts, hosts, preflight
-from .affected import affected_models
-from .measured import (
-    Evidence,
-    always_met,
-    needed_here,
-    unmeasured,
-    verdicts_of_all,
-    verdicts_of_model,
-)
+from . import conflicts, hosts, measured, preflight
 from .models import ModelFolder, folder_of, hint, implementations, unused_stops
-from .severity import patch_severity
-from .verdict import ModelVerdict, PatchState, headline
+from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
@@ -76,6 +67,15 @@ class ModelReport:
         packages = [package_of(distribution) for distribution in self.families]
         unused = [id_ for package in packages for id_ in unused_stops(self.folder, package)]
         return tuple(dict.fromkeys(unused))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "model_type": self.model_type,
+            "folder": str(self.folder.path) if self.folder else None,
+            "eos_token_ids": self.folder.eos if self.folder else {},
+            **fields(self, "known", "rows"),
+        }
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -161,8 +161,9 @@ class Audit:
     @property
     def needed(self) -> tuple[str, ...]:
         """The patches that the installed releases need, in effect or not."""
-        ids = (o.patch for o in self.outcomes if o.status not in NOT_NEEDED and self._counts(o))
-        return tuple(dict.fromkeys(ids))
+        needed = (o for o in self.outcomes if o.status not in NOT_NEEDED)
+        # Optional patches count only if they are requested.
+        return tuple(dict.fromkeys(o.patch for o in needed if not o.reason.startswith(_OPTIONAL)))
 
     @property
     def refusing(self) -> tuple[str, ...]:
@@ -183,7 +184,6 @@ class Audit:
         Args:
             strict: count defects that the user chose not to repair as findings; without a model
                 also families that stay wrong with the patches.
-            fail_on: the severities that count as findings.
         """
         if self.problems:
             return 1
@@ -203,10 +203,6 @@ class Audit:
         found = {patch_severity(id_) for id_ in open_ - unknown} | {cell.severity for cell in still}
         return 1 if found & set(fail_on) else 2 if unknown or self.unmeasured else 0
 
-    def _counts(self, outcome: Outcome) -> bool:
-        """Whether an outcome counts for ``needed``: optional, unrequested patches do not."""
-        return not outcome.reason.startswith(_OPTIONAL)
-
     def as_dict(self, cells: bool = False) -> dict[str, Any]:
         """The JSON form; docs/audit-json.md describes it.
 
@@ -219,27 +215,16 @@ class Audit:
             "mlx_patches": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
-            "environment": self.environment,
-            "active": self.active,
-            "host": self.host,
-            "unaudited": list(self.unaudited),
-            "unmeasured": list(self.unmeasured),
+            **fields(self, "environment", "active", "host", "unaudited", "unmeasured"),
             "measured": dict(zip(("device", "dtype"), self.measured, strict=True))
             if self.measured
             else None,
             "verdicts": [one.as_dict(here, cells) for one in self.verdicts],
             "distributions": [
-                {"name": d.name, "version": d.version, "commit": d.commit, "editable": d.editable}
-                for d in self.distributions
+                fields(one, "name", "version", "commit", "editable") for one in self.distributions
             ],
-            "broken_sets": [
-                {"when": dict(b.when), "reason": b.reason, "remedy": b.remedy}
-                for b in self.broken_sets
-            ],
-            "warnings": [
-                {"effect": one.effect, "remedy": one.remedy, "threads": list(one.threads)}
-                for one in self.warnings
-            ],
+            "broken_sets": [one._asdict() for one in self.broken_sets],
+            "warnings": [fields(one, "effect", "remedy", "threads") for one in self.warnings],
             "patches": [
                 {
                     **o.as_dict(),
@@ -248,11 +233,8 @@ class Audit:
                 }
                 for o in self.outcomes
             ],
-            "models": {
-                model: {name: list(ids) for name, ids in rows.items()}
-                for model, rows in self.models.items()
-            },
-            "model": _model_dict(self.model),
+            "models": self.models,
+            "model": self.model.as_dict() if self.model else None,
             "host_report": self.host_report.as_dict() if self.host_report else None,
             "foreign": [one.as_dict() for one in self.foreign],
             "findings": list(self.findings),
@@ -264,13 +246,11 @@ def audit(
     model: str | None = None,
     host: str | None = None,
     models: bool = True,
-    evidence: Evidence | None = None,
+    evidence: measured.Evidence | None = None,
 ) -> Audit:
     """See ``mlx_patches.audit``.
 
     Args:
-        model: a model type, or a model's folder.
-        host: a host server's distribution.
         models: also make the table of affected models.
         evidence: distribution to evidence of the model's own config, measured for this audit.
     """
@@ -283,44 +263,48 @@ def audit(
     names = dict.fromkeys((*CORE, *hosts.KNOWN, *declared, *([host] if host else ())))
     installed = [current.installed(name) for name in names]
     distributions = tuple(one for one in installed if one is not None)
-    versions = _versions(current)
+    matrix = current.matrix
+    whens = [*(one.when for one in matrix.broken_sets), *(one.when for one in matrix.warnings)]
+    known = map(current.installed, sorted({name for when in whens for name in when}))
+    versions = {one.name: one.version for one in known if one is not None}
+    # Beside the CPU.
+    devices = ("metal",) if platform.system() == "Darwin" else ()
 
     def needed(patch: Patch, target: Target) -> bool:
         return judge_file(current, patch, target).ok
 
     relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
     if report is None:
-        ids, verdicts = relevant, verdicts_of_all(current, needed)
+        ids, verdicts = relevant, measured.verdicts_of_all(current, needed)
     else:
         config = report.folder.config if report.folder else None
-        verdicts = verdicts_of_model(current, report.families, needed, evidence, config)
+        verdicts = measured.verdicts_of_model(current, report.families, needed, evidence, config)
         named = {id_ for row in report.rows.values() for id_ in row}
-        named |= always_met(current, report.families)
+        named |= measured.always_met(current, report.families)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
-    active = _active(current, host)
-    live, asked = current.status(held_elsewhere=True), current.optional_requested()
     unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
     verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
         outcome
-        for patch in map(current.registry.declared, ids)
-        for outcome in _outcomes(current, patch, live, active, asked)
+        for outcome in outcomes_of(map(current.registry.declared, ids), host)
         if outcome.distribution not in unused
         if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
-    broken = tuple(b for b in current.matrix.broken_sets if b.matches(versions))
+    broken = tuple(b for b in matrix.broken_sets if b.matches(versions))
     host_report = None
     if host is not None:
         found = current.installed(host)
-        other = "" if active else started.host
+        other = "" if _active(current, host) else started.host
         host_report = hosts.report(found, host, distributions, broken, outcomes, other)
     return Audit(
         distributions=distributions,
         broken_sets=broken,
-        warnings=tuple(one for one in current.matrix.warnings if one.matches(versions, _devices())),
+        warnings=tuple(one for one in matrix.warnings if one.matches(versions, devices)),
         outcomes=outcomes,
-        models=affected_models(current.gate, current.registry, needed, needed_here(current))
+        models=measured.affected_models(
+            current.gate, current.registry, needed, measured.needed_here(current)
+        )
         if models
         else {},
         active=_active(current),
@@ -330,7 +314,7 @@ def audit(
         foreign=(*conflicts.replaced(), *conflicts.marked()),
         unknown=current.unknown,
         verdicts=verdicts,
-        unmeasured=unmeasured(current, unused),
+        unmeasured=measured.unmeasured(current, unused),
         unaudited=preflight.unaudited(
             current, relevant, report.families if report else {}, _declared
         ),
@@ -339,50 +323,27 @@ def audit(
     )
 
 
-def _versions(current: Session) -> dict[str, str]:
-    """The version of every installed distribution in the matrix's broken sets and warnings."""
-    matrix = current.matrix
-    whens = [*(one.when for one in matrix.broken_sets), *(one.when for one in matrix.warnings)]
-    names = {name for when in whens for name in when}
-    found = [current.installed(name) for name in sorted(names)]
-    return {one.name: one.version for one in found if one is not None}
+def outcomes_of(patches: Iterable[Patch], host: str | None = None) -> Iterator[Outcome]:
+    """The state of patches' targets here, or in processes of a host.
 
-
-def _devices() -> tuple[str, ...]:
-    """The devices beside the CPU that MLX can use on this platform."""
-    return ("metal",) if platform.system() == "Darwin" else ()
-
-
-def outcomes_of(patch: Patch) -> tuple[Outcome, ...]:
-    """The state of a patch's targets in this environment."""
+    It comes from this process if that has decided it, else from the files.
+    """
     current = session()
-    live, asked = current.status(held_elsewhere=True), current.optional_requested()
-    return _outcomes(current, patch, live, _active(current), asked)
-
-
-def _outcomes(
-    current: Session,
-    patch: Patch,
-    live: Sequence[Outcome],
-    active: bool,
-    asked: Collection[str],
-) -> tuple[Outcome, ...]:
-    """A patch's outcomes: from this process if it has decided them, else from the files."""
-    known = {o.target: o for o in live if o.patch == patch.id}
-    found = []
-    for target in patch.targets:
-        here = known.get(target.path)
-        # The process has not seen the code of a module that it has not imported.
-        if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
-            here = _unasked(current, patch, target, active, asked)
-        found.append((target, here))
-    return tuple(
-        one._replace(status=Status.DRIFTED, reason=reason)
-        if (one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice)
-        and (reason := held_back(target, found))
-        else one
-        for target, one in found
-    )
+    known = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
+    active, requested = _active(current, host), current.optional_requested()
+    for patch in patches:
+        found = []
+        for target in patch.targets:
+            here = known.get((patch.id, target.path))
+            # The process has not seen the code of a module that it has not imported.
+            if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
+                here = _unrequested(current, patch, target, active, requested)
+            found.append((target, here))
+        for target, one in found:
+            may_apply = one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice
+            if may_apply and (reason := held_back(target, found)):
+                one = one._replace(status=Status.DRIFTED, reason=reason)
+            yield one
 
 
 def _active(current: Session, host: str | None = None) -> bool:
@@ -392,19 +353,18 @@ def _active(current: Session, host: str | None = None) -> bool:
     return current.active or (by_itself and not settings.off())
 
 
-def _unasked(
-    current: Session, patch: Patch, target: Target, active: bool, asked: Collection[str]
+def _unrequested(
+    current: Session, patch: Patch, target: Target, active: bool, requested: Collection[str]
 ) -> Outcome:
     """The outcome of a target that this process did not request."""
     verdict = judge_file(current, patch, target)
+    status, by_choice = Status.DISABLED, True
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
     elif current.switched_off(patch.id):
-        status, reason = Status.DISABLED, f"switched off by {settings.DISABLE}"
-        by_choice = True
-    elif patch.optional and patch.id not in asked:
-        status, reason = Status.DISABLED, f"{_OPTIONAL}; {verdict.reason}"
-        by_choice = True
+        reason = f"switched off by {settings.DISABLE}"
+    elif patch.optional and patch.id not in requested:
+        reason = f"{_OPTIONAL}; {verdict.reason}"
     elif active:
         status, by_choice = Status.PENDING, False
         always = patch.id in current.matrix.always
@@ -412,11 +372,9 @@ def _unasked(
         rule = current.matrix.rule(patch.id, target.distribution)
         reason = rule.noted(reason) if rule else reason
     elif settings.off():
-        status, by_choice = Status.DISABLED, True
         reason = f"{verdict.reason}; switched off by {settings.SWITCH}"
     else:
-        status, by_choice = Status.DISABLED, False
-        reason = f"{verdict.reason}; mlx_patches is not active here"
+        reason, by_choice = f"{verdict.reason}; mlx_patches is not active here", False
     return Outcome(patch.id, target.distribution, target.path, status, reason, by_choice)
 
 
@@ -434,12 +392,10 @@ def _declared(module: str) -> tuple[str, ...]:
 
 @cache
 def _declared_by_file() -> dict[str, dict[str, None]]:
-    """File name to the names that patches declare in such files, in order."""
     names: dict[str, dict[str, None]] = {}
-    for patch in session().registry.each_declared():
-        for target in patch.targets:
-            file = target.module.rpartition(".")[2]
-            names.setdefault(file, {}).update(dict.fromkeys(target.mentions))
+    for target in (t for patch in session().registry.each_declared() for t in patch.targets):
+        own = names.setdefault(target.module.rpartition(".")[2], {})
+        own.update(dict.fromkeys(target.mentions))
     return names
 
 
@@ -459,15 +415,3 @@ def _model_report(current: Session, model: str) -> ModelReport:
     }
     known = any(name in current.matrix.models for name in found.values())
     return ModelReport(quoted(model), folder, rows, known, found)
-
-
-def _model_dict(report: ModelReport | None) -> dict[str, Any] | None:
-    if report is None:
-        return None
-    return {
-        "model_type": report.model_type,
-        "folder": str(report.folder.path) if report.folder else None,
-        "eos_token_ids": report.folder.eos if report.folder else {},
-        "known": report.known,
-        "rows": {name: list(ids) for name, ids in report.rows.items()},
-    }

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..core.distributions import Installed, source_file
-from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
+from ..core.packages import DISTRIBUTIONS
 from ..evidence import code, store
-from .affected import modules_of, source_files
+from .modules import Find, modules_of, package_of_models, source_files
 
 
 class Measured(NamedTuple):
@@ -84,12 +84,7 @@ def alike(here: Installed) -> list[str]:
     return [name for name in names if not code.differing(name, shared, source_file)]
 
 
-def package_of_models(distribution: str) -> str:
-    """The package of models of a distribution."""
-    return {name: package for package, name in MODEL_PACKAGES.items()}[distribution]
-
-
-def _find(names: Sequence[str], modules: Sequence[str], find: code.Find) -> Measured:
+def _find(names: Sequence[str], modules: Sequence[str], find: Find) -> Measured:
     nearest = names[0] if names else ""
     changed: tuple[str, ...] = ()
     for name in names:

@@ -16,6 +16,7 @@ from ..core import distributions
 from ..core.fingerprint import functions_of
 from ..core.foreign import describe
 from ..core.packages import MODELS
+from ..core.record import fields
 
 # Prefix, in lower case, of the attributes that a host sets on objects it changed, to the host.
 MARKERS = {"_batch_patched": "vllm-mlx", "_omlx_": "omlx", "_rapid_": "rapid-mlx"}
@@ -32,7 +33,6 @@ class Foreign:
         lacks: parameters of the release's method that the replacement does not take, although
             the release's callers may pass them.
         marker: the marker attribute; empty if the function itself is a replacement.
-        distribution: the distribution that installed the module of ``by``; empty if none did.
     """
 
     target: str
@@ -55,13 +55,7 @@ class Foreign:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {
-            "target": self.target,
-            "by": self.by,
-            "lacks": list(self.lacks),
-            "marker": self.marker,
-            "distribution": self.distribution,
-        }
+        return fields(self, *self.__slots__)
 
 
 def replaced() -> list[Foreign]:
@@ -72,13 +66,17 @@ def replaced() -> list[Foreign]:
     found = []
     installers = cache(distributions.installers)  # read on first use
     for name, module in _modules():
-        for kind, attribute, function in _methods(module):
-            if _is_foreign(function):
-                target = f"{name}:{kind.__qualname__}.{attribute}"
-                lacks = _lacks(module, f"{kind.__qualname__}.{attribute}", function)
-                by = describe(function)
-                owners = ", ".join(installers().get(_package(function), ()))
-                found.append(Foreign(target, by, lacks, distribution=owners))
+        for path, function in _methods(module):
+            scope: str = getattr(function, "__globals__", {}).get("__name__", "")
+            package = scope.partition(".")[0]
+            # Methods that the standard library generates for dataclasses and named tuples.
+            made = package in sys.stdlib_module_names or package.startswith("namedtuple_")
+            if package and not made and package not in (*MODELS, "mlx_patches"):
+                lacks = _lacks(module, path, function)
+                owners = ", ".join(installers().get(package, ()))
+                found.append(
+                    Foreign(f"{name}:{path}", describe(function), lacks, distribution=owners)
+                )
     return found
 
 
@@ -120,25 +118,12 @@ def _markers(obj: Any) -> Iterator[tuple[str, str]]:
                 yield name, host
 
 
-def _methods(module: ModuleType) -> Iterator[tuple[type, str, Any]]:
+def _methods(module: ModuleType) -> Iterator[tuple[str, Any]]:
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and kind.__module__ == module.__name__:
             for attribute, value in list(vars(kind).items()):
                 for function in functions_of(value):
-                    yield kind, attribute, function
-
-
-def _package(function: Any) -> str:
-    """The top-level package in which a function was defined."""
-    scope: str = getattr(function, "__globals__", {}).get("__name__", "")
-    return scope.partition(".")[0]
-
-
-def _is_foreign(function: Any) -> bool:
-    package = _package(function)
-    # Methods that the standard library generates for dataclasses and named tuples.
-    made = package in sys.stdlib_module_names or package.startswith("namedtuple_")
-    return bool(package) and not made and package not in (*MODELS, "mlx_patches")
+                    yield f"{kind.__qualname__}.{attribute}", function
 
 
 def _lacks(module: ModuleType, name: str, function: Any) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ..core.files import quoted
 from ..evidence.words import CRASH, MEMORY, SECURITY, WRONG_TEXT
 from . import screen
 from .audit import Audit
-from .severity import patch_severity
+from .verdict import patch_severity
 
 # In bytes. GitHub accepts 65 kB in a comment; people read less.
 MAX_REPORT = 8_000

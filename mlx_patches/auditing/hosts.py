@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.outcome import IN_EFFECT, Outcome, Status
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
+from ..core.record import fields
 from ..matrix.sets import BrokenSet
 
 KNOWN = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
@@ -20,10 +22,7 @@ class HostReport:
     """One host in this environment.
 
     Args:
-        installed: the host's release.
-        unmet: the host's requirements that the installed packages do not meet.
         broken: sets of installed releases, with the host or MLX, that cannot work.
-        repaired: the patches that are in effect, or will be when their modules are imported.
         open: the needed patches that are not in effect and that activation puts into effect.
         blocked: the needed patches that activation does not put into effect: drifted, in
             conflict, failed, …
@@ -68,15 +67,8 @@ class HostReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {
-            "name": self.installed.name,
-            "version": self.installed.version,
-            "unmet": list(self.unmet),
-            "repaired": list(self.repaired),
-            "open": list(self.open),
-            "blocked": list(self.blocked),
-            "advice": self.advice,
-        }
+        own = fields(self, "unmet", "repaired", "open", "blocked", "advice")
+        return fields(self.installed, "name", "version") | own
 
 
 def report(
@@ -92,10 +84,8 @@ def report(
     Raises:
         MlxPatchesError: the host is not installed.
     """
-    from packaging.utils import canonicalize_name
-
     if host is None:
-        here = [one.name for one in installed if canonicalize_name(one.name) in KNOWN]
+        here = [one.name for one in installed if canonical(one.name) in KNOWN]
         known = f"; installed hosts: {', '.join(here)}" if here else ""
         hint = f"{known}; leave --host out, or install it"
         raise MlxPatchesError(f"{name} is not installed in this environment{hint}")
@@ -103,11 +93,11 @@ def report(
     def ids(wanted: Callable[[Outcome], bool]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(o.patch for o in outcomes if wanted(o)))
 
-    concerned = {canonicalize_name(name), canonicalize_name("mlx")}
+    concerned = {canonical(name), "mlx"}
     return HostReport(
         installed=host,
         unmet=unmet(name, installed),
-        broken=tuple(one for one in broken if concerned & set(map(canonicalize_name, one.when))),
+        broken=tuple(one for one in broken if concerned & set(map(canonical, one.when))),
         repaired=ids(lambda o: o.status in IN_EFFECT),
         open=ids(lambda o: o.finding and o.status is Status.DISABLED),
         blocked=ids(lambda o: o.finding and o.status is not Status.DISABLED),
@@ -123,34 +113,27 @@ def used_by(host: str) -> set[str]:
     from .recommend import host_limits
 
     used: set[str] = set()
-    left = [canonical(host)]
+    left = {canonical(host)}
     while left:
-        name = left.pop()
-        if name not in used:
-            used.add(name)
-            try:
-                left += (one for one in host_limits(name) if one in DISTRIBUTIONS.values())
-            except MlxPatchesError:  # it is not installed
-                continue
+        used.add(name := left.pop())
+        with contextlib.suppress(MlxPatchesError):  # it is not installed
+            left |= set(host_limits(name)) & set(DISTRIBUTIONS.values()) - used
     models = set(MODEL_PACKAGES.values())
     return used if used & models else used | models
 
 
 def unmet(host: str, installed: Sequence[Installed]) -> tuple[str, ...]:
     """The host's requirements that the installed packages do not meet."""
-    from packaging.specifiers import SpecifierSet
-    from packaging.utils import canonicalize_name
     from packaging.version import InvalidVersion, Version
 
+    from ..matrix.ranges import is_within
     from .recommend import host_limits
 
-    versions: dict[str, str] = {canonicalize_name(one.name): one.version for one in installed}
+    versions = {canonical(one.name): one.version for one in installed}
     found = []
     for name, specifier in host_limits(host).items():
-        try:
+        with contextlib.suppress(KeyError, InvalidVersion):
             version = Version(versions[name])
-        except (KeyError, InvalidVersion):
-            continue
-        if not SpecifierSet(specifier).contains(version, prereleases=True):
-            found.append(f"{name}{specifier} (installed: {version})")
+            if not is_within(specifier, version):
+                found.append(f"{name}{specifier} (installed: {version})")
     return tuple(found)

@@ -9,22 +9,17 @@ from ..activation.profiles import profiles_of
 from ..activation.session import session
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status
 from .audit import audit
-from .severity import patch_severity
+from .verdict import patch_severity
 
 
 class Listed(NamedTuple):
     """A patch and its state here.
 
     Args:
-        patch: the patch's id.
-        summary: what a host gets wrong without the patch.
-        severity: the severity of the patch's defect.
         profiles: the profiles that it belongs to; empty if it must be requested by its id.
-        optional: whether the patch applies only if it, or a profile with it, is requested.
         origin: the distribution that contributes it; empty for patches of mlx_patches.
         status: the status of one target: a needed one that is not in effect, else one in effect,
             else one that is not needed; ``absent`` if no target is installed.
-        outcomes: one for each target in the installed releases.
     """
 
     patch: str

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 from ..activation.session import Session
 from ..core.distributions import Installed, source_file
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
+from ..core.registry import Registry
 from ..evidence import store
+from ..matrix.gate import Gate
 from . import code
-from .affected import MODEL_CODE, Measured, modules_of, runs
-from .code import package_of_models
-from .metal import metal_branches
 from .models import may_slide
+from .modules import MODEL_CODE, metal_branches, modules_of, package_of_models, runs, source_files
 from .verdict import ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
 # Distribution to its evidence.
 Evidence = Mapping[str, Mapping[str, Any]]
+# Distribution to model to the patches that its cells needed, for models with every repair traced.
+Measured = Mapping[str, Mapping[str, Sequence[str]]]
 # The distributions whose patches may repair a model.
 _MATTER = ("mlx", *MODEL_PACKAGES.values())
 
@@ -35,14 +38,12 @@ def verdicts_of_model(
     """The verdict on a model in each package that implements it.
 
     Args:
-        current: the session, with its registry, matrix and installed releases.
         families: distribution to the module that implements the model in it.
-        needs: whether the installed release of a target needs the patch there.
         measured: distribution to evidence of the model's own config, which replaces the
             evidence of its family.
         config: the model's own config; scenarios that need layers that it lacks do not count.
     """
-    found = []
+    found, find = [], cache(source_file)
     for distribution, family in families.items():
         here = current.installed(distribution)
         if here is None:
@@ -60,8 +61,14 @@ def verdicts_of_model(
         elif evidence and config is not None and not may_slide(config, module):
             evidence = _without_windows(current, evidence, family)
         ids = partial(_likely, current, distribution, family, needs)
-        metal = metal_of(here, family, where.set)
-        alone = _wrong_alone(current, distribution, family, needs)
+        metal = _metal(where, family)
+        if metal is None:
+            metal = metal_branches(package_of_models(distribution), family, find)
+        alone = [  # without which a request alone gets wrong text
+            patch.id
+            for patch in current.registry.wrong_alone.get(family, ())
+            if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
+        ]
         found.append(judge(evidence, distribution, here.version, family, ids, note, metal, alone))
     return tuple(found)
 
@@ -77,25 +84,11 @@ def _without_windows(
     }
     needs = evidence.get("needs", {}).get(family, {})
     spared = {name for name, ids in needs.items() if ids and windows.issuperset(ids)}
-    parts = {
-        part: {
-            name: "n" if name in spared else letter
-            for name, letter in evidence.get(part, {}).get(family, {}).items()
-        }
-        for part in ("without", "with")
-    }
-    return {**evidence, **{part: {family: cells} for part, cells in parts.items()}}
-
-
-def metal_of(here: Installed, family: str, measured: str) -> Sequence[str]:
-    """The modules in which a family's code has a branch that only Metal takes.
-
-    Taken from the list of the measured set with its code; without one, the files are read.
-    """
-    known = store.metal_branches(*measured.split()) if measured else None
-    if known is None:
-        return metal_branches(package_of_models(here.name), family, cache(source_file))
-    return known.get(family, ())
+    result = dict(evidence)
+    for part in ("without", "with"):
+        cells = evidence.get(part, {}).get(family, {})
+        result[part] = {family: {n: "n" if n in spared else cells[n] for n in cells}}
+    return result
 
 
 def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
@@ -112,10 +105,47 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
             note = _note(current, where.note(here), evidence)
             entry = current.gate.patches_for(family, here.name)
             likely = partial(ids, here.name, tuple(entry))
-            marked = store.metal_branches(*where.set.split()) if where.set else None
-            metal = (marked or {}).get(family, ())
+            metal = _metal(where, family) or ()
             found.append(judge(evidence, here.name, here.version, family, likely, note, metal))
     return tuple(found)
+
+
+def affected_models(
+    gate: Gate, registry: Registry, needs: Needs, measured: Measured = MappingProxyType({})
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Model to distribution to the patches that it needs in this environment.
+
+    Measurements of a model in this release outrank its entry in the matrix, which may come from
+    other releases. In both cases a patch counts only if the model runs a target that needs it: a
+    target in the model's own module, in a module that it imports, or in its distribution's engine.
+    Targets in other families, or in distributions that the model does not use, do not count.
+
+    Args:
+        measured: the patches measured on the installed releases, see ``needed_here``.
+    """
+
+    @cache
+    def needed(patch_id: str) -> tuple[Target, ...]:
+        patch = registry.declared(patch_id)
+        return tuple(target for target in patch.targets if needs(patch, target))
+
+    find = source_files().get
+    entries = gate.matrix.models
+    models = dict.fromkeys(model for known in (entries, *measured.values()) for model in known)
+    affected: dict[str, dict[str, tuple[str, ...]]] = {}
+    for model in models:
+        for package, distribution in MODEL_PACKAGES.items():
+            ids = measured.get(distribution, {}).get(model)
+            if ids is None:
+                ids = gate.patches_for(model, distribution) if model in entries else ()
+            ids = [id_ for id_ in ids if id_ in registry and needed(id_)]
+            if not ids or find(f"{package}.{model}") is None:
+                continue
+            reached = modules_of(package, model, find)
+            ids = [id_ for id_ in ids if any(runs(t, package, reached) for t in needed(id_))]
+            if ids:
+                affected.setdefault(model, {})[distribution] = tuple(ids)
+    return affected
 
 
 def needed_here(current: Session) -> Measured:
@@ -146,6 +176,12 @@ def _installed(current: Session) -> list[Installed]:
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
 
 
+def _metal(where: code.Measured, family: str) -> Sequence[str] | None:
+    """A family's branches that only Metal takes, if its code was measured."""
+    marked = store.metal_branches(*where.set.split()) if where.set else None
+    return None if marked is None else marked.get(family, ())
+
+
 def _load(where: code.Measured) -> Mapping[str, Any] | None:
     return store.load_set(*where.set.split()) if where.set else None
 
@@ -162,10 +198,6 @@ def possible(
     These are the patches of its entry and, of the patches for every model, those of model code.
 
     Args:
-        current: the session, with its registry and matrix.
-        distribution: the package that implements the family.
-        entry: the patches that the family's entry names.
-        needs: whether the installed release of a target needs the patch there.
         modules: the modules that the model runs; by default every module counts.
     """
     found = []
@@ -183,26 +215,11 @@ def possible(
     return found
 
 
-def _wrong_alone(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
-    """The patches without which a model gives wrong text to a request alone."""
-    return [
-        patch.id
-        for patch in current.registry.wrong_alone.get(family, ())
-        if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
-    ]
-
-
 def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
-    """The patches for every model, except those of model code that none of these families runs.
-
-    Args:
-        current: the session, with its registry and matrix.
-        families: distribution to the module that implements the model in it.
-    """
+    """The patches for every model, except those of model code that none of these families runs."""
     find = cache(source_file)
-    reached: set[str] = set()
-    for distribution, family in families.items():
-        reached |= modules_of(package_of_models(distribution), family, find)
+    places = [(package_of_models(name), family) for name, family in families.items()]
+    reached = set().union(*(modules_of(*place, find) for place in places))
     return {
         id_
         for id_ in current.matrix.always
@@ -223,31 +240,23 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
     reached = modules_of(package_of_models(distribution), family, cache(source_file))
     ids = possible(current, distribution, entry, needs, reached)
     sets, seen = store.traced()
-    releases = [name.split() for name in sets]
-    own = set(entry) - set(current.matrix.patches_for("default", distribution))
+    seen |= set(entry) - set(current.matrix.patches_for("default", distribution))
 
     def was_tried(id_: str) -> bool:
+        releases = (name.split() for name in sets)
         rules = [(current.matrix.rule(id_, name), version) for name, version in releases]
-        measured = [(rule, version) for rule, version in rules if rule and version in rule.releases]
-        return any(rule.decide(version) == "affected" for rule, version in measured)
+        return any(
+            rule and version in rule.releases and rule.decide(version) == "affected"
+            for rule, version in rules
+        )
 
-    return [id_ for id_ in ids if id_ in seen | own or not was_tried(id_)] or ids
+    return [id_ for id_ in ids if id_ in seen or not was_tried(id_)] or ids
 
 
 def _note(current: Session, code: str, evidence: Mapping[str, Any] | None) -> str:
-    """How the installed releases differ from those of the evidence.
-
-    Args:
-        current: the session, with the installed releases.
-        code: how the family's code differs.
-        evidence: the evidence of that code, if any.
-    """
-    said = [code] if code else []
+    """How the installed releases differ from those of the evidence."""
     mlx = current.installed("mlx")
-    if (
-        evidence
-        and mlx
-        and (measured := evidence["versions"].get("mlx", mlx.version)) != mlx.version
-    ):
-        said.append(f"{evidence['set']} was measured with mlx {measured}")
-    return "; ".join(said)
+    measured = evidence["versions"].get("mlx") if evidence and mlx else None
+    differs = measured and mlx and measured != mlx.version
+    other = f"{evidence['set']} was measured with mlx {measured}" if evidence and differs else ""
+    return "; ".join(filter(None, (code, other)))

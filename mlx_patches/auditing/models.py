@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.model_files import read_object, stop_ids
 from ..core.packages import MODEL_PACKAGES
+from ..core.registry import did_you_mean
 
 MAX_NAME = 100
 _HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}/[\w.-]{1,96}")
@@ -159,22 +159,17 @@ def implementations(model_type: str) -> dict[str, str]:
     for package, distribution in MODEL_PACKAGES.items():
         name = remapping(package).get(model_type, model_type)
         # Some modules have a hyphen in their name, such as lfm2-vl.
-        for one in (name, name.replace("-", "_")):
-            if is_name(one.replace("-", "_")) and exists(f"{package}.{one}"):
-                found[distribution] = one
-                break
+        plain = name.replace("-", "_")
+        if plain.isidentifier() and not plain.startswith("__") and len(plain) < MAX_NAME:
+            for one in (plain, name):  # the latter if both exist
+                if source_file(f"{package}.{one}"):
+                    found[distribution] = one
     return found
 
 
 def hint(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the closest known type, or where to find a model's type."""
-    close = [one for one in get_close_matches(name.lower(), known, n=1) if one != name]
-    return f"; did you mean {close[0]!r}?" if close else WHERE
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be the name of a model's module."""
-    return text.isidentifier() and not text.startswith("__") and len(text) < MAX_NAME
+    return did_you_mean(name.lower(), set(known) - {name}) or WHERE
 
 
 @cache
@@ -194,16 +189,3 @@ def remapping(package: str) -> dict[str, str]:
             except (ValueError, TypeError):
                 return {}
     return {}
-
-
-def exists(module: str) -> bool:
-    """Whether a module is installed, without importing it."""
-    parent, _, name = module.rpartition(".")
-    init = source_file(parent)
-    folder = init.parent if init else None
-    if folder is None:  # mlx_lm.models has no __init__.py in some releases
-        root = source_file(parent.partition(".")[0])
-        folder = root.parent / "models" if root else None
-    return folder is not None and (
-        (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()
-    )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ..activation.session import Session, session
+from ..activation.session import session
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.packages import MODEL_PACKAGES
-from ..core.patch import Patch, Target
 from .audit import judge_file
 from .measured import verdicts_of_model
 from .models import hint, implementations
-from .verdict import ModelVerdict
 
 
 class Need(NamedTuple):
@@ -47,27 +44,14 @@ def needs(model: str) -> tuple[Need, ...]:
         raise MlxPatchesError(
             f"no model type {name!r} in {where}{hint(name, current.matrix.models)}"
         )
-    named = (
-        need
-        for one in verdicts_of_model(current, found, _has_defect(current))
-        for need in _needed(current, one)
-    )
-    return tuple(dict.fromkeys(named))
-
-
-def _has_defect(current: Session) -> Callable[[Patch, Target], bool]:
-    return lambda patch, target: judge_file(current, patch, target).ok
-
-
-def _needed(current: Session, verdict: ModelVerdict) -> list[Need]:
-    """The needed patches of a verdict, one for each distribution whose code has the defect."""
-    found = []
-    for patch in map(current.registry.declared, verdict.patches):
-        verdicts = [
-            (target, judge_file(current, patch, target))
-            for target in patch.targets
-            if target.distribution in MODEL_PACKAGES.values()
-        ]
-        reasons = {target.distribution: v.reason for target, v in verdicts if v.ok}
-        found += [Need(patch.id, patch.summary, name, why) for name, why in reasons.items()]
-    return found
+    verdicts = verdicts_of_model(current, found, lambda *one: judge_file(current, *one).ok)
+    needed: dict[Need, None] = {}
+    for patch in [current.registry.declared(id_) for one in verdicts for id_ in one.patches]:
+        # One for each distribution whose code has the defect.
+        reasons = {}
+        for target in patch.targets:
+            verdict = judge_file(current, patch, target)
+            if target.distribution in MODEL_PACKAGES.values() and verdict.ok:
+                reasons[target.distribution] = verdict.reason
+        needed.update({Need(patch.id, patch.summary, *one): None for one in reasons.items()})
+    return tuple(needed)

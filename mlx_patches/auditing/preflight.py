@@ -43,8 +43,6 @@ def unaudited(
     """The reasons why the environment cannot be audited, a sentence each; empty if it can.
 
     Args:
-        current: the session, with its registry and installed releases.
-        ids: the patches that may concern this environment.
         families: distribution to the audited model's module; empty without a model.
         names: returns the names that patches declare in a module's file.
     """
@@ -80,24 +78,18 @@ def _broken_metadata(current: Session) -> Iterator[str]:
     from packaging.version import InvalidVersion, Version
 
     for package, distribution in DISTRIBUTIONS.items():
-        here = current.installed(distribution)
+        here, again = current.installed(distribution), f"install {distribution} again"
         file = source_file(package)
-        if here is None and file is not None:
-            # Rapid-MLX has its own package of this name, and no patch targets it.
-            if set(map(canonical, installers().get(package, ()))) - {distribution}:
-                continue
-            yield (
-                f"{file.parent} exists, but no metadata says which release of {distribution} it"
-                f" is: install {distribution} again"
-            )
-        elif here is not None:
+        if here is not None:
             try:
                 Version(here.version)
             except InvalidVersion:
-                yield (
-                    f"the metadata of {distribution} has no valid version: {here.version[:40]!r}:"
-                    f" install {distribution} again"
-                )
+                said = f"has no valid version: {here.version[:40]!r}"
+                yield f"the metadata of {distribution} {said}: {again}"
+        # Rapid-MLX has its own package of this name, and no patch targets it.
+        elif file and not set(map(canonical, installers().get(package, ()))) - {distribution}:
+            which = f"which release of {distribution} it is"
+            yield f"{file.parent} exists, but no metadata says {which}: {again}"
 
 
 def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:

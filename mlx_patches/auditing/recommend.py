@@ -10,7 +10,9 @@ from typing import Any
 
 from ..core.errors import MlxPatchesError
 from ..core.files import packaged
-from ..evidence.words import CANNOT_BATCH, GREEN, NOT_MEASURED, RED, REPAIRED, word_of
+from ..core.record import fields
+from ..evidence.store import reading
+from ..evidence.words import CANNOT_BATCH, GREEN, NOT_MEASURED, RED, REPAIRED, verdict_of
 
 SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
 
@@ -48,23 +50,15 @@ class Recommendation:
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
-            "distribution": self.distribution,
-            "family": self.family,
-            "green": list(self.green),
-            "repaired": list(self.repaired),
-            "red": list(self.red),
-            "cannot_batch": list(self.other.get(word_of(CANNOT_BATCH), ())),
+            **fields(self, "distribution", "family", "green", "repaired", "red"),
+            "cannot_batch": list(self.other.get(verdict_of(CANNOT_BATCH), ())),
             "not_measured": list(self.other.get(NOT_MEASURED, ())),
-            "best_green": self.best_green,
-            "best_repaired": self.best_repaired,
-            "versions": {name: dict(found) for name, found in self.versions.items()},
+            **fields(self, "best_green", "best_repaired", "versions"),
         }
 
 
 def recommend(
-    families: Mapping[str, str],
-    host: str | None = None,
-    summary: Mapping[str, Any] | None = None,
+    families: Mapping[str, str], host: str | None = None, summary: Mapping[str, Any] | None = None
 ) -> list[Recommendation]:
     """Recommend release sets.
 
@@ -80,33 +74,25 @@ def recommend(
     limits = host_limits(host) if host else {}
     found = []
     for distribution, family in families.items():
-        by_fate: dict[str, list[str]] = {GREEN: [], REPAIRED: [], RED: []}
-        other: dict[str, list[str]] = {}
+        by_result: dict[str, tuple[str, ...]] = {GREEN: (), REPAIRED: (), RED: ()}
+        other: dict[str, tuple[str, ...]] = {}
         versions: dict[str, Mapping[str, str]] = {}
         for name, one in reversed(summary["sets"].items()):
-            fate = one["families"].get(family)
-            if name.split()[0] != distribution or fate is None:
+            result = one["families"].get(family)
+            if name.split()[0] != distribution or result is None:
                 continue
-            if fate not in by_fate:
-                other.setdefault(word_of(fate), []).append(name)
-                continue
-            by_fate[fate].append(name)
-            versions[name] = one["versions"]
-        if not versions and word_of(CANNOT_BATCH) not in other:
+            if result in by_result:
+                by_result[result] += (name,)
+                versions[name] = one["versions"]
+            else:
+                verdict = verdict_of(result)
+                other[verdict] = (*other.get(verdict, ()), name)
+        if not versions and verdict_of(CANNOT_BATCH) not in other:
             continue
-        found.append(
-            Recommendation(
-                distribution,
-                family,
-                tuple(by_fate[GREEN]),
-                tuple(by_fate[REPAIRED]),
-                tuple(by_fate[RED]),
-                _first_admitted(by_fate[GREEN], versions, limits),
-                _first_admitted(by_fate[GREEN] + by_fate[REPAIRED], versions, limits),
-                versions,
-                {word: tuple(names) for word, names in other.items()},
-            )
-        )
+        green, repaired, red = by_result.values()
+        best = [_first_admitted(one, versions, limits) for one in (green, green + repaired)]
+        results = (distribution, family, green, repaired, red)
+        found.append(Recommendation(*results, best[0], best[1], versions, other))
     return found
 
 
@@ -122,12 +108,10 @@ def load_summary() -> dict[str, Any]:
     Raises:
         MlxPatchesError: it is missing or broken.
     """
-    try:
+    with reading(SUMMARY):
         summary: dict[str, Any] = json.loads(packaged(SUMMARY))
         summary["sets"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MlxPatchesError(f"{SUMMARY}: no evidence ({error}); reinstall mlx-patches") from None
-    return summary
+        return summary
 
 
 def host_limits(host: str) -> dict[str, str]:
@@ -163,16 +147,12 @@ def host_limits(host: str) -> dict[str, str]:
 def _first_admitted(
     names: Iterable[str], versions: Mapping[str, Mapping[str, str]], limits: Mapping[str, str]
 ) -> str | None:
-    from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    def release(name: str) -> Version:
-        return Version(name.split()[1])
+    from ..matrix.ranges import are_all_within
 
-    for name in sorted(names, key=release, reverse=True):
-        if all(
-            SpecifierSet(limits.get(package, "")).contains(version, prereleases=True)
-            for package, version in versions[name].items()
-        ):
+    for name in sorted(names, key=lambda name: Version(name.split()[1]), reverse=True):
+        own = {package: limits.get(package, "") for package in versions[name]}
+        if are_all_within(own, versions[name]):
             return name
     return None

@@ -9,30 +9,18 @@ from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
 from ..core.files import printable
-from ..evidence.words import (
-    CRASH,
-    DEVICES,
-    DTYPES,
-    ENGINE,
-    FEATURE,
-    MEMORY,
-    METAL,
-    NOT_MEASURED,
-    RED,
-    REPAIRED,
-    RIGHT,
-    SEVERITIES,
-    WRONG_TEXT,
-    place_of,
-)
+from ..core.outcome import NOT_NEEDED
+from ..evidence import words
+from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit
 from .code import instead
-from .severity import worst_first
-from .verdict import ModelVerdict, headline, scenarios_of, with_patches
+from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
 WIDTH, HEIGHT = 80, 20
 # Below this width a sentence stands under its patch, not beside it.
 NARROW = 60
+# A line of text, or a table: its heads and its rows.
+Part = str | tuple[Sequence[str], Sequence[Sequence[str]]]
 _BRANCH = "branch that only Metal takes"
 
 
@@ -55,7 +43,7 @@ def verdict(report: Audit) -> str:
         return f"{whose}{report.broken_sets[0].reason}"
     open_, needed = len(report.open), len(report.needed)
     if open_:
-        switched = "" if _is_finding(report) else ", by choice"
+        switched = "" if any(o.finding for o in report.outcomes) else ", by choice"
         known = f"{open_} of {needed}" if open_ < needed else str(open_)
         are = "is" if needed == 1 else "are"
         known += f" known defect{'' if needed == 1 else 's'}"
@@ -74,13 +62,14 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     """The lines of the screen.
 
     Args:
-        report: the audit to show.
         height: the largest number of lines; None for no limit.
-        width: the width of the terminal, in columns.
     """
     said, facts = top(report, width)
     # Lines to be copied are not wrapped here: the terminal wraps them.
-    bottom = [*commands(report), *_footer(report)]
+    bottom = [*commands(report), *([] if report.unaudited else measured(report).splitlines())]
+    active = "enabled" if report.active else "not enabled"
+    active = f"enabled for {report.host}" if report.host else active
+    bottom.append(f"Environment: {report.environment} ({active})")
     if height is not None:
         left = height - rows(said, width) - rows(bottom, width) - 1
         least = 6 if report.open else 2
@@ -147,12 +136,8 @@ def shortened(text: str, width: int) -> str:
     return text[: width - 3].rpartition(" ")[0] + " ..."
 
 
-def facts(report: Audit) -> list[str]:
+def facts(report: Audit) -> Iterator[str]:
     """The facts beside the verdict, one sentence each."""
-    return list(_facts(report))
-
-
-def _facts(report: Audit) -> Iterator[str]:
     yield from report.unaudited[1:]
     if report.unaudited:
         return
@@ -168,11 +153,10 @@ def _facts(report: Audit) -> Iterator[str]:
         return
     for distribution in dict.fromkeys(one.distribution for one in report.verdicts):
         own = [one for one in report.verdicts if one.distribution == distribution]
-        wrong, still = (
-            sum(one.fate in fates for one in own) for fates in ((RED, REPAIRED), (RED,))
-        )
+        counts = Counter(one.result for one in own)
+        still, new = counts[words.RED], counts[""]
+        wrong = still + counts[words.REPAIRED]
         families = f"{wrong} of {len(own)} model families"
-        new = sum(not one.fate for one in own)
         changed = f"; {new} have other code and were not measured" if new else ""
         repaired = with_patches(still) if wrong else ""
         yield f"{own[0].release}: {families} wrong as released{_effects_of(own)}{repaired}{changed}"
@@ -189,13 +173,13 @@ def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
     """How many families have which effect, the worst first, and how many in the engine alone."""
     found: Counter[str] = Counter()
     for one in verdicts:
-        cells = [cell for cell in one.wrong if cell.severity != FEATURE]
-        own = [cell for cell in cells if place_of(cell.name)[0] not in ENGINE]
-        if cells and one.fate in (RED, REPAIRED):
+        cells = [cell for cell in one.wrong if cell.severity != words.FEATURE]
+        own = [cell for cell in cells if words.place_of(cell.name)[0] not in words.ENGINE]
+        if cells and one.result in (words.RED, words.REPAIRED):
             found[own[0].severity if own else "engine"] += 1
-    words = {WRONG_TEXT: "wrong text", CRASH: "crashes", MEMORY: "memory"}
-    words |= {"engine": "in its own engine alone"}
-    said = [f"{found[name]} {text}" for name, text in words.items() if found[name]]
+    texts = {"wrong-text": "wrong text", "crash": "crashes", "memory": "memory"}
+    texts |= {"engine": "in its own engine alone"}
+    said = [f"{found[name]} {text}" for name, text in texts.items() if found[name]]
     return f" ({', '.join(said)})" if said else ""
 
 
@@ -203,11 +187,11 @@ def _model_facts(report: Audit) -> Iterator[str]:
     here = report.here()
     # Only the scenarios of the worst verdict; the headline of a right one names them itself.
     for one in worst(report)[:1]:
-        if (open_ := one.wrong_here(here)) and one.word != RIGHT:
-            words = scenarios_of(open_)
-            more = f"; +{len(words) - 3} more (-v)" if len(words) > 3 else ""
-            yield f"in: {'; '.join(words[:3])}{more}"
-    known = [one for one in report.verdicts if one.word != NOT_MEASURED]
+        if (open_ := one.wrong_here(here)) and one.verdict != words.RIGHT:
+            names = scenarios_of(open_)
+            more = f"; +{len(names) - 3} more (-v)" if len(names) > 3 else ""
+            yield f"in: {'; '.join(names[:3])}{more}"
+    known = [one for one in report.verdicts if one.verdict != words.NOT_MEASURED]
     yield from dict.fromkeys(one.note for one in known if one.note)
     if any(not one.traced for one in known) and effects(report):
         yield "which of these patches it needs was not traced:"
@@ -239,9 +223,8 @@ def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
     for id_ in ids:
         status = reasons.get(id_, "disabled")
         effect = found[id_] if status == "disabled" else f"{status}: {found[id_]}"
-        texts = [shortened(effect, width - column)]
-        if room is None:
-            texts = textwrap.wrap(effect, width - column)
+        left = width - column
+        texts = textwrap.wrap(effect, left) if room is None else [shortened(effect, left)]
         names = [f"  {id_}", *[""] * len(texts)]
         if narrow:
             texts.insert(0, "")
@@ -280,24 +263,17 @@ def commands(report: Audit) -> list[str]:
 
 def _measured_instead(report: Audit) -> list[str]:
     """The measured releases to stay on, where the installed code was not measured."""
-    unknown = {one.distribution for one in report.verdicts if not one.fate}
+    unknown = {one.distribution for one in report.verdicts if not one.result}
     unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
-    found = [
-        release
-        for one in report.distributions
-        if one.name in unknown or str(one) in report.unmeasured
-        for release in instead(one, report.distributions)
-    ]
-    return list(dict.fromkeys(found))
+    stale = [d for d in report.distributions if d.name in unknown or str(d) in report.unmeasured]
+    return list(dict.fromkeys(new for one in stale for new in instead(one, report.distributions)))
 
 
 def _switches(report: Audit) -> list[str]:
     """The environment variables that switch off needed patches."""
-    before, found = "switched off by ", []
-    for one in report.outcomes:
-        if one.by_choice and before in one.reason and report.concerns(one.patch):
-            found.append(one.reason.rpartition(before)[2])
-    return list(dict.fromkeys(found))
+    before = "switched off by "
+    off = (o for o in report.outcomes if o.by_choice and report.concerns(o.patch))
+    return list(dict.fromkeys(o.reason.rpartition(before)[2] for o in off if before in o.reason))
 
 
 def _proof(report: Audit) -> str:
@@ -310,14 +286,6 @@ def _proof(report: Audit) -> str:
         path = shlex.quote(str(report.model.folder.path))
         return f"mlx-patches lab --config {printable(path)}"
     return "".join(f"mlx-patches lab --model {one.family}" for one in worst(report)[:1])
-
-
-def _footer(report: Audit) -> list[str]:
-    active = "enabled" if report.active else "not enabled"
-    if report.host:
-        active = f"enabled for {report.host}"
-    said = [] if report.unaudited else measured(report).splitlines()
-    return [*said, f"Environment: {report.environment} ({active})"]
 
 
 def measured(report: Audit) -> str:
@@ -336,7 +304,7 @@ def measured(report: Audit) -> str:
 def _measured(
     verdicts: Sequence[ModelVerdict], now: tuple[str, str] | None, one_model: bool
 ) -> str:
-    cells = {place_of(cell.name)[1:] for one in verdicts for cell in one.cells}
+    cells = {words.place_of(cell.name)[1:] for one in verdicts for cell in one.cells}
     places = {now} if now else cells
     dtypes = {
         DEVICES[device]: [dtype for dtype in DTYPES if (device, dtype) in places]
@@ -351,7 +319,7 @@ def _measured(
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
     marked = [one for one in verdicts if one.metal]
-    if DEVICES[METAL] in dtypes:
+    if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
     if one_model and marked:
         return f"{on if dtypes else 'Not measured'}; it has a {_BRANCH}."
@@ -361,24 +329,10 @@ def _measured(
     return f"{detailed}; not on Metal." if dtypes else "Not measured."
 
 
-def _is_finding(report: Audit) -> bool:
-    return any(o.finding for o in report.outcomes)
-
-
 def _wrapped(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
     """The texts as lines of at most ``width`` columns; a longer word is broken."""
-    return [
-        line
-        for text in texts
-        for line in textwrap.wrap(
-            text,
-            width,
-            subsequent_indent=indent,
-            break_long_words=True,
-            break_on_hyphens=False,
-            drop_whitespace=True,
-        )
-    ]
+    wrap = textwrap.TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False).wrap
+    return [line for text in texts for line in wrap(text)]
 
 
 def _all(count: int) -> str:
@@ -387,3 +341,50 @@ def _all(count: int) -> str:
 
 def _many(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def details(report: Audit, show_all: bool) -> Iterator[Part]:
+    """What ``audit -v`` adds: a model's scenarios or the families, and the targets."""
+    yield f"\nInstalled: {', '.join(map(str, report.distributions)) or 'nothing'}"
+    if model := report.model:
+        entry = "its own entry" if model.known else "the default entry"
+        ids = "; ".join(
+            f"{name}: {', '.join(one) or 'nothing'}" for name, one in model.rows.items()
+        )
+        yield f"Model type {model.model_type}, {entry}: {ids or 'not installed'}"
+        for one in report.verdicts:
+            if one.metal:
+                yield f"Branches that only Metal takes, {one.release}: {', '.join(one.metal)}"
+            heads = (f"scenario, {one.release}", "as released", "with patches", "here", "needs")
+            wrong = one.wrong_here(report.here())
+            yield heads, [_scenario(cell, cell in wrong) for cell in one.cells]
+    shown = [o for o in report.outcomes if show_all or o.finding or o.status not in NOT_NEEDED]
+    if shown:
+        names = {id_: f"{id_} ({origin})" for id_, origin in report.origins.items()}
+        yield (
+            ("patch", "target", "status", "reason"),
+            [(names.get(o.patch, o.patch), o.target, str(o.status), o.reason) for o in shown],
+        )
+    if hidden := len(report.outcomes) - len(shown):
+        yield f"{hidden} more targets need nothing (--all shows them)"
+    if report.model is None and report.verdicts:
+        yield (
+            ("model family", "release", "verdict", "patches"),
+            [_family(one) for one in report.verdicts if one.verdict != words.RIGHT],
+        )
+
+
+def _scenario(cell: CellVerdict, wrong_here: bool) -> tuple[str, ...]:
+    with_ = "wrong" if cell.wrong_with_patches else "right"
+    return (
+        cell.words,
+        cell.severity if cell.wrong else "right",
+        "not measured" if len(cell.pair) == 1 else with_,
+        "wrong" if wrong_here else "right",
+        ", ".join(cell.needs or ()) or ("not traced" if cell.needs is None and cell.wrong else ""),
+    )
+
+
+def _family(one: ModelVerdict) -> tuple[str, ...]:
+    patches = ", ".join(one.patches) if one.traced else "not traced: see --model"
+    return one.family, one.release, one.verdict, patches if one.wrong else one.note

@@ -1,39 +1,20 @@
 """Verdicts on a model on the installed releases, from the lab's evidence.
 
 The audit, ``recommend``, ``needs`` and the report page use only this module and
-``evidence.store.fate`` for a model's verdict, so that they cannot contradict each other.
+``evidence.words`` for a model's verdict, so that they cannot contradict each other.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-from ..evidence.store import fate, is_red, pairs_of
-from ..evidence.words import (
-    CANNOT_BATCH,
-    CRASH,
-    FAIL_ON,
-    FEATURE,
-    INSENSITIVE,
-    MEMORY,
-    NOT_BUILT,
-    NOT_MEASURED,
-    RED,
-    REPAIRED,
-    RIGHT,
-    SEVERITIES,
-    WRONG_TEXT,
-    place_of,
-    scenario,
-    word_of,
-)
-from .severity import patch_severity, worst_first
-
-# The start of a cell's detail if the cell raised.
-_RAISED = re.compile(r"\w+(Error|Exception|Interrupt|Warning)\b")
+from ..activation.session import session
+from ..core.record import fields
+from ..evidence import store, words
+from ..evidence.words import FEATURE, NOT_MEASURED, RIGHT, SEVERITIES, WRONG_TEXT
 
 
 class PatchState(NamedTuple):
@@ -53,7 +34,6 @@ class CellVerdict:
     """One scenario of a model.
 
     Args:
-        name: the scenario.
         pair: the cell's letters in the evidence: without the patches and, if measured, with them.
         severity: the severity of the cell if it is red.
         needs: the patches that turn it green; None if these were not traced.
@@ -67,7 +47,7 @@ class CellVerdict:
     @property
     def words(self) -> str:
         """A description of the scenario."""
-        return scenario(self.name).words
+        return words.scenario(self.name).words
 
     @property
     def wrong(self) -> bool:
@@ -77,17 +57,14 @@ class CellVerdict:
     @property
     def wrong_with_patches(self) -> bool:
         """Whether it is red even with the patches, or was not measured with them."""
-        return is_red(self.pair)
+        return words.is_red(self.pair)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
-            "name": self.name,
-            "words": self.words,
+            **fields(self, "name", "words"),
             "severity": self.severity if self.wrong or self.wrong_with_patches else None,
-            "wrong": self.wrong,
-            "wrong_with_patches": self.wrong_with_patches,
-            "needs": None if self.needs is None else list(self.needs),
+            **fields(self, "wrong", "wrong_with_patches", "needs"),
         }
 
 
@@ -96,10 +73,7 @@ class ModelVerdict:
     """The verdict on one model in one package.
 
     Args:
-        family: the model's module.
-        distribution: the package that implements it.
-        version: the installed version.
-        fate: the family's fate in the evidence; empty if there is no evidence.
+        result: the family's result in the evidence; empty if there is no evidence.
         cells: the scenarios that apply to the family.
         inapplicable: the number of scenarios that do not apply.
         patches: the patches that repair it: the traced ones, else those that its entry names.
@@ -114,7 +88,7 @@ class ModelVerdict:
     family: str
     distribution: str
     version: str
-    fate: str
+    result: str
     cells: tuple[CellVerdict, ...] = ()
     inapplicable: int = 0
     patches: tuple[str, ...] = ()
@@ -124,9 +98,9 @@ class ModelVerdict:
     alone: tuple[str, ...] = ()
 
     @property
-    def word(self) -> str:
+    def verdict(self) -> str:
         """``right``, ``wrong``, ``repaired``, ``cannot batch`` or ``not measured``."""
-        return word_of(self.fate)
+        return words.verdict_of(self.result)
 
     @property
     def release(self) -> str:
@@ -151,37 +125,30 @@ class ModelVerdict:
         """Whether a request alone gets wrong text in this environment."""
         return any(id_ in here.missing for id_ in self.alone)
 
-    def exit_code(self, here: PatchState, fail_on: Collection[str] = FAIL_ON) -> int:
+    def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
             return 1
-        if self.word == NOT_MEASURED:
+        if self.verdict == NOT_MEASURED:
             return 2
-        if self.fate == CANNOT_BATCH and FEATURE in fail_on:
+        if self.result == words.CANNOT_BATCH and FEATURE in fail_on:
             return 1
         return int(any(cell.severity in fail_on for cell in self.wrong_here(here)))
 
-    def as_dict(
-        self, here: PatchState, cells: bool = True, fail_on: Collection[str] = FAIL_ON
-    ) -> dict[str, Any]:
+    def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: with every scenario."""
         return {
-            "family": self.family,
-            "distribution": self.distribution,
-            "version": self.version,
-            "verdict": self.word,
-            "repaired_here": self.fate == REPAIRED and not self.wrong_here(here),
+            **fields(self, "family", "distribution", "version", "verdict"),
+            "repaired_here": self.result == words.REPAIRED and not self.wrong_here(here),
             "scenarios": _count_scenarios(self.cells),
             "wrong": _count_scenarios(self.wrong),
             "wrong_with_patches": _count_scenarios(self.wrong_with_patches),
             "wrong_here": _count_scenarios(self.wrong_here(here)),
             "wrong_alone": self.wrong_alone(here),
             "not_applicable": self.inapplicable,
-            "patches": list(self.patches),
-            "traced": self.traced,
-            "note": self.note,
+            **fields(self, "patches", "traced", "note"),
             "metal_branches": list(self.metal),
-            "exit_code": self.exit_code(here, fail_on),
+            "exit_code": self.exit_code(here),
             **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
         }
 
@@ -207,69 +174,53 @@ def judge(
     metal: Sequence[str] = (),
     alone: Sequence[str] = (),
 ) -> ModelVerdict:
-    """The verdict on one family.
+    """The verdict on one family; see ``ModelVerdict``.
 
     Args:
         evidence: the evidence of this version's release set; None if there is none.
-        distribution: the package that implements the family.
-        version: the installed version.
-        family: the model's module.
         possible: returns the patches that the family may need, for scenarios whose repair was not
             traced.
         note: how the installed releases differ from those of the evidence.
-        metal: the modules in which the family's code has a branch that only Metal takes.
-        alone: the patches without which a request alone gets wrong text.
     """
-    pairs = pairs_of(evidence, family) if evidence else {}
+    pairs = store.pairs_of(evidence, family) if evidence else {}
+    make = partial(ModelVerdict, family, distribution, version, metal=(*metal,), alone=(*alone,))
     if evidence is None or not pairs:
-        lacks = "the lab's evidence does not have this family"
-        return ModelVerdict(
-            family,
-            distribution,
-            version,
-            "",
-            patches=tuple(worst_first(dict.fromkeys((*alone, *possible())))),
-            traced=False,
-            note=lacks if evidence else note,
-            metal=tuple(metal),
-            alone=tuple(alone),
-        )
-    found = fate(pairs)
+        note = "the lab's evidence does not have this family" if evidence else note
+        ids = worst_first(dict.fromkeys((*alone, *possible())))
+        return make("", patches=(*ids,), traced=False, note=note)
+    result = words.family_result(pairs)
     needs = evidence.get("needs", {}).get(family, {})
+    details = [evidence.get(f"details_{one}", {}).get(family, {}) for one in ("without", "with")]
+    detail = {**details[1], **details[0]}
     cells = tuple(
         CellVerdict(
             name,
             pair,
-            severity_of(name, _said(evidence, family, name)),
+            words.severity_of(name, detail.get(name, "")),
             tuple(needs[name]) if name in needs else None,
         )
         for name, pair in pairs.items()
-        if pair[0] in "gr" or is_red(pair)
+        if pair[0] in "gr" or words.is_red(pair)
     )
     repairable = [cell for cell in cells if cell.wrong and cell.pair != "rr"]
     untraced = {cell.severity for cell in repairable if cell.needs is None}
     patches = [*alone, *(id_ for cell in repairable for id_ in cell.needs or ())]
     if untraced == {FEATURE}:
         patches += [id_ for id_ in possible() if patch_severity(id_) == FEATURE]
-    elif untraced or word_of(found) == NOT_MEASURED:
+    elif untraced or words.verdict_of(result) == NOT_MEASURED:
         patches += possible()
-    if found == NOT_BUILT:
-        said = _said(evidence, family, "build")
-        note = f"the lab could not build it{f': {said}' if said else ''}"
-    elif found == INSENSITIVE:
+    if result == words.NOT_BUILT:
+        why = detail.get("build", "")
+        note = f"the lab could not build it{f': {why}' if why else ''}"
+    elif result == words.INSENSITIVE:
         note = "the lab's tiny model is not sensitive enough to tell"
-    return ModelVerdict(
-        family,
-        distribution,
-        version,
-        found,
+    return make(
+        result,
         cells,
-        _count_names(name for name, pair in pairs.items() if pair[0] == "n"),
-        tuple(worst_first(dict.fromkeys(patches))),
-        not untraced,
-        note,
-        tuple(metal),
-        tuple(alone),
+        _count(name for name, pair in pairs.items() if pair[0] == "n"),
+        patches=tuple(worst_first(dict.fromkeys(patches))),
+        traced=not untraced,
+        note=note,
     )
 
 
@@ -283,83 +234,48 @@ def scenarios_of(cells: Iterable[CellVerdict]) -> list[str]:
         name, _, place = cell.name.partition("@")
         places.setdefault(name, []).append(place)
     return [
-        scenario(name if "" in found else f"{name}@{', '.join(sorted(found))}").words
+        words.scenario(name if "" in found else f"{name}@{', '.join(sorted(found))}").words
         for name, found in places.items()
     ]
 
 
-def _count_names(names: Iterable[str]) -> int:
-    """The number of scenarios in these cell names; one may have cells on several devices."""
-    return len({place_of(name)[0] for name in names})
+def _count(names: Iterable[str]) -> int:
+    """The number of scenarios in these cells' names; one may have cells on several devices."""
+    return len({words.place_of(name)[0] for name in names})
 
 
 def _count_scenarios(cells: Iterable[CellVerdict]) -> int:
-    """The number of scenarios in these cells."""
-    return _count_names(cell.name for cell in cells)
-
-
-def severity_of(name: str, said: str) -> str:
-    """The severity of a red cell.
-
-    Args:
-        name: the scenario.
-        said: the cell's detail in the evidence.
-    """
-    own = scenario(name).severity
-    return CRASH if own in (WRONG_TEXT, MEMORY) and _RAISED.match(said) else own
+    return _count(cell.name for cell in cells)
 
 
 def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
-    """The verdict in a sentence.
-
-    Args:
-        one: the verdict.
-        here: the patches' state in this environment.
-        name: the user's name for the model; the family's name by default.
-    """
-    name = name or one.family
+    """The verdict in a sentence; ``name`` is the user's name for the model."""
+    name, open_ = name or one.family, one.wrong_here(here)
+    count, wrong = _count_scenarios(one.cells), _count_scenarios(open_)
+    where = f"here ({one.release})"
     if one.wrong_alone(here):
-        text = f"{name} gives wrong text here ({one.release}), also to a request alone"
-        wrong = _count_scenarios(one.wrong_here(here))
-        total = _count_scenarios(one.cells)
-        return f"{text}; {wrong} of {total} scenarios of a batch are wrong" if wrong else text
-    if one.word == NOT_MEASURED:
+        text = f"{name} gives wrong text {where}, also to a request alone"
+        return f"{text}; {wrong} of {count} scenarios of a batch are wrong" if wrong else text
+    if one.verdict == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
-    if one.fate == CANNOT_BATCH:
-        total = _count_scenarios(one.cells) + one.inapplicable
-        return (
-            f"{name} cannot be batched by {one.release}: {one.inapplicable} of {total} scenarios"
-            " do not apply to it"
-        )
-    count = _count_scenarios(one.cells)
-    if one.word == RIGHT and one.alone:
-        return (
-            f"{name} is repaired here ({one.release}): as released it gives wrong text, also to a"
-            " request alone"
-        )
-    if one.word == RIGHT:
-        open_ = one.wrong_here(here)  # of severity feature
-        right = count - _count_scenarios(open_)
+    if one.result == words.CANNOT_BATCH:
+        spared = f"{one.inapplicable} of {count + one.inapplicable} scenarios"
+        return f"{name} cannot be batched by {one.release}: {spared} do not apply to it"
+    if one.verdict == RIGHT and one.alone:
+        wrongs = "as released it gives wrong text, also to a request alone"
+        return f"{name} is repaired {where}: {wrongs}"
+    if one.verdict == RIGHT:  # what is open is of severity feature
         lacks = ", ".join(scenarios_of(open_))
         but = f", all but {lacks}" if lacks else ""
-        return f"{name} is right in a batch here ({one.release}): {right} of {count} scenarios{but}"
-    wrong, still = _count_scenarios(one.wrong), _count_scenarios(one.wrong_with_patches)
-    open_ = one.wrong_here(here)
+        return f"{name} is right in a batch {where}: {count - wrong} of {count} scenarios{but}"
     if not open_:
-        return (
-            f"{name} is repaired here ({one.release}): {wrong} of {count} scenarios are wrong"
-            " as released"
-        )
-    does = effect(open_)
-    if one.fate == RED and here.active and len(open_) == len(one.wrong_with_patches):
-        return (
-            f"{name} {does} in a batch here ({one.release}), with the patches in effect:"
-            f" {still} of {count} scenarios"
-        )
-    return (
-        f"{name} {does} in a batch here ({one.release}): {_count_scenarios(open_)} of {count}"
-        f" scenarios{with_patches(still)}"
-    )
+        wrongs = f"{_count_scenarios(one.wrong)} of {count} scenarios are wrong"
+        return f"{name} is repaired {where}: {wrongs} as released"
+    still = _count_scenarios(one.wrong_with_patches)
+    text = f"{name} {effect(open_)} in a batch {where}"
+    if one.result == words.RED and here.active and len(open_) == len(one.wrong_with_patches):
+        return f"{text}, with the patches in effect: {still} of {count} scenarios"
+    return f"{text}: {wrong} of {count} scenarios{with_patches(still)}"
 
 
 def with_patches(still: int) -> str:
@@ -370,13 +286,17 @@ def with_patches(still: int) -> str:
 def effect(cells: Sequence[CellVerdict]) -> str:
     """The effect of the worst of these red cells on a user, as a verb."""
     worst = min((cell.severity for cell in cells), key=SEVERITIES.index)
-    verbs = {WRONG_TEXT: "gives wrong text", CRASH: "crashes", FEATURE: "lacks a feature"}
+    verbs = {WRONG_TEXT: "gives wrong text", words.CRASH: "crashes", FEATURE: "lacks a feature"}
     return verbs.get(worst, f"has a {worst} defect")
 
 
-def _said(evidence: Mapping[str, Any], family: str, name: str) -> str:
-    """The detail of a cell: as released, else with the patches."""
-    for part in ("details_without", "details_with"):
-        if said := evidence.get(part, {}).get(family, {}).get(name):
-            return str(said)
-    return ""
+def patch_severity(patch_id: str) -> str:
+    """The severity of a patch's defect; the worst for a patch that names none of our words."""
+    registry = session().registry
+    named = registry.declared(patch_id).severity if patch_id in registry else WRONG_TEXT
+    return named if named in SEVERITIES else WRONG_TEXT
+
+
+def worst_first(ids: Iterable[str]) -> list[str]:
+    """Patches sorted by severity, the worst first; the order within one severity is kept."""
+    return sorted(ids, key=lambda id_: SEVERITIES.index(patch_severity(id_)))

@@ -139,22 +139,15 @@ _packages: dict[tuple[str, tuple[str, ...]], ModuleSpec] = {}
 
 def _find_package(name: str) -> ModuleSpec | None:
     key = (name, tuple(sys.path))
-    if key not in _packages:
-        spec = PathFinder.find_spec(name, sys.path) or _find_editable(name)
-        if spec is None:  # not cached: it may be installed later
-            return None
-        _packages[key] = spec
-    return _packages[key]
-
-
-def _find_editable(name: str) -> ModuleSpec | None:
-    """A package whose editable install has setuptools' finder in place of a path."""
-    found = (
-        finder.find_spec(name, None)
-        for finder in sys.meta_path
-        if getattr(finder, "__module__", "").startswith("__editable__")
-    )
-    return next(filter(None, found), None)
+    if key in _packages:
+        return _packages[key]
+    # An editable install may have setuptools' finder in place of a path.
+    editable = (f for f in sys.meta_path if getattr(f, "__module__", "").startswith("__editable__"))
+    found = PathFinder.find_spec(name, sys.path)
+    found = found or next(filter(None, (one.find_spec(name, None) for one in editable)), None)
+    if found is not None:  # else it may be installed later
+        _packages[key] = found
+    return found
 
 
 def _commit(distribution: importlib.metadata.Distribution) -> str | None:

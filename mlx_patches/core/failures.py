@@ -8,6 +8,8 @@ the profile ``security`` is never withdrawn.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from .guard import Failure
 
 # A patch that has never worked has failed after this many calls.
@@ -20,27 +22,25 @@ class Failures:
     """The failures of one patch: how many there were, and the last one in a sentence."""
 
     def __init__(self) -> None:
-        self.count = 0
         self.last = ""
-        self._kinds: set[tuple[str, str]] = set()
-        self._by_path: dict[str, int] = {}
+        # By path and the error's type.
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, path: str, failure: Failure) -> bool:
         """Count a failure at a target; returns whether it is the first of its kind."""
         kind = path, type(failure.error).__name__
-        is_new = kind not in self._kinds
-        self._kinds.add(kind)
-        self.count += 1
+        self._counts[kind] += 1
         self.last = f"{describe(failure.error)} in {path}"
-        self._by_path[path] = self._by_path.get(path, 0) + 1
-        return is_new
+        return self._counts[kind] == 1
 
     def at(self, path: str) -> int:
         """How many failures there were at a target."""
-        return self._by_path.get(path, 0)
+        return sum(count for kind, count in self._counts.items() if kind[0] == path)
 
-    def __len__(self) -> int:
-        return self.count
+    @property
+    def count(self) -> int:
+        """How many failures there were."""
+        return self._counts.total()
 
     def __str__(self) -> str:
         calls = "1 call" if self.count == 1 else f"{self.count} calls"

@@ -72,7 +72,6 @@ def hash_file(path: Path, names: Iterable[str]) -> dict[str, str]:
     """Fingerprints of the definitions in a source file, without importing it.
 
     Args:
-        path: a Python file.
         names: qualified names; those that the file does not define are left out.
 
     Raises:
@@ -103,13 +102,11 @@ def describe_file(content: bytes, names: Iterable[str]) -> known_files.Entry:
     entry: known_files.Entry = {}
     for name in names:
         nodes = _find(tree, name.split("."))
-        entry[name] = (_hash(nodes), [_first_line(node) for node in nodes]) if nodes else None
+        # The ``co_firstlineno`` of a definition is the line of its first decorator.
+        heads: list[list[Any]] = [[node, *node.decorator_list] for node in nodes]
+        lines = [min(one.lineno for one in head) for head in heads]
+        entry[name] = (_hash(nodes), lines) if nodes else None
     return entry
-
-
-def _first_line(node: Any) -> int:
-    """The ``co_firstlineno`` of a definition: the line of its first decorator."""
-    return int(min([node.lineno, *(one.lineno for one in node.decorator_list)]))
 
 
 def combined(prints: Mapping[str, str | None]) -> str | None:
@@ -122,15 +119,16 @@ def combined(prints: Mapping[str, str | None]) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def accessors(obj: Any) -> tuple[Any, ...]:
+    """The function of an attribute; for a property its getter, setter and deleter, or None."""
+    if isinstance(obj, property):
+        return obj.fget, obj.fset, obj.fdel
+    return (obj.__func__ if isinstance(obj, (classmethod, staticmethod)) else obj,)
+
+
 def functions_of(obj: Any) -> Iterator[Any]:
     """Yield the plain functions behind an attribute, without their wrappers."""
-    if isinstance(obj, property):
-        accessors: tuple[Any, ...] = (obj.fget, obj.fset, obj.fdel)
-    elif isinstance(obj, (classmethod, staticmethod)):
-        accessors = (obj.__func__,)
-    else:
-        accessors = (obj,)
-    for accessor in accessors:
+    for accessor in accessors(obj):
         if accessor is not None:
             # Start-up asks for hundreds, and few have a wrapper.
             yield inspect.unwrap(accessor) if hasattr(accessor, "__wrapped__") else accessor
@@ -149,20 +147,15 @@ def _parse(source: str) -> ast.AST:
     return branch.body[0]
 
 
-def _find(tree: ast.AST, path: list[str]) -> list[ast.AST]:
+def _find(tree: ast.AST, path: list[str]) -> list[Any]:
     """All definitions of a qualified name: a property has one for each accessor."""
-    scopes: list[ast.AST] = [tree]
+    scopes: list[Any] = [tree]
     for name in path:
-        scopes = [
-            node
-            for scope in scopes
-            for node in _definitions(scope)
-            if node.name == name  # type: ignore[attr-defined]
-        ]
+        scopes = [node for scope in scopes for node in _definitions(scope) if node.name == name]
     return scopes
 
 
-def _definitions(scope: ast.AST) -> Iterator[ast.AST]:
+def _definitions(scope: ast.AST) -> Iterator[Any]:
     """Definitions in a scope, including those under ``if``, ``try`` and ``with``."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, _Definition):
@@ -186,7 +179,8 @@ def _canonical(node: Any) -> str:
         if field == "body" and isinstance(node, _Definition):
             value = _without_docstring(value)
         elif field == "values" and isinstance(node, ast.JoinedStr):
-            value = [part for part in value if not _is_empty_text(part)]
+            # Python 3.12 puts empty constants beside nested format specifications.
+            value = [part for part in value if getattr(part, "value", None) != ""]
         if value is None or value == [] or field in _DROPPED:
             continue
         parts.append(f"{field}={_canonical(value)}")
@@ -194,16 +188,5 @@ def _canonical(node: Any) -> str:
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    first = body[0]
-    if (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
-    ):
-        return body[1:]
-    return body
-
-
-def _is_empty_text(node: ast.expr) -> bool:
-    """Python 3.12 puts empty constants beside nested format specifications."""
-    return isinstance(node, ast.Constant) and node.value == ""
+    value = body[0].value if isinstance(body[0], ast.Expr) else None
+    return body[isinstance(value, ast.Constant) and isinstance(value.value, str) :]

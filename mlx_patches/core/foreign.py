@@ -9,15 +9,13 @@ from itertools import pairwise
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from .fingerprint import functions_of
+from .fingerprint import accessors, functions_of
 from .patch import MISSING
 
 
 def function_of(obj: Any) -> Any:
     """The function behind a property's getter, a class method or a static method."""
-    if isinstance(obj, property):
-        return obj.fget
-    return obj.__func__ if isinstance(obj, (classmethod, staticmethod)) else obj
+    return accessors(obj)[0]
 
 
 def covers(live: Any, ours: Any) -> bool:

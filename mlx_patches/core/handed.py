@@ -32,7 +32,6 @@ def hand_over(patch: str, wrapper: Callable[..., Any], released: Function) -> Fu
     Args:
         patch: the id of the patch whose layer hands it to the release.
         wrapper: where it fails, ``released`` answers.
-        released: what the release would have called.
     """
 
     def report(failure: Failure) -> None:

@@ -12,9 +12,9 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 from .errors import MlxPatchesError
 from .failures import LIMIT, Failures, describe, locate
@@ -24,6 +24,7 @@ from .handed import LISTENERS
 from .imports import imported, loaded, runs_in_copy
 from .outcome import IN_EFFECT, Outcome, Status, Verdict
 from .patch import Patch, Target
+from .record import Record
 from .registry import Registry
 from .resolve import Found, in_process
 from .site import Aliases, Composed, Layer, Site, current_owner
@@ -51,18 +52,17 @@ class _StaleError(Exception):
     """Another thread reloaded a module during a write: plan again."""
 
 
-class _Change:
+class _Change(Record):
     """A site and the composition to write to it.
 
     ``before`` is the site's composition, and ``known`` the path's site, at the time of composing:
     another thread may have changed either since.
     """
 
-    def __init__(self, site: Site, composed: Composed, before: Composed, known: Site | None):
-        self.site = site
-        self.composed = composed
-        self.before = before
-        self.known = known
+    site: Site
+    composed: Composed
+    before: Composed
+    known: Site | None
 
 
 class Manager:
@@ -72,7 +72,6 @@ class Manager:
     until ``apply`` is called again for it.
 
     Args:
-        gate: decides each target.
         registry: ranks the patches at a site, and completes the targets of patches whose module is
             not imported. By default patches stack in the order in which they are applied, and
             targets are complete.
@@ -135,7 +134,6 @@ class Manager:
         """
         order = {target.path: index for index, target in enumerate(patch.targets)}
         outcomes, ready = self._plan(patch)
-        ready.sort(key=lambda one: order[one[0].path])
         if dry_run:
             outcomes += [
                 _outcome(patch, target, Status.PENDING, f"would be applied: {reason}")
@@ -213,7 +211,11 @@ class Manager:
         """
         with self.lock:
             ledger, sites = dict(self._ledger), dict(self._sites)
-        held = other_holders(*_originals_of(sites.values())) if held_elsewhere else {}
+        held: dict[str, str] = {}
+        if held_elsewhere:
+            mine = [s for s in sites.values() if s.layers and isinstance(s.owner, ModuleType)]
+            originals = {site.path: site.original for site in mine if callable(site.original)}
+            held = other_holders(originals, (cell for site in mine for cell in site.cells()))
         return [self._checked(outcome, sites, held) for outcome in ledger.values()]
 
     def sites(self) -> list[Site]:
@@ -276,17 +278,17 @@ class Manager:
     def _plan(self, patch: Patch) -> tuple[list[Outcome], list[_Ready]]:
         """Decide every target; one that cannot be patched holds back those that belong to it."""
         decided = [(target, self._decide(patch, target)) for target in patch.targets]
-        outcomes = [(target, one) for target, one in decided if isinstance(one, Outcome)]
+        settled = [(target, one) for target, one in decided if isinstance(one, Outcome)]
+        outcomes = [one for _, one in settled]
         ready: list[_Ready] = []
-        held: list[Outcome] = []
         for target, one in decided:
             if isinstance(one, Outcome):
                 continue
-            if reason := held_back(target, outcomes):
-                held.append(_outcome(patch, target, Status.DRIFTED, reason))
+            if reason := held_back(target, settled):
+                outcomes.append(_outcome(patch, target, Status.DRIFTED, reason))
             else:
                 ready.append(one)
-        return [*(outcome for _, outcome in outcomes), *held], ready
+        return outcomes, ready
 
     def _decide(self, patch: Patch, target: Target) -> Outcome | _Ready:
         path = target.path
@@ -309,17 +311,13 @@ class Manager:
             if verdict.ok:
                 return _outcome(patch, target, Status.PENDING, _awaited(target.module))
         else:
-            found = in_process(module, target, self._originals(path))
+            originals = {path: site.original} if site and site.is_in_place() else {}
+            found = in_process(module, target, originals)
             verdict = self.gate.decide(patch, target, found)
             if verdict.ok:
                 return target, found, verdict.reason
         self._decided_for[key] = module
         return _outcome(patch, target, verdict.status, verdict.reason)
-
-    def _originals(self, path: str) -> dict[str, Any]:
-        """The path and its original if a site of ours is in effect there; else empty."""
-        site = self._sites.get(path)
-        return {path: site.original} if site is not None and site.is_in_place() else {}
 
     # -- write, check, roll back -----------------------------------------------------------
 
@@ -340,7 +338,9 @@ class Manager:
                         return outcomes
                     self._patches[patch.id] = patch
                     if withdrawn := self.withdrawn.get(patch.id):
-                        return self._record(patch, _all_failed(patch, outcomes, withdrawn))
+                        open_ = (Status.PENDING, Status.APPLIED)
+                        settled = [o for o in outcomes if o.status not in open_]
+                        return self._record(patch, _others_failed(patch, settled, withdrawn))
                     if all(map(self._is_current, changes)):
                         with contextlib.suppress(_StaleError):
                             self._write(changes, rebind)
@@ -356,20 +356,16 @@ class Manager:
                     self._remove(site, patch.id)
             self.rebind()
             reason = f"rolled back: {type(error).__name__}: {error}"
-            settled = [o for o in outcomes if o.status is not Status.APPLIED]
-            out = {o.target for o in settled}
-            failed = [
-                _outcome(patch, target, Status.FAILED, reason)
-                for target in patch.targets
-                if target.path not in out
-            ]
+            outcomes = _others_failed(
+                patch, [o for o in outcomes if o.status is not Status.APPLIED], reason
+            )
             with self.lock:
                 self._patches[patch.id] = patch
-                self._record(patch, [*settled, *failed])
+                self._record(patch, outcomes)
             if not isinstance(error, (Exception, SystemExit)):
                 raise
             logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
-            return [*settled, *failed]
+            return outcomes
 
     def _record(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
         """Enter a patch's outcomes in the ledger, in the order of its targets."""
@@ -387,21 +383,18 @@ class Manager:
         if self._registry:
             target = self._registry.complete(patch.id, target)
         layer = Layer(patch.id, target, self._rank(patch.id), reason, patch.security)
-        return _Change(site, site.compose_with(layer), before, known)
+        return _Change(site, site.compose_without(patch.id, layer), before, known)
 
     def _site(self, target: Target, found: Found, known: Site | None) -> Site:
         """The site of a target: the known one, unless its owner or original is another one."""
         if known and known.owner is found.owner and known.original is found.original:
             return known
-        policy = Policy(
-            functools.partial(self.failed, target.path),
-            functools.partial(self._succeeded, target.path),
-            self.strict,
-            target.path,
-        )
-        owner, original = found.owner, found.original
+        path, owner, original = target.path, found.owner, found.original
+        failed = functools.partial(self.failed, path)
+        succeeded = functools.partial(self._succeeded, path)
+        policy = Policy(failed, succeeded, self.strict, path)
         lost = known if known and known.layers else None
-        return Site(target.path, owner, original, policy, self._aliases, lost)
+        return Site(path, owner, original, policy, self._aliases, lost)
 
     def _is_current(self, change: _Change) -> bool:
         """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
@@ -413,7 +406,7 @@ class Manager:
             and self._sites.get(site.path) is known
             and current_owner(site.path) is site.owner
             and not ours
-            and (site.layers or site.is_as_found())
+            and (site.layers or site.current() is site.original or site.is_in_place())
         )
 
     def _write(self, changes: list[_Change], rebind: bool) -> None:
@@ -424,7 +417,7 @@ class Manager:
             for change in changes:
                 written.append(change)
                 self._sites[change.site.path] = change.site
-                change.site.write(change.composed)
+                change.site.install(change.composed)
             for change in changes:
                 problem = change.site.problem()
                 if problem:
@@ -439,7 +432,7 @@ class Manager:
             ]
         except BaseException:
             for change in reversed(written):
-                change.site.write(change.before)
+                change.site.install(change.before)
                 old = replaced[change.site.path]
                 if old is None:
                     self._sites.pop(change.site.path, None)
@@ -460,12 +453,12 @@ class Manager:
                     continue
                 if composed.parts:
                     if site.problem():  # leave a third-party replacement in place
-                        site.run(composed)
+                        site.swap_layers(composed)
                     else:
-                        site.write(composed)
+                        site.install(composed)
                     return ""
                 self._replaced = [one for one in self._replaced if one is not site]
-                return site.take_out()
+                return site.uninstall()
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -543,16 +536,8 @@ def _awaited(module: str) -> str:
     return f"{module} in sys.modules is no module but a {type(there).__name__}"
 
 
-def _originals_of(sites: Iterable[Site]) -> tuple[dict[str, Any], Iterator[Any]]:
-    """The original functions of modules by path, and our own references to them."""
-    mine = [site for site in sites if site.layers and isinstance(site.owner, ModuleType)]
-    held = {site.path: site.original for site in mine if callable(site.original)}
-    return held, (cell for site in mine for cell in site.cells())
-
-
-def _all_failed(patch: Patch, outcomes: list[Outcome], reason: str) -> list[Outcome]:
-    """The outcomes of a patch that was taken out: failed wherever it is needed."""
-    settled = [o for o in outcomes if o.status not in (Status.PENDING, Status.APPLIED)]
+def _others_failed(patch: Patch, settled: list[Outcome], reason: str) -> list[Outcome]:
+    """The outcomes of a patch that was taken out: failed wherever they are not settled."""
     decided = {outcome.target for outcome in settled}
     failed = [
         _outcome(patch, target, Status.FAILED, reason)

@@ -146,12 +146,6 @@ def around(wrapper: Callable[..., Any]) -> Factory:
     def bind(original: Any) -> Any:  # a partial adds no frame to a call
         return functools.update_wrapper(functools.partial(wrapper, original), original)
 
-    return _replace_with(bind)
-
-
-def _replace_with(bind: Callable[[Any], Any]) -> Factory:
-    """Return a factory that binds a replacement to the function of any kind of attribute."""
-
     def factory(original: Any) -> Any:
         if isinstance(original, property):
             return property(bind(original.fget), original.fset, original.fdel, original.__doc__)

@@ -10,23 +10,23 @@ import functools
 import importlib
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import MlxPatchesError
 from .files import packaged
 from .patch import Patch, Target
+from .record import Record
 
 logger = logging.getLogger("mlx_patches")
 
 
-class Entry:
+class Entry(Record):
     """Where a patch is declared, ``module`` or ``module:NAME``, and its only distribution."""
 
-    def __init__(self, place: str, distribution: str = ""):
-        self.place = place
-        self.distribution = distribution
+    place: str
+    distribution: str = ""
 
 
 class Registry:
@@ -165,11 +165,8 @@ class Registry:
         return self._ranks.get(patch_id, len(self._ranks))
 
     def hint(self, name: str) -> str:
-        """A suggestion for a mistyped id, as the end of a sentence; empty if no id is close."""
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, self.ids(), n=1)
-        return f"; did you mean {close[0]!r}?" if close else ""
+        """A suggestion for a mistyped id; see ``did_you_mean``."""
+        return did_you_mean(name, self.ids())
 
     def distribution(self, patch_id: str) -> str | None:
         """The only distribution that one of our patches changes; None for several or others."""
@@ -188,24 +185,7 @@ class Registry:
 
     def describe(self) -> dict[str, Any]:
         """The declarations of all patches; imports them."""
-        return {
-            patch.id: {
-                **_described(patch),
-                "targets": [
-                    [
-                        t.distribution,
-                        t.module,
-                        t.name,
-                        t.fingerprint_of,
-                        t.defines_new_attribute,
-                        t.supports,
-                        t.answers_none,
-                    ]
-                    for t in patch.targets
-                ],
-            }
-            for patch in self
-        }
+        return {patch.id: _described(patch) for patch in self}
 
     def __contains__(self, patch_id: object) -> bool:
         return patch_id in self._entries or patch_id in self._patches
@@ -214,12 +194,23 @@ class Registry:
         return map(self.get, self.ids())
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion for a mistyped name, as the end of a sentence; empty if none is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def _described(patch: Patch) -> dict[str, Any]:
-    """The fields of a patch that are not the default, but for those that the catalogue knows."""
-    fields = patch._asdict()
-    for name in ("id", "targets", "module", "doc"):
-        del fields[name]
-    return {k: v for k, v in fields.items() if v != Patch._field_defaults.get(k)}
+    """The fields of a patch that are not the default, but for those that the catalogue knows.
+
+    Its targets are without factory and check.
+    """
+    known, default = ("id", "targets", "module", "doc"), Patch._field_defaults
+    fields = patch._asdict().items()
+    own = {k: v for k, v in fields if k not in known and v != default.get(k)}
+    return {**own, "targets": [[*target[:3], *target[4:8]] for target in patch.targets]}
 
 
 def _incomplete(original: Any) -> Any:

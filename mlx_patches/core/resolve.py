@@ -15,9 +15,10 @@ from . import fingerprint, known_files
 from .distributions import source_file
 from .foreign import replaced_by
 from .patch import MISSING, Target
+from .record import Record
 
 
-class Found:
+class Found(Record):
     """A target as it was found.
 
     Args:
@@ -29,29 +30,18 @@ class Found:
         released: its file is, to the byte, that of a measured release.
     """
 
-    def __init__(
-        self,
-        body: str | None = None,
-        missing: str = "",
-        foreign: str = "",
-        owner: Any = None,
-        original: Any = MISSING,
-        released: bool = False,
-    ):
-        self.body = body
-        self.missing = missing
-        self.foreign = foreign
-        self.owner = owner
-        self.original = original
-        self.released = released
+    body: str | None = None
+    missing: str = ""
+    foreign: str = ""
+    owner: Any = None
+    original: Any = MISSING
+    released: bool = False
 
 
 def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any]) -> Found:
     """Find a target in its module.
 
     Args:
-        module: the target's module, completely imported.
-        target: the target to find.
         originals: path to the original object, for paths where a site of ours is in effect.
     """
     owner: Any = module
@@ -68,12 +58,15 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     original = originals.get(target.path, live)
     if live is MISSING and original is MISSING and not target.defines_new_attribute:
         return Found(missing=f"{target.path} does not exist in this release")
-    bodies = [_lookup(module, name) for name in target.bodies]
-    prints = {
-        name: _hash_class(module, name) if isinstance(body, type) else fingerprint.hash_object(body)
-        for name, body in zip(target.bodies, bodies, strict=True)
-        if body is not MISSING
-    }
+    prints: dict[str, str | None] = {}
+    for name in target.bodies:
+        body = _lookup(module, name)
+        if isinstance(body, type):  # it has no code of its own: from its module's file
+            file = Path(getattr(module, "__file__", None) or "")
+            parsed = _parse(file, frozenset([name])) if file.suffix == ".py" else None
+            prints[name] = (parsed or {}).get(name)
+        elif body is not MISSING:
+            prints[name] = fingerprint.hash_object(body)
     if not prints:
         return Found(missing=f"{target.module} has none of {', '.join(target.bodies)}")
     foreign = replaced_by(original, module)
@@ -90,7 +83,6 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     """Find a target in its module's source file, without importing it.
 
     Args:
-        target: the target to find.
         names: further names that later calls look up in this file, so that it is parsed once.
     """
     path = source_file(target.module)
@@ -98,11 +90,10 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
         return Found(missing=f"{target.module} does not exist in this release")
     entry = known_files.entry_of(str(path))
     if all(name in entry for name in target.mentions):
-        prints = {name: found[0] for name, found in entry.items() if found}
+        prints = {name: one[0] for name, one in entry.items() if one}
+    elif (parsed := _parse(path, frozenset([*names, *target.mentions]))) is None:
+        return Found(missing=f"{path} cannot be read as Python")
     else:
-        parsed = _parse(path, frozenset([*names, *target.mentions]))
-        if parsed is None:
-            return Found(missing=f"{path} cannot be read as Python")
         prints = parsed
     found = {name: prints[name] for name in target.bodies if name in prints}
     owner = target.name.partition(".")[0]
@@ -123,19 +114,11 @@ def _parse(path: Path, names: frozenset[str]) -> dict[str, str] | None:
         return None
 
 
-def _hash_class(module: ModuleType, name: str) -> str | None:
-    """The fingerprint of a class, which has no code of its own: from its module's file."""
-    file = Path(getattr(module, "__file__", None) or "")
-    return (_parse(file, frozenset([name])) or {}).get(name) if file.suffix == ".py" else None
-
-
 def _is_defined_in_file(target: Target) -> bool:
     """Whether the release's file defines a target, rather than importing it."""
     path = source_file(target.module)
-    try:
-        return path is None or bool(fingerprint.hash_file(path, [target.name]))
-    except (OSError, SyntaxError):
-        return True
+    found = _parse(path, frozenset([target.name])) if path else None
+    return found is None or bool(found)
 
 
 def _lookup(module: ModuleType, name: str) -> Any:

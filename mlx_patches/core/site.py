@@ -17,6 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from .errors import MlxPatchesError, is_refusal
+from .fingerprint import accessors
 from .foreign import covers, describe, function_of, relink, wrapper_above
 from .guard import (
     CALL_REFUSED,
@@ -31,51 +32,40 @@ from .guard import (
     name_patch,
 )
 from .patch import MISSING, Attribute, Target, may_return_none
+from .record import Record
 
-_ACCESSORS = ("fget", "fset", "fdel")
 
-
-class Layer:
+class Layer(Record):
     """One patch's part of a site.
 
     Args:
         patch: the patch's id.
-        target: the target, with its factory.
         rank: the patch's place in the registry: the lowest is innermost.
-        reason: why the patch is needed.
-        security: whether calls are refused where the layer fails.
     """
 
-    def __init__(self, patch: str, target: Target, rank: int, reason: str, security: bool = False):
-        self.patch = patch
-        self.target = target
-        self.rank = rank
-        self.reason = reason
-        self.security = security
+    patch: str
+    target: Target
+    rank: int
+    reason: str
+    security: bool = False
 
 
-class Composed:
+class Composed(Record):
     """The result of a site's layers: the value to install, and each factory's result.
 
     ``parts`` are (patch, its factory's result), the innermost first.
     """
 
-    def __init__(
-        self, layers: tuple[Layer, ...], value: Any, parts: tuple[tuple[str, Any], ...] = ()
-    ):
-        self.layers = layers
-        self.value = value
-        self.parts = parts
+    layers: tuple[Layer, ...]
+    value: Any
+    parts: tuple[tuple[str, Any], ...] = ()
 
 
 class Site:
     """One attribute of a module or a class.
 
     Args:
-        path: ``module:Qualified.name``.
-        owner: the module or class that has it.
         original: its value without our layers; ``MISSING`` if the release does not define it.
-        policy: what to do with failures of layers.
         aliases: collects what to replace in other modules.
         lost: the former site of this path; other modules may still refer to its function.
     """
@@ -98,7 +88,7 @@ class Site:
         self._policy = policy
         self._aliases = aliases
         self._kind = _kind(original)
-        functions = _functions(original) if self._kind else ()
+        functions: Sequence[Any] = accessors(original) if self._kind else ()
         if isinstance(owner, type) and self._kind is not staticmethod:
             functions = [_bindable(function) for function in functions]
         self._chains = [self._chain(function, function) for function in functions]
@@ -149,13 +139,9 @@ class Site:
         if layer.security:
             raise as_refusal(error, layer.patch)
 
-    def compose_with(self, layer: Layer) -> Composed:
-        """Compose with one more layer, in place of the one that its patch has here."""
-        return self.compose([*(one for one in self.layers if one.patch != layer.patch), layer])
-
-    def compose_without(self, patch: str) -> Composed:
-        """Compose without a patch's layer."""
-        return self.compose([one for one in self.layers if one.patch != patch])
+    def compose_without(self, patch: str, *more: Layer) -> Composed:
+        """Compose without a patch's layer, and with some more layers."""
+        return self.compose([*(one for one in self.layers if one.patch != patch), *more])
 
     def layer_of(self, patch: str) -> Layer | None:
         """A patch's layer here, or None."""
@@ -163,47 +149,47 @@ class Site:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def write(self, composed: Composed) -> None:
+    def install(self, composed: Composed) -> None:
         """Put a composition in effect; one without layers puts the original back."""
         covered = self.is_covered()
         if not composed.parts:
-            self._stop()
+            self._clear_chains()
             if not covered:
-                self._put(self.original)
+                self._set_attribute(self.original)
         elif _runs_in_chains(composed.value, self._kind):
-            self._run(composed)
+            self._set_chains(composed)
             installed = self._installed(composed.value)
             if not (covered and installed is self.live):  # a third-party wrapper stays on top
-                self._put(installed)
+                self._set_attribute(installed)
         else:
-            self._put(composed.value)
+            self._set_attribute(composed.value)
         self.composed = composed  # last: after an interrupt, who writes again finds the layers
 
-    def run(self, composed: Composed) -> None:
+    def swap_layers(self, composed: Composed) -> None:
         """Put a composition in effect; what replaced the attribute since stays."""
-        if self._current() is self.live:
-            self.write(composed)
+        if self.current() is self.live:
+            self.install(composed)
             return
         if _runs_in_chains(composed.value, self._kind):
-            self._run(composed)
+            self._set_chains(composed)
         self.composed = composed
 
-    def take_out(self) -> str:
+    def uninstall(self) -> str:
         """Put the original back, without layers; returns why that failed, or an empty string.
 
         Under a third-party wrapper the installed object stays, and runs only the original.
         """
-        live = self._current()
+        live = self.current()
         covered = self.is_covered()
         if covered and self.original is not MISSING and relink(live, self.live, self.original):
             covered = False
         if covered and not any(chain and chain.original for chain in self._chains):
             above = describe(wrapper_above(live, self.live))
             return f"cannot be taken out: {above} is on top of it"
-        self._stop()
+        self._clear_chains()
         try:
             if self._is_own(live):
-                self._put(self.original)
+                self._set_attribute(self.original)
             else:
                 self._rebind(self.live, self.original)
                 self.live = self.live if covered else self.original
@@ -213,13 +199,13 @@ class Site:
         self.composed = Composed((), self._bottom)
         return ""
 
-    def _stop(self) -> None:
+    def _clear_chains(self) -> None:
         """Make every chain run only its original."""
         for chain in filter(None, self._chains):
             chain.composition = Composition(chain.original)
 
-    def _run(self, composed: Composed) -> None:
-        values = _functions(composed.value)
+    def _set_chains(self, composed: Composed) -> None:
+        values, layers = accessors(composed.value), composed.layers
         if not self._chains:
             self._chains = [None] * len(values)
         for index, function in enumerate(values):
@@ -231,24 +217,21 @@ class Site:
             steps: list[Step] = []
             below = chain.entered
             for patch, part in composed.parts:
-                step = _functions(part)[index]
+                step = accessors(part)[index]
                 if step is not None and step is not below:
                     steps.insert(0, (patch, step))
                     below = step
             body = function if steps else chain.original
-            rest = functools.partial(self._body_without, composed.layers, index)
+            rest = functools.partial(self._body_without, layers, index)
             # A setter returns nothing, and neither does ``__init__``.
             none = index > 0 or self.attribute == "__init__"
-            none = none or any(layer.target.answers_none for layer in composed.layers)
+            none = none or any(layer.target.answers_none for layer in layers)
             none = none or any(may_return_none(inner_function(step)) for _, step in steps)
-            checks = self._checks(composed.layers) if chain.original else ()
-            security = frozenset(one.patch for one in composed.layers if one.security)
+            checks = tuple((one.patch, one.target.when) for one in layers if one.target.when)
+            if len(checks) < len(layers) or self._kind is property or not chain.original:
+                checks = ()  # a layer must see every call
+            security = frozenset(one.patch for one in layers if one.security)
             chain.composition = Composition(body, tuple(steps), rest, none, checks, security)
-
-    def _checks(self, layers: Sequence[Layer]) -> tuple[Step, ...]:
-        """The layers' checks of a call's arguments; none if a layer must see every call."""
-        checks = [(one.patch, one.target.when) for one in layers if one.target.when]
-        return () if len(checks) < len(layers) or self._kind is property else tuple(checks)
 
     def _body_without(
         self, layers: Sequence[Layer], index: int, left_out: frozenset[str]
@@ -263,7 +246,7 @@ class Site:
             return None if any(one.security for one in rest) else chain.original
         if value is MISSING:
             return self._inherited()
-        function = _functions(value)[index]
+        function = accessors(value)[index]
         return chain.original if function is chain.entered else function
 
     def _inherited(self) -> Function | None:
@@ -281,16 +264,16 @@ class Site:
         """The object that runs the chains: the live one, unless its accessors differ."""
         functions = [chain and chain.installed for chain in self._chains]
         made = self.live is not self.original and self.live is not MISSING
-        if made and [*_functions(self.live)] == functions:
+        if made and [*accessors(self.live)] == functions:
             return self.live
         return _like(value, functions)
 
-    def _put(self, value: Any) -> None:
+    def _set_attribute(self, value: Any) -> None:
         """Write the attribute; other modules get it in the aliases' next pass.
 
         Each step can be done again: an interrupt may come before any of them.
         """
-        there = self._current()
+        there = self.current()
         if value is not there:
             if value is MISSING:
                 delattr(self.owner, self.attribute)
@@ -313,22 +296,16 @@ class Site:
         """Why the installed object is not in effect; empty if it is."""
         if self.owner is not current_owner(self.path):
             return f"{self.path.partition(':')[0]} was reloaded"
-        live = self._current()
-        if live is self.live and live is not self.original:
-            return ""
+        live = self.current()
         if live is self.original or live is MISSING:
             return f"{self.path} is the release's own again"
-        if covers(live, self.live):
+        if live is self.live or covers(live, self.live):
             return ""
         return f"{self.path} was replaced by {describe(live)}"
 
-    def is_as_found(self) -> bool:
-        """Whether the attribute holds what it held when this site was made, or is in place."""
-        return self._current() is self.original or self.is_in_place()
-
     def is_in_place(self) -> bool:
         """Whether the attribute holds the installed object, also if it has no layers any more."""
-        live = self._current()
+        live = self.current()
         if live is self.original or self.owner is not current_owner(self.path):
             return False
         return self._is_own(live) or (self.live is not self.original and covers(live, self.live))
@@ -342,7 +319,7 @@ class Site:
 
     def is_covered(self) -> bool:
         """Whether a third-party wrapper is on top of the installed object."""
-        live = self._current()
+        live = self.current()
         if live is self.original or self._is_own(live):
             return False
         return covers(live, self.live)
@@ -353,7 +330,8 @@ class Site:
             for function in (chain.installed, chain.entered):
                 yield from getattr(function, "__closure__", None) or ()
 
-    def _current(self) -> Any:
+    def current(self) -> Any:
+        """The value of the attribute now."""
         return vars(self.owner).get(self.attribute, MISSING)
 
 
@@ -425,19 +403,10 @@ def _runs_in_chains(value: Any, kind: type | None) -> bool:
     return isinstance(value, kind)
 
 
-def _functions(obj: Any) -> Sequence[Any]:
-    """The functions of an attribute; for a property its getter, setter and deleter."""
-    if isinstance(obj, property):
-        return [getattr(obj, name) for name in _ACCESSORS]
-    return [function_of(obj)]
-
-
 def _is_same(made: Any, value: Any) -> bool:
     """Whether a factory returned its argument, or a new object with the same functions."""
-    if made is value or type(made) is not type(value) or _kind(value) is None:
-        return made is value
-    pairs = zip(_functions(made), _functions(value), strict=True)
-    return all(one is other for one, other in pairs)
+    alike = type(made) is type(value) and _kind(value) is not None
+    return made is value or (alike and [*map(id, accessors(made))] == [*map(id, accessors(value))])
 
 
 def _like(obj: Any, functions: Sequence[Any]) -> Any:

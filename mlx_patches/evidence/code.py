@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core import fingerprint
-from ..core.errors import MlxPatchesError
 from ..core.packages import DISTRIBUTIONS
+from .store import reading
 
 # Written by tools/mark_code.py. ``sets``: a release set to its model packages' releases.
 # ``modules``: a module to rows of a file's digest, its fingerprint, and the releases that have it.
@@ -39,23 +39,18 @@ def releases_of(name: str) -> Mapping[str, str]:
 
 def modules_of(name: str) -> list[str]:
     """The modules that the families of a set run."""
-    releases = _numbers(name)
+    table, releases = _table(), releases_of(name)
+    numbers = {one: table["releases"].index(f"{one} {v}") for one, v in releases.items()}
     return [
         module
-        for module, rows in _table()["modules"].items()
-        if any(releases.get(_distribution(module)) in where for _, _, where in rows)
+        for module, rows in table["modules"].items()
+        if any(numbers.get(_distribution(module)) in where for _, _, where in rows)
     ]
 
 
 def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
-    """Those of the modules whose installed code is not the code of a measured set.
-
-    Args:
-        name: the set.
-        modules: the modules to compare.
-        find: returns the source file of a module.
-    """
-    releases = _numbers(name)
+    """Those of the modules whose installed code is not the code of a measured set."""
+    releases = releases_of(name)
     return [
         module
         for module in modules
@@ -70,8 +65,8 @@ def describe(content: bytes) -> tuple[str, str]:
 
 
 @functools.cache
-def _measured_in(module: str, file: Path) -> Collection[int | None]:
-    """The numbers of the releases whose module has the code of this file."""
+def _measured_in(module: str, file: Path) -> Collection[str | None]:
+    """The versions in which the module has the code of this file."""
     rows = _table()["modules"].get(module, ())
     try:
         content = file.read_bytes()
@@ -81,17 +76,12 @@ def _measured_in(module: str, file: Path) -> Collection[int | None]:
             prints = {fingerprint.hash_module(content)}
     except (OSError, SyntaxError, ValueError):
         return ()
-    return {release for _, one, where in rows if one in prints for release in where}
+    numbers = {number for _, one, where in rows if one in prints for number in where}
+    return {_table()["releases"][number].split()[1] for number in numbers}
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
-
-
-def _numbers(name: str) -> Mapping[str, int]:
-    """Distribution to the number that stands for its release in a set."""
-    numbers = _table()["releases"]
-    return {one: numbers.index(f"{one} {v}") for one, v in releases_of(name).items()}
 
 
 def _distribution(module: str) -> str:
@@ -100,8 +90,6 @@ def _distribution(module: str) -> str:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    try:
+    with reading(TABLE):
         found: dict[str, Any] = json.loads(TABLE.read_bytes())
         return found
-    except (OSError, ValueError) as error:
-        raise MlxPatchesError(f"{TABLE}: no evidence ({error}); reinstall mlx-patches") from None

@@ -1,39 +1,28 @@
-"""The lab's evidence: one file for each release set, one letter for each cell.
+"""The lab's evidence: one file for each release set, one letter for each cell's result.
 
-g green, r red, n not applicable, i insensitive, x not built; measured without patches and, for some
-cells, also with every patch that the release admits. Measurements on another device or dtype than a
-CPU in float32 are in files of their own, ``SET-DEVICE-DTYPE.json``; their cells are read as further
-cells of the set, with the device and dtype in their names.
+Cells were measured without patches and, some, also with every patch that the release admits.
+Measurements on another device or dtype than a CPU in float32 are in files of their own,
+``SET-DEVICE-DTYPE.json``; their cells are read as further cells of the set, with the device and
+dtype in their names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import MlxPatchesError
-from .words import (
-    CANNOT_BATCH,
-    CPU,
-    FEATURE,
-    FLOAT32,
-    GREEN,
-    INSENSITIVE,
-    NOT_BUILT,
-    RED,
-    REPAIRED,
-    cell_name,
-    scenario,
-)
+from . import words
 
 _HERE = Path(__file__).parent
 # Release to family to the modules with a branch that only Metal takes: tools/mark_code.py.
 METAL = _HERE / "metal.json"
-_PLAIN = (CPU, FLOAT32)
+_PLAIN = (words.CPU, words.FLOAT32)
 # A version that may be part of a file's name.
 _VERSION = re.compile(r"[\w.+!-]{1,100}")
 # The keys of a file whose values are by family and cell.
@@ -55,13 +44,11 @@ def load(place: Path | None = None) -> list[dict[str, Any]]:
     from packaging.version import Version
 
     place = place or folder()
-    try:
+    with reading(place):
         read = [json.loads(file.read_bytes()) for file in sorted(place.glob("*.json"))]
         names = dict.fromkeys(one["set"] for one in read)
         found = [_joined([one for one in read if one["set"] == name]) for name in names]
         found.sort(key=lambda one: (one["set"].split()[0], Version(one["set"].split()[1])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise MlxPatchesError(f"{place}: no evidence ({error}); reinstall mlx-patches") from None
     if not found:
         raise MlxPatchesError(f"{place}: no evidence; reinstall mlx-patches")
     return found
@@ -86,10 +73,17 @@ def families_of(name: str) -> list[str]:
 @functools.cache
 def _read(file: Path) -> dict[str, Any] | None:
     files = [*([file] if file.exists() else []), *sorted(file.parent.glob(f"{file.stem}-*.json"))]
-    try:
+    with reading(file):
         return _joined([json.loads(one.read_bytes()) for one in files]) if files else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MlxPatchesError(f"{file}: no evidence ({error}); reinstall mlx-patches") from None
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the errors of a broken file of evidence into one line that names it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise MlxPatchesError(f"{path}: no evidence ({error}); reinstall mlx-patches") from None
 
 
 def file_name(slug: str, device: str, dtype: str) -> str:
@@ -99,7 +93,7 @@ def file_name(slug: str, device: str, dtype: str) -> str:
 
 def measured_on(evidence: Mapping[str, Any]) -> tuple[str, str]:
     """The device and the dtype on which a file's evidence was measured."""
-    return evidence.get("device", CPU), evidence.get("dtype", FLOAT32)
+    return evidence.get("device", words.CPU), evidence.get("dtype", words.FLOAT32)
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -120,40 +114,28 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
     A cell that was insensitive or not built there says nothing about the other devices and dtypes.
     """
     place, result = measured_on(other), dict(evidence)
-    said = {
-        (family, name)
-        for family, pairs in cell_pairs(other).items()
-        for name, pair in pairs.items()
+    pairs = {
+        (family, name): pair
+        for family, cells in cell_pairs(other).items()
+        for name, pair in cells.items()
         if set(pair) <= {"g", "r"} or pair == "nr"
     }
     for part in set(_CELLS) & other.keys():
         families = dict(evidence.get(part, {}))
         for family, cells in other[part].items():
-            kept = [name for name in cells if (family, name) in said]
+            kept = [name for name in cells if (family, name) in pairs]
             if kept:
-                more = {cell_name(name, *place): cells[name] for name in kept}
+                more = {words.cell_name(name, *place): cells[name] for name in kept}
                 families[family] = {**families.get(family, {}), **more}
         result[part] = families
     if "needs" in evidence:
-        result["needs"] = _needed_there(evidence["needs"], other, result["needs"])
+        # A scenario that the patches repair there, and that was not traced there, is taken to need
+        # the patches that it needs on a CPU in float32.
+        needs = result["needs"] = {family: dict(one) for family, one in result["needs"].items()}
+        for (family, name), pair in pairs.items():
+            if pair == "rg" and (ids := evidence["needs"].get(family, {}).get(name)) is not None:
+                needs[family].setdefault(words.cell_name(name, *place), ids)
     return result
-
-
-def _needed_there(
-    needs: Mapping[str, Any], other: Mapping[str, Any], traced: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Add the needed patches for the cells of another device or dtype that were not traced there.
-
-    A scenario that the patches repair elsewhere is taken to need the patches that it needs on a
-    CPU in float32.
-    """
-    place, found = measured_on(other), {family: dict(named) for family, named in traced.items()}
-    for family, pairs in cell_pairs(other).items():
-        named = needs.get(family, {})
-        for name, pair in pairs.items():
-            if pair == "rg" and name in named:
-                found[family].setdefault(cell_name(name, *place), named[name])
-    return found
 
 
 @functools.cache
@@ -165,11 +147,9 @@ def metal_branches(distribution: str, version: str) -> Mapping[str, Sequence[str
     Raises:
         MlxPatchesError: the file is broken.
     """
-    try:
+    with reading(METAL):
         found: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(METAL.read_bytes())
         return found.get(f"{distribution} {version}")
-    except (OSError, ValueError, AttributeError) as error:
-        raise MlxPatchesError(f"{METAL}: no evidence ({error}); reinstall mlx-patches") from None
 
 
 def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -179,7 +159,7 @@ def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
         needs = evidence.get("needs", {}).get(family, {})
         # A red cell that was not measured with the patches may need any of them.
         known = all(name in needs for name, pair in pairs.items() if pair in ("r", "rg"))
-        if known and fate(pairs) != NOT_BUILT:
+        if known and words.family_result(pairs) != words.NOT_BUILT:
             found[family] = list(dict.fromkeys(id_ for ids in needs.values() for id_ in ids))
     return found
 
@@ -197,13 +177,13 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
 
 
 @functools.cache
-def traced(place: Path | None = None) -> tuple[tuple[str, ...], frozenset[str]]:
+def traced() -> tuple[tuple[str, ...], frozenset[str]]:
     """The sets in which every repair was traced to patches, and the patches that a cell needed.
 
     Raises:
         MlxPatchesError: as ``load`` does.
     """
-    found = load(place)
+    found = load()
     ids = (
         id_
         for one in found
@@ -223,26 +203,3 @@ def is_traced(evidence: Mapping[str, Any]) -> bool:
         for name, pair in pairs.items()
         if pair == "rg"
     )
-
-
-def fate(cells: Mapping[str, str]) -> str:
-    """A family's fate: green, repaired, red, cannot-batch, insensitive or not-built.
-
-    A scenario of severity ``feature`` does not count: a family whose answers are right in every
-    other scenario is right, and the verdict names the scenario.
-    """
-    if any(pair[0] == "x" for pair in cells.values()):
-        return NOT_BUILT
-    pairs = [pair for name, pair in cells.items() if scenario(name).severity != FEATURE]
-    if any(is_red(pair) for pair in pairs):
-        return RED
-    if any(pair[0] == "r" for pair in pairs):
-        return REPAIRED
-    if all(pair[0] == "n" for name, pair in cells.items() if scenario(name).batch):
-        return CANNOT_BATCH
-    return INSENSITIVE if any(pair[0] == "i" for pair in pairs) else GREEN
-
-
-def is_red(pair: str) -> bool:
-    """Whether a cell is red with the patches, or is red and was not measured with them."""
-    return pair in ("r", "rr", "gr", "nr")

@@ -1,7 +1,14 @@
-"""The words for cells and families that the lab, its evidence and their readers share."""
+"""The vocabulary of a cell, which the lab, its evidence and their readers share.
+
+A cell is one scenario of one family. It has two *results*: without the patches and, if measured,
+with them; evidence has a letter for each, joined to a pair. A red cell has a *severity*. The cells
+of a family give the family's result, and that its *verdict*, which is what users read.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 GREEN, RED = "green", "red"
@@ -15,53 +22,31 @@ DEVICES = {CPU: "a CPU", CUDA: "CUDA", METAL: "Metal"}
 
 # The variants of tiny configs; ``lab.variants`` says what each changes.
 VARIANTS = (
-    "linear",
-    "dynamic",
-    "llama3",
-    "yarn",
-    "longrope",
-    "full-attention",
-    "own-keys",
-    "tied",
-    "untied",
-    "sinks",
-    "dense",
-    "experts",
+    *("linear", "dynamic", "llama3", "yarn", "longrope", "full-attention", "own-keys"),
+    *("tied", "untied", "sinks", "dense", "experts"),
 )
 
-# The verdict on one scenario, the worst first: a family has the verdict of its worst cell.
+# The results of a cell, the worst first, and their letters in evidence.
 NOT_APPLICABLE = "n/a"
-VERDICTS = (RED, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
-# A cell of the evidence is a letter.
+RESULTS = (RED, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
 LETTERS = {GREEN: "g", RED: "r", NOT_APPLICABLE: "n", INSENSITIVE: "i", NOT_BUILT: "x"}
 
-# A family's fate in a release set: ``repaired`` is red without the patches, green with them.
-# ``cannot-batch``: no scenario with several rows applies to it.
+# The results of a family in a release set: ``repaired`` is red without the patches, green with
+# them. ``cannot-batch``: no scenario with several rows applies to it.
 REPAIRED, CANNOT_BATCH = "repaired", "cannot-batch"
-FATES = (GREEN, REPAIRED, RED, CANNOT_BATCH, INSENSITIVE, NOT_BUILT)
+FAMILY_RESULTS = (GREEN, REPAIRED, RED, CANNOT_BATCH, INSENSITIVE, NOT_BUILT)
 
-# The word for each fate in the audit, the recommendation and the report page.
+# The verdict for each of them, in the audit, the recommendation and the report page.
 RIGHT, WRONG, NOT_MEASURED = "right", "wrong", "not measured"
-WORDS = {
-    GREEN: RIGHT,
-    REPAIRED: "repaired",
-    RED: WRONG,
-    CANNOT_BATCH: "cannot batch",
-    INSENSITIVE: NOT_MEASURED,
-    NOT_BUILT: NOT_MEASURED,
-}
+VERDICTS = {GREEN: RIGHT, REPAIRED: "repaired", RED: WRONG, CANNOT_BATCH: "cannot batch"}
 
 # What a defect does to a user, the worst first; ``feature``: something is refused or slow, or a
 # setting that few use does not work in a batch.
-WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = (
-    "wrong-text",
-    "crash",
-    "memory",
-    "security",
-    "feature",
-)
-SEVERITIES = (WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE)
+SEVERITIES = ("wrong-text", "crash", "memory", "security", "feature")
+WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = SEVERITIES
 FAIL_ON = frozenset({WRONG_TEXT, CRASH, SECURITY})
+# The start of a cell's detail if the cell raised.
+_RAISED = re.compile(r"\w+(Error|Exception|Interrupt|Warning)\b")
 
 
 class Scenario(NamedTuple):
@@ -152,6 +137,35 @@ def place_of(name: str) -> tuple[str, str, str]:
     return base, device, next((one for one in parts if one in DTYPES), FLOAT32)
 
 
-def word_of(fate: str) -> str:
-    """The word for a family's fate; "not measured" for an unknown one."""
-    return WORDS.get(fate, NOT_MEASURED)
+def is_red(pair: str) -> bool:
+    """Whether a cell is red with the patches, or is red and was not measured with them."""
+    return pair in ("r", "rr", "gr", "nr")
+
+
+def severity_of(name: str, detail: str) -> str:
+    """The severity of a red cell, by its scenario, and by its detail if it raised."""
+    own = scenario(name).severity
+    return CRASH if own in (WRONG_TEXT, MEMORY) and _RAISED.match(detail) else own
+
+
+def family_result(pairs: Mapping[str, str]) -> str:
+    """The result of a family, by its cells.
+
+    A scenario of severity ``feature`` does not count: a family whose answers are right in every
+    other scenario is right, and the verdict names the scenario.
+    """
+    if any(pair[0] == "x" for pair in pairs.values()):
+        return NOT_BUILT
+    counted = [pair for name, pair in pairs.items() if scenario(name).severity != FEATURE]
+    if any(map(is_red, counted)):
+        return RED
+    if any(pair[0] == "r" for pair in counted):
+        return REPAIRED
+    if all(pair[0] == "n" for name, pair in pairs.items() if scenario(name).batch):
+        return CANNOT_BATCH
+    return INSENSITIVE if any(pair[0] == "i" for pair in counted) else GREEN
+
+
+def verdict_of(result: str) -> str:
+    """The verdict on a family with this result."""
+    return VERDICTS.get(result, NOT_MEASURED)

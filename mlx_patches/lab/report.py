@@ -8,14 +8,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from ..core.files import printable
-from ..evidence.words import GREEN, NOT_APPLICABLE, RED
+from ..evidence.words import GREEN, NOT_APPLICABLE
 from .runner import Row, Task, by_family, exit_code, summary
 
-STYLES = {RED: "red", GREEN: "green", NOT_APPLICABLE: "dim"}
 Tell = Callable[[Task, list[Row]], None]
 
 
@@ -55,27 +52,19 @@ def as_dict(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def show(console: Console, rows: Sequence[Row]) -> None:
-    """Print the families that are not green, then the number of families by verdict."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (
-        "family",
-        "without",
-        "with",
-        "scenarios not green: detail of the first",
-    ):
-        table.add_column(column, overflow="fold")
-    verdicts = by_family(rows)
-    for family in dict.fromkeys(family for family, _ in verdicts):
-        both = [verdicts.get((family, patched), "") for patched in (False, True)]
-        if any(verdict not in (GREEN, NOT_APPLICABLE, "") for verdict in both):
-            own = [row for row in rows if row.family == family]
-            table.add_row(family, *map(_styled, both), _reason(own))
-    if table.row_count:
-        console.print(table)
+def shown(rows: Sequence[Row]) -> Iterator[Any]:
+    """A table of the families that are not green, then the number of families by result."""
+    results = by_family(rows)
+    bad = []
+    for family in dict.fromkeys(family for family, _ in results):
+        both = [results.get((family, patched), "") for patched in (False, True)]
+        if any(result not in (GREEN, NOT_APPLICABLE, "") for result in both):
+            bad.append((family, *both, _reason([row for row in rows if row.family == family])))
+    if bad:
+        yield ("family", "without", "with", "scenarios not green: detail of the first"), bad
     for mode, counts in summary(rows).items():
-        said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "nothing ran"
-        console.print(Text(f"Families {mode} the patches: {said}"))
+        said = ", ".join(f"{n} {result}" for result, n in counts.items() if n) or "nothing ran"
+        yield f"Families {mode} the patches: {said}"
 
 
 def _reason(rows: Sequence[Row]) -> str:
@@ -84,7 +73,3 @@ def _reason(rows: Sequence[Row]) -> str:
     bad = [row for row in bad if row.patched] or bad
     names = ", ".join(dict.fromkeys(row.scenario for row in bad))
     return printable(f"{names}: {bad[0].detail}") if bad else ""
-
-
-def _styled(verdict: str) -> Text:
-    return Text(verdict, style=STYLES.get(verdict, "yellow"))

@@ -21,7 +21,7 @@ from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.model_files import read_object
 from ..core.packages import CORE, MODEL_PACKAGES
-from ..evidence.words import FLOAT32, RED, VERDICTS
+from ..evidence.words import FLOAT32, RED, RESULTS
 from . import Family
 from .child import BUILD
 from .kernels import kernel_folder
@@ -284,7 +284,7 @@ def by_family(rows: Iterable[Row]) -> dict[tuple[str, bool], str]:
     worst: dict[tuple[str, bool], str] = {}
     for row in rows:
         key = (row.family, row.patched)
-        worst[key] = min(worst.get(key, row.verdict), row.verdict, key=VERDICTS.index)
+        worst[key] = min(worst.get(key, row.verdict), row.verdict, key=RESULTS.index)
     return dict(sorted(worst.items()))
 
 
@@ -294,7 +294,7 @@ def summary(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
     for (_, patched), verdict in by_family(rows).items():
         counts.setdefault("with" if patched else "without", Counter())[verdict] += 1
     return {
-        mode: {verdict: counts[mode][verdict] for verdict in VERDICTS}
+        mode: {verdict: counts[mode][verdict] for verdict in RESULTS}
         for mode in ("without", "with")
         if mode in counts
     }
@@ -357,7 +357,7 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
         try:
             content = json.loads(line)
             row = Row(**content)
-            known = row.verdict in VERDICTS
+            known = row.verdict in RESULTS
         except (ValueError, TypeError):
             known = False
         if not known:

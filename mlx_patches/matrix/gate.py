@@ -30,8 +30,6 @@ class Gate:
         """Decide whether a target needs its patch, and may get it.
 
         Args:
-            patch: the target's patch.
-            target: one of the patch's targets.
             found: the target in this process or in its file; None if it was not
                 looked up, since its module is not imported or its distribution not installed.
         """
@@ -81,18 +79,16 @@ class Gate:
         return tuple(dict.fromkeys((*self.matrix.patches_for("default", distribution), *entry)))
 
     def _is_measured(self, model: str, distribution: str) -> bool:
-        """Whether a model's entry holds for the installed releases."""
+        """Whether a model's entry holds for the installed releases.
+
+        It never holds for a commit, whose version says little about its code.
+        """
         measured = self.matrix.measured
         return measured is None or any(
             model not in one.get("unbuilt", ())
-            and all(self._version(name) == version for name, version in one["releases"].items())
+            and all(self.installed(name) == (name, v, None) for name, v in one["releases"].items())
             for one in measured.get(distribution, ())
         )
-
-    def _version(self, distribution: str) -> str | None:
-        """The installed release; None for a commit, whose version says little about its code."""
-        installed = self.installed(distribution)
-        return installed.version if installed and not installed.commit else None
 
     def _rule(self, patch: Patch, target: Target) -> Rule | None:
         """The rule for a target; a supporting one follows the targets that depend on it."""
@@ -131,7 +127,6 @@ def decide_by_rule(
 
     Args:
         rule: the matrix's rule for the patch in this distribution; None if it has none.
-        installed: the distribution, None if it is missing.
         name: the target's qualified name, as in the rule's ``bodies``.
         body: the target's fingerprint; None if it was not looked up.
         released: the target's file is, to the byte, that of a measured release. There the number

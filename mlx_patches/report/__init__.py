@@ -15,11 +15,20 @@ from typing import Any
 
 from .. import __version__
 from ..activation.session import session
-from ..auditing.verdict import severity_of
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
-from ..evidence.store import cell_pairs, fate, metal_branches
-from ..evidence.words import CRASH, DEVICES, RED, REPAIRED, place_of, scenario, scenario_order
+from ..evidence.store import cell_pairs, metal_branches
+from ..evidence.words import (
+    CRASH,
+    DEVICES,
+    RED,
+    REPAIRED,
+    family_result,
+    place_of,
+    scenario,
+    scenario_order,
+    severity_of,
+)
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
@@ -41,14 +50,12 @@ def save(
 def content(
     evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The data of the page, as a JSON object.
-
-    Args:
-        evidence: the lab's evidence, one mapping for each release set.
-        audit: the JSON form of an environment's audit.
-    """
-    names = sorted({name for one in evidence for name in _scenarios(one)}, key=scenario_order)
-    said = list(dict.fromkeys(text for one in evidence for text in _said(one)))
+    """The data of the page, as a JSON object."""
+    families = [cells for one in evidence for cells in one["without"].values()]
+    names = sorted({name for cells in families for name in cells}, key=scenario_order)
+    parts = [one.get(f"details_{part}", {}) for one in evidence for part in ("without", "with")]
+    details = [cells for part in parts for cells in part.values()]
+    said = list(dict.fromkeys(text for cells in details for text in cells.values()))
     number = {text: index for index, text in enumerate(said)}
     here = {one["name"]: one["version"] for one in audit["distributions"]} if audit else {}
     return {
@@ -126,7 +133,13 @@ def _package(
         for distribution, version, one in ((*one["set"].split(), one) for one in evidence)
         if distribution == name
     }
-    cells = {version: _cells(version, one, scenarios, number) for version, one in sets.items()}
+    cells = {
+        version: {
+            family: _cell(one, family, pairs, scenarios, number)
+            for family, pairs in cell_pairs(one).items()
+        }
+        for version, one in sets.items()
+    }
     versions = sorted({*sets, *([here] if here else [])}, key=_release, reverse=True)
     # The audited environment's release comes first, then the newest.
     versions.sort(key=lambda version: version != here)
@@ -144,25 +157,15 @@ def _package(
     }
 
 
-def _cells(
-    version: str, one: Mapping[str, Any], scenarios: Sequence[str], number: Mapping[str, int]
-) -> dict[str, dict[str, Any]]:
-    """Family to its cell in one release."""
-    return {
-        family: _cell(one, version, family, pairs, scenarios, number)
-        for family, pairs in cell_pairs(one).items()
-    }
-
-
 def _cell(
     one: Mapping[str, Any],
-    version: str,
     family: str,
     pairs: Mapping[str, str],
     scenarios: Sequence[str],
     number: Mapping[str, int],
 ) -> dict[str, Any]:
-    found = fate(pairs)
+    registry, matrix = session().registry, session().matrix
+    found = family_result(pairs)
     repaired = [name for name, pair in pairs.items() if pair == "rg"]
     needs = one.get("needs", {}).get(family, {})
     traced = "with" in one and all(name in needs for name in repaired)
@@ -170,9 +173,9 @@ def _cell(
         one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with")
     )
     return {
-        "fate": PARTLY if found == RED and repaired else found,
-        # No fate can show this: each scenario compares a batch with the request alone.
-        "alone": _wrong_alone(one["set"].split()[0], version, family),
+        "result": PARTLY if found == RED and repaired else found,
+        # No result can show this: each scenario compares a batch with the request alone.
+        "alone": _applying([p.id for p in registry.wrong_alone.get(family, ())], one["set"]),
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
         "said": {
@@ -189,31 +192,23 @@ def _cell(
             and severity_of(name, without.get(name) or with_.get(name, "")) == CRASH
             and scenario(name).severity != CRASH
         ],
-        "fates": {
-            place: fate({name: pair for name, pair in pairs.items() if _place(name) == place})
+        "results": {
+            place: family_result(
+                {name: pair for name, pair in pairs.items() if _place(name) == place}
+            )
             for place in dict.fromkeys(map(_place, pairs))
         },
         "metal": list((metal_branches(*one["set"].split()) or {}).get(family, ())),
-        "row": _row(one["set"].split()[0], version, family)
+        "row": _applying(matrix.patches_for(family, one["set"].split()[0]), one["set"])
         if found in (RED, REPAIRED) and not traced
         else [],
     }
 
 
-def _wrong_alone(distribution: str, version: str, family: str) -> list[str]:
-    """The patches without which a family gives wrong text to a request alone in a release."""
-    matrix = session().matrix
-    own = [patch.id for patch in session().registry.wrong_alone.get(family, ())]
-    rules = {id_: matrix.rule(id_, distribution) for id_ in own}
-    return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
-
-
-def _row(distribution: str, version: str, family: str) -> list[str]:
-    """The patches that the matrix names for a family and that apply to a release."""
-    matrix = session().matrix
-    rules = {
-        id_: matrix.rule(id_, distribution) for id_ in matrix.patches_for(family, distribution)
-    }
+def _applying(ids: Iterable[str], release: str) -> list[str]:
+    """Those of the patches that apply to a release."""
+    distribution, version = release.split()
+    rules = {id_: session().matrix.rule(id_, distribution) for id_ in ids}
     return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 
 
@@ -239,17 +234,6 @@ def _place(name: str) -> str:
 def _words(name: str) -> str:
     _, device, dtype = place_of(name)
     return f"{DEVICES[device]}, {dtype}"
-
-
-def _scenarios(one: Mapping[str, Any]) -> Iterable[str]:
-    """The scenarios of a set's cells."""
-    return (name for cells in one["without"].values() for name in cells)
-
-
-def _said(one: Mapping[str, Any]) -> Iterable[str]:
-    """The details of a set's cells."""
-    parts = (one.get(f"details_{part}", {}) for part in ("without", "with"))
-    return (text for part in parts for cells in part.values() for text in cells.values())
 
 
 def _release(version: str) -> Any:

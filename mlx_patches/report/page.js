@@ -3,8 +3,8 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
-// A family's fate in a release: a sign, because colour alone is not accessible, and its meaning.
-const FATES = {
+// A family's result in a release: a sign, because colour alone is not accessible, and its meaning.
+const RESULTS = {
   green: ["✓", "right as released"],
   repaired: ["+", "repaired: wrong as released, right with the patches"],
   alone: ["1+", "repaired: as released a request alone gets wrong text too, right with the patches"],
@@ -15,7 +15,7 @@ const FATES = {
   insensitive: ["?", "the tiny model is not sensitive enough to tell"],
   "not-built": ["–", "not built: the lab could not build a model of this family"],
 };
-const VERDICTS = {
+const LETTERS = {
   g: ["green", "✓ green"],
   r: ["red", "✗ red"],
   i: ["insensitive", "? insensitive"],
@@ -72,12 +72,12 @@ function show(title, ...parts) {
 }
 
 function showCell(pack, release, family, cell) {
-  const fate = fateOf(pack, release, family, cell);
-  const [sign, meaning] = FATES[fate];
+  const result = resultOf(pack, release, family, cell);
+  const [sign, meaning] = RESULTS[result];
   const known = measuredWith(cell) ? "" : "; it was not measured with the patches";
   const needed = seen(cell);
   const parts = [
-    element("p", {}, mark(fate, sign), ` ${meaning}${known}.`),
+    element("p", {}, mark(result, sign), ` ${meaning}${known}.`),
     element("p", {}, element("small", {}, `Measured with ${versions(release)}.`)),
     ...(cell.metal.length ? [element("p", {}, "Not measured: a branch that only Metal takes, in ",
       ...cell.metal.flatMap((name, index) => [index ? ", " : "", code(name)]), ".")] : []),
@@ -114,7 +114,7 @@ function scenarioTable(cell) {
     if (chosenPlace() !== "*" && chosenPlace() !== place) return;
     if (pair[0] === "n") spared.push(name);
     if (pair[0] === "n" || pair === "-") return;
-    const verdicts = [...pair].map((letter) => mark(...VERDICTS[letter]));
+    const verdicts = [...pair].map((letter) => mark(...LETTERS[letter]));
     const needs = (cell.needs[name] || []).flatMap((id) => [code(id), " "]);
     // Red scenarios come first.
     const line = [group(name, element("small", {}, does)), verdicts[0], verdicts[1] || "not measured",
@@ -191,8 +191,8 @@ function sayHere(distribution) {
 // The sign of this environment in the map, with the number of patches.
 function signHere(distribution) {
   const { open, active } = patchesHere(distribution);
-  if (open.size) return ["red", `${FATES.red[0]} ${open.size}`];
-  return active.size ? ["repaired", `${FATES.repaired[0]} ${active.size}`] : ["green", FATES.green[0]];
+  if (open.size) return ["red", `${RESULTS.red[0]} ${open.size}`];
+  return active.size ? ["repaired", `${RESULTS.repaired[0]} ${active.size}`] : ["green", RESULTS.green[0]];
 }
 
 function showHere(distribution, version) {
@@ -215,7 +215,7 @@ function showHere(distribution, version) {
 
 function describeEnvironment() {
   const { audit } = data;
-  const parts = audit.broken_sets.map((one) => element("p", {}, mark("red", FATES.red[0]),
+  const parts = audit.broken_sets.map((one) => element("p", {}, mark("red", RESULTS.red[0]),
     ` Cannot work: ${one.reason}: ${one.remedy}.`));
   const active = audit.host ? [`The patches are active in processes of ${audit.host}.`]
     : audit.active ? ["The patches are active here."]
@@ -243,24 +243,24 @@ function describeEnvironment() {
 
 // -- the maps ----------------------------------------------------------------------------------
 
-function cellButton([fate, text], name, choose) {
-  return button({ class: `mark ${fate}`, "aria-label": name, title: name, tabindex: "-1" }, text, choose);
+function cellButton([result, text], name, choose) {
+  return button({ class: `mark ${result}`, "aria-label": name, title: name, tabindex: "-1" }, text, choose);
 }
 
-// A family's fate on a device and dtype. Scenarios cannot show that a request alone gets wrong text.
-function shownFate(cell, place = "*") {
-  const fate = place === "*" ? cell.fate : cell.fates[place];
-  return cell.alone.length && ["green", "repaired"].includes(fate) ? "alone" : fate;
+// A family's result on a device and dtype. Scenarios cannot show that a request alone gets wrong text.
+function shownResult(cell, place = "*") {
+  const result = place === "*" ? cell.result : cell.results[place];
+  return cell.alone.length && ["green", "repaired"].includes(result) ? "alone" : result;
 }
 
-// The fate on the chosen device and dtype; for this environment's release, by the patches in effect.
-function fateOf(pack, release, family, cell) {
-  const fate = shownFate(cell, chosenPlace());
-  if (release.version !== pack.here || !["repaired", "alone"].includes(fate)) return fate;
+// The result on the chosen device and dtype; for this environment's release, by the patches in effect.
+function resultOf(pack, release, family, cell) {
+  const result = shownResult(cell, chosenPlace());
+  if (release.version !== pack.here || !["repaired", "alone"].includes(result)) return result;
   if (wrongAloneHere(pack.name, cell)) return "open";
   const verdict = (data.audit.verdicts || []).find((one) => one.family === family && one.distribution === pack.name);
   const fine = verdict ? verdict.repaired_here || verdict.verdict === "right" : data.audit.active;
-  return fine ? fate : "open";
+  return fine ? result : "open";
 }
 
 // Whether a patch that a request alone needs is not in effect here.
@@ -311,7 +311,7 @@ function environmentRow(pack) {
 function totalsRow(pack) {
   const totals = pack.releases.map((release, column) => {
     const cells = Object.values(pack.families).map((row) => row[column]).filter(Boolean);
-    const count = (...fates) => cells.filter((cell) => fates.includes(shownFate(cell))).length;
+    const count = (...results) => cells.filter((cell) => results.includes(shownResult(cell))).length;
     const after = cells.some(measuredWith) ? count("green", "repaired", "alone") : "?";
     const total = element("td", { ...place(pack, release) }, cells.length ? `${count("green")} → ${after}` : "");
     total.classList.add("total");
@@ -337,12 +337,12 @@ function familyRow(pack, family, cells) {
 
 // Set a cell's colour, sign and name; hide it if the family was not measured on the chosen device.
 function paint(made, pack, release, family, cell) {
-  const fate = fateOf(pack, release, family, cell);
-  made.hidden = !fate;
-  if (!fate) return;
-  const [sign, meaning] = FATES[fate];
+  const result = resultOf(pack, release, family, cell);
+  made.hidden = !result;
+  if (!result) return;
+  const [sign, meaning] = RESULTS[result];
   const name = `${family}, ${pack.name} ${release.version}: ${meaning}`;
-  made.className = `mark ${fate}`;
+  made.className = `mark ${result}`;
   made.textContent = sign;
   made.setAttribute("aria-label", name);
   made.title = name;
@@ -381,7 +381,7 @@ function filter() {
   const [pack, part, patch, severity, where] = ["package", "family", "patch", "severity", "place"]
     .map((id) => byId(id).value.trim());
   const wants = (cell) => cell !== null && (!patch || concerns(cell, patch))
-    && (!severity || severities(cell).has(severity)) && (where === "*" || where in cell.fates);
+    && (!severity || severities(cell).has(severity)) && (where === "*" || where in cell.results);
   const all = !patch && !severity && where === "*";
   let [shown, total] = [0, 0];
   for (const section of document.querySelectorAll("#maps section")) {
@@ -415,9 +415,9 @@ const concerns = (cell, patch) => [...cell.alone, ...cell.row, ...Object.values(
 // -- start -------------------------------------------------------------------------------------
 
 function start() {
-  for (const [fate, [sign, meaning]] of Object.entries(FATES)) {
-    if (fate === "open" && !data.audit) continue;
-    byId("legend").append(element("li", {}, mark(fate, sign), ` ${meaning}`));
+  for (const [result, [sign, meaning]] of Object.entries(RESULTS)) {
+    if (result === "open" && !data.audit) continue;
+    byId("legend").append(element("li", {}, mark(result, sign), ` ${meaning}`));
   }
   for (const pack of data.packages) {
     byId("package").append(element("option", {}, pack.name));

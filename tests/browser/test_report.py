@@ -12,7 +12,7 @@ import pytest
 
 from mlx_patches import report
 from mlx_patches.evidence import store
-from mlx_patches.evidence.words import scenario_order
+from mlx_patches.evidence.words import family_result, scenario_order
 
 ROOT = Path(__file__).parents[2]
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -106,15 +106,15 @@ def test_every_measured_cell_is_there(page, evidence):
     cells = sum(len(one["without"]) for one in evidence)
     assert page.locator("tr[data-family] button").count() == cells
     for one in evidence:
-        fates = {f: store.fate(pairs) for f, pairs in store.cell_pairs(one).items()}
-        for family in list(fates)[:3]:
+        results = {f: family_result(pairs) for f, pairs in store.cell_pairs(one).items()}
+        for family in list(results)[:3]:
             name = cell_of(page, family, one["set"]).get_attribute("aria-label")
             sign = {"green": "right", "repaired": "repaired", "not-built": "not built"}
             sign["cannot-batch"] = "cannot batch"
-            wanted = sign.get(fates[family], "red|partly|blunt")
-            if (one["set"], fates[family]) == ("mlx-vlm 0.5.0", "repaired"):
+            wanted = sign.get(results[family], "red|partly|blunt")
+            if (one["set"], results[family]) == ("mlx-vlm 0.5.0", "repaired"):
                 wanted = "wrong in this environment"  # its patches are not in effect
-            assert re.search(wanted, name), (name, fates[family])
+            assert re.search(wanted, name), (name, results[family])
 
 
 def test_a_cell_tells_its_evidence(page, evidence):
@@ -249,8 +249,8 @@ def test_the_own_release_comes_first_in_the_colour_of_what_is_in_effect(
     )
     (one,) = (one for one in evidence if one["set"] == "mlx-vlm 0.6.17")
     pairs = store.cell_pairs(one)
-    repaired = [name for name, cells in pairs.items() if store.fate(cells) == "repaired"]
-    right = next(name for name, cells in pairs.items() if store.fate(cells) == "green")
+    repaired = [name for name, cells in pairs.items() if family_result(cells) == "repaired"]
+    right = next(name for name, cells in pairs.items() if family_result(cells) == "green")
     assert first_sign(page, "aya_vision") == ("mark open", "!")
     assert first_sign(page, next(n for n in repaired if n != "aya_vision")) == (
         "mark repaired",

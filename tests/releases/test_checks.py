@@ -86,7 +86,7 @@ def test_a_check_that_says_no_too_often_is_found() -> None:
     skips = Skips()
     double = Target("mlx-lm", "m", "f", around(lambda original, x: 2 * original(x)))
     site = Site("m:f", sys.modules[__name__], lambda x: x, guard.Policy(print), Aliases())
-    site.write(site.compose([Layer("p", double._replace(when=lambda x: x > 9), 0, "")]))
+    site.install(site.compose([Layer("p", double._replace(when=lambda x: x > 9), 0, "")]))
     skips.watch(site)
     assert site.live(10) == 20
     assert not skips.wrong

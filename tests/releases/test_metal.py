@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from mlx_patches.auditing.metal import metal_branches
+from mlx_patches.auditing.modules import metal_branches
 from mlx_patches.core import distributions
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.evidence import store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.auditing import affected
+from mlx_patches.auditing import measured as auditing
 from mlx_patches.evidence import store
 from mlx_patches.matrix.gate import Gate
 
@@ -34,7 +34,7 @@ def releases(site):
 
 def table(patch, rows, sound=(), measured=None):
     """The table of one patch; the modules in ``sound`` do not need it."""
-    return affected.affected_models(
+    return auditing.affected_models(
         Gate(matrix_for(patch, models={"default": {}, **rows})),
         registry_of(patch),
         lambda patch, target: target.module not in sound,

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from mlx_patches import MlxPatchesError
 from mlx_patches.auditing import code as auditing
 from mlx_patches.core import distributions
 from mlx_patches.core.distributions import Installed
@@ -52,9 +53,9 @@ def release(site, monkeypatch, tmp_path):
 
 
 def auditing_imports():
-    from mlx_patches.auditing import affected
+    from mlx_patches.auditing import modules
 
-    return affected._imports
+    return modules._imports
 
 
 def sets(version):
@@ -126,7 +127,7 @@ def test_a_file_that_is_not_python_was_not_measured(release):
 def test_a_missing_or_broken_table_is_one_line(release, monkeypatch, tmp_path):
     code._table.cache_clear()
     (tmp_path / "code.json").write_text("{")
-    with pytest.raises(code.MlxPatchesError, match="reinstall mlx-patches"):
+    with pytest.raises(MlxPatchesError, match="reinstall mlx-patches"):
         code.sets_of("mlx-lm")
 
 

@@ -57,7 +57,7 @@ def test_what_is_right_is_right(measured):
     found = measured("rest()")
     assert store.pairs_of(found, "llama") == dict.fromkeys(NAMES, "gg")
     assert store.measured_on(found) == ("cpu", "float32")
-    assert verdict(found).word == RIGHT
+    assert verdict(found).verdict == RIGHT
 
 
 def test_what_the_patches_repair_is_repaired(measured):
@@ -67,7 +67,7 @@ def test_what_the_patches_repair_is_repaired(measured):
     )
     assert store.pairs_of(found, "llama") == {"left-padded": "rg", "extend": "nn", "filter": "gg"}
     assert found["details_without"] == {"llama": {"left-padded": "differs"}}
-    assert verdict(found).word == REPAIRED
+    assert verdict(found).verdict == REPAIRED
 
 
 @pytest.mark.parametrize(("when", "pair"), [("not patched", "rg"), ("patched", "gr")])
@@ -85,7 +85,7 @@ def test_what_takes_too_long_is_left_out_and_named(measured):
     # `extend` is red without the patches and has no result with them: it is left out.
     assert store.pairs_of(found, "llama") == {"left-padded": "gg"}
     assert found["note"] == "mlx-lm: 2 scenarios did not end within 2 s"
-    assert verdict(found).word == RIGHT
+    assert verdict(found).verdict == RIGHT
     with pytest.raises(MlxPatchesError, match=r"no scenario of .* ended within 1 s"):
         measured("time.sleep(60)", seconds=1)
 
@@ -93,7 +93,7 @@ def test_what_takes_too_long_is_left_out_and_named(measured):
 def test_what_cannot_be_built_was_not_measured(measured):
     found = measured("say('build', 'not-built', 'some width was not made small', None)")
     one = verdict(found)
-    assert one.word == NOT_MEASURED
+    assert one.verdict == NOT_MEASURED
     assert one.note == "the lab could not build it: some width was not made small"
 
 

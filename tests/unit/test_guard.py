@@ -956,7 +956,7 @@ def test_where_nothing_can_be_put_back_the_patch_is_off_all_the_same(cache, monk
         raise TypeError("frozen")
 
     manager, _ = applied("attend", target("Cache.update", factory=around(twice)))
-    monkeypatch.setattr(Site, "_put", refuse)
+    monkeypatch.setattr(Site, "_set_attribute", refuse)
     fail_once(cache)
     assert cache.attend(1) == 2
     assert cache.Cache().update(1) == 1

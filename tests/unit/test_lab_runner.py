@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from mlx_patches import MlxPatchesError
+from mlx_patches import MlxPatchesError, tables
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
 from mlx_patches.lab import Family, families, record, report, runner
@@ -325,7 +325,7 @@ def test_report_names_what_is_not_green(capsys):
     from rich.console import Console
 
     rows = [row(verdict="red"), row(patched=True, scenario="extend", verdict="insensitive")]
-    report.show(Console(width=200), rows)
+    tables.show(*report.shown(rows), console=Console(width=200))
     said = capsys.readouterr().out
     assert "red" in said and "extend" in said and "1 insensitive" in said
 

@@ -822,51 +822,6 @@ def test_strict_does_not_mind_what_is_not_imported(fake):
 # -- threads ---------------------------------------------------------------------------------
 
 
-def test_sixteen_threads_import_while_another_applies_and_restores(fake):
-    patch = patch_of("Cache.update", "attend", target("Model.__call__", "fake_lm.model"))
-    session = session_for(patch)
-    barrier, stop = threading.Barrier(17), threading.Event()
-    errors, found = [], []
-
-    def importer():
-        try:
-            barrier.wait(10)
-            found.append(load("fake_lm.model").Model()(1))
-        except BaseException as error:
-            errors.append(error)
-
-    def toggler():
-        try:
-            barrier.wait(10)
-            while not stop.is_set():
-                session.apply(["fix"], None, strict=False, dry_run=False)
-                session.restore(None)
-        except BaseException as error:
-            errors.append(error)
-
-    importers = [threading.Thread(target=importer) for _ in range(16)]
-    other = threading.Thread(target=toggler)
-    for thread in (*importers, other):
-        thread.start()
-    for thread in importers:
-        thread.join(20)
-    stop.set()
-    other.join(20)
-    assert not any(thread.is_alive() for thread in (*importers, other))
-    assert errors == []
-    assert len(found) == 16
-    cache, model = load("fake_lm.cache"), load("fake_lm.model")
-    assert model.attend is cache.attend
-    assert model.Model()(1) == 2
-    session.apply(["fix"], None, strict=False, dry_run=False)
-    assert statuses(session.status()) == ["applied"] * 3
-    assert model.Model()(1) == ("patched", ("patched", 2))
-    session.restore(None)
-    assert model.Model()(1) == 2
-    assert vars(cache.Cache)["update"].__module__ == "fake_lm.cache"
-    assert not hasattr(vars(cache.Cache)["update"], "__wrapped__")
-
-
 def test_threads_that_apply_at_once_apply_once(cache):
     manager = manager_for(patch := patch_of("attend", "Cache.update"))
     barrier = threading.Barrier(8)

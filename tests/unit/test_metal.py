@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.auditing import metal, screen
+from mlx_patches.auditing import modules, screen
 from mlx_patches.auditing.audit import Audit, ModelReport
 from mlx_patches.auditing.verdict import CellVerdict, ModelVerdict, judge
 from mlx_patches.evidence import store
@@ -31,7 +31,7 @@ def write(site):
 
 
 def found(family="a"):
-    return metal.metal_branches(PACKAGE, family)
+    return modules.metal_branches(PACKAGE, family)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_makes_inputs_is_not_the_model(site, write):
     site.write("mlx_lm/models/a/processing_a.py", KERNEL)
     assert found() == ()
     site.write("mlx_lm/models/a/vision.py", KERNEL)
-    metal._read.cache_clear()
+    modules._read.cache_clear()
     assert found() == ("a.vision",)
 
 

@@ -48,8 +48,8 @@ def test_each_family_has_its_fate_and_its_letters():
     shown = report.content([ONE])
     assert [one["name"] for one in shown["scenarios"]] == ["trim", "engine"]
     families = shown["packages"][0]["families"]
-    fates = {family: cells[0]["fate"] for family, cells in families.items()}
-    assert fates == {
+    results = {family: cells[0]["result"] for family, cells in families.items()}
+    assert results == {
         "right": "green",
         "repaired": "repaired",
         "partly": "partly",

@@ -47,7 +47,7 @@ def test_the_cells_of_another_place_are_cells_of_the_set(place):
     assert store.load_set("mlx-lm", "0.1") == found
     pairs = store.cell_pairs(found)
     assert pairs["a"] == {"merge": "gg", "trim": "gg", "merge@bfloat16": "rg"}
-    assert store.fate(pairs["a"]) == words.REPAIRED
+    assert words.family_result(pairs["a"]) == words.REPAIRED
     assert found["needs"] == {"a": {"merge@bfloat16": ["y"]}, "b": {"merge": ["x"]}}
     assert found["details_without"]["a"] == {"merge@bfloat16": "TypeError"}
     assert store.needed_patches(found) == {"a": ["y"], "b": ["x"]}

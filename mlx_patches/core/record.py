@@ -1,0 +1,22 @@
+"""Plain objects of annotated fields: a dataclass or a named tuple costs start-up 0.3 ms each."""
+
+from __future__ import annotations
+
+from typing import Any, dataclass_transform
+
+
+@dataclass_transform()
+class Record:
+    """Takes its fields in their order or by name; a class attribute is a field's default."""
+
+    def __init__(self, *values: Any, **named: Any):
+        for name, value in zip(type(self).__annotations__, values, strict=False):
+            setattr(self, name, value)
+        for name, value in named.items():
+            setattr(self, name, value)
+
+
+def fields(one: object, *names: str) -> dict[str, Any]:
+    """These attributes of an object for JSON: a tuple becomes a list."""
+    found = ((name, getattr(one, name)) for name in names)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found}
