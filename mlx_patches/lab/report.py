@@ -14,6 +14,7 @@ from rich.text import Text
 from ..core.files import printable
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED
 from .runner import Row, Task, by_family, exit_code, summary
+from .walks.runner import Walked
 
 STYLES = {RED: "red", GREEN: "green", NOT_APPLICABLE: "dim"}
 Tell = Callable[[Task, list[Row]], None]
@@ -45,12 +46,13 @@ def steps() -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(text)
 
 
-def as_dict(rows: Sequence[Row]) -> dict[str, Any]:
-    """The JSON output."""
+def as_dict(rows: Sequence[Row], walked: Sequence[Walked] = ()) -> dict[str, Any]:
+    """The JSON output; ``rows`` hold the walks too, each family's as one cell."""
     return {
         "schema": 1,
         "summary": summary(rows),
         "cells": [row.as_dict() for row in rows],
+        **({"walks": [one.as_dict() for one in walked]} if walked else {}),
         "exit_code": exit_code(rows),
     }
 
