@@ -20,8 +20,8 @@ from ...core.files import quoted
 VERBS = {
     # A new row. Rows added one after the other come in one call. Prompts are the start of text
     # number ``text``; ``segment``: the prompt comes in segments of this length; ``after``: it goes
-    # on from the cache that this row left, less its last ``trim`` tokens, which are also its whole
-    # prompt if ``again`` is 1.
+    # on from the cache that this row left, once it has ended. If such a cache can be trimmed, it
+    # loses its last ``trim`` tokens, which are also the whole prompt if ``again`` is 1.
     "add": "row! text length! tokens! engine processor sampler segment images after trim again",
     "step": "count!",  # steps of every engine, in turns
     "drop": "row! keep",  # a client leaves; ``keep``: its row's cache is kept
@@ -140,11 +140,13 @@ class _Drawing:
 
     def program(self, family: str) -> Program:
         operations = [self.add() for _ in range(self.chance.choice([1, 2, 3]))]
-        weights = {"step": 42, "add": 22, "drop": 10, "copy": 8, "save": 5, "quantize": 1}
+        weights = {"step": 42, "add": 22, "drop": 10, "copy": 8, "save": 4, "quantize": 2}
         weights |= {"alone": 2, "renew": 3}
         drawn = {name: n for name, n in weights.items() if name in {"step", "add", *self.may}}
         for verb in self.chance.choices([*drawn], [*drawn.values()], k=self.chance.randint(8, 24)):
             operations += self.several() if verb == "add" else [self.other(verb)]
+            if verb in ("save", "quantize"):
+                operations.append(self.add(after=operations[-1]["row"]))
         return Program(family, self.options(), tuple(operations))
 
     def options(self) -> dict[str, int]:
@@ -161,12 +163,12 @@ class _Drawing:
     def several(self) -> list[Operation]:
         chance = self.chance
         if "reuse" in self.may and chance.random() < 0.6:
-            return [self.add(again=True), *([self.add()] if chance.random() < 0.3 else [])]
+            return [self.add(self.recent()), *([self.add()] if chance.random() < 0.3 else [])]
         return [self.add() for _ in range(chance.choice([1, 1, 2, 3, 4]))]
 
-    def add(self, again: bool = False) -> Operation:
+    def add(self, after: int = 0) -> Operation:
         chance, may = self.chance, self.may
-        settings = {"text": chance.choice(LATER if again else FIRST), "length": self.length()}
+        settings = {"text": chance.choice(LATER if after else FIRST), "length": self.length()}
         settings |= {"tokens": chance.choice(TOKENS), "engine": chance.randrange(self.engines)}
         if "processor" in may and chance.random() < 0.3:
             settings["processor"] = 1
@@ -177,8 +179,8 @@ class _Drawing:
         if "images" in may and chance.random() < 0.6:
             settings["images"] = chance.choice([1, 2])
             settings["length"] = max(settings["length"], 16)
-        if again:
-            settings["after"] = self.recent()
+        if after:
+            settings["after"] = after
             settings["trim"] = chance.choice([0, 0, 1, 1, 2, 3, 5, 9])
             settings["again"] = int(bool(settings["trim"]) and chance.random() < 0.4)
         self.rows += 1

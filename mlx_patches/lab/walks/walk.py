@@ -7,7 +7,7 @@ import importlib
 import random
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -133,22 +133,21 @@ class Walk:
             row.prompt = list(row.image.tokens)
         if not operation["after"]:
             return row
-        kept = self.kept.get(operation["after"])
-        return row if kept and self._continue(row, kept, operation) else None
+        kept = self._left(operation["after"])
+        return self._continued(row, kept, operation) if kept else None
 
-    def _continue(self, row: Row, kept: Kept, operation: Operation) -> bool:
-        """Let a row go on from a copy of a cache; False if the cache cannot be trimmed so far."""
-        text, cache, trim = list(kept.text), copy.deepcopy(kept.cache), operation["trim"]
-        if trim:
-            caches = importlib.import_module("mlx_lm.models.cache")
-            if trim >= len(text) or not caches.can_trim_prompt_cache(cache):
-                return False
-            if caches.trim_prompt_cache(cache, trim) != trim:
-                return False
+    def _continued(self, row: Row, kept: Kept, operation: Operation) -> Row:
+        """Let a row go on from a copy of a cache, trimmed if such a cache can be trimmed."""
+        caches = importlib.import_module("mlx_lm.models.cache")
+        text, cache = list(kept.text), copy.deepcopy(kept.cache)
+        trim = min(operation["trim"], len(text) - 1)
+        if trim and caches.can_trim_prompt_cache(cache):
+            if (done := caches.trim_prompt_cache(cache, trim)) != trim:
+                self.failures.append(f"row {row.number}: {done} of {trim} tokens are trimmed")
             text, cut = text[:-trim], text[-trim:]
             row.prompt = cut if operation["again"] else row.prompt
         row.history, row.cache, row.quantized = text, cache, min(kept.quantized, len(text))
-        return True
+        return row
 
     def _step(self, operation: Operation) -> None:
         for _ in range(operation["count"]):
@@ -213,7 +212,7 @@ class Walk:
     def _save(self, operation: Operation) -> None:
         import mlx.core as mx
 
-        if kept := self.kept.get(operation["row"]):
+        if kept := self._left(operation["row"]):
             caches = importlib.import_module("mlx_lm.models.cache")
             with tempfile.TemporaryDirectory() as folder:
                 file = str(Path(folder, "cache.safetensors"))
@@ -222,7 +221,7 @@ class Walk:
                 mx.eval([layer.state for layer in kept.cache])
 
     def _quantize(self, operation: Operation) -> None:
-        kept = self.kept.get(operation["row"])
+        kept = self._left(operation["row"])
         if kept and not kept.quantized:
             cache = oracle.quantized(kept.cache)
             if any(new is not old for new, old in zip(cache, kept.cache, strict=True)):
@@ -239,10 +238,19 @@ class Walk:
         if old := self.engines.pop(number, None):
             old.close()
 
+    def _left(self, number: int) -> Kept | None:
+        """The cache that a row left; one that has left none yet ends first."""
+        row = self.rows.get(number)
+        self._until(lambda: row is None or row.ended or number in self.kept)
+        return self.kept.get(number)
+
     def _drain(self, *numbers: int) -> None:
-        """Take steps until every row of these engines has ended."""
+        """Let every row of these engines end."""
+        self._until(lambda: not any(number in numbers for number, _ in self.live))
+
+    def _until(self, reached: Callable[[], bool]) -> None:
         idle = 0
-        while any(number in numbers for number, _ in self.live):
+        while not reached():
             idle = 0 if self._steps() else idle + 1
             if idle == IDLE:
                 raise RuntimeError(f"no token in {IDLE} steps")
