@@ -356,7 +356,7 @@ def _pairs(
     "--walks",
     metavar="S",
     type=float,
-    callback=lambda context, parameter, value: value and _seconds(value),
+    callback=lambda context, parameter, value: None if value is None else _seconds(value),
     help="After the scenarios, run random programs for S seconds a family.",
 )
 @click.option(
@@ -431,14 +431,14 @@ def lab(
     session_of_readable()
     if walking.WALKS in scenarios:
         walks = walks or walking.SECONDS
-    if (walks or replay) and (config or weights or dtype or variant or evidence or out):
+    if (walks or replay is not None) and (config or weights or dtype or variant or evidence or out):
         raise click.UsageError(
             "walks run the lab's own tiny models and are kept in no file: leave out --config,"
             " --weights, --dtype, --variant, --evidence and --out"
         )
-    if replay and (models or scenarios or walks):
+    if replay is not None and (models or scenarios or walks):
         raise click.UsageError("--replay runs the one walk that its line says, and nothing else")
-    if replay:
+    if replay is not None:
         _show_lab([], walking.replay(replay, mode or "both", every_patch, timeout), as_json)
     if config and weights:
         raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")

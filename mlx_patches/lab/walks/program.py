@@ -110,7 +110,7 @@ def _settings(words: Sequence[str], known: set[str]) -> Iterator[tuple[str, int]
 
 
 def _wrong(part: str, why: str) -> MlxPatchesError:
-    return MlxPatchesError(f"not a walk that can be replayed: {quoted(part)}: {why}")
+    return MlxPatchesError(f"not a walk that can be replayed: '{quoted(part)}': {why}")
 
 
 def _pairs(settings: Mapping[str, int]) -> list[str]:
