@@ -203,8 +203,17 @@ def _generated(
 
 
 def generated(answer: Any) -> Generated:
-    """What an answer of a release's generator says of its token."""
-    own, every = (getattr(answer, name, None) for name in ("token_logprob", "logprobs"))
+    """What an answer of a release's generator says of its token.
+
+    A generator that was asked for the likeliest tokens was asked for all of them.
+    """
+    import mlx.core as mx
+
+    own, every, top = (
+        getattr(answer, name, None) for name in ("token_logprob", "logprobs", "top_logprobs")
+    )
+    if every is None and top:
+        every = mx.array([value for _, value in sorted(top)])
     return Generated(answer.token, own, every)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -52,7 +53,7 @@ def as_dict(rows: Sequence[Row], walked: Sequence[Walked] = ()) -> dict[str, Any
         "schema": 1,
         "summary": summary(rows),
         "cells": [row.as_dict() for row in rows],
-        **({"walks": [one.as_dict() for one in walked]} if walked else {}),
+        **({"walks": [asdict(one) for one in walked]} if walked else {}),
         "exit_code": exit_code(rows),
     }
 

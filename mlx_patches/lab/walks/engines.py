@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Iterator, Sequence
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +19,11 @@ from ..engine_scenarios import penalized, second_best
 from ..generators import (
     Request,
     Sampler,
-    generated,
     limited_caches,
     make_generator,
     samples_by_row,
 )
-from .program import SECOND
+from .program import ANY
 
 # A prefix cache that a walk fills: it keeps prefixes of two tokens and more, and six at most.
 SMALL = {
@@ -82,23 +83,13 @@ class Row:
         return [self.prompt[start : start + size] for start in range(0, len(self.prompt), size)]
 
 
-@dataclass(frozen=True)
-class Said:
-    """A token of a row; with the last one the engine may return the row's cache and its text."""
-
-    uid: int
-    token: Generated
-    last: bool
-    cache: list[Any] | None = None
-    text: Sequence[int] = ()
-
-
 class LmEngine:
     """mlx-lm's batch engine."""
 
-    def __init__(self, model: LabModel, options: dict[str, Any], prefix: Any = None):
-        options.pop("top_logprobs_k", None)
-        self.release = make_generator(model, 1, **options).release
+    def __init__(self, model: LabModel, options: dict[str, Any]):
+        options.pop("top_logprobs_k")
+        self.generator = make_generator(model, 1, **options)
+        self.release = self.generator.release
         if not hasattr(self.release, "insert_segments"):
             raise NotApplicable("the release's engine takes no segments and no caches of rows")
 
@@ -115,48 +106,34 @@ class LmEngine:
         counts = [row.count for row in rows]
         return list(self.release.insert_segments([row.segments for row in rows], counts, **own))
 
-    def step(self) -> list[Said]:
-        """Take a step."""
-        answers = self.release.next()
-        return [
-            Said(one.uid, generated(one), bool(one.finish_reason), one.prompt_cache, one.all_tokens)
-            for one in (answers[1] if isinstance(answers, tuple) else answers)
-        ]
-
-    def copy(self, uid: int) -> tuple[list[Any], list[int]]:
+    def copy(self, uid: int) -> tuple[Any, ...]:
         """A row's cache and its text."""
-        cache, text = self.release.extract_cache([uid])[uid]
-        return cache, list(text)
+        found: tuple[Any, ...] = tuple(self.release.extract_cache([uid])[uid])
+        return found
 
     def remove(self, uid: int, keep: bool) -> tuple[Any, ...] | None:
         """Remove a row; returns its cache and its text if they are to be kept."""
-        cache, text = self.release.remove([uid], return_prompt_caches=keep).get(uid, (None, ()))
-        return (cache, list(text)) if keep else ()
-
-    def close(self) -> None:
-        """Give back what the engine holds."""
-        self.release.close()
+        return tuple(self.release.remove([uid], return_prompt_caches=keep).get(uid, ()))
 
 
 class VlmEngine:
     """mlx-vlm's batch engine."""
 
-    def __init__(self, model: LabModel, options: dict[str, Any], prefix: Any = None):
+    def __init__(self, model: LabModel, options: dict[str, Any]):
         taken = inspect.signature(engine.generate_module(model).BatchGenerator).parameters
         if "top_logprobs_k" not in taken:
-            options.pop("top_logprobs_k", None)
+            options.pop("top_logprobs_k")
         if "kv_bits" in options:
             options |= {"kv_group_size": engine.GROUP, "quantized_kv_start": 0}
-        if prefix is not None:
-            options["apc_manager"] = prefix
-        self.model = model
         self.generator = make_generator(model, 1, **options)
         if not self.generator.by_row:
             # Its only caller reads all prompts in one batch, with their embeddings.
             options |= {"prefill_batch_size": 8, "completion_batch_size": 24}
             self.generator = make_generator(model, 1, **options)
         self.release = self.generator.release
-        self.prefix = prefix
+        # In the lab the tokens alone say which image they are.
+        hashes = {"_apc_semantic_hash": 0, "_apc_image_hash": 0}
+        self.arguments = hashes if "apc_manager" in options else {}
 
     def add(self, rows: Sequence[Row]) -> list[int]:
         """Insert rows; returns their uids."""
@@ -168,54 +145,37 @@ class VlmEngine:
                 processors=[penalized] if row.processor else None,
                 sampler=row.sampler,
                 image=row.image,
-                # In the lab the tokens alone say which image they are.
-                arguments={"_apc_semantic_hash": 0, "_apc_image_hash": 0} if self.prefix else {},
+                arguments=self.arguments,
             )
             for row in rows
         ]
         return list(self.generator.insert_requests(requests))
 
-    def step(self) -> list[Said]:
-        """Take a step."""
-        return [
-            Said(one.uid, self._generated(one), bool(one.finish_reason))
-            for one in self.generator.answers()
-        ]
-
-    def _generated(self, answer: Any) -> Generated:
-        import mlx.core as mx
-
-        token, top = generated(answer), getattr(answer, "top_logprobs", None)
-        if token.every is not None or not top or len(top) < self.model.vocabulary:
-            return token
-        return Generated(token.token, every=mx.array([value for _, value in sorted(top)]))
-
     def remove(self, uid: int, keep: bool) -> tuple[Any, ...] | None:
         """Remove a row; returns None if the release says that it did not: the row goes on."""
         return () if self.release.remove(uid) else None
-
-    def close(self) -> None:
-        """Give back what the engine holds."""
-        if hasattr(self.release, "close"):
-            self.release.close()
 
 
 Engine = LmEngine | VlmEngine
 
 
-def start(model: LabModel, options: dict[str, int], prefix: Any = None) -> Engine:
+def start(model: LabModel, options: Mapping[str, int], prefix: Any = None) -> Engine:
     """A new engine for a program's options; ``prefix``: its prefix cache."""
     passed: dict[str, Any] = {name: options[name] for name in PASSED if name in options}
-    passed["top_logprobs_k"] = model.vocabulary if options.get("logprobs") else 0
-    kind = LmEngine if model.family.distribution == "mlx-lm" else VlmEngine
-    return kind(model, passed, prefix)
+    passed["top_logprobs_k"] = model.vocabulary if "logprobs" in options else 0
+    if prefix is not None:
+        passed["apc_manager"] = prefix
+    return (LmEngine if model.family.distribution == "mlx-lm" else VlmEngine)(model, passed)
 
 
 def prefix_cache(small: bool) -> Any:
     """A prefix cache of mlx-vlm, small enough for a walk to fill or with its own settings."""
+    for name in SMALL:
+        os.environ.pop(name, None)
     make = importlib.import_module("mlx_vlm.apc").APCManager
     if not small:
         return make()
+    os.environ |= SMALL
     takes = "overrides" in inspect.signature(make).parameters
     return make(num_blocks=64, block_size=4, **({"overrides": OVERRIDES} if takes else {}))
 
@@ -262,14 +222,11 @@ def _applies(call: Any, *arguments: Any) -> bool:
 
 @contextmanager
 def small_steps(columns: int) -> Iterator[None]:
-    """Let buffers of keys grow by so many columns; 0: as the release does.
-
-    A release's buffers grow by 256, which no walk reaches. Prefix caches made meanwhile keep short
-    prefixes too.
-    """
-    own = {kind: kind.step for kind in _growing()}
-    before = {name: os.environ.get(name) for name in SMALL}
-    os.environ |= SMALL
+    """Let buffers of keys grow by so many columns; 0: by 256, which no walk reaches."""
+    names = ("mlx_lm.models.cache", "mlx_vlm.models.cache", "mlx_vlm.turboquant")
+    places = [vars(sys.modules[name]).values() for name in names if name in sys.modules]
+    kinds: set[Any] = {one for place in places for one in place if inspect.isclass(one)}
+    own = {kind: kind.step for kind in kinds if isinstance(vars(kind).get("step"), int)}
     for kind in own:
         kind.step = columns or kind.step
     try:
@@ -277,40 +234,13 @@ def small_steps(columns: int) -> Iterator[None]:
     finally:
         for kind, step in own.items():
             kind.step = step
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def _growing() -> set[Any]:
-    """The cache classes whose buffers grow by a step of their own."""
-    names = ("mlx_lm.models.cache", "mlx_vlm.models.cache", "mlx_vlm.turboquant")
-    found = set()
-    for name in names:
-        try:
-            module = importlib.import_module(name)
-        except ImportError:
-            continue
-        classes = (one for one in vars(module).values() if inspect.isclass(one))
-        found |= {one for one in classes if isinstance(vars(one).get("step"), int)}
-    return found
-
-
-def forced(vocabulary: int, seed: int) -> Sampler:
-    """A sampler that takes tokens of its own, the same in each run."""
-    import random
-
-    chance = random.Random(seed)
-
-    def sample(logprobs: Any) -> Any:
-        import mlx.core as mx
-
-        return mx.array([chance.randrange(1, vocabulary)])
-
-    return sample
 
 
 def sampler_of(model: LabModel, number: int, row: int) -> tuple[Sampler | None, int | None]:
-    """The sampler of this number, and the rank of the token that it takes."""
-    if not number:
-        return None, 0
-    return (second_best, 1) if number == SECOND else (forced(model.vocabulary, row), None)
+    """The sampler of this number for a row, and the rank of the token that it takes."""
+    if number != ANY:
+        return (second_best, 1) if number else (None, 0)
+    import mlx.core as mx
+
+    chance = random.Random(row)
+    return lambda logprobs: mx.array([chance.randrange(1, model.vocabulary)]), None

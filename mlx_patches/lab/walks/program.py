@@ -41,8 +41,8 @@ OPTIONS = {
     "prefix",  # 1: a small prefix cache, as tests need it; 2: the release's own settings
     "logprobs",  # the engine returns the log-probabilities of all tokens
 }
-# The sampler of a row: the engine's own, one that takes the second likeliest, one that takes any.
-SECOND, ANY = 1, 2
+# A row's sampler: 0 is the engine's own, 1 takes the second likeliest token, and this one any.
+ANY = 2
 LARGEST = 4096
 # Texts of first prompts, which share their first tokens, and of later ones.
 FIRST, LATER = range(3), range(3, 9)
@@ -173,7 +173,7 @@ class _Drawing:
         if "processor" in may and chance.random() < 0.3:
             settings["processor"] = 1
         if "sampler" in may and chance.random() < 0.3:
-            settings["sampler"] = chance.choice([SECOND, ANY])
+            settings["sampler"] = chance.choice([1, ANY])
         if "segment" in may and chance.random() < 0.2:
             settings["segment"] = chance.randint(1, 20)
         if "images" in may and chance.random() < 0.6:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from threading import Timer
 from typing import Any
 
@@ -65,10 +65,6 @@ class Walked:
             detail = f"{self.walks} walks"
         place = (runner.environment(), self.family, self.patched)
         return Row(*place, WALKS, verdict, detail, device=self.device)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The form in JSON output."""
-        return asdict(self)
 
     def lines(self) -> Iterator[str]:
         """For each reason a line that says it and a command that replays it."""

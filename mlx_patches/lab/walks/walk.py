@@ -16,8 +16,9 @@ from typing import Any
 from ...probes import NotApplicable
 from .. import LabModel, engine, rows
 from ..engine import MARKS, unless_refused
+from ..generators import generated
 from . import engines, oracle
-from .engines import Engine, Row, Said
+from .engines import Engine, Row
 from .program import Operation, Program
 
 # An engine that gives no token in so many steps is stuck.
@@ -98,8 +99,8 @@ class Walk:
 
     def close(self) -> None:
         """Give back what the engines hold, and reset the model."""
-        for one in self.engines.values():
-            one.close()
+        for number in [*self.engines]:
+            self._close(number)
         engine.unmark()
         engine.forget(self.model)
 
@@ -109,7 +110,7 @@ class Walk:
             self.prefixes[number] = engines.prefix_cache(small=prefix == 1)
         if number not in self.engines:
             own = self.prefixes.get(number)
-            self.engines[number] = engines.start(self.model, dict(self.program.options), own)
+            self.engines[number] = engines.start(self.model, self.program.options, own)
         return self.engines[number]
 
     def _add(self, operations: Sequence[Operation]) -> None:
@@ -155,30 +156,35 @@ class Walk:
 
     def _steps(self) -> bool:
         """One step of each engine; returns whether a row said something."""
-        said = [(number, one) for number in self.engines for one in self.engines[number].step()]
-        for number, one in said:
-            self._hear(number, one)
+        said = [
+            (number, answer)
+            for number, one in self.engines.items()
+            for answer in one.generator.answers()
+        ]
+        for number, answer in said:
+            self._hear(number, answer)
         return bool(said)
 
-    def _hear(self, number: int, said: Said) -> None:
-        row = self.live.get((number, said.uid))
+    def _hear(self, number: int, answer: Any) -> None:
+        row = self.live.get((number, answer.uid))
         if row is None:
             self.failures.append("a token of a row that is not there")
             return
-        row.said.append(said.token)
-        if said.last:
+        row.said.append(generated(answer))
+        if answer.finish_reason:
             self._end(row)
             if len(row.said) != row.count:
                 self.failures.append(f"row {row.number}: {len(row.said)} tokens, not {row.count}")
-            if said.cache is not None:
-                self._keep(row, said.cache, list(said.text))
+            if (cache := getattr(answer, "prompt_cache", None)) is not None:
+                self._keep(row, cache, answer.all_tokens)
 
     def _end(self, row: Row) -> None:
         row.ended = True
         del self.live[row.engine, row.uid]
 
-    def _keep(self, row: Row, cache: list[Any], text: list[int]) -> None:
+    def _keep(self, row: Row, cache: list[Any], tokens: Sequence[int]) -> None:
         """Keep the cache that a row left, after a look at its text and its length."""
+        text = list(tokens)
         if text != (row.whole + row.tokens)[: len(text)]:
             self.failures.append(f"row {row.number}: its cache comes with another text")
         if not text:
@@ -235,8 +241,13 @@ class Walk:
     def _renew(self, operation: Operation) -> None:
         number = operation["engine"]
         self._drain(number)
-        if old := self.engines.pop(number, None):
-            old.close()
+        if number in self.engines:
+            self._close(number)
+
+    def _close(self, number: int) -> None:
+        release = self.engines.pop(number).release
+        if hasattr(release, "close"):
+            release.close()
 
     def _left(self, number: int) -> Kept | None:
         """The cache that a row left; one that has left none yet ends first."""
