@@ -6,8 +6,10 @@ import functools
 import importlib
 from collections import deque
 from collections.abc import Callable
+from importlib.metadata import version
 
 import pytest
+from packaging.version import Version
 
 import mlx_patches
 from mlx_patches.lab import LabModel
@@ -39,11 +41,17 @@ def built(family: str) -> LabModel:
 
 
 def kinds(model: LabModel, *having: str) -> list[frozenset[str]]:
-    """The kinds of walks that have all of these operations and settings."""
+    """The kinds of walks that are right here and have these operations and settings."""
     try:
-        return [one for one in engines.kinds(model) if one >= set(having)]
+        found = engines.kinds(model)
     except NotApplicable as reason:
         pytest.skip(str(reason))
+    # As released, processors see no cached prefix, and mlx-vlm below 0.7.2 reads the logits of a
+    # row out of bounds beside a cached prefix; both are found by walks, in every family.
+    wrong = [{"prefix", "processor"}]
+    if model.family.distribution == "mlx-vlm" and Version(version("mlx-vlm")) < Version("0.7.2"):
+        wrong.append({"prefix"})
+    return [one for one in found if one >= set(having) and not any(map(one.issuperset, wrong))]
 
 
 def first_red(model: LabModel, may: list[frozenset[str]], most: int = MOST) -> str:
@@ -58,22 +66,21 @@ def first_red(model: LabModel, may: list[frozenset[str]], most: int = MOST) -> s
     return ""
 
 
+RIGHT_LM = ("qwen2", "gemma3_text", "gpt_oss", "mamba2", "qwen3_next", "lfm2", "deepseek_v3")
+
+
 @pytest.mark.parametrize(
     "family",
     [
         "mlx-lm:llama",
-        *(
-            pytest.param(f"mlx-lm:{name}", marks=pytest.mark.slow)
-            for name in ("gemma3_text", "gpt_oss", "mamba2", "qwen3_next", "lfm2", "deepseek_v3")
-        ),
+        *(pytest.param(f"mlx-lm:{name}", marks=pytest.mark.slow) for name in RIGHT_LM),
         "mlx-vlm:gemma3",
         pytest.param("mlx-vlm:qwen2_vl", marks=pytest.mark.slow),
     ],
 )
 def test_the_walks_of_a_right_model_are_right(family, patched):
     model = built(family)
-    # mlx-vlm's processors do not see a cached prefix: a walk is red in every family.
-    may = [one for one in kinds(model) if not one >= {"prefix", "processor"}]
+    may = kinds(model)
     assert not first_red(model, may, RIGHT * len(may))
 
 
@@ -267,9 +274,9 @@ SOON = ("add", "drop", "trim", "save", "kv_bits")
 def test_a_fault_in_an_operation_is_seen(operation, patched, monkeypatch):
     family, having, faults = FAULTS[operation]
     model = built(family)
-    may = [one for one in kinds(model, having) if not one >= {"prefix", "processor"}]
+    may = kinds(model, having)
     if not may:
-        pytest.skip(f"this release has no walks with {having}")
+        pytest.skip(f"no walk with {having} is right in this release")
     SEEN.clear()
     for module, path, around in faults:
         holder = importlib.import_module(module)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import itertools
 import json
 import sys
@@ -26,7 +25,7 @@ from .shrink import shrink
 from .walk import reason, run
 
 # How many red walks are made small, and how long that may take: a part of the time, in seconds.
-SHRUNK, PART, LEAST, MOST = 3, 1 / 4, 5.0, 30.0
+SHRUNK, PART, LEAST, MOST = 3, 1 / 3, 5.0, 30.0
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -58,8 +57,6 @@ def walks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {"over": True}
         return
     yield {"device": device()} | ({"verdict": INSENSITIVE, "detail": blunt} if blunt else {})
-    gc.collect()
-    gc.freeze()  # a walk collects garbage more often, and the release's modules are much of it
     if options.replay:
         yield {"walk": 0, "line": options.replay}
         yield _result(model, programs.parse(options.replay))
