@@ -180,8 +180,8 @@ def test_red_walks_of_one_reason_have_one_line(walked):
     assert found.row().verdict == "red"
     assert found.row().detail == "3 of 3 walks: row 1, step 0: token 5 instead of 6"
     assert [line.strip() for line in found.lines()][1::2] == [
-        "mlx-patches lab --replay 'mlx-lm:llama; step count=9'",
-        "mlx-patches lab --replay 'mlx-lm:llama; step count=3'",
+        "mlx-patches lab --patched --replay 'mlx-lm:llama; step count=9'",
+        "mlx-patches lab --patched --replay 'mlx-lm:llama; step count=3'",
     ]
 
 
@@ -239,7 +239,7 @@ def lab(monkeypatch):
 
     def one(task, seconds, seed, patience):
         red = Red("row 1: 2 tokens, not 3", f"mlx-lm:llama; step count={seed}")
-        return Walked("mlx-lm:llama", task.patched, round(seconds), reds=[red])
+        return Walked("mlx-lm:llama", task.patched, walks=round(seconds), reds=[red])
 
     monkeypatch.setattr(runner, "walk", one)
 
@@ -254,7 +254,7 @@ def lab(monkeypatch):
 def test_walks_come_after_the_scenarios_or_alone(lab):
     code, said, scenarios = lab("--walks", "7", "--seed", "3")
     assert (code, scenarios) == (1, 1)
-    assert "    mlx-patches lab --replay 'mlx-lm:llama; step count=3'\n" in said
+    assert "    mlx-patches lab --patched --replay 'mlx-lm:llama; step count=3'\n" in said
     assert "mlx-lm:llama with the patches, 1 walks: row 1: 2 tokens, not 3\n" in said
     assert lab("--walks", "7", "--scenario", "walks")[2] == 0
     assert lab("--scenario", "walks")[:1] == (1,)

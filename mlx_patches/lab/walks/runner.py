@@ -46,6 +46,7 @@ class Walked:
 
     family: str
     patched: bool
+    every_patch: bool = False
     walks: int = 0
     refused: int = 0
     reds: list[Red] = field(default_factory=list)
@@ -68,10 +69,11 @@ class Walked:
 
     def lines(self) -> Iterator[str]:
         """For each reason a line that says it and a command that replays it."""
-        mode = "with" if self.patched else "without"
+        mode, flag = ("with", "--patched") if self.patched else ("without", "--unpatched")
+        flag += " --every-patch" * self.every_patch
         for red in self.reds:
             yield printable(f"{self.family} {mode} the patches, {red.walks} walks: {red.said}")
-            yield f"    mlx-patches lab --replay '{printable(red.line)}'"
+            yield f"    mlx-patches lab {flag} --replay '{printable(red.line)}'"
 
 
 def run(
@@ -104,7 +106,7 @@ def run(
 
 def walk(task: Task, seconds: float, seed: int = 0, patience: float = runner.SECONDS) -> Walked:
     """Walk in one family until the time is over, in a new process where one ends early."""
-    walked = Walked(str(task.family), task.patched)
+    walked = _none_yet(task)
     end = time.monotonic() + seconds
     for _ in range(STARTS):
         more = ("--seconds", f"{seconds:g}", "--seed", str(seed))
@@ -128,10 +130,14 @@ def replay(
         MlxPatchesError: it is no walk, or its family is not here.
     """
     tasks = runner.tasks((parse(line).family,), (), mode, every_patch=every_patch)
-    found = [Walked(str(task.family), task.patched) for task in tasks]
+    found = [_none_yet(task) for task in tasks]
     for task, walked in zip(tasks, found, strict=True):
         _process(command(task, "--replay", line), walked, patience)
     return found
+
+
+def _none_yet(task: Task) -> Walked:
+    return Walked(str(task.family), task.patched, task.every_patch)
 
 
 def command(task: Task, *more: str) -> list[str]:
