@@ -40,6 +40,11 @@ def built(family: str) -> LabModel:
     return build_or_skip(family)
 
 
+def older(release: str) -> bool:
+    """Whether the installed mlx-vlm is older than a release."""
+    return Version(version("mlx-vlm")) < Version(release)
+
+
 def kinds(model: LabModel, *having: str) -> list[frozenset[str]]:
     """The kinds of walks that are right here and have these operations and settings."""
     try:
@@ -49,7 +54,7 @@ def kinds(model: LabModel, *having: str) -> list[frozenset[str]]:
     # As released, processors see no cached prefix, and mlx-vlm below 0.7.2 reads the logits of a
     # row out of bounds beside a cached prefix; both are found by walks, in every family.
     wrong = [{"prefix", "processor"}]
-    if model.family.distribution == "mlx-vlm" and Version(version("mlx-vlm")) < Version("0.7.2"):
+    if model.family.distribution == "mlx-vlm" and older("0.7.2"):
         wrong.append({"prefix"})
     return [one for one in found if one >= set(having) and not any(map(one.issuperset, wrong))]
 
@@ -275,6 +280,8 @@ def test_a_fault_in_an_operation_is_seen(operation, patched, monkeypatch):
     family, having, faults = FAULTS[operation]
     model = built(family)
     may = kinds(model, having)
+    if operation == "images" and older("0.6.5"):
+        pytest.skip("in this release the deltas of images are not the engine's, but a patch's")
     if not may:
         pytest.skip(f"no walk with {having} is right in this release")
     SEEN.clear()
