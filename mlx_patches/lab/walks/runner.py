@@ -17,6 +17,7 @@ from ...activation import settings
 from ...core.files import printable
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import runner
+from ..kernels import kernel_folder
 from ..runner import Row, Task, ended
 from .program import parse
 from .walk import reason
@@ -159,27 +160,27 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
         late = True
         process.kill()
 
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=settings.without_us()
-        ) as process,
-    ):
-        try:
-            for event in _events(process, patience, stop):
-                if "walk" in event:
-                    seed, line = event["walk"], event["line"]
-                    walked.walks += 1
-                elif "over" in event:
-                    over = True
-                else:
-                    _hear(walked, line, event)
-                    line = ""
-        finally:
-            process.kill()
+    with kernel_folder() as kernels, tempfile.TemporaryFile("w+") as errors:
+        env = settings.without_us() | {"TMPDIR": str(kernels)}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env
+        ) as process:
+            try:
+                for event in _events(process, patience, stop):
+                    if "walk" in event:
+                        seed, line = event["walk"], event["line"]
+                        walked.walks += 1
+                    elif "over" in event:
+                        over = True
+                    else:
+                        _hear(walked, line, event)
+                        line = ""
+            except BaseException:
+                process.kill()
+                raise
         errors.seek(0)
         end = f"does not end: stopped after {patience:g} s" if late else ""
-        end = end or ended(process.wait(), errors.read())
+        end = end or ended(process.returncode, errors.read())
     if line:
         _hear(walked, line, {"said": end or "ended early"})
     elif seed is None and not over:
