@@ -16,13 +16,7 @@ from ...probes import NotApplicable
 from .. import Generated, LabModel, engine
 from ..engine import Image
 from ..engine_scenarios import penalized, second_best
-from ..generators import (
-    Request,
-    Sampler,
-    limited_caches,
-    make_generator,
-    samples_by_row,
-)
+from ..generators import Request, Sampler, limited_caches, make_generator, samples_by_row
 from .program import ANY
 
 # A prefix cache that a walk fills: it keeps prefixes of two tokens and more, and six at most.
@@ -33,13 +27,8 @@ SMALL = {
 }
 OVERRIDES = {"checkpoint_interval_tokens": 8, "checkpoint_entries": 6}
 # What the engine takes of a program's options; ``grow`` is of the caches' classes.
-PASSED = (
-    "prefill_step_size",
-    "prefill_batch_size",
-    "completion_batch_size",
-    "max_kv_size",
-    "kv_bits",
-)
+SIZES = ("prefill_step_size", "prefill_batch_size", "completion_batch_size")
+PASSED = (*SIZES, "max_kv_size", "kv_bits")
 
 
 @dataclass

@@ -133,7 +133,8 @@ class _Drawing:
     """A program that is being drawn."""
 
     def __init__(self, chance: random.Random, may: frozenset[str], window: int):
-        self.chance, self.may, self.window = chance, may, window
+        self.chance, self.may = chance, may
+        self.window = min(window, 64)  # a longer one takes too long
         self.rows = 0
         self.piece = chance.choice([2, 3, 4, 5, 8, 16, 2048])
         self.engines = 2 if "engines" in may and chance.random() < 0.2 else 1
