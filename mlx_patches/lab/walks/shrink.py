@@ -35,6 +35,12 @@ def shrink(program: Program, is_red: IsRed, seconds: float) -> Program:
 
 
 def _fewer_operations(program: Program, is_red: IsRed) -> Program:
+    """Without all of one kind, then without halves, quarters and so on."""
+    for verb in VERBS:
+        left = [one for one in program.operations if one.verb != verb]
+        smaller = replace(program, operations=tuple(left))
+        if smaller != program and is_red(smaller):
+            program = smaller
     size = max(1, len(program.operations) // 2)
     while size:
         start = 0
