@@ -204,6 +204,15 @@ def walk(session: nox.Session, name: str) -> None:
     session.run(python, "-m", "pytest", "-q", "-n", "2", *session.posargs, WALK)
 
 
+@nox.session(venv_backend="none")
+@nox.parametrize("name", tagged(SETS, {}))
+def random_walks(session: nox.Session, name: str) -> None:
+    """Random programs through a release's own engine with every patch; a job runs it at night."""
+    python, distribution = release_environment(session, name), SETS[name].distribution
+    arguments = ("--scenario", "walks", "--model", distribution, "--patched", "--every-patch")
+    session.run(python, "-m", "mlx_patches", "lab", *arguments, *session.posargs)
+
+
 @nox.session(venv_backend="none", tags=["rest", "single"])
 @nox.parametrize("name", tagged(AUDITED, {}))
 def agreement(session: nox.Session, name: str) -> None:

@@ -338,7 +338,29 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="NAME",
     help="Only this family, or the families of this distribution.",
 )
-@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only this scenario.")
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    metavar="NAME",
+    help="Only this scenario; walks: random programs alone.",
+)
+@click.option(
+    "--walks",
+    metavar="S",
+    type=float,
+    callback=lambda context, parameter, value: None if value is None else _seconds(value),
+    help="After the scenarios, run random programs for S seconds a family.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of the first walk.",
+)
+@click.option("--replay", metavar="LINE", help="Run only this walk, which a red one printed.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @click.option("--patched", "mode", flag_value="patched", help="Only with the patches.")
 @click.option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
@@ -358,7 +380,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     show_default=True,
     metavar="S",
     callback=lambda context, parameter, value: _seconds(value),
-    help="Time limit of each process, in seconds.",
+    help="Time limit of each process, or of each walk, in seconds.",
 )
 @click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
 @click.option("--weights", type=Path, metavar="FOLDER", help="Load the model in this folder.")
@@ -375,6 +397,9 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
+    walks: float | None,
+    seed: int,
+    replay: str | None,
     jobs: int,
     mode: str | None,
     every_patch: bool,
@@ -394,8 +419,20 @@ def lab(
     """
     from .auditing.preflight import session_of_readable
     from .lab import record, report, runner
+    from .lab.walks import runner as walking
 
     session_of_readable()
+    if walking.WALKS in scenarios:
+        walks = walks or walking.SECONDS
+    if (walks or replay is not None) and (config or weights or dtype or variant or evidence or out):
+        raise click.UsageError(
+            "walks run the lab's own tiny models and are kept in no file: leave out --config,"
+            " --weights, --dtype, --variant, --evidence and --out"
+        )
+    if replay is not None and (models or scenarios or walks):
+        raise click.UsageError("--replay runs the one walk that its line says, and nothing else")
+    if replay is not None:
+        _show_lab([], walking.replay(replay, mode or "both", every_patch, timeout), as_json)
     if config and weights:
         raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
     if dtype and weights:
@@ -411,23 +448,36 @@ def lab(
             " leave out --scenario, --config, --weights, --variant and --patched"
         )
     every_patch = every_patch or evidence is not None
+    named = tuple(name for name in scenarios if name != walking.WALKS)
     tasks = runner.tasks(
-        models, scenarios, mode or "both", config, every_patch, weights, kind, variant or ""
+        models, named, mode or "both", config, every_patch, weights, kind, variant or ""
     )
     if evidence:
         record.check_tasks(tasks, evidence)
-    with report.progress(len(tasks)) as tell:
-        rows = runner.run(tasks, jobs, timeout, out, tell)
-    if as_json:
-        click.echo(json.dumps(report.as_dict(rows), indent=2))
-    else:
-        from .tables import show
-
-        show(*report.shown(rows))
+    fixed = tasks if named or not scenarios else []
+    with report.progress(len(fixed) + bool(walks) * len(tasks)) as tell:
+        rows = runner.run(fixed, jobs, timeout, out, tell)
+        walked = walking.run(tasks, walks, seed, jobs, timeout, tell) if walks else []
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})
         click.echo(f"{evidence}: evidence, families: {count}", err=True)
+    _show_lab(rows, walked, as_json)
+
+
+def _show_lab(rows: list[Any], walked: list[Any], as_json: bool) -> NoReturn:
+    """Print the lab's rows and walks, and exit."""
+    from .lab import report, runner
+
+    rows = [*rows, *(one.row() for one in walked)]
+    if as_json:
+        click.echo(json.dumps(report.as_dict(rows, walked), indent=2))
+    else:
+        from .tables import show
+
+        show(*report.shown(rows))
+        for line in (line for one in walked for line in one.lines()):
+            click.echo(line)
     sys.exit(runner.exit_code(rows))
 
 

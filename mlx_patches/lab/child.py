@@ -52,9 +52,7 @@ def main(argv: list[str] | None = None) -> None:
 def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
     """Build the family's model and print a line for each scenario."""
     if options.patched:
-        import mlx_patches
-
-        mlx_patches.apply(patches=every_patch() if options.every_patch else None)
+        apply(options.every_patch)
     from .scenarios import SCENARIOS
 
     names, place = options.scenario or list(SCENARIOS), {"device": device()}
@@ -72,6 +70,13 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         if options.patched and cell.verdict == GREEN and (failed := raised()):
             cell = replace(cell, verdict=RED, detail=failed)
         say(out, name, cell, **place, dtype=model.dtype)
+
+
+def apply(every: bool) -> None:
+    """Apply the model's patches, or every patch that the gate admits."""
+    import mlx_patches
+
+    mlx_patches.apply(patches=every_patch() if every else None)
 
 
 def device() -> str:

@@ -101,13 +101,13 @@ def compare_generated(
     said: Sequence[Sequence[Generated]],
     alone: Sequence[Sequence[Any]],
     tolerance: Tolerance,
-    ranks: Sequence[int] = (),
+    ranks: Sequence[int | None] = (),
 ) -> Cell:
     """Compare the tokens of an engine with the logits of the same rows alone.
 
-    ``ranks``: for each row, which token its sampler takes, 0 for the likeliest. Without them every
-    row takes the likeliest, and any token is a tie where the two likeliest are near; with them
-    only a token that is near the right one.
+    ``ranks``: for each row, which token its sampler takes, 0 for the likeliest, None for any.
+    Without them every row takes the likeliest, and any token is a tie where the two likeliest are
+    near; with them only a token that is near the right one.
 
     The cell is insensitive if the only differences are as small as the engine's rounding: it rounds
     log-probabilities, and where all logits are small, that rounds different ones to the same.
@@ -129,7 +129,7 @@ def compare_generated(
             apart = 0.0
             if one.every is not None:
                 apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale
-            right = ranked(expected, rank)
+            right = one.token if rank is None else ranked(expected, rank)
             if one.token != right:
                 gap = abs(expected[right].item() - expected[one.token].item())
                 second, best = mx.sort(expected)[-2:].tolist()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,6 +107,7 @@ class Request:
         sampler: the row's sampler; None if it has the generator's.
         image: the prompt, if it holds images.
         leaves: the row is removed after ``count`` tokens; it asked for more.
+        arguments: what the prompt's embedding step returned for the generator.
     """
 
     turn: int
@@ -116,6 +117,7 @@ class Request:
     sampler: Sampler | None = None
     image: Image | None = None
     leaves: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
     def asked(self) -> int:
@@ -200,6 +202,26 @@ def _generated(
     return [said.get(uid, []) for uid in order]
 
 
+def generated(answer: Any) -> Generated:
+    """What an answer of a release's generator says of its token.
+
+    A generator that was asked for the likeliest tokens was asked for all of them.
+    """
+    import mlx.core as mx
+
+    own, every, top = (
+        getattr(answer, name, None) for name in ("token_logprob", "logprobs", "top_logprobs")
+    )
+    if every is None and top:
+        every = mx.array([value for _, value in sorted(top)])
+    return Generated(answer.token, own, every)
+
+
+def _generation(answers: Any) -> list[Any]:
+    """The answers with tokens, of a step's (prompt responses, generation responses)."""
+    return list(answers[1] if isinstance(answers, tuple) else answers)
+
+
 class _LmGenerator:
     """The batch generator of mlx-lm."""
 
@@ -224,11 +246,12 @@ class _LmGenerator:
         """Remove a row whose client has left."""
         self.release.remove([uid])
 
+    def answers(self) -> list[Any]:
+        """Take a step; returns the release's answers, one for each row that has a new token."""
+        return _generation(self.release.next())
+
     def next(self) -> list[tuple[int, Generated]]:
-        answers = self.release.next()
-        if isinstance(answers, tuple):  # (prompt responses, generation responses)
-            answers = answers[1]
-        return [(a.uid, Generated(a.token, every=a.logprobs)) for a in answers]
+        return [(one.uid, generated(one)) for one in self.answers()]
 
 
 class _VlmGenerator:
@@ -243,7 +266,6 @@ class _VlmGenerator:
         self.model = model
         self.release = generator(TextOnly(model), Endless(), max_tokens=count, **options)
         self.by_row = "prompt_kwargs" in inspect.signature(self.release.insert).parameters
-        self.waiting: list[int] = []
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         lists = [list(prompt) for prompt in prompts]
@@ -251,7 +273,6 @@ class _VlmGenerator:
         if self.by_row:
             own = [self._own(prompt) for prompt in lists]
             return list(self.release.insert(lists, prompt_kwargs=own))
-        self.waiting = [len(prompt) for prompt in lists]
         return list(self.release.insert(lists))
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
@@ -262,7 +283,6 @@ class _VlmGenerator:
             raise NotApplicable("the release's generator takes no arguments of a prompt")
         embed(self.model, None)
         prompts = [list(one.prompt) for one in requests]
-        self.waiting = [len(prompt) for prompt in prompts]
         return list(self.release.insert(prompts, [one.asked for one in requests]))
 
     def _insert_request(self, one: Request) -> int:
@@ -271,7 +291,7 @@ class _VlmGenerator:
         (uid,) = self.release.insert(
             [prompt],
             [one.asked],
-            prompt_kwargs=[self._own(prompt, one.image)],
+            prompt_kwargs=[self._own(prompt, one.image) | one.arguments],
             **{name: [value or None] for name, value in one.own.items()},
         )
         return int(uid)
@@ -289,27 +309,22 @@ class _VlmGenerator:
         ]
         return list(self.release.insert(prompts, prompt_kwargs=own))
 
-    def next(self) -> list[tuple[int, Generated]]:
+    def answers(self) -> list[Any]:
+        """Take a step; returns the release's answers, one for each row that has a new token."""
         import mlx.core as mx
 
-        extra = {}
-        if self.waiting:
-            extra["inputs_embeds"] = mx.zeros((len(self.waiting), max(self.waiting), 1))
-            self.waiting = []
-        answers = self.release.next(**extra)
-        if isinstance(answers, tuple):
-            answers = answers[1]
-        return [
-            (
-                a.uid,
-                Generated(
-                    a.token,
-                    own=getattr(a, "token_logprob", None),
-                    every=getattr(a, "logprobs", None),
-                ),
-            )
-            for a in answers
-        ]
+        if self.by_row:
+            return _generation(self.release.next())
+        reads = self.release.unprocessed_prompts[: self.release.prefill_batch_size]
+        if not reads:
+            return _generation(self.release.next()) if self.release.active_batch else []
+        longest = max(len(prompt) for _, prompt, _ in reads)
+        embed(self.model, None)
+        embeds = mx.zeros((len(reads), longest, 1))
+        return _generation(self.release.next(inputs_embeds=embeds))
+
+    def next(self) -> list[tuple[int, Generated]]:
+        return [(one.uid, generated(one)) for one in self.answers()]
 
     def _own(self, prompt: list[int], image: Image | None = None) -> dict[str, Any]:
         import mlx.core as mx

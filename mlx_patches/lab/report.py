@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..core.files import printable
 from ..evidence.words import GREEN, NOT_APPLICABLE
 from .runner import Row, Task, by_family, exit_code, summary
+from .walks.runner import Walked
 
 Tell = Callable[[Task, list[Row]], None]
 
@@ -42,12 +44,13 @@ def steps() -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(text)
 
 
-def as_dict(rows: Sequence[Row]) -> dict[str, Any]:
-    """The JSON output."""
+def as_dict(rows: Sequence[Row], walked: Sequence[Walked] = ()) -> dict[str, Any]:
+    """The JSON output; ``rows`` hold the walks too, each family's as one cell."""
     return {
         "schema": 1,
         "summary": summary(rows),
         "cells": [row.as_dict() for row in rows],
+        **({"walks": [asdict(one) for one in walked]} if walked else {}),
         "exit_code": exit_code(rows),
     }
 

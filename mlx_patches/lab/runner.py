@@ -198,7 +198,7 @@ def _measure(task: Task, seconds: float, variables: dict[str, str]) -> list[Row]
     ) as process:
         try:
             out, errors = process.communicate(timeout=seconds)
-            end = _end(process.returncode, errors)
+            end = ended(process.returncode, errors)
         except subprocess.TimeoutExpired:
             process.kill()
             out, errors = process.communicate()
@@ -311,7 +311,7 @@ def _is(family: Family, name: str) -> bool:
     return name in (family.name, str(family), family.distribution)
 
 
-def _end(code: int, errors: str) -> str:
+def ended(code: int, errors: str) -> str:
     """How a process failed; empty if its exit code is 0."""
     if code < 0:
         return f"crashed: signal {-code}"

@@ -127,6 +127,19 @@ def test_a_failure_ends_the_run_in_red():
     assert one(PROPOSE, "known-files")["continue-on-error"] is True
 
 
+def test_every_night_walks_with_other_seeds():
+    found = yaml.safe_load((ROOT / ".github" / "workflows" / "walks.yml").read_text())
+    job = found["jobs"]["walk"]
+    named = tomllib.loads((ROOT / "tools" / "release_sets.toml").read_text())
+    assert set(job["strategy"]["matrix"]["set"]) <= named.keys()
+    step = one(job["steps"], "random_walks($SET)")
+    assert "def random_walks(" in (ROOT / "noxfile.py").read_text()
+    # A night's walks must not reach the seeds of the next.
+    assert step["env"]["NIGHT"] == "${{ github.run_number }}"
+    seconds, seeds = re.search(r"--walks (\d+) --seed .*NIGHT \* (\d+)", step["run"]).groups()
+    assert int(seeds) >= 100 * int(seconds)
+
+
 @pytest.mark.parametrize(
     ("page", "table"), [("README.md", "QUICK"), ("CONTRIBUTING.md", "QUICK"), (".ci/run", "TESTED")]
 )

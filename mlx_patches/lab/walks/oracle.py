@@ -1,0 +1,115 @@
+"""Whether the rows of a walk said what each says alone, under the engine's own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...evidence.words import RED
+from .. import Cell, LabModel, engine, rows
+from ..compare import compare_generated
+from ..engine_scenarios import penalized
+from ..generators import limited_caches
+from .engines import Row
+
+# How far apart rows with quantized keys may be: rounding noise changes a step of eight bits.
+QUANTIZED = 4e-2
+
+
+def check(model: LabModel, options: Mapping[str, int], row: Row) -> str:
+    """How the row differs from the row alone; empty if it does not."""
+    limited = "max_kv_size" in options
+    exact = not (limited or "kv_bits" in options or row.quantized or row.image is not None)
+    # One call with the whole text is the quickest; a difference may be of that call alone.
+    if exact and _compared(model, options, row, _at_once(model, row)).verdict != RED:
+        return ""
+    pieces = _pieces(model, options, row)
+    # A limited cache forgets, so what is right depends on the pieces.
+    sizes = pieces if limited else [len(row.whole)]
+    try:
+        cell = _compared(model, options, row, _alone(model, options, row, sizes))
+    except Exception:
+        if row.quantized:  # the family cannot read it alone either: nothing to compare with
+            return ""
+        raise
+    if cell.verdict != RED:
+        return ""
+    said = f"row {row.number}, {cell.detail.removeprefix('row 0, ')}"
+    again = limited or _compared(model, options, row, _alone(model, options, row, pieces))
+    same = isinstance(again, Cell) and again.verdict != RED
+    return f"{said}; as the row alone in the engine's pieces" if same else said
+
+
+def _compared(model: LabModel, options: Mapping[str, int], row: Row, logits: Sequence[Any]) -> Cell:
+    tolerance = model.tolerance
+    if row.quantized or "kv_bits" in options:
+        tolerance = replace(tolerance, logits=QUANTIZED, margin=QUANTIZED)
+    return compare_generated([row.said], [logits], tolerance, [row.rank])
+
+
+def _at_once(model: LabModel, row: Row) -> list[Any]:
+    """The logits at each of the row's tokens, from one call."""
+    import mlx.core as mx
+
+    text = row.whole + row.tokens[:-1]
+    engine.forget(model)
+    places = [range(len(text))] if len(text) > 1 else None
+    positions = engine.position_kwargs(model, [0], places, True, [None])
+    logits = model.call(mx.array([text]), model.make_cache(), **positions)[0]
+    return _processed(row, list(logits[len(row.whole) - 1 :]))
+
+
+def _alone(
+    model: LabModel, options: Mapping[str, int], row: Row, sizes: Sequence[int]
+) -> list[Any]:
+    """The same logits from a batch of one, whose prompt is read in pieces of these sizes."""
+    text, start = row.whole + row.tokens, len(row.whole)
+    one = rows.Row(tuple(text), (start,), image=row.image)
+    engine.forget(model)
+    cache = _cache(model, options)
+    if row.quantized:
+        rows.feed(model, [one], cache, row.quantized)
+        cache = quantized(cache)
+        sizes = [start - row.quantized]
+    for size in [*sizes, *[1] * (len(row.said) - 1)]:
+        rows.feed(model, [one], cache, size)
+    logits = [one.logits[start - 1 + index] for index in range(len(row.said))]
+    return _processed(row, logits)
+
+
+def _processed(row: Row, logits: Sequence[Any]) -> list[Any]:
+    import mlx.core as mx
+
+    if not row.processor:
+        return list(logits)
+    texts = (mx.array(row.whole + row.tokens[:index]) for index in range(len(logits)))
+    return [penalized(text, one[None])[0] for text, one in zip(texts, logits, strict=True)]
+
+
+def _cache(model: LabModel, options: Mapping[str, int]) -> list[Any]:
+    if "max_kv_size" in options:
+        return limited_caches(model, options["max_kv_size"])()
+    if "kv_bits" in options:
+        return [make() for make in engine.quantized(model, [0], options["kv_bits"])[1]]
+    return model.make_cache()
+
+
+def _pieces(model: LabModel, options: Mapping[str, int], row: Row) -> list[int]:
+    """The sizes of the pieces in which the engine reads the row's text."""
+    segments = [len(one) for one in row.segments]
+    if segments[-1] > 1 and engine.settles(model):
+        segments[-1:] = [segments[-1] - 1, 1]
+    longest = options.get("prefill_step_size", 2048)
+    parts = [len(row.history), *segments]
+    return [size for part in parts for size in rows.pieces(part, longest)]
+
+
+def quantized(cache: Sequence[Any]) -> list[Any]:
+    """A row's cache with its plain layers in eight bits."""
+    return [
+        layer.to_quantized(group_size=engine.GROUP, bits=8)
+        if type(layer).__name__ == "KVCache" and layer.keys is not None
+        else layer
+        for layer in cache
+    ]

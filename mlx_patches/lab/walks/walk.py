@@ -1,0 +1,285 @@
+"""Runs a walk: its operations on the release's own engine, and then the oracle over its rows."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import random
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from ...probes import NotApplicable
+from .. import LabModel, engine, rows
+from ..engine import MARKS, unless_refused
+from ..generators import generated
+from . import engines, oracle
+from .engines import Engine, Row
+from .program import Operation, Program
+
+# An engine that gives no token in so many steps is stuck.
+IDLE = 150
+# The images of a prompt, in patches.
+IMAGES = ((2, 2), (3, 2))
+# Caches whose ``offset`` is the number of their tokens.
+COUNTED = {"KVCache", "RotatingKVCache", "QuantizedKVCache", "ChunkedKVCache"}
+
+
+@dataclass
+class Kept:
+    """A cache that a row left, its text, and how many of its tokens were quantized."""
+
+    text: list[int]
+    cache: list[Any]
+    quantized: int = 0
+
+
+def run(model: LabModel, program: Program) -> list[str]:
+    """What is wrong in a walk, in words; empty if it is right.
+
+    Raises:
+        NotApplicable: the release refuses something in it.
+    """
+    walk = Walk(model, program)
+    try:
+        with engines.small_steps(program.options.get("grow", 0)):
+            unless_refused(walk.walked)
+        walk.failures += [
+            found
+            for row in walk.rows.values()
+            if row.said and (found := oracle.check(model, program.options, row))
+        ]
+    except NotApplicable:
+        if not walk.failures:
+            raise
+    except Exception as error:
+        if "quantization group size" in str(error):
+            raise NotApplicable("the tiny model's heads are narrower than a group") from error
+        walk.failures.append(engine.where(error))
+    finally:
+        walk.close()
+    return walk.failures
+
+
+def reason(failure: str) -> str:
+    """A failure without what changes as the walk gets smaller."""
+    error = re.fullmatch(r"(\w+): .*(\(\S+:\d+\))", failure, re.DOTALL)
+    if error:
+        return f"{error[1]} {error[2]}"
+    said = re.sub(r"token \d+ instead of \d+", "log-probabilities differ by #", failure)
+    return re.sub(r"\d[\d.e+-]*", "#", said)
+
+
+class Walk:
+    """The engines of a walk, the rows in them, and the caches that rows left."""
+
+    def __init__(self, model: LabModel, program: Program):
+        self.model, self.program = model, program
+        self.engines: dict[int, Engine] = {}
+        self.prefixes: dict[int, Any] = {}
+        self.rows: dict[int, Row] = {}
+        self.live: dict[tuple[int, int], Row] = {}
+        self.kept: dict[int, Kept] = {}
+        self.failures: list[str] = []
+        engine.forget(model)
+
+    def walked(self) -> list[str]:
+        """Perform every operation, and let every row end; returns what is wrong."""
+        together = groupby(self.program.operations, lambda one: (one.verb, one["engine"]))
+        for (verb, _), operations in together:
+            if verb == "add":
+                self._add(list(operations))
+                continue
+            for operation in operations:
+                getattr(self, f"_{verb}")(operation)
+        self._drain(*self.engines)
+        return self.failures
+
+    def close(self) -> None:
+        """Give back what the engines hold, and reset the model."""
+        for number in [*self.engines]:
+            self._close(number)
+        engine.unmark()
+        engine.forget(self.model)
+
+    def _engine(self, number: int) -> Engine:
+        prefix = self.program.options.get("prefix")
+        if prefix and number not in self.prefixes:
+            self.prefixes[number] = engines.prefix_cache(small=prefix == 1)
+        if number not in self.engines:
+            own = self.prefixes.get(number)
+            self.engines[number] = engines.start(self.model, self.program.options, own)
+        return self.engines[number]
+
+    def _add(self, operations: Sequence[Operation]) -> None:
+        new = [row for row in map(self._row, operations) if row]
+        if not new:
+            return
+        for row, uid in zip(new, self._engine(new[0].engine).add(new), strict=True):
+            row.uid, row.cache = uid, None
+            if (row.engine, uid) in self.live:
+                self.failures.append(f"row {row.number}: another row has its uid")
+            self.rows[row.number] = self.live[row.engine, uid] = row
+
+    def _row(self, operation: Operation) -> Row | None:
+        """The row that an operation adds; None if the cache that it goes on from is not there."""
+        number, model = operation["row"], self.model
+        row = Row(number, text_of(model, operation), operation["tokens"], operation["engine"])
+        row.processor, row.segment = bool(operation["processor"]), operation["segment"]
+        row.sampler, row.rank = engines.sampler_of(model, operation["sampler"], number)
+        if operation["images"]:
+            row.image = engine.with_image(model, row.prompt, *IMAGES[: operation["images"]])
+            row.prompt = list(row.image.tokens)
+        if not operation["after"]:
+            return row
+        kept = self._left(operation["after"])
+        return self._continued(row, kept, operation) if kept else None
+
+    def _continued(self, row: Row, kept: Kept, operation: Operation) -> Row:
+        """Let a row go on from a copy of a cache, trimmed if such a cache can be trimmed."""
+        caches = importlib.import_module("mlx_lm.models.cache")
+        text, cache = list(kept.text), copy.deepcopy(kept.cache)
+        trim = min(operation["trim"], len(text) - 1)
+        if trim and caches.can_trim_prompt_cache(cache):
+            if (done := caches.trim_prompt_cache(cache, trim)) != trim:
+                self.failures.append(f"row {row.number}: {done} of {trim} tokens are trimmed")
+            text, cut = text[:-trim], text[-trim:]
+            row.prompt = cut if operation["again"] else row.prompt
+        row.history, row.cache, row.quantized = text, cache, min(kept.quantized, len(text))
+        return row
+
+    def _step(self, operation: Operation) -> None:
+        for _ in range(operation["count"]):
+            self._steps()
+
+    def _steps(self) -> bool:
+        """One step of each engine; returns whether a row said something."""
+        said = [
+            (number, answer)
+            for number, one in self.engines.items()
+            for answer in one.generator.answers()
+        ]
+        for number, answer in said:
+            self._hear(number, answer)
+        return bool(said)
+
+    def _hear(self, number: int, answer: Any) -> None:
+        row = self.live.get((number, answer.uid))
+        if row is None:
+            self.failures.append("a token of a row that is not there")
+            return
+        row.said.append(generated(answer))
+        if answer.finish_reason:
+            self._end(row)
+            if len(row.said) != row.count:
+                self.failures.append(f"row {row.number}: {len(row.said)} tokens, not {row.count}")
+            if (cache := getattr(answer, "prompt_cache", None)) is not None:
+                self._keep(row, cache, answer.all_tokens)
+
+    def _end(self, row: Row) -> None:
+        row.ended = True
+        del self.live[row.engine, row.uid]
+
+    def _keep(self, row: Row, cache: list[Any], tokens: Sequence[int]) -> None:
+        """Keep the cache that a row left, after a look at its text and its length."""
+        text = list(tokens)
+        if text != (row.whole + row.tokens)[: len(text)]:
+            self.failures.append(f"row {row.number}: its cache comes with another text")
+        if not text:
+            return
+        for layer in _parts(cache):
+            offset = getattr(layer, "offset", None)
+            counted = type(layer).__name__ in COUNTED and layer.keys is not None
+            if counted and isinstance(offset, int) and offset != len(text):
+                kind = type(layer).__name__
+                self.failures.append(f"row {row.number}: {kind} counts {offset} of {len(text)}")
+                break
+        self.kept[row.number] = Kept(text, cache, row.quantized)
+
+    def _present(self, operation: Operation) -> Row | None:
+        row = self.rows.get(operation["row"])
+        return None if row is None or row.ended else row
+
+    def _drop(self, operation: Operation) -> None:
+        if row := self._present(operation):
+            left = self.engines[row.engine].remove(row.uid, bool(operation["keep"]))
+            if left is not None:
+                self._end(row)
+            if left:
+                self._keep(row, *left)
+
+    def _copy(self, operation: Operation) -> None:
+        row = self._present(operation)
+        if row and isinstance(one := self.engines[row.engine], engines.LmEngine):
+            self._keep(row, *one.copy(row.uid))
+
+    def _save(self, operation: Operation) -> None:
+        import mlx.core as mx
+
+        if kept := self._left(operation["row"]):
+            caches = importlib.import_module("mlx_lm.models.cache")
+            with tempfile.TemporaryDirectory() as folder:
+                file = str(Path(folder, "cache.safetensors"))
+                caches.save_prompt_cache(file, kept.cache)
+                kept.cache = caches.load_prompt_cache(file)
+                mx.eval([layer.state for layer in kept.cache])
+
+    def _quantize(self, operation: Operation) -> None:
+        kept = self._left(operation["row"])
+        if kept and not kept.quantized:
+            cache = oracle.quantized(kept.cache)
+            if any(new is not old for new, old in zip(cache, kept.cache, strict=True)):
+                kept.cache, kept.quantized = cache, len(kept.text)
+
+    def _alone(self, operation: Operation) -> None:
+        text = text_of(self.model, operation)
+        row = rows.Row((*text, *text[:1] * 3), (len(text),))
+        rows.decode(self.model, [row], rows.prefill_alone(self.model, row), 3)
+
+    def _renew(self, operation: Operation) -> None:
+        number = operation["engine"]
+        self._drain(number)
+        if number in self.engines:
+            self._close(number)
+
+    def _close(self, number: int) -> None:
+        release = self.engines.pop(number).release
+        if hasattr(release, "close"):
+            release.close()
+
+    def _left(self, number: int) -> Kept | None:
+        """The cache that a row left; one that has left none yet ends first."""
+        row = self.rows.get(number)
+        self._until(lambda: row is None or row.ended or number in self.kept)
+        return self.kept.get(number)
+
+    def _drain(self, *numbers: int) -> None:
+        """Let every row of these engines end."""
+        self._until(lambda: not any(number in numbers for number, _ in self.live))
+
+    def _until(self, reached: Callable[[], bool]) -> None:
+        idle = 0
+        while not reached():
+            idle = 0 if self._steps() else idle + 1
+            if idle == IDLE:
+                raise RuntimeError(f"no token in {IDLE} steps")
+
+
+def text_of(model: LabModel, operation: Operation) -> list[int]:
+    """The start of a text; none of its tokens is the mark of an image."""
+    chance = random.Random(1000 + operation["text"])
+    largest = model.vocabulary - len(MARKS) - 2
+    return [chance.randint(1, largest) for _ in range(operation["length"])]
+
+
+def _parts(cache: Sequence[Any]) -> list[Any]:
+    """The layers of a cache, with those inside of lists of caches in their place."""
+    found: list[Any] = []
+    for layer in cache:
+        inner = getattr(layer, "caches", None)
+        found += _parts(inner) if isinstance(inner, (list, tuple)) else [layer]
+    return found
