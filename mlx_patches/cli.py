@@ -379,6 +379,11 @@ def _pairs(
     type=click.Choice(VARIANTS),
     help="Another rope type, or other layers, in the tiny models' configs.",
 )
+@click.option(
+    "--reference",
+    is_flag=True,
+    help="Hold the families against transformers instead; needs the extra reference.",
+)
 def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -393,6 +398,7 @@ def lab(
     weights: Path | None,
     dtype: str | None,
     variant: str | None,
+    reference: bool,
 ) -> None:
     """Measure the batch invariance of the installed model families, tiny and with random weights.
 
@@ -401,6 +407,7 @@ def lab(
     """
     from .auditing.preflight import session_of_readable
     from .lab import record, report, runner
+    from .lab.reference import check as check_reference
 
     session_of_readable()
     if config and weights:
@@ -411,6 +418,13 @@ def lab(
         raise click.UsageError(
             "--variant changes the lab's own configs: leave out --config and --weights"
         )
+    if reference:
+        if scenarios or config or weights or dtype or variant or evidence:
+            raise click.UsageError(
+                "--reference has configs of its own, in float32: leave out --scenario, --config,"
+                " --weights, --dtype, --variant and --evidence"
+            )
+        check_reference()
     kind = dtype or FLOAT32
     if evidence and (scenarios or config or weights or variant or mode == "patched"):
         raise click.UsageError(
@@ -419,7 +433,15 @@ def lab(
         )
     every_patch = every_patch or evidence is not None
     tasks = runner.tasks(
-        models, scenarios, mode or "both", config, every_patch, weights, kind, variant or ""
+        models,
+        scenarios,
+        mode or "both",
+        config,
+        every_patch,
+        weights,
+        kind,
+        variant or "",
+        reference,
     )
     if evidence:
         record.check_tasks(tasks, evidence)
@@ -430,7 +452,7 @@ def lab(
     else:
         from .tables import make_console
 
-        report.show(make_console(), rows)
+        (report.show_reference if reference else report.show)(make_console(), rows)
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})

@@ -73,6 +73,31 @@ def show(console: Console, rows: Sequence[Row]) -> None:
             table.add_row(family, *map(_styled, both), _reason(own))
     if table.row_count:
         console.print(table)
+    _totals(console, rows)
+
+
+def show_reference(console: Console, rows: Sequence[Row]) -> None:
+    """Print each config's verdict, then the number of families by verdict."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("family", "config", "without", "with"):
+        table.add_column(column, overflow="fold")
+    said: dict[tuple[str, str], dict[bool, Row]] = {}
+    for row in rows:
+        said.setdefault((row.family, row.scenario.partition(":")[2]), {})[row.patched] = row
+    for (family, config), both in sorted(said.items()):
+        if config or any(row.verdict == NOT_APPLICABLE for row in both.values()):
+            cells = [both.get(patched) for patched in (False, True)]
+            table.add_row(family, config, *[_told(row) if row else Text() for row in cells])
+    console.print(table)
+    _totals(console, rows)
+
+
+def _told(row: Row) -> Text:
+    text = f"n/a: {row.detail}" if row.verdict == NOT_APPLICABLE else row.detail
+    return Text(printable(text), style=STYLES.get(row.verdict, "yellow"))
+
+
+def _totals(console: Console, rows: Sequence[Row]) -> None:
     for mode, counts in summary(rows).items():
         said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "nothing ran"
         console.print(Text(f"Families {mode} the patches: {said}"))

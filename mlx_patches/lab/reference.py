@@ -1,0 +1,343 @@
+"""The scenario ``reference``: a family's logits are those of transformers, for the same weights.
+
+The other scenarios compare a release with itself, so they miss what is wrong for one request
+alone. Here transformers makes a tiny model of random weights and saves it as a user's folder. The
+release loads the folder with its own loader, and both compute the logits of one prompt. Each
+family is held against transformers in several configs; needs the extra ``reference``.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..auditing.models import remapping
+from ..core.errors import MlxPatchesError
+from ..core.packages import package_of
+from ..evidence.words import GREEN, NOT_APPLICABLE, RED, VERDICTS
+from . import EXACT, Cell, Family, NotBuilt, engine
+from .shrink import FACTORS, WINDOW, rotated, shrink_values
+
+NAME = "reference"
+EXTRA = ("torch", "transformers")
+# The prompt's tokens, and how many of them come one by one after a prefill.
+TOKENS, DECODED = 40, 8
+# The config as it is made small, and the mark of a file that spells its rope settings as
+# transformers 4 did.
+PLAIN, OLD = "plain", " old"
+DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "reference.toml").read_text())
+
+Config = dict[str, Any]
+
+
+class Refused(Exception):
+    """Raised for a config that transformers refuses; the message is the reason in one line."""
+
+
+def check() -> None:
+    """Raise if the packages of the extra are not installed.
+
+    Raises:
+        MlxPatchesError: one is missing; the message names the extra.
+    """
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MlxPatchesError(
+            f"--reference needs {' and '.join(missing)}, which this environment lacks: install"
+            " the extra with pip install 'mlx-patches[reference]'"
+        )
+
+
+def cells(family: Family) -> Iterator[tuple[str, Cell]]:
+    """A name and a cell for each config of a family, then one for all of them."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    kinds = [kind for kind in _kinds(family) if _known(kind)]
+    if not kinds:
+        reason = f"transformers {transformers.__version__} has no model type {family.name}"
+        yield NAME, Cell(NOT_APPLICABLE, reason)
+        return
+    found = []
+    for kind in kinds:
+        for name, cell in _cells(family, kind):
+            found.append(cell)
+            yield f"{NAME}:{name if kind == family.name else f'{kind} {name}'}", cell
+    yield NAME, summary(found)
+
+
+def summary(found: Sequence[Cell]) -> Cell:
+    """The worst cell's verdict, the largest figure, and the number of configs by verdict."""
+    worst = min((cell.verdict for cell in found), key=VERDICTS.index)
+    counts = [(verdict, sum(cell.verdict == verdict for cell in found)) for verdict in VERDICTS]
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
+    return Cell(worst, f"configs: {said}", max((c.figure or 0.0 for c in found), default=None))
+
+
+def _kinds(family: Family) -> list[str]:
+    """The model types that the release loads as this family, its own name first."""
+    package = f"{package_of(family.distribution)}.models"
+    others = [kind for kind, name in remapping(package).items() if name == family.name]
+    return list(dict.fromkeys((family.name, *others)))
+
+
+def _known(kind: str) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    return kind in CONFIG_MAPPING
+
+
+def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
+    """The cells of one model type. If its plain config is not right, others would tell no more."""
+    right: list[bool] = []
+    seen: list[Any] = []
+    for old in (False, True):
+        try:
+            plain = _small(kind)
+            cell, want = _held(family, kind, plain, old)
+        except Refused as reason:
+            if old:
+                break
+            yield PLAIN, Cell(NOT_APPLICABLE, f"transformers refuses it: {reason}")
+            return
+        yield PLAIN + OLD * old, cell
+        right += [old] * (cell.verdict == GREEN)
+        seen = [want]
+    for name, config in configs(plain):
+        rope = name in DATA["ropes"]
+        for old in right if rope else right[-1:]:
+            try:
+                cell, want = _held(family, kind, config, old)
+            except Refused:
+                continue
+            # A config that changes no logit of transformers proves nothing.
+            if not any(_same(want, one) for one in seen):
+                yield name + OLD * (old and rope), cell
+        seen.append(want)
+
+
+def configs(plain: Config) -> Iterator[tuple[str, Config]]:
+    """Other configs that a family is held against, from its small one.
+
+    Most change one field each, so that a field which the release ignores has a cell of its own.
+    """
+    text = plain.get("text_config") or plain
+    if text.get("rope_parameters"):
+        yield from ((name, _scaled(plain, rope)) for name, rope in DATA["ropes"].items())
+    if windows := _windows(text):
+        yield "window", _with(plain, **dict.fromkeys(windows, WINDOW), use_sliding_window=True)
+    for name, value in text.items():
+        if (other := _other(name, value)) is not None:
+            yield f"{name}={json.dumps(other)}", _with(plain, **{name: other})
+
+
+def _windows(config: Mapping[str, Any]) -> list[str]:
+    return [name for name in config if name in DATA["windows"]]
+
+
+def _scaled(config: Config, rope: Mapping[str, Any]) -> Config:
+    """The config with another rope type; layers with a window keep theirs."""
+    if isinstance(inner := config.get("text_config"), dict):
+        return {**config, "text_config": _scaled(inner, rope)}
+    old = config["rope_parameters"]
+    own = old.get("full_attention", old)
+    pairs = int(rotated(config) * (own.get("partial_rotary_factor") or 1.0)) // 2
+    new = {**own, **rope}
+    for name in FACTORS & rope.keys():  # one factor for each pair of rotated dimensions
+        new[name] = [rope[name] * (1 + pair / pairs) for pair in range(pairs)]
+    changed = {**config, "rope_parameters": {**old, "full_attention": new} if own != old else new}
+    if original := rope.get("original_max_position_embeddings"):
+        changed["max_position_embeddings"] = int(original * rope["factor"])
+    return changed
+
+
+def _other(name: str, value: Any) -> Any:
+    """Another value of a switch or of a factor; None for other fields."""
+    if any(part in name for part in DATA["no-setting"]):
+        return None
+    if "softcap" in name:
+        return DATA["softcap"]
+    if isinstance(value, bool):
+        return not value
+    return value / 2 if isinstance(value, float) and value else None
+
+
+def _with(config: Config, **fields: Any) -> Config:
+    """The config with those of the fields that it has changed, in the text model's config."""
+    if isinstance(inner := config.get("text_config"), dict):
+        return {**config, "text_config": _with(inner, **fields)}
+    return {**config, **{name: value for name, value in fields.items() if name in config}}
+
+
+def _small(kind: str) -> Config:
+    """The default config that transformers has for a model type, made small."""
+    from transformers import CONFIG_MAPPING
+
+    try:
+        base = CONFIG_MAPPING[kind]()
+        text = base.get_text_config()
+        names = {own: name for name, own in text.attribute_map.items()}
+        small = shrink_values(base.to_dict(), names)
+    except Exception as error:
+        raise Refused(engine.where(error)) from error
+    inner = small.get("text_config", small)
+    own = text.to_dict()
+    inner.update({name: own[name] for name in _windows(own)})
+    if inner.get("kv_lora_rank"):  # latent attention has no groups of heads
+        inner["num_key_value_heads"] = inner["num_attention_heads"]
+    inner.update(DATA["families"].get(kind, {}))
+    return dict(small)
+
+
+def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Any]:
+    """The cell of one config, and the logits of transformers.
+
+    Raises:
+        Refused: transformers cannot make or run a model of this config.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            made, want = _saved(kind, config, Path(folder))
+            if old:
+                _respell(Path(folder), made)
+        except Exception as error:
+            raise Refused(engine.where(error)) from error
+        return _cell(family, Path(folder), want), want
+
+
+def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Any]:
+    """Save a tiny model; returns its config, and its logits of shape (tokens, vocabulary)."""
+    import torch
+    from transformers import CONFIG_MAPPING
+    from transformers import AutoModelForCausalLM as Texts
+    from transformers import AutoModelForImageTextToText as Images
+
+    made = CONFIG_MAPPING[kind](**copy.deepcopy(config))
+    torch.manual_seed(0)
+    auto = Images if type(made) in Images._model_mapping else Texts
+    model = auto.from_config(made, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            if value.is_floating_point() and value.ndim >= 2:
+                value.normal_(0, value.shape[-1] ** -0.5)
+            elif value.is_floating_point():
+                value.add_(torch.randn_like(value) * 0.1)
+        want = model(torch.tensor([prompt()]), use_cache=False).logits[0].float().numpy()
+    model.save_pretrained(folder)
+    return made, want
+
+
+def _respell(folder: Path, made: Any) -> None:
+    """Spell a saved config as released folders do; transformers must read the same from it."""
+    from transformers import AutoConfig
+
+    path = folder / "config.json"
+    saved, text = json.loads(path.read_text()), made.get_text_config()
+    spelled = old_rope(saved)
+    inner = spelled.get("text_config", spelled)
+    for name, own in text.attribute_map.items():
+        if own in inner:
+            inner.setdefault(name, inner[own])
+    inner.update(DATA["released"].get(made.model_type, {}))
+    if spelled == saved:
+        raise ValueError("there is one spelling")
+    path.write_text(json.dumps(spelled))
+    again = AutoConfig.from_pretrained(folder).get_text_config()
+    if _rope(again) != _rope(text):
+        raise ValueError("transformers reads another rope from the old spelling")
+
+
+def _rope(config: Any) -> Config:
+    rope = getattr(config, "rope_parameters", None) or {}
+    return {name: value for name, value in rope.items() if name != "type"}
+
+
+def prompt() -> list[int]:
+    """The token ids of the prompt; special tokens of the small configs are below them."""
+    return [3 + (5 * place * place + 7 * place) % 89 for place in range(TOKENS)]
+
+
+def old_rope(config: Config) -> Config:
+    """A saved config with its rope settings as transformers 4 spelled them."""
+    config = {
+        name: old_rope(value) if name == "text_config" else value for name, value in config.items()
+    }
+    ropes = config.pop("rope_parameters", None)
+    if ropes is None:
+        return config
+    if isinstance(local := ropes.get("sliding_attention"), dict):
+        config["rope_local_base_freq"] = local["rope_theta"]
+        ropes = ropes["full_attention"]
+    rope = dict(ropes)
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if name in rope:
+            config[name] = rope.pop(name)
+    kind = rope["rope_type"]
+    config["rope_scaling"] = None if kind == "default" else {**rope, "type": kind}
+    if kind == "longrope":  # the config itself has it in released folders
+        config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
+    return config
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one.shape == other.shape and abs(one - other).max() < 1e-6)
+
+
+def _cell(family: Family, folder: Path, want: Any) -> Cell:
+    """The release's logits of a saved folder, of a whole prompt and of a decode, in a cell."""
+    from .weights import load
+
+    try:
+        model = load(family, folder)
+    except NotBuilt as error:
+        cause = error.__cause__ or error
+        text = " ".join(str(cause).split())[:200]  # the names of weights are in later lines
+        return Cell(RED, f"does not load: {type(cause).__name__}: {text}")
+    try:
+        whole = _logits(model.call([prompt()], model.make_cache()))
+        cache, start = model.make_cache(), TOKENS - DECODED
+        pieces = [prompt()[:start], *([token] for token in prompt()[start:])]
+        parts = [_logits(model.call([piece], cache)) for piece in pieces]
+    except Exception as error:
+        return Cell(RED, engine.where(error))
+    return compare(want, {"": whole, "a decode after a prefill is ": [r for p in parts for r in p]})
+
+
+def _logits(out: Any) -> Any:
+    import numpy as np
+
+    return np.array(out)[0]
+
+
+def compare(want: Any, seen: Mapping[str, Iterable[Any]]) -> Cell:
+    """Logits of a prompt against the reference's, each of shape (tokens, vocabulary).
+
+    Args:
+        want: the reference's logits.
+        seen: what the logits are of, for the message, to the logits.
+    """
+    import numpy as np
+
+    scale, worst = float(np.abs(want).max()), 0.0
+    for what, got in seen.items():
+        got = np.stack(list(got))[:, : want.shape[-1]]
+        if got.shape != want.shape:
+            return Cell(RED, f"{what}logits of shape {got.shape}, not {want.shape}")
+        off = np.abs(got - want).max(axis=1) / scale
+        off = np.where(np.isfinite(off), off, np.inf)
+        worst = max(worst, float(off.max()))
+        if worst > EXACT.logits:
+            first = int(np.argmax(off > EXACT.logits))
+            return Cell(
+                RED, f"{what}off by {worst:.2g} of the scale, first at token {first}", worst
+            )
+    return Cell(GREEN, "equal", worst)
