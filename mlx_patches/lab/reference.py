@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import itertools
 import json
+import math
 import os
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ PLAIN, OLD = "plain", " old"
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "reference.toml").read_text())
 
 Config = dict[str, Any]
+# A row of the vocabulary's logits for each token.
+Logits = list[list[float]]
 
 
 class Refused(Exception):
@@ -69,7 +73,9 @@ def cells(family: Family) -> Iterator[tuple[str, Cell]]:
         return
     found = []
     for kind in kinds:
-        for name, cell in _cells(family, kind):
+        why = DATA["not-held"].get(kind)
+        own = [(PLAIN, Cell(NOT_APPLICABLE, why))] if why else _cells(family, kind)
+        for name, cell in own:
             found.append(cell)
             yield f"{NAME}:{name if kind == family.name else f'{kind} {name}'}", cell
     yield NAME, summary(found)
@@ -99,8 +105,8 @@ def _known(kind: str) -> bool:
 def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
     """The cells of one model type. If its plain config is not right, others would tell no more."""
     right: list[bool] = []
-    seen: list[Any] = []
-    for old in (False, True):
+    seen: list[Logits] = []
+    for old in (False, True)[: 1 if kind in DATA["new"] else 2]:
         try:
             plain = _small(kind)
             cell, want = _held(family, kind, plain, old)
@@ -187,18 +193,22 @@ def _small(kind: str) -> Config:
         text = base.get_text_config()
         names = {own: name for name, own in text.attribute_map.items()}
         small = shrink_values(base.to_dict(), names)
+        inner = small.get("text_config", small)
+        for name in DATA["derived"]:
+            inner.pop(name, None)
     except Exception as error:
         raise Refused(engine.where(error)) from error
-    inner = small.get("text_config", small)
     own = text.to_dict()
     inner.update({name: own[name] for name in _windows(own)})
     if inner.get("kv_lora_rank"):  # latent attention has no groups of heads
         inner["num_key_value_heads"] = inner["num_attention_heads"]
-    inner.update(DATA["families"].get(kind, {}))
+    fields = dict(DATA["families"].get(kind, {}))
+    small.update(fields.pop("whole", {}))
+    inner.update(fields)
     return dict(small)
 
 
-def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Any]:
+def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Logits]:
     """The cell of one config, and the logits of transformers.
 
     Raises:
@@ -214,8 +224,8 @@ def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, A
         return _cell(family, Path(folder), want), want
 
 
-def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Any]:
-    """Save a tiny model; returns its config, and its logits of shape (tokens, vocabulary)."""
+def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Logits]:
+    """Save a tiny model; returns its config, and its logits."""
     import torch
     from transformers import CONFIG_MAPPING
     from transformers import AutoModelForCausalLM as Texts
@@ -231,8 +241,8 @@ def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Any]:
                 value.normal_(0, value.shape[-1] ** -0.5)
             elif value.is_floating_point():
                 value.add_(torch.randn_like(value) * 0.1)
-        want = model(torch.tensor([prompt()]), use_cache=False).logits[0].float().numpy()
-    model.save_pretrained(folder)
+        want = model(torch.tensor([prompt()]), use_cache=False).logits[0].tolist()
+    model.save_pretrained(folder, save_original_format=kind not in DATA["own-names"])
     return made, want
 
 
@@ -240,25 +250,23 @@ def _respell(folder: Path, made: Any) -> None:
     """Spell a saved config as released folders do; transformers must read the same from it."""
     from transformers import AutoConfig
 
-    path = folder / "config.json"
-    saved, text = json.loads(path.read_text()), made.get_text_config()
-    spelled = old_rope(saved)
-    inner = spelled.get("text_config", spelled)
-    for name, own in text.attribute_map.items():
-        if own in inner:
-            inner.setdefault(name, inner[own])
-    inner.update(DATA["released"].get(made.model_type, {}))
-    if spelled == saved:
-        raise ValueError("there is one spelling")
-    path.write_text(json.dumps(spelled))
-    again = AutoConfig.from_pretrained(folder).get_text_config()
-    if _rope(again) != _rope(text):
-        raise ValueError("transformers reads another rope from the old spelling")
+    path, text = folder / "config.json", made.get_text_config()
+    saved = json.loads(path.read_text())
+    for spelled in (old_rope(saved), copy.deepcopy(saved)):
+        inner = spelled.get("text_config", spelled)
+        for name, own in text.attribute_map.items():
+            if own in inner:
+                inner.setdefault(name, inner[own])
+        inner.update(DATA["released"].get(made.model_type, {}))
+        path.write_text(json.dumps(spelled))
+        if spelled != saved and _rope(AutoConfig.from_pretrained(folder)) == _rope(made):
+            return
+    raise ValueError("there is one spelling")
 
 
 def _rope(config: Any) -> Config:
-    rope = getattr(config, "rope_parameters", None) or {}
-    return {name: value for name, value in rope.items() if name != "type"}
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    return {name: value for name, value in rope.items() if not name.endswith("type")}
 
 
 def prompt() -> list[int]:
@@ -281,18 +289,18 @@ def old_rope(config: Config) -> Config:
     for name in ("rope_theta", "partial_rotary_factor"):
         if name in rope:
             config[name] = rope.pop(name)
-    kind = rope["rope_type"]
-    config["rope_scaling"] = None if kind == "default" else {**rope, "type": kind}
+    kind = "mrope" if "mrope_section" in rope else rope.pop("rope_type", "default")
+    config["rope_scaling"] = {**rope, "type": kind, "rope_type": kind} if rope else None
     if kind == "longrope":  # the config itself has it in released folders
         config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
     return config
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool(one.shape == other.shape and abs(one - other).max() < 1e-6)
+def _same(one: Logits, other: Logits) -> bool:
+    return max(_distances(one, other)) < 1e-6
 
 
-def _cell(family: Family, folder: Path, want: Any) -> Cell:
+def _cell(family: Family, folder: Path, want: Logits) -> Cell:
     """The release's logits of a saved folder, of a whole prompt and of a decode, in a cell."""
     from .weights import load
 
@@ -302,42 +310,50 @@ def _cell(family: Family, folder: Path, want: Any) -> Cell:
         cause = error.__cause__ or error
         text = " ".join(str(cause).split())[:200]  # the names of weights are in later lines
         return Cell(RED, f"does not load: {type(cause).__name__}: {text}")
+    tokens, start = prompt(), TOKENS - DECODED
     try:
-        whole = _logits(model.call([prompt()], model.make_cache()))
-        cache, start = model.make_cache(), TOKENS - DECODED
-        pieces = [prompt()[:start], *([token] for token in prompt()[start:])]
-        parts = [_logits(model.call([piece], cache)) for piece in pieces]
+        whole = model.call([tokens], model.make_cache())[0].tolist()
+        cache = model.make_cache()
+        decoded = model.call([tokens[:start]], cache)[0].tolist()
+        for token in tokens[start:]:
+            decoded += model.call([[token]], cache)[0].tolist()
     except Exception as error:
         return Cell(RED, engine.where(error))
-    return compare(want, {"": whole, "a decode after a prefill is ": [r for p in parts for r in p]})
+    return compare(want, {"": whole, "a decode after a prefill is ": decoded})
 
 
-def _logits(out: Any) -> Any:
-    import numpy as np
-
-    return np.array(out)[0]
-
-
-def compare(want: Any, seen: Mapping[str, Iterable[Any]]) -> Cell:
-    """Logits of a prompt against the reference's, each of shape (tokens, vocabulary).
+def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
+    """Logits of a prompt against the reference's.
 
     Args:
         want: the reference's logits.
         seen: what the logits are of, for the message, to the logits.
     """
-    import numpy as np
-
-    scale, worst = float(np.abs(want).max()), 0.0
+    scale, worst = max(abs(value) for row in want for value in row), 0.0
     for what, got in seen.items():
-        got = np.stack(list(got))[:, : want.shape[-1]]
-        if got.shape != want.shape:
-            return Cell(RED, f"{what}logits of shape {got.shape}, not {want.shape}")
-        off = np.abs(got - want).max(axis=1) / scale
-        off = np.where(np.isfinite(off), off, np.inf)
-        worst = max(worst, float(off.max()))
+        off = [distance / scale for distance in _distances(want, got)]
+        worst = max(worst, *off)
         if worst > EXACT.logits:
-            first = int(np.argmax(off > EXACT.logits))
-            return Cell(
-                RED, f"{what}off by {worst:.2g} of the scale, first at token {first}", worst
-            )
+            first = next(token for token, value in enumerate(off) if value > EXACT.logits)
+            said = f"{what}off by {worst:.2g} of the scale, first at token {first}"
+            return Cell(RED, said, worst)
     return Cell(GREEN, "equal", worst)
+
+
+def _distances(want: Logits, got: Logits) -> list[float]:
+    """The largest difference at each token; infinite where a number is missing or not finite.
+
+    The release may pad the vocabulary.
+    """
+
+    def distance(one: float, other: float) -> float:
+        return abs(one - other) if math.isfinite(other) else math.inf
+
+    none: list[float] = []
+    pairs = itertools.zip_longest(want, got, fillvalue=none)
+    return [
+        max(distance(one, other) for one, other in zip(row, own, strict=False))
+        if len(own) >= len(row) > 0
+        else math.inf
+        for row, own in pairs
+    ]

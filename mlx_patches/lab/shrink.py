@@ -170,6 +170,9 @@ def shrink_values(config: Mapping[str, Any], names: Mapping[str, str] | None = N
             small[name] = kept
         else:
             small[name] = min(value, rule) if type(value) is type(rule) is int else value
+    ratio = rotated(small) / (rotated(config) or 1)
+    for name in _ROPES & small.keys():
+        small[name] = _narrowed(small[name], ratio or 1)
     return small
 
 
