@@ -202,10 +202,30 @@ def _small(kind: str) -> Config:
     inner.update({name: own[name] for name in _windows(own)})
     if inner.get("kv_lora_rank"):  # latent attention has no groups of heads
         inner["num_key_value_heads"] = inner["num_attention_heads"]
-    fields = dict(DATA["families"].get(kind, {}))
-    small.update(fields.pop("whole", {}))
-    inner.update(fields)
+    fields = copy.deepcopy(DATA["families"].get(kind, {}))
+    _merge(small, fields.pop("whole", {}))
+    _merge(inner, fields)
+    if ropes := inner.get("rope_parameters"):
+        inner["rope_parameters"] = other_theta(ropes)
     return dict(small)
+
+
+def _merge(config: Config, fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        if isinstance(value, dict) and isinstance(config.get(name), dict):
+            _merge(config[name], value)
+        else:
+            config[name] = value
+
+
+def other_theta(ropes: Config) -> Config:
+    """The rope settings with a theta that is nobody's default, so that it must be read."""
+    return {
+        name: other_theta(value)
+        if isinstance(value, dict)
+        else (2 * value if name == "rope_theta" else value)
+        for name, value in ropes.items()
+    }
 
 
 def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Logits]:
@@ -257,7 +277,7 @@ def _respell(folder: Path, made: Any) -> None:
         for name, own in text.attribute_map.items():
             if own in inner:
                 inner.setdefault(name, inner[own])
-        inner.update(DATA["released"].get(made.model_type, {}))
+        _merge(spelled, DATA["released"].get(made.model_type, {}))
         path.write_text(json.dumps(spelled))
         if spelled != saved and _rope(AutoConfig.from_pretrained(folder)) == _rope(made):
             return
