@@ -163,6 +163,8 @@ def _scaled(config: Config, rope: Mapping[str, Any]) -> Config:
     changed = {**config, "rope_parameters": {**old, "full_attention": new} if own != old else new}
     if original := rope.get("original_max_position_embeddings"):
         changed["max_position_embeddings"] = int(original * rope["factor"])
+        if "original_max_position_embeddings" in config:
+            changed["original_max_position_embeddings"] = original
     return changed
 
 
@@ -309,7 +311,9 @@ def old_rope(config: Config) -> Config:
     for name in ("rope_theta", "partial_rotary_factor"):
         if name in rope:
             config[name] = rope.pop(name)
-    kind = "mrope" if "mrope_section" in rope else rope.pop("rope_type", "default")
+    kind = rope.pop("rope_type", "default")
+    if kind == "default" and "mrope_section" in rope:
+        kind = "mrope"
     config["rope_scaling"] = {**rope, "type": kind, "rope_type": kind} if rope else None
     if kind == "longrope":  # the config itself has it in released folders
         config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]

@@ -229,7 +229,9 @@ def _kept_layers(config: Mapping[str, Any], layers: int) -> int:
     for value in config.values():
         if isinstance(value, (list, str)) and len(value) == layers and layers:
             kinds = {str(entry) for entry in value}
-            while kept < layers and {str(entry) for entry in value[:kept]} != kinds:
+            # Entries that all differ are numbers of layers, not kinds.
+            several = len(kinds) < layers
+            while several and kept < layers and {str(entry) for entry in value[:kept]} != kinds:
                 kept += 1
     # The last layers share the keys and values of earlier ones, one for each kind of layer.
     shared = min(int(config.get("num_kv_shared_layers") or 0), _BY_NAME["num_kv_shared_layers"])
