@@ -16,7 +16,7 @@ import math
 import os
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from ..auditing.models import remapping
 from ..core.errors import MlxPatchesError
 from ..core.packages import package_of
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, VERDICTS
-from . import EXACT, Cell, Family, NotBuilt, engine
+from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
+from .offline import shell
 from .shrink import FACTORS, WINDOW, rotated, shrink_values
 
 NAME = "reference"
@@ -336,14 +337,31 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
         return Cell(RED, f"does not load: {type(cause).__name__}: {text}")
     tokens, start = prompt(), TOKENS - DECODED
     try:
-        whole = model.call([tokens], model.make_cache())[0].tolist()
+        embedded = _embedding(model)
+        whole = model.call([tokens], model.make_cache(), **embedded(tokens))[0].tolist()
         cache = model.make_cache()
-        decoded = model.call([tokens[:start]], cache)[0].tolist()
+        decoded = model.call([tokens[:start]], cache, **embedded(tokens[:start]))[0].tolist()
         for token in tokens[start:]:
             decoded += model.call([[token]], cache)[0].tolist()
     except Exception as error:
         return Cell(RED, engine.where(error))
     return compare(want, {"": whole, "a decode after a prefill is ": decoded})
+
+
+def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
+    """What the release's generation passes with a prompt: in mlx-vlm also its embeddings."""
+    whole = shell(model) if model.family.distribution == "mlx-vlm" else None
+    if whole is None:
+        return lambda tokens: {}
+
+    def embedded(tokens: list[int]) -> dict[str, Any]:
+        import mlx.core as mx
+
+        ids = mx.array([tokens])
+        made = whole.get_input_embeddings(ids, None, mask=mx.ones_like(ids)).to_dict()
+        return {name: value for name, value in made.items() if value is not None}
+
+    return embedded
 
 
 def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
