@@ -68,9 +68,9 @@ def cells(family: Family) -> Iterator[tuple[str, Cell]]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     kinds = [kind for kind in _kinds(family) if _known(kind)]
+    outside = f"transformers {transformers.__version__}"
     if not kinds:
-        reason = f"transformers {transformers.__version__} has no model type {family.name}"
-        yield NAME, Cell(NOT_APPLICABLE, reason)
+        yield NAME, Cell(NOT_APPLICABLE, f"{outside} has no model type {family.name}")
         return
     found = []
     for kind in kinds:
@@ -79,15 +79,17 @@ def cells(family: Family) -> Iterator[tuple[str, Cell]]:
         for name, cell in own:
             found.append(cell)
             yield f"{NAME}:{name if kind == family.name else f'{kind} {name}'}", cell
-    yield NAME, summary(found)
+    yield NAME, summary(found, outside)
 
 
-def summary(found: Sequence[Cell]) -> Cell:
+def summary(found: Sequence[Cell], outside: str) -> Cell:
     """The worst cell's verdict, the largest figure, and the number of configs by verdict."""
     worst = min((cell.verdict for cell in found), key=VERDICTS.index)
     counts = [(verdict, sum(cell.verdict == verdict for cell in found)) for verdict in VERDICTS]
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
-    return Cell(worst, f"configs: {said}", max((c.figure or 0.0 for c in found), default=None))
+    return Cell(
+        worst, f"against {outside}: {said}", max((c.figure or 0.0 for c in found), default=None)
+    )
 
 
 def _kinds(family: Family) -> list[str]:
