@@ -268,7 +268,21 @@ def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Logits]:
                 value.add_(torch.randn_like(value) * 0.1)
         want = model(torch.tensor([prompt()]), use_cache=False).logits[0].tolist()
     model.save_pretrained(folder, save_original_format=kind not in DATA["own-names"])
+    if kind in DATA["vision-model"]:
+        _prefix_vision(folder / "model.safetensors")
     return made, want
+
+
+def _prefix_vision(path: Path) -> None:
+    """Name the weights of the vision tower as released folders do.
+
+    Transformers gives them these names again if it read them, and this model it made itself.
+    """
+    import mlx.core as mx
+
+    old, new = "vision_tower.", "vision_tower.vision_model."
+    weights = {name.replace(old, new): value for name, value in mx.load(str(path)).items()}
+    mx.save_safetensors(str(path), weights, {"format": "pt"})
 
 
 def _respell(folder: Path, made: Any) -> None:
