@@ -35,6 +35,7 @@ TOKENS, DECODED = 40, 8
 # The config as it is made small, and the mark of a file that spells its rope settings as
 # transformers 4 did.
 PLAIN, OLD = "plain", " old"
+THETA = "theta"
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "reference.toml").read_text())
 
 Config = dict[str, Any]
@@ -122,7 +123,7 @@ def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
         right += [old] * (cell.verdict == GREEN)
         seen = [want]
     for name, config in configs(plain):
-        rope = name in DATA["ropes"]
+        rope = name in (THETA, *DATA["ropes"])
         for old in right if rope else right[-1:]:
             try:
                 cell, want = _held(family, kind, config, old)
@@ -140,7 +141,8 @@ def configs(plain: Config) -> Iterator[tuple[str, Config]]:
     Most change one field each, so that a field which the release ignores has a cell of its own.
     """
     text = plain.get("text_config") or plain
-    if text.get("rope_parameters"):
+    if ropes := text.get("rope_parameters"):
+        yield THETA, _with(plain, rope_parameters=other_theta(ropes))
         yield from ((name, _scaled(plain, rope)) for name, rope in DATA["ropes"].items())
     if windows := _windows(text):
         yield "window", _with(plain, **dict.fromkeys(windows, WINDOW), use_sliding_window=True)
@@ -210,8 +212,6 @@ def _small(kind: str) -> Config:
     fields = copy.deepcopy(DATA["families"].get(kind, {}))
     _merge(small, fields.pop("whole", {}))
     _merge(inner, fields)
-    if ropes := inner.get("rope_parameters"):
-        inner["rope_parameters"] = other_theta(ropes)
     return dict(small)
 
 

@@ -24,13 +24,20 @@ def cells(family, mode="--unpatched"):
 
 def test_llama_is_what_transformers_computes():
     found, _ = cells("llama")
-    for name in ("plain old", "llama3 old", "yarn old", "attention_bias=true"):
+    for name in ("plain old", "theta old", "llama3 old", "yarn old", "attention_bias=true"):
         assert found[name] == ("green", "equal"), name
 
 
 def test_a_family_whose_every_setting_of_the_rope_is_read():
     found, _ = cells("qwen3")
-    for name in ("plain old", "linear old", "llama3 old", "yarn old", "tie_word_embeddings=true"):
+    for name in (
+        "plain old",
+        "theta old",
+        "linear old",
+        "llama3 old",
+        "yarn old",
+        "tie_word_embeddings=true",
+    ):
         assert found[name] == ("green", "equal"), name
 
 

@@ -62,6 +62,7 @@ def test_each_config_changes_one_thing():
     assert found["attention_bias=false"] == {**SMALL, "attention_bias": False}
     assert found["embedding_multiplier=6.0"] == {**SMALL, "embedding_multiplier": 6.0}
     assert found["window"]["sliding_window"] < reference.TOKENS
+    assert found["theta"]["rope_parameters"]["rope_theta"] == 20000.0
     assert found["yarn"]["rope_parameters"]["rope_theta"] == 10000.0
     assert found["yarn"]["max_position_embeddings"] == 64
     assert not any("dropout" in name for name in found)
