@@ -293,7 +293,8 @@ def _respell(folder: Path, made: Any) -> None:
     saved = json.loads(path.read_text())
     for spelled in (old_rope(saved), copy.deepcopy(saved)):
         inner = spelled.get("text_config", spelled)
-        for name, own in text.attribute_map.items():
+        names = {**text.attribute_map, **DATA["aliases"].get(made.model_type, {})}
+        for name, own in names.items():
             if own in inner:
                 inner.setdefault(name, inner[own])
         _merge(spelled, DATA["released"].get(made.model_type, {}))
