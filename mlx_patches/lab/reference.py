@@ -282,6 +282,7 @@ def _prefix_vision(path: Path) -> None:
 
     old, new = "vision_tower.", "vision_tower.vision_model."
     weights = {name.replace(old, new): value for name, value in mx.load(str(path)).items()}
+    mx.eval(weights)  # the file is read now, since it is written next
     mx.save_safetensors(str(path), weights, {"format": "pt"})
 
 
