@@ -48,6 +48,8 @@ BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 COMMANDS = "tests/releases/test_cli.py"
 RELEASES = ("tests/releases", "tests/patches", f"--ignore={COMMANDS}")
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
+# Held against transformers: run by name, since PyTorch is large.
+HELD = ["mlx-lm 0.31.3", "mlx-lm 0.32.2"]
 AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
 # The first steps of a new user, also in an environment without MLX.
 WALK = "tests/walk"
@@ -194,6 +196,16 @@ def patches_of(distribution: str) -> set[str]:
         if any(target.distribution == distribution for target in patch.targets)
         for name in (patch.id, patch.module.split(".")[-2])
     }
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("name", tagged(HELD, {}))
+def reference(session: nox.Session, name: str) -> None:
+    """Families against transformers, with the extra `reference`: PyTorch is a large download."""
+    environment = ROOT / ".nox" / f"reference-{SETS[name].slug}"
+    python = str(release_sets.make(SETS[name], environment, "--group", "test"))
+    uv(session, *into(environment), "-e", ".[reference]")
+    session.run(python, "-m", "pytest", "-q", *session.posargs, "tests/reference")
 
 
 @nox.session(venv_backend="none")

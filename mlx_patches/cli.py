@@ -394,6 +394,11 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     type=click.Choice(VARIANTS),
     help="Another rope type, or other layers, in the tiny models' configs.",
 )
+@click.option(
+    "--reference",
+    is_flag=True,
+    help="Hold the families against transformers instead; needs the extra reference.",
+)
 def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -411,6 +416,7 @@ def lab(
     weights: Path | None,
     dtype: str | None,
     variant: str | None,
+    reference: bool,
 ) -> None:
     """Measure the batch invariance of the installed model families, tiny and with random weights.
 
@@ -419,6 +425,7 @@ def lab(
     """
     from .auditing.preflight import session_of_readable
     from .lab import record, report, runner
+    from .lab.reference import check as check_reference
     from .lab.walks import runner as walking
 
     session_of_readable()
@@ -441,6 +448,13 @@ def lab(
         raise click.UsageError(
             "--variant changes the lab's own configs: leave out --config and --weights"
         )
+    if reference:
+        if scenarios or config or weights or dtype or variant or evidence:
+            raise click.UsageError(
+                "--reference has configs of its own, in float32: leave out --scenario, --config,"
+                " --weights, --dtype, --variant and --evidence"
+            )
+        check_reference()
     kind = dtype or FLOAT32
     if evidence and (scenarios or config or weights or variant or mode == "patched"):
         raise click.UsageError(
@@ -450,7 +464,15 @@ def lab(
     every_patch = every_patch or evidence is not None
     named = tuple(name for name in scenarios if name != walking.WALKS)
     tasks = runner.tasks(
-        models, named, mode or "both", config, every_patch, weights, kind, variant or ""
+        models,
+        named,
+        mode or "both",
+        config,
+        every_patch,
+        weights,
+        kind,
+        variant or "",
+        reference,
     )
     if evidence:
         record.check_tasks(tasks, evidence)
@@ -462,10 +484,12 @@ def lab(
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})
         click.echo(f"{evidence}: evidence, families: {count}", err=True)
-    _show_lab(rows, walked, as_json)
+    _show_lab(rows, walked, as_json, reference)
 
 
-def _show_lab(rows: list[Any], walked: list[Any], as_json: bool) -> NoReturn:
+def _show_lab(
+    rows: list[Any], walked: list[Any], as_json: bool, reference: bool = False
+) -> NoReturn:
     """Print the lab's rows and walks, and exit."""
     from .lab import report, runner
 
@@ -475,7 +499,7 @@ def _show_lab(rows: list[Any], walked: list[Any], as_json: bool) -> NoReturn:
     else:
         from .tables import show
 
-        show(*report.shown(rows))
+        show(*(report.shown_reference if reference else report.shown)(rows))
         for line in (line for one in walked for line in one.lines()):
             click.echo(line)
     sys.exit(runner.exit_code(rows))

@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--weights", type=Path, help="a model's folder, whose weights are used")
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
     parser.add_argument("--variant", default="", help="a variant of the family's tiny config")
+    parser.add_argument("--reference", action="store_true", help="against transformers instead")
     options = parser.parse_args(argv)
     # Only JSON lines go to stdout; what packages print goes to stderr.
     out = sys.stdout
@@ -53,6 +54,12 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
     """Build the family's model and print a line for each scenario."""
     if options.patched:
         apply(options.every_patch)
+    if options.reference:
+        from .reference import cells
+
+        for name, cell in cells(family):
+            say(out, name, unless_failed(cell, options.patched), device=device())
+        return
     from .scenarios import SCENARIOS
 
     names, place = options.scenario or list(SCENARIOS), {"device": device()}
@@ -67,9 +74,7 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         cell = SCENARIOS[name](model)
         if blunt and cell.verdict == GREEN:
             cell = replace(cell, verdict=INSENSITIVE, detail=blunt)
-        if options.patched and cell.verdict == GREEN and (failed := raised()):
-            cell = replace(cell, verdict=RED, detail=failed)
-        say(out, name, cell, **place, dtype=model.dtype)
+        say(out, name, unless_failed(cell, options.patched), **place, dtype=model.dtype)
 
 
 def apply(every: bool) -> None:
@@ -93,6 +98,13 @@ def raised() -> str:
     from ..activation.session import session
 
     return next((f"{id_} {one}" for id_, one in session().manager.failures.items()), "")
+
+
+def unless_failed(cell: Cell, patched: bool) -> Cell:
+    """The cell, red if it is green and a patch failed in this process."""
+    if patched and cell.verdict == GREEN and (failed := raised()):
+        return replace(cell, verdict=RED, detail=failed)
+    return cell
 
 
 def every_patch() -> list[str]:

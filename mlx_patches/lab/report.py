@@ -65,6 +65,32 @@ def shown(rows: Sequence[Row]) -> Iterator[Any]:
             bad.append((family, *both, _reason([row for row in rows if row.family == family])))
     if bad:
         yield ("family", "without", "with", "scenarios not green: detail of the first"), bad
+    yield from _totals(rows)
+
+
+def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
+    """A table of each config's result, then the number of families by result."""
+    said: dict[tuple[str, str], dict[bool, Row]] = {}
+    for row in rows:
+        said.setdefault((row.family, row.scenario.partition(":")[2]), {})[row.patched] = row
+    yield (
+        ("family", "config", "without", "with"),
+        [
+            (family, config, *(_told(both.get(patched)) for patched in (False, True)))
+            for (family, config), both in sorted(said.items())
+            if config or any(row.verdict == NOT_APPLICABLE for row in both.values())
+        ],
+    )
+    yield from _totals(rows)
+
+
+def _told(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return printable(f"n/a: {row.detail}" if row.verdict == NOT_APPLICABLE else row.detail)
+
+
+def _totals(rows: Sequence[Row]) -> Iterator[str]:
     for mode, counts in summary(rows).items():
         said = ", ".join(f"{n} {result}" for result, n in counts.items() if n) or "nothing ran"
         yield f"Families {mode} the patches: {said}"

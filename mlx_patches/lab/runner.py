@@ -25,6 +25,7 @@ from ..evidence.words import FLOAT32, RED, RESULTS
 from . import Family
 from .child import BUILD
 from .kernels import kernel_folder
+from .reference import NAME as REFERENCE
 
 DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario name of the row of a process that crashed or timed out.
@@ -47,11 +48,17 @@ class Task:
     weights: Path | None = None
     dtype: str = FLOAT32
     variant: str = ""
+    reference: bool = False
 
     @property
     def folder(self) -> str:
         """The model's folder as rows name it; empty for the lab's own config."""
         return f"{self.weights} with its weights" if self.weights else str(self.config or "")
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The scenario names of rows after which a process has no others."""
+        return (REFERENCE,) if self.reference else (BUILD, PROCESS)
 
     def command(self) -> list[str]:
         """The child process's command line."""
@@ -62,6 +69,8 @@ class Task:
         command += ["--weights", str(self.weights)] if self.weights else []
         command += ["--dtype", self.dtype] if self.dtype != FLOAT32 else []
         command += ["--variant", self.variant] if self.variant else []
+        if self.reference:
+            return [*command, "--reference"]
         for name in self.scenarios:
             command += ["--scenario", name]
         return command
@@ -134,6 +143,7 @@ def tasks(
     weights: Path | None = None,
     dtype: str = FLOAT32,
     variant: str = "",
+    reference: bool = False,
 ) -> list[Task]:
     """The tasks of a run.
 
@@ -147,6 +157,7 @@ def tasks(
         every_patch: patched tasks apply every patch that the gate admits, not the model's entry.
         dtype: the dtype of the tiny models' weights; models from ``weights`` keep their own.
         variant: a variant of the tiny models' configs, for the families that have it.
+        reference: hold the families against transformers, in place of the scenarios.
 
     Raises:
         MlxPatchesError: an unknown family or scenario, a folder that cannot be used, or no family
@@ -159,6 +170,8 @@ def tasks(
         if name not in SCENARIOS:
             raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(SCENARIOS)}")
     names = tuple(name for name in SCENARIOS if not scenarios or name in scenarios)
+    if reference:
+        names = (REFERENCE,)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
     found = chosen(models, folder or weights)
     if variant:
@@ -172,7 +185,7 @@ def tasks(
             " its folder, and the lab does not run code from there"
         )
     return [
-        Task(f, p, names, folder, p and every_patch, weights, dtype, variant)
+        Task(f, p, names, folder, p and every_patch, weights, dtype, variant, reference)
         for f in found
         for p in patched
     ]
@@ -212,7 +225,9 @@ def _measure(task: Task, seconds: float, variables: dict[str, str]) -> list[Row]
     if missing and BUILD not in names:
         detail = f"{end or 'ended early'}, in {missing[0]}" + ("" if names else " or before")
         device = cells[-1]["device"] if cells else ""
-        cells.append({"scenario": PROCESS, "verdict": RED, "detail": detail, "device": device})
+        cells.append(
+            {"scenario": task.ends[-1], "verdict": RED, "detail": detail, "device": device}
+        )
     place = (environment(), str(task.family), task.patched)
     return [
         Row(*place, **{"dtype": task.dtype, **cell}, config=task.folder, variant=task.variant)
@@ -256,7 +271,7 @@ def run(
     for task in tasks:
         held = [row for row in known if _answers(row, task)]
         names = {row.scenario for row in held}
-        if names >= set(task.scenarios) or names & {BUILD, PROCESS}:
+        if names >= set(task.scenarios) or names & {*task.ends}:
             rows += held
             tell(task, held)
         else:
@@ -337,7 +352,7 @@ def _answers(row: Row, task: Task) -> bool:
         and row.environment == environment()
         and (task.weights or row.dtype == task.dtype)
         and (not row.device or row.device == device())
-        and row.scenario in (*task.scenarios, BUILD, PROCESS)
+        and row.scenario.partition(":")[0] in (*task.scenarios, *task.ends)
     )
 
 

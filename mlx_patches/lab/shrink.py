@@ -143,19 +143,46 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
         for name, value in config.items()
         if name not in result and not _sized(value)
     }
-    ratio = _rotated({**rest, **result}) / (_rotated(config) or 1)
+    ratio = rotated({**rest, **result}) / (rotated(config) or 1)
     for name in _ROPES & result.keys():
         result[name] = _narrowed(result[name], ratio or 1)
     return {**rest, **result}
 
 
-# The rope settings. In them, _FACTORS are lists with one entry for each pair of rotated dimensions,
+def shrink_values(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Any:
+    """A config of transformers made small, without a class of the release that knows its fields.
+
+    Args:
+        config: the config as a dictionary.
+        names: a field's own name to its standard name, where they differ.
+    """
+    names = names or {}
+    layers = next((config[n] for n in config if _is(names.get(n, n), LAYERS)), LAYERS)
+    kept = _kept_layers(config, layers)
+    small: dict[str, Any] = {}
+    for name, value in config.items():
+        rule = _rule(name) if _rule(name) is not dataclasses.MISSING else _rule(names.get(name, ""))
+        if isinstance(value, dict) and name != "id2label":
+            small[name] = shrink_values(value, names)
+        elif isinstance(value, (list, str)) and len(value) == layers:
+            small[name] = value[:kept]
+        elif _is(names.get(name, name), LAYERS):
+            small[name] = kept
+        else:
+            small[name] = min(value, rule) if type(value) is type(rule) is int else value
+    ratio = rotated(small) / (rotated(config) or 1)
+    for name in _ROPES & small.keys():
+        small[name] = _narrowed(small[name], ratio or 1)
+    return small
+
+
+# The rope settings. In them, FACTORS are lists with one entry for each pair of rotated dimensions,
 # and _SECTIONS say how many pairs each axis of an image takes.
 _ROPES = {"rope_scaling", "rope_parameters"}
-_FACTORS, _SECTIONS = {"short_factor", "long_factor"}, {"mrope_section"}
+FACTORS, _SECTIONS = {"short_factor", "long_factor"}, {"mrope_section"}
 
 
-def _rotated(config: Mapping[str, Any]) -> int:
+def rotated(config: Mapping[str, Any]) -> int:
     """The rotated width of a head in a config; 0 if the config has no width."""
     heads = int(config.get("num_attention_heads") or 1)
     own = config.get("qk_rope_head_dim") or config.get("head_dim")
@@ -168,7 +195,7 @@ def _narrowed(rope: Any, ratio: float) -> Any:
         return rope
     result = {}
     for name, value in rope.items():
-        if name in _FACTORS and isinstance(value, list):
+        if name in FACTORS and isinstance(value, list):
             value = value[: max(1, round(len(value) * ratio))]
         elif name in _SECTIONS and isinstance(value, list):
             parts = [int(one * ratio) for one in value]
@@ -202,7 +229,9 @@ def _kept_layers(config: Mapping[str, Any], layers: int) -> int:
     for value in config.values():
         if isinstance(value, (list, str)) and len(value) == layers and layers:
             kinds = {str(entry) for entry in value}
-            while kept < layers and {str(entry) for entry in value[:kept]} != kinds:
+            # Entries that all differ are numbers of layers, not kinds.
+            several = len(kinds) < layers
+            while several and kept < layers and {str(entry) for entry in value[:kept]} != kinds:
                 kept += 1
     # The last layers share the keys and values of earlier ones, one for each kind of layer.
     shared = min(int(config.get("num_kv_shared_layers") or 0), _BY_NAME["num_kv_shared_layers"])

@@ -1,0 +1,419 @@
+"""The scenario ``reference``: a family's logits are those of transformers, for the same weights.
+
+The other scenarios compare a release with itself, so they miss what is wrong for one request
+alone. Here transformers makes a tiny model of random weights and saves it as a user's folder. The
+release loads the folder with its own loader, and both compute the logits of one prompt. Each
+family is held against transformers in several configs; needs the extra ``reference``.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import itertools
+import json
+import math
+import os
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..auditing.models import remapping
+from ..core.errors import MlxPatchesError
+from ..core.packages import package_of
+from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
+from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
+from .offline import shell
+from .shrink import FACTORS, WINDOW, rotated, shrink_values
+
+NAME = "reference"
+EXTRA = ("torch", "transformers")
+# The prompt's tokens, and how many of them come one by one after a prefill.
+TOKENS, DECODED = 40, 8
+# The config as it is made small, and the mark of a file that spells its rope settings as
+# transformers 4 did.
+PLAIN, OLD = "plain", " old"
+THETA = "theta"
+DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "reference.toml").read_text())
+
+Config = dict[str, Any]
+# A row of the vocabulary's logits for each token.
+Logits = list[list[float]]
+
+
+class Refused(Exception):
+    """Raised for a config that transformers refuses; the message is the reason in one line."""
+
+
+def check() -> None:
+    """Raise if the packages of the extra are not installed.
+
+    Raises:
+        MlxPatchesError: one is missing; the message names the extra.
+    """
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MlxPatchesError(
+            f"--reference needs {' and '.join(missing)}, which this environment lacks: install"
+            " the extra with pip install 'mlx-patches[reference]'"
+        )
+
+
+def cells(family: Family) -> Iterator[tuple[str, Cell]]:
+    """A name and a cell for each config of a family, then one for all of them."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    kinds = [kind for kind in _kinds(family) if _known(kind)]
+    outside = f"transformers {transformers.__version__}"
+    if not kinds:
+        yield NAME, Cell(NOT_APPLICABLE, f"{outside} has no model type {family.name}")
+        return
+    found = []
+    for kind in kinds:
+        why = DATA["not-held"].get(kind)
+        own = [(PLAIN, Cell(NOT_APPLICABLE, why))] if why else _cells(family, kind)
+        for name, cell in own:
+            found.append(cell)
+            yield f"{NAME}:{name if kind == family.name else f'{kind} {name}'}", cell
+    yield NAME, summary(found, outside)
+
+
+def summary(found: Sequence[Cell], outside: str) -> Cell:
+    """The worst cell's verdict, the largest figure, and the number of configs by verdict."""
+    worst = min((cell.verdict for cell in found), key=RESULTS.index)
+    counts = [(verdict, sum(cell.verdict == verdict for cell in found)) for verdict in RESULTS]
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
+    return Cell(
+        worst, f"against {outside}: {said}", max((c.figure or 0.0 for c in found), default=None)
+    )
+
+
+def _kinds(family: Family) -> list[str]:
+    """The model types that the release loads as this family, its own name first."""
+    package = f"{package_of(family.distribution)}.models"
+    others = [kind for kind, name in remapping(package).items() if name == family.name]
+    return list(dict.fromkeys((family.name, *others)))
+
+
+def _known(kind: str) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    return kind in CONFIG_MAPPING
+
+
+def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
+    """The cells of one model type. If its plain config is not right, others would tell no more."""
+    right: list[bool] = []
+    seen: list[Logits] = []
+    for old in (False, True)[: 1 if kind in DATA["new"] else 2]:
+        try:
+            plain = _small(kind)
+            cell, want = _held(family, kind, plain, old)
+        except Refused as reason:
+            if old:
+                break
+            yield PLAIN, Cell(NOT_APPLICABLE, f"transformers refuses it: {reason}")
+            return
+        yield PLAIN + OLD * old, cell
+        right += [old] * (cell.verdict == GREEN)
+        seen = [want]
+    for name, config in configs(plain):
+        rope = name in (THETA, *DATA["ropes"])
+        for old in right if rope else right[-1:]:
+            try:
+                cell, want = _held(family, kind, config, old)
+            except Refused:
+                continue
+            # A config that changes no logit of transformers proves nothing.
+            if not any(_same(want, one) for one in seen):
+                yield name + OLD * (old and rope), cell
+        seen.append(want)
+
+
+def configs(plain: Config) -> Iterator[tuple[str, Config]]:
+    """Other configs that a family is held against, from its small one.
+
+    Most change one field each, so that a field which the release ignores has a cell of its own.
+    """
+    text = plain.get("text_config") or plain
+    if ropes := text.get("rope_parameters"):
+        yield THETA, _with(plain, rope_parameters=other_theta(ropes))
+        yield from ((name, _scaled(plain, rope)) for name, rope in DATA["ropes"].items())
+    if windows := _windows(text):
+        yield "window", _with(plain, **dict.fromkeys(windows, WINDOW), use_sliding_window=True)
+    for name, value in text.items():
+        if (other := _other(name, value)) is not None:
+            yield f"{name}={json.dumps(other)}", _with(plain, **{name: other})
+
+
+def _windows(config: Mapping[str, Any]) -> list[str]:
+    return [name for name in config if name in DATA["windows"]]
+
+
+def _scaled(config: Config, rope: Mapping[str, Any]) -> Config:
+    """The config with another rope type; layers with a window keep theirs."""
+    if isinstance(inner := config.get("text_config"), dict):
+        return {**config, "text_config": _scaled(inner, rope)}
+    old = config["rope_parameters"]
+    own = old.get("full_attention", old)
+    pairs = int(rotated(config) * (own.get("partial_rotary_factor") or 1.0)) // 2
+    new = {**own, **rope}
+    for name in FACTORS & rope.keys():  # one factor for each pair of rotated dimensions
+        new[name] = [rope[name] * (1 + pair / pairs) for pair in range(pairs)]
+    changed = {**config, "rope_parameters": {**old, "full_attention": new} if own != old else new}
+    if original := rope.get("original_max_position_embeddings"):
+        changed["max_position_embeddings"] = int(original * rope["factor"])
+        if "original_max_position_embeddings" in config:
+            changed["original_max_position_embeddings"] = original
+    return changed
+
+
+def _other(name: str, value: Any) -> Any:
+    """Another value of a switch or of a factor; None for other fields."""
+    if any(part in name for part in DATA["no-setting"]):
+        return None
+    if "softcap" in name:
+        return DATA["softcap"]
+    if isinstance(value, bool):
+        return not value
+    return value / 2 if isinstance(value, float) and value else None
+
+
+def _with(config: Config, **fields: Any) -> Config:
+    """The config with those of the fields that it has changed, in the text model's config."""
+    if isinstance(inner := config.get("text_config"), dict):
+        return {**config, "text_config": _with(inner, **fields)}
+    return {**config, **{name: value for name, value in fields.items() if name in config}}
+
+
+def _small(kind: str) -> Config:
+    """The default config that transformers has for a model type, made small."""
+    from transformers import CONFIG_MAPPING
+
+    try:
+        base = CONFIG_MAPPING[kind]()
+        text = base.get_text_config()
+        names = {own: name for name, own in text.attribute_map.items()}
+        small = shrink_values(base.to_dict(), names)
+        inner = small.get("text_config", small)
+        for name in DATA["derived"]:
+            inner.pop(name, None)
+    except Exception as error:
+        raise Refused(engine.where(error)) from error
+    own = text.to_dict()
+    inner.update({name: own[name] for name in _windows(own)})
+    if inner.get("kv_lora_rank"):  # latent attention has no groups of heads
+        inner["num_key_value_heads"] = inner["num_attention_heads"]
+    fields = copy.deepcopy(DATA["families"].get(kind, {}))
+    _merge(small, fields.pop("whole", {}))
+    _merge(inner, fields)
+    return dict(small)
+
+
+def _merge(config: Config, fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        if isinstance(value, dict) and isinstance(config.get(name), dict):
+            _merge(config[name], value)
+        else:
+            config[name] = value
+
+
+def other_theta(ropes: Config) -> Config:
+    """The rope settings with a theta that is nobody's default, so that it must be read."""
+    return {
+        name: other_theta(value)
+        if isinstance(value, dict)
+        else (2 * value if name == "rope_theta" else value)
+        for name, value in ropes.items()
+    }
+
+
+def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Logits]:
+    """The cell of one config, and the logits of transformers.
+
+    Raises:
+        Refused: transformers cannot make or run a model of this config.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            made, want = _saved(kind, config, Path(folder))
+            if old:
+                _respell(Path(folder), made)
+        except Exception as error:
+            raise Refused(engine.where(error)) from error
+        return _cell(family, Path(folder), want), want
+
+
+def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Logits]:
+    """Save a tiny model; returns its config, and its logits."""
+    import torch
+    from transformers import CONFIG_MAPPING
+    from transformers import AutoModelForCausalLM as Texts
+    from transformers import AutoModelForImageTextToText as Images
+
+    made = CONFIG_MAPPING[kind](**copy.deepcopy(config))
+    torch.manual_seed(0)
+    auto = Images if type(made) in Images._model_mapping else Texts
+    model = auto.from_config(made, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            if value.is_floating_point() and value.ndim >= 2:
+                value.normal_(0, value.shape[-1] ** -0.5)
+            elif value.is_floating_point():
+                value.add_(torch.randn_like(value) * 0.1)
+        want = model(torch.tensor([prompt()]), use_cache=False).logits[0].tolist()
+    model.save_pretrained(folder, save_original_format=kind not in DATA["own-names"])
+    if kind in DATA["vision-model"]:
+        _prefix_vision(folder / "model.safetensors")
+    return made, want
+
+
+def _prefix_vision(path: Path) -> None:
+    """Name the weights of the vision tower as released folders do.
+
+    Transformers gives them these names again if it read them, and this model it made itself.
+    """
+    import mlx.core as mx
+
+    old, new = "vision_tower.", "vision_tower.vision_model."
+    weights = {name.replace(old, new): value for name, value in mx.load(str(path)).items()}
+    mx.eval(weights)  # the file is read now, since it is written next
+    mx.save_safetensors(str(path), weights, {"format": "pt"})
+
+
+def _respell(folder: Path, made: Any) -> None:
+    """Spell a saved config as released folders do; transformers must read the same from it."""
+    from transformers import AutoConfig
+
+    path, text = folder / "config.json", made.get_text_config()
+    saved = json.loads(path.read_text())
+    for spelled in (old_rope(saved), copy.deepcopy(saved)):
+        inner = spelled.get("text_config", spelled)
+        names = {**text.attribute_map, **DATA["aliases"].get(made.model_type, {})}
+        for name, own in names.items():
+            if own in inner:
+                inner.setdefault(name, inner[own])
+        _merge(spelled, DATA["released"].get(made.model_type, {}))
+        path.write_text(json.dumps(spelled))
+        if spelled != saved and _rope(AutoConfig.from_pretrained(folder)) == _rope(made):
+            return
+    raise ValueError("there is one spelling")
+
+
+def _rope(config: Any) -> Config:
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    return {name: value for name, value in rope.items() if not name.endswith("type")}
+
+
+def prompt() -> list[int]:
+    """The token ids of the prompt; special tokens of the small configs are below them."""
+    return [3 + (5 * place * place + 7 * place) % 89 for place in range(TOKENS)]
+
+
+def old_rope(config: Config) -> Config:
+    """A saved config with its rope settings as transformers 4 spelled them."""
+    config = {
+        name: old_rope(value) if name == "text_config" else value for name, value in config.items()
+    }
+    ropes = config.pop("rope_parameters", None)
+    if ropes is None:
+        return config
+    if isinstance(local := ropes.get("sliding_attention"), dict):
+        config["rope_local_base_freq"] = local["rope_theta"]
+        ropes = ropes["full_attention"]
+    rope = dict(ropes)
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if name in rope:
+            config[name] = rope.pop(name)
+    kind = rope.pop("rope_type", "default")
+    if kind == "default" and "mrope_section" in rope:
+        kind = "mrope"
+    config["rope_scaling"] = {**rope, "type": kind, "rope_type": kind} if rope else None
+    if kind == "longrope":  # the config itself has it in released folders
+        config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
+    return config
+
+
+def _same(one: Logits, other: Logits) -> bool:
+    return max(_distances(one, other)) < 1e-6
+
+
+def _cell(family: Family, folder: Path, want: Logits) -> Cell:
+    """The release's logits of a saved folder, of a whole prompt and of a decode, in a cell."""
+    from .weights import load
+
+    try:
+        model = load(family, folder)
+    except NotBuilt as error:
+        cause = error.__cause__ or error
+        text = " ".join(str(cause).split())[:200]  # the names of weights are in later lines
+        return Cell(RED, f"does not load: {type(cause).__name__}: {text}")
+    tokens, start = prompt(), TOKENS - DECODED
+    try:
+        embedded = _embedding(model)
+        whole = model.call([tokens], model.make_cache(), **embedded(tokens))[0].tolist()
+        cache = model.make_cache()
+        decoded = model.call([tokens[:start]], cache, **embedded(tokens[:start]))[0].tolist()
+        for token in tokens[start:]:
+            decoded += model.call([[token]], cache)[0].tolist()
+    except Exception as error:
+        return Cell(RED, engine.where(error))
+    return compare(want, {"": whole, "a decode after a prefill is ": decoded})
+
+
+def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
+    """What the release's generation passes with a prompt: in mlx-vlm also its embeddings."""
+    whole = shell(model) if model.family.distribution == "mlx-vlm" else None
+    if whole is None:
+        return lambda tokens: {}
+
+    def embedded(tokens: list[int]) -> dict[str, Any]:
+        import mlx.core as mx
+
+        ids = mx.array([tokens])
+        made = whole.get_input_embeddings(ids, None, mask=mx.ones_like(ids)).to_dict()
+        return {name: value for name, value in made.items() if value is not None}
+
+    return embedded
+
+
+def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
+    """Logits of a prompt against the reference's.
+
+    Args:
+        want: the reference's logits.
+        seen: what the logits are of, for the message, to the logits.
+    """
+    scale, worst = max(abs(value) for row in want for value in row), 0.0
+    for what, got in seen.items():
+        off = [distance / scale for distance in _distances(want, got)]
+        worst = max(worst, *off)
+        if worst > EXACT.logits:
+            first = next(token for token, value in enumerate(off) if value > EXACT.logits)
+            said = f"{what}off by {worst:.2g} of the scale, first at token {first}"
+            return Cell(RED, said, worst)
+    return Cell(GREEN, "equal", worst)
+
+
+def _distances(want: Logits, got: Logits) -> list[float]:
+    """The largest difference at each token; infinite where a number is missing or not finite.
+
+    The release may pad the vocabulary.
+    """
+
+    def distance(one: float, other: float) -> float:
+        return abs(one - other) if math.isfinite(other) else math.inf
+
+    none: list[float] = []
+    pairs = itertools.zip_longest(want, got, fillvalue=none)
+    return [
+        max(distance(one, other) for one, other in zip(row, own, strict=False))
+        if len(own) >= len(row) > 0
+        else math.inf
+        for row, own in pairs
+    ]
