@@ -89,7 +89,7 @@ ENTRIES = (
     ("model-code-consent", "loading.model_code_consent.patch", ""),
     ("norm-shift", "loading.norm_shift.patch", ""),
     ("adapter-tensors", "loading.adapter_tensors.patch", "mlx-lm"),
-    ("nested-rope", "loading.nested_rope.patch", "mlx-lm"),
+    ("nested-rope", "loading.nested_rope.patch", ""),
     ("config-names", "loading.config_names.patch", "mlx-lm"),
     ("spare-tensors", "loading.spare_tensors.patch", "mlx-lm"),
     ("lfm2-moe-routing", "models.lfm2_moe_routing.patch", ""),

@@ -33,7 +33,8 @@ def nested(ungated):
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_both_configs_are_the_same(name, nested):
     new, old = args_of(name, **NESTED), args_of(name, **FLAT)
-    assert (new.rope_theta, new.rope_scaling) == (THETA, {**SCALING, "rope_theta": THETA})
+    scaling = {name: value for name, value in new.rope_scaling.items() if name != "type"}
+    assert (new.rope_theta, scaling) == (THETA, {**SCALING, "rope_theta": THETA})
     assert (old.rope_theta, old.rope_scaling) == (THETA, SCALING)
 
 
@@ -49,7 +50,8 @@ def test_a_rope_of_no_scaling_has_none(nested):
         {},
         {"rope_parameters": None},
         {"rope_parameters": {}},
-        {"rope_parameters": {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}}},
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        {"rope_parameters": {"full_attention": 3}},
         {"rope_theta": 123.0, "rope_parameters": {"rope_theta": 456.0, "rope_type": "default"}},
     ],
 )
@@ -79,7 +81,8 @@ def test_a_class_that_knows_the_new_name_reads_it_itself(nested):
 def test_a_scaling_is_what_the_rope_parameters_say(nested, config, wanted):
     old = old_names(nested, config, KNOWN)
     assert old["rope_theta"] == 1.0
-    assert old.get("rope_scaling") == (nested if wanted else None)
+    # Some classes ask for ``type``.
+    assert old.get("rope_scaling") == ({"type": "yarn", **nested} if wanted else None)
 
 
 def test_the_part_that_is_rotated_is_read_where_the_class_has_it():

@@ -32,17 +32,56 @@ THETA = 500000.0
 FLAT: dict[str, Any] = {"rope_theta": THETA, "rope_scaling": SCALING}
 NESTED: dict[str, Any] = {"rope_parameters": {"rope_theta": THETA, **SCALING}}
 MODELS = ("llama", "qwen2", "qwen3")
+# Gemma 3's, with a base of its own for sliding layers. That of the others is its classes' default,
+# which some of them take whatever ``rope_theta`` is.
+LOCAL, GLOBAL = 20000.0, 1000000.0
+FLAT_LOCAL: dict[str, Any] = {
+    "rope_theta": GLOBAL,
+    "rope_scaling": SCALING,
+    "rope_local_base_freq": LOCAL,
+}
+NESTED_LOCAL: dict[str, Any] = {
+    "rope_parameters": {
+        "full_attention": {"rope_theta": GLOBAL, **SCALING},
+        "sliding_attention": {"rope_theta": LOCAL, "rope_type": "default"},
+    }
+}
 
 
 def probe(target: Target) -> Result:
-    """Red where the two configs of a model build different ropes."""
-    for name in MODELS:
-        if not source_file(f"mlx_lm.models.{name}"):
+    """Red where the two configs of a model give different ropes."""
+    package = target.module.partition(".")[0]
+    read = vision_rope if package == "mlx_vlm" else rope_of
+    cases = [(name, FLAT, NESTED) for name in MODELS]
+    for name, flat, nested in [*cases, ("gemma3_text", FLAT_LOCAL, NESTED_LOCAL)]:
+        if not source_file(f"{package}.models.{name}"):
             continue
-        old, new = rope_of(name, FLAT), rope_of(name, NESTED)
+        old, new = read(name, flat), read(name, nested)
         if new != old:
             return Result(True, f"{name} is built with {new}, not {old}")
+    if read is vision_rope:
+        old, new = read("gemma3", FLAT_LOCAL), read("gemma3", NESTED_LOCAL)
+        return Result(new != old, f"gemma3 has {new}, and in the old keys {old}")
     return Result(False, "both configs build the same rope")
+
+
+def vision_rope(name: str, rope: dict[str, Any]) -> str:
+    """The rope of a text config of mlx-vlm, or the error."""
+    config = importlib.import_module(f"mlx_vlm.models.{name}.config")
+    kind = getattr(config, "TextConfig", None) or config.ModelConfig
+    try:
+        args = kind.from_dict({"model_type": name, **SIZES, **rope})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    scaling = dict(getattr(args, "rope_scaling", None) or {})
+    local = getattr(args, "rope_local_base_freq", None)
+    return f"base {base_of(args):g}, scaled by {scaling.get('factor')}, locally {local}"
+
+
+def base_of(args: Any) -> float:
+    """The base of a config's ropes, of the full layers if they have one of their own."""
+    name = "rope_global_base_freq" if hasattr(args, "rope_global_base_freq") else "rope_theta"
+    return float(getattr(args, name))
 
 
 def rope_of(name: str, rope: dict[str, Any]) -> str:
@@ -53,4 +92,6 @@ def rope_of(name: str, rope: dict[str, Any]) -> str:
         layer = module.Model(args).layers[0]
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return f"a {type(layer.self_attn.rope).__name__} of base {args.rope_theta:g}"
+    local = getattr(args, "rope_local_base_freq", None)
+    rope_class = type(layer.self_attn.rope).__name__
+    return f"a {rope_class} of base {base_of(args):g}, locally {local}"

@@ -35,8 +35,7 @@ def answer(module: Any, pieces: Iterable[str], stops: Sequence[str]) -> tuple[li
     The last piece ends the answer by its length.
     """
     context = object.__new__(module.GenerationContext)
-    for field in dataclasses.fields(module.GenerationContext):
-        setattr(context, field.name, None)
+    vars(context).update((field.name, None) for field in dataclasses.fields(context))
     context.sequences, context._should_stop = {(0,): ""}, False
     pieces = list(pieces)
     reasons = [None] * (len(pieces) - 1) + ["length"]
