@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,9 @@ def probe(target: Target) -> Result:
 def probe_vlm(target: Target) -> Result:
     """Red where a model of mlx-vlm raises, or one that supports quantized caches gets none."""
     require_own(target)
+    generator = importlib.import_module(target.module).BatchGenerator
+    if "kv_bits" not in inspect.signature(generator).parameters:
+        raise NotApplicable("this release's batches have no quantized caches")
     refusing, reading = first_built(_VLM_REFUSES), first_built(_VLM_READS)
     try:
         said = answer_in_batch(refusing)
