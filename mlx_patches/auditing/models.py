@@ -169,7 +169,9 @@ def implementations(model_type: str) -> dict[str, str]:
 
 def hint(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the closest known type, or where to find a model's type."""
-    return did_you_mean(name.lower(), set(known) - {name}) or WHERE
+    known = set(known)
+    # A type that is known, and not installed here, is no misspelling of another one.
+    return WHERE if name.lower() in known else did_you_mean(name.lower(), known) or WHERE
 
 
 @cache

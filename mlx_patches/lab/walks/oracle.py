@@ -91,7 +91,12 @@ def _cache(model: LabModel, options: Mapping[str, int]) -> list[Any]:
     if "max_kv_size" in options:
         return limited_caches(model, options["max_kv_size"])()
     if "kv_bits" in options:
-        return [make() for make in engine.quantized(model, [0], options["kv_bits"])[1]]
+        makers = engine.quantized(model, [0], options["kv_bits"])[1]
+        try:
+            model.call([[1]], [make() for make in makers])
+        except Exception:
+            return model.make_cache()  # with the patches the engine keeps floats; else it raises
+        return [make() for make in makers]
     return model.make_cache()
 
 
