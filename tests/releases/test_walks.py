@@ -51,8 +51,8 @@ def kinds(model: LabModel, *having: str) -> list[frozenset[str]]:
         found = engines.kinds(model)
     except NotApplicable as reason:
         pytest.skip(str(reason))
-    # As released, processors see no cached prefix (vlm-prefix-penalty), and mlx-vlm below 0.7.2 reads the logits of a
-    # row out of bounds beside a cached prefix; both are found by walks, in every family.
+    # As released, processors see no cached prefix (vlm-prefix-penalty), and mlx-vlm below 0.7.2
+    # reads the logits of a row out of bounds beside a cached prefix; walks find both everywhere.
     wrong = [{"prefix", "processor"}]
     if model.family.distribution == "mlx-vlm" and older("0.7.2"):
         wrong.append({"prefix"})
