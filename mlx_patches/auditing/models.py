@@ -171,7 +171,7 @@ def hint(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the closest known type, or where to find a model's type."""
     known = set(known)
     # A type that is known, and not installed here, is no misspelling of another one.
-    return WHERE if name.lower() in known else did_you_mean(name.lower(), known) or WHERE
+    return WHERE if name in known else did_you_mean(name.lower(), known) or WHERE
 
 
 @cache
