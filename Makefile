@@ -59,7 +59,7 @@ patch: $(VENV)/ready
 # ALL=1: then on the other release sets; SET='mlx-lm 0.31.3': only there.
 measure: $(VENV)/ready
 	@$(VENV)/bin/python tools/measure_matrix.py --patch $(PATCH) \
-	  $(if $(SET),--again --set '$(SET)',$(if $(ALL),,--again --distinct))
+	  $(if $(SET),--again --set '$(SET)',$(if $(ALL),,--distinct))
 
 # Run the lab on every release set that has no lab evidence yet (hours, resumable).
 lab: $(VENV)/ready

@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="also measure what has evidence")
-    parser.add_argument("--distinct", action="store_true", help="leave out code that was measured")
+    parser.add_argument("--distinct", action="store_true", help="anew, once for each distinct code")
     parser.add_argument("--take", type=Path, help="a folder of checkouts that measured too")
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
@@ -56,7 +56,7 @@ def main() -> None:
     if not options.write:
         index, count = map(int, options.shard.split("/"))
         sets = list(release_sets.load().values())[index - 1 :: count]
-        if options.distinct and options.again:  # what was seen before is of another probe or patch
+        if options.distinct:  # what was seen before is of another probe or patch
             for id_ in options.patches or ():
                 patch_evidence.forget_patch(catalogue.builtin().get(id_))
         if options.sets:
@@ -73,7 +73,7 @@ class Measuring:
     Args:
         patches: only these ids; None for all.
         again: also where there is evidence.
-        distinct: not where all targets of a patch have code that was measured already.
+        distinct: not where all targets of a patch have code that another of these sets has.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class Measuring:
 
     def measure(self, one: ReleaseSet) -> None:
         """Measure what is to be measured on a set, and add it to the evidence."""
+        builtin = catalogue.builtin()
         todo = [
             patch.id
-            for patch in catalogue.builtin()
+            for patch in builtin
             if any(t.distribution == one.distribution and not t.supports for t in patch.targets)
             and (self.patches is None or patch.id in self.patches)
             and (self.again or not patch_evidence.measured(patch, one.name))
         ]
-        builtin = catalogue.builtin()
         if usual := [id_ for id_ in todo if not builtin.get(id_).mlx]:
             with release_sets.environment(one) as python:
                 if self.distinct:
@@ -117,7 +117,7 @@ class Measuring:
                 self._add(one, [id_], rows, None)
 
     def _with_new_code(self, one: ReleaseSet, python: Path, todo: list[str]) -> list[str]:
-        """The patches of whose targets this set has other code than those measured before."""
+        """The patches of whose targets this set has other code than the sets before it."""
         found: dict[str, list[Any]] = {}
         for row in child(one, python, todo, "--code"):
             found.setdefault(row["patch"], []).append((row["target"], row["body"]))
@@ -168,11 +168,12 @@ def say_what_is_left(patches: list[str] | None, seconds: float) -> None:
     Args:
         seconds: what a set took.
     """
+    sets = release_sets.load().values()
     for patch in catalogue.builtin():
         if patches and patch.id not in patches:
             continue
         distributions = {t.distribution for t in patch.targets if not t.supports}
-        own = [s for s in release_sets.load().values() if s.distribution in distributions]
+        own = [one for one in sets if one.distribution in distributions]
         left = [one.name for one in own if not patch_evidence.measured(patch, one.name)]
         if left:
             print(

@@ -66,8 +66,8 @@ def _alone(
     """The same logits from a batch of one, whose prompt is read in pieces of these sizes."""
     text, start = row.whole + row.tokens, len(row.whole)
     one = rows.Row(tuple(text), (start,), image=row.image)
-    engine.forget(model)
     cache = _cache(model, options)
+    engine.forget(model)  # also what making the caches left in it
     if row.quantized:
         rows.feed(model, [one], cache, row.quantized)
         cache = quantized(cache)

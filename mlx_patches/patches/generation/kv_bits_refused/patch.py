@@ -57,11 +57,16 @@ def generated(
 
 
 def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
-    """Whether a model can be called after its caches were quantized; it is tried once."""
+    """Whether a model can be called after its caches were quantized."""
+    return tried_once(model, (bits, group_size), lambda: goes_on(model, bits, group_size))
+
+
+def tried_once(model: Any, key: Any, succeeds: Callable[[], bool]) -> bool:
+    """The result of a model's trial, which is made the first time that it is asked for."""
     answers = answers_of(model)
-    if (bits, group_size) not in answers:
-        answers[bits, group_size] = goes_on(model, bits, group_size)
-    return answers[bits, group_size]
+    if key not in answers:
+        answers[key] = succeeds()
+    return answers[key]
 
 
 def answers_of(model: Any) -> dict[Any, bool]:
@@ -112,10 +117,8 @@ def readable(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """A call's arguments, without those for quantized caches if the model cannot read them."""
     options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
     key = tuple(sorted((name, str(value)) for name, value in options.items()))
-    answers = answers_of(model)
-    if key not in answers:
-        answers[key] = goes_on_in_batch(model, sys.modules[module]._make_cache, options)
-    if answers[key]:
+    make = sys.modules[module]._make_cache
+    if tried_once(model, key, lambda: goes_on_in_batch(model, make, options)):
         return kwargs
     warn(f"{type(model).__module__}.{type(model).__qualname__}")
     return {name: value for name, value in kwargs.items() if name not in _BITS}
