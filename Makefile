@@ -14,7 +14,7 @@ demo: $(VENV)/ready
 test: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick
 
-# Three Pythons, seven release sets, four hosts.
+# Two Pythons, seven release sets, four hosts.
 test-all: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick rest
 

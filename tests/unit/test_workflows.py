@@ -165,11 +165,16 @@ def test_what_make_does_not_test_of_a_release_set_has_a_job():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     jobs = workflow["jobs"]["releases"]["strategy"]["matrix"]["session"]
     noxfile = (ROOT / "noxfile.py").read_text()
-    by_name, older = (
-        ast.literal_eval(re.findall(rf"^{table} = (\[.*?\])$", noxfile, re.M | re.S)[0])
-        for table in ("BY_NAME", "OLDER")
+    by_name, tested, walked = (
+        ast.literal_eval(re.findall(rf"^{table} = ([\[(].*?[\])])$", noxfile, re.M | re.S)[0])
+        for table in ("BY_NAME", "TESTED", "COMMANDS_IN")
     )
-    assert jobs == [*(f"release({name})" for name in by_name), *(f"slow({name})" for name in older)]
+    quick = ast.literal_eval(re.findall(r"^QUICK = (\[.*?\])$", noxfile, re.M)[0])
+    assert jobs == [
+        *(f"release({name})" for name in by_name),
+        *(f"slow({name})" for name in tested),
+        *(f"walk({name})" for name in walked[1:] if name not in quick),
+    ]
 
 
 RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
