@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -70,7 +71,7 @@ def _alone(
     engine.forget(model)  # also what making the caches left in it
     if row.quantized:
         rows.feed(model, [one], cache, row.quantized)
-        cache = quantized(cache)
+        cache = [as_in_a_batch(layer) for layer in quantized(cache)]
         sizes = [start - row.quantized]
     for size in [*sizes, *[1] * (len(row.said) - 1)]:
         rows.feed(model, [one], cache, size)
@@ -118,3 +119,26 @@ def quantized(cache: Sequence[Any]) -> list[Any]:
         else layer
         for layer in cache
     ]
+
+
+def as_in_a_batch(layer: Any) -> Any:
+    """A row's layer as its batch keeps it: in floats, if a batch of the release has no bits.
+
+    What is quantized has lost its precision, and the row's next tokens are kept in floats.
+    """
+    merge = getattr(type(layer), "merge", None)
+    if type(layer).__name__ != "QuantizedKVCache" or merge is None:
+        return layer
+    if "Quantized" in type(merge([layer])).__name__:
+        return layer
+    import mlx.core as mx
+
+    floats = importlib.import_module(type(layer).__module__).KVCache()
+    floats.offset = layer.offset
+    floats.keys, floats.values = (
+        mx.dequantize(
+            *(part[..., : layer.offset, :] for part in held), layer.group_size, layer.bits
+        )
+        for held in (layer.keys, layer.values)
+    )
+    return floats
