@@ -1,0 +1,64 @@
+"""Builds the caches of a prompt with a cached prefix, beside one with a shorter or none."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require_own
+
+# Each layer's heads and width, of the keys and of the values.
+LATENT = [((2, 6), (2, 4)), ((2, 6), (2, 4))]
+LENGTHS = (5, 3, 0)
+
+
+def probe(target: Target) -> Result:
+    """Red where a prefix is not found in the caches again, or they cannot be built."""
+    require_own(target)
+    make = getattr(importlib.import_module(target.module), target.name)
+    picks = prefixes(LATENT, LENGTHS)
+    caches, longest = make(picks, len(LATENT))
+    wrong = differences(caches, picks, longest)
+    return Result(bool(wrong), "; ".join(wrong) or "each row's prefix is in its caches")
+
+
+def prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
+    """A prefix of each length, in a block; None for none."""
+    mx: Any = importlib.import_module("mlx.core")
+
+    def made(shape: tuple[int, int], length: int) -> Any:
+        return mx.random.normal((1, shape[0], length, shape[1]))
+
+    def block(length: int) -> Any:
+        return SimpleNamespace(
+            keys=[made(keys, length) for keys, _ in layers],
+            values=[made(values, length) for _, values in layers],
+        )
+
+    return [
+        {"matched_blocks": [block(length)], "prefix_len": length} if length else None
+        for length in lengths
+    ]
+
+
+def differences(
+    caches: Sequence[Any], picks: Sequence[dict[str, Any] | None], longest: int
+) -> list[str]:
+    """A line for each layer and row whose keys or values are not those of the prefix."""
+    mx: Any = importlib.import_module("mlx.core")
+    found = []
+    for layer, cache in enumerate(caches):
+        for name in ("keys", "values"):
+            held = getattr(cache, name)[..., :longest, :]
+            for row, pick in enumerate(picks):
+                if pick is None:
+                    continue
+                want = getattr(pick["matched_blocks"][0], name)[layer]
+                got = held[row : row + 1, :, longest - pick["prefix_len"] :]
+                if got.shape != want.shape or not mx.array_equal(got, want):
+                    found.append(f"layer {layer}, row {row}: {name} differ")
+    return found

@@ -1,0 +1,80 @@
+"""``prefix-widths``: caches of models with one shape, with two, and with a shape for each layer."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.caches.prefix_widths import patch
+from mlx_patches.patches.caches.prefix_widths.probe import LATENT, differences, prefixes
+
+from ..releases.conftest import installed
+
+PLAIN = [((2, 4), (2, 4))] * 3
+UNLIKE = [((2, 4), (2, 4)), ((3, 4), (3, 4)), ((2, 8), (2, 4))]
+
+
+@pytest.fixture
+def apc():
+    """The release's module of the prefix cache."""
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose prefix cache this is")
+    try:
+        found = importlib.import_module("mlx_vlm.apc")
+    except ModuleNotFoundError:
+        pytest.skip("this release has no prefix cache")
+    if not hasattr(found, "make_warm_batch_kv_cache_multi"):
+        pytest.skip("this release has no prefix cache in its batches")
+    return found
+
+
+@pytest.mark.parametrize("layers", [LATENT, UNLIKE], ids=["latent", "unlike"])
+@pytest.mark.parametrize("lengths", [(5, 3, 0), (0, 4), (3, 3), (6,)])
+def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, lengths):
+    ungated(patch.PATCH)
+    picks = prefixes(layers, lengths)
+    caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(layers))
+    assert longest == max(lengths)
+    assert not differences(caches, picks, longest)
+    for cache in caches:
+        assert cache.offset.tolist() == list(lengths)
+        assert cache.left_padding.tolist() == [longest - length for length in lengths]
+        grown = cache.extract(0)
+        assert grown.keys.shape[2] == lengths[0]
+        assert grown.values.shape[-1] in {width for pair in layers for _, width in pair}
+
+
+def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated):
+    """A pick may have a live cache, which may hold more than the prefix."""
+    ungated(patch.PATCH)
+    (one, other) = prefixes(LATENT, (5, 4))
+    block = one["matched_blocks"][0]
+    live = [
+        SimpleNamespace(keys=k, values=v) for k, v in zip(block.keys, block.values, strict=True)
+    ]
+    picks = [{"warm_cache": live, "prefix_len": 3}, other]
+    caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(LATENT))
+    assert longest == 4
+    held = caches[0].values[0:1, :, 1:4]
+    assert held.tolist() == block.values[0][..., :3, :].tolist()
+
+
+def test_models_with_one_shape_get_what_the_release_makes(apc, ungated, monkeypatch):
+    calls = []
+    make = apc.make_warm_batch_kv_cache_multi
+    monkeypatch.setattr(
+        apc, "make_warm_batch_kv_cache_multi", lambda *args: calls.append(args) or make(*args)
+    )
+    ungated(patch.PATCH)
+    picks = prefixes(PLAIN, (5, 0))
+    apc.make_warm_batch_kv_cache_multi(picks, len(PLAIN))
+    assert len(calls) == 1 and calls[0][0] is picks
+
+
+def shapes_that_are_all_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "shape_of", lambda tensor: (2, 6))
+
+
+MUTANTS = {"prefix-widths": shapes_that_are_all_the_keys}
