@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT))
 from mlx_patches.auditing import recommend  # noqa: E402
 from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
-from mlx_patches.evidence import store, words  # noqa: E402
+from mlx_patches.evidence import outside, store, words  # noqa: E402
 from mlx_patches.evidence.store import cell_pairs  # noqa: E402
 from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32  # noqa: E402
 from mlx_patches.lab import record, runner  # noqa: E402
@@ -413,6 +413,14 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "",
         *varied([json.loads(file.read_text()) for file in sorted(VARIED.glob("*.json"))]),
     ]
+    lines += [
+        "",
+        "A request alone, held against transformers (`mlx-patches lab --reference`): model types",
+        "equal in every config, made equal by the patches, and unlike in one. Those unlike in the",
+        "plain config are not compared, since the lab's config may be at fault.",
+        "",
+        *held_alone(),
+    ]
     for distribution in MODEL_PACKAGES.values():
         for one in [one for one in evidence if one["set"].startswith(f"{distribution} ")][-1:]:
             lines += ["", f"## Repaired in {one['set']}", "", *repairs(one)]
@@ -466,6 +474,30 @@ def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
         count = sum(pair[0] != "n" for pair, _, _ in found)
         lines.append([one["set"], str(count), str(red), str(still), unlike])
     heads = ("release set", "cells", "red as released", "red with the patches", "unlike plain")
+    return table(heads, lines)
+
+
+def held_alone() -> list[str]:
+    """A table of what model types compute alone, a line for each set."""
+    lines = []
+    for one in release_sets.load().values():
+        types = outside.held_types(*one.name.split())
+        if not types:
+            continue
+        kinds = [held.result for held in types.values()]
+        counted = [str(kinds.count(name)) for name in outside.TYPE_RESULTS]
+        stays = sorted(name for name, held in types.items() if held.result == words.RED)
+        outsides = {held.outside for held in types.values()}
+        lines.append([one.name, *outsides, *counted, ", ".join(stays)])
+    heads = (
+        "release set",
+        "held against",
+        "equal",
+        "repaired",
+        "wrong",
+        "not compared",
+        "wrong are",
+    )
     return table(heads, lines)
 
 

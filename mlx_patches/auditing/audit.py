@@ -278,7 +278,9 @@ def audit(
         ids, verdicts = relevant, measured.verdicts_of_all(current, needed)
     else:
         config = report.folder.config if report.folder else None
-        verdicts = measured.verdicts_of_model(current, report.families, needed, evidence, config)
+        verdicts = measured.verdicts_of_model(
+            current, report.families, needed, evidence, config, report.model_type
+        )
         named = {id_ for row in report.rows.values() for id_ in row}
         named |= measured.always_met(current, report.families)
         named |= {id_ for one in verdicts for id_ in one.patches}

@@ -12,7 +12,7 @@ from ..core.distributions import Installed, source_file
 from ..core.packages import MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..core.registry import Registry
-from ..evidence import store
+from ..evidence import outside, store
 from ..matrix.gate import Gate
 from . import code
 from .models import may_slide
@@ -34,6 +34,7 @@ def verdicts_of_model(
     needs: Needs,
     measured: Evidence | None = None,
     config: Mapping[str, Any] | None = None,
+    model_type: str = "",
 ) -> tuple[ModelVerdict, ...]:
     """The verdict on a model in each package that implements it.
 
@@ -42,6 +43,7 @@ def verdicts_of_model(
         measured: distribution to evidence of the model's own config, which replaces the
             evidence of its family.
         config: the model's own config; scenarios that need layers that it lacks do not count.
+        model_type: the user's name of the model, which other families may implement.
     """
     found, find = [], cache(source_file)
     for distribution, family in families.items():
@@ -69,7 +71,11 @@ def verdicts_of_model(
             for patch in current.registry.wrong_alone.get(family, ())
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
-        found.append(judge(evidence, distribution, here.version, family, ids, note, metal, alone))
+        held = _held(where, model_type, family)
+        one = judge(
+            evidence, distribution, here.version, family, ids, note, metal, alone, held, config
+        )
+        found.append(one)
     return tuple(found)
 
 
@@ -106,7 +112,10 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
             entry = current.gate.patches_for(family, here.name)
             likely = partial(ids, here.name, tuple(entry))
             metal = _metal(where, family) or ()
-            found.append(judge(evidence, here.name, here.version, family, likely, note, metal))
+            held = _held(where, family)
+            found.append(
+                judge(evidence, here.name, here.version, family, likely, note, metal, (), held)
+            )
     return tuple(found)
 
 
@@ -180,6 +189,13 @@ def _metal(where: code.Measured, family: str) -> Sequence[str] | None:
     """A family's branches that only Metal takes, if its code was measured."""
     marked = store.metal_branches(*where.set.split()) if where.set else None
     return None if marked is None else marked.get(family, ())
+
+
+def _held(where: code.Measured, *names: str) -> outside.Held | None:
+    if not where.set:
+        return None
+    distribution, version = where.set.split()
+    return outside.held(distribution, version, names)
 
 
 def _load(where: code.Measured) -> Mapping[str, Any] | None:

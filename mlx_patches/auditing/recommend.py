@@ -11,6 +11,7 @@ from typing import Any
 from ..core.errors import MlxPatchesError
 from ..core.files import packaged
 from ..core.record import fields
+from ..evidence import outside
 from ..evidence.store import reading
 from ..evidence.words import CANNOT_BATCH, GREEN, NOT_MEASURED, RED, REPAIRED, verdict_of
 
@@ -38,6 +39,18 @@ class Recommendation:
     other: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
+    def alone(self) -> dict[str, tuple[str, ...]]:
+        """Release set to the configs with which a request alone stays wrong with the patches."""
+        found = {}
+        for name in self.versions:
+            distribution, version = name.split()
+            held = outside.held(distribution, version, (self.family,))
+            open_ = [one for one in held.defects() if one.is_open(True, ())] if held else []
+            if open_:
+                found[name] = tuple(dict.fromkeys(one.words for one in open_))
+        return found
+
+    @property
     def by_word(self) -> dict[str, tuple[str, ...]]:
         """Verdict in words to the release sets with that verdict."""
         return {
@@ -53,6 +66,7 @@ class Recommendation:
             **fields(self, "distribution", "family", "green", "repaired", "red"),
             "cannot_batch": list(self.other.get(verdict_of(CANNOT_BATCH), ())),
             "not_measured": list(self.other.get(NOT_MEASURED, ())),
+            "wrong_alone": {name: list(found) for name, found in self.alone.items()},
             **fields(self, "best_green", "best_repaired", "versions"),
         }
 

@@ -66,7 +66,9 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     """
     said, facts = top(report, width)
     # Lines to be copied are not wrapped here: the terminal wraps them.
-    bottom = [*commands(report), *([] if report.unaudited else measured(report).splitlines())]
+    bottom = commands(report)
+    if not report.unaudited:
+        bottom += [*measured(report).splitlines(), *held_alone(report)]
     active = "enabled" if report.active else "not enabled"
     active = f"enabled for {report.host}" if report.host else active
     bottom.append(f"Environment: {report.environment} ({active})")
@@ -301,6 +303,21 @@ def measured(report: Audit) -> str:
     )
 
 
+def held_alone(report: Audit) -> list[str]:
+    """A line that says against what a model's request alone was held."""
+    if report.model is None or not report.verdicts:
+        return []
+    held = {
+        f"{one.held.outside}, {_many(len(one.held.cells), 'config')}": one.release
+        for one in worst(report)
+        if one.held
+    }
+    if not held:
+        return ["A request alone: not held against another implementation."]
+    said = (f"{text} ({release})" if len(held) > 1 else text for text, release in held.items())
+    return [f"A request alone: held against {'; '.join(said)}."]
+
+
 def _measured(
     verdicts: Sequence[ModelVerdict], now: tuple[str, str] | None, one_model: bool
 ) -> str:
@@ -353,6 +370,8 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
         )
         yield f"Model type {model.model_type}, {entry}: {ids or 'not installed'}"
         for one in report.verdicts:
+            if one.held:
+                yield f"{one.release}: {one.held.sentence}"
             if one.metal:
                 yield f"Branches that only Metal takes, {one.release}: {', '.join(one.metal)}"
             heads = (f"scenario, {one.release}", "as released", "with patches", "here", "needs")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..activation.session import session
 from ..core.record import fields
-from ..evidence import store, words
+from ..evidence import outside, store, words
 from ..evidence.words import FEATURE, NOT_MEASURED, RIGHT, SEVERITIES, WRONG_TEXT
 
 
@@ -83,6 +83,10 @@ class ModelVerdict:
         metal: the modules in which the family's code has a branch that only Metal takes.
         alone: the patches without which a request alone gets wrong text too. Scenarios cannot
             show that, because each compares a batch with the request alone.
+        held: what the model type computes alone, against another implementation; None if it was
+            not held against one.
+        defects: its configs that are not equal; of a folder, those that its own config has.
+        own: whether the defects are of a folder.
     """
 
     family: str
@@ -96,6 +100,9 @@ class ModelVerdict:
     note: str = ""
     metal: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
+    held: outside.Held | None = None
+    defects: tuple[outside.HeldCell, ...] = ()
+    own: bool = False
 
     @property
     def verdict(self) -> str:
@@ -122,12 +129,23 @@ class ModelVerdict:
         return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
 
     def wrong_alone(self, here: PatchState) -> bool:
-        """Whether a request alone gets wrong text in this environment."""
+        """Whether a request alone gets wrong text in this environment, whatever the config has."""
         return any(id_ in here.missing for id_ in self.alone)
+
+    def differs_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+        """The configs with which a request alone is wrong in this environment."""
+        return tuple(one for one in self.defects if one.is_open(*here))
+
+    def _fails_alone(self, here: PatchState, fail_on: Collection[str]) -> bool:
+        open_ = [one for one in self.differs_alone(here) if self.own or one.is_usual]
+        severities = {words.CRASH if one.crash else WRONG_TEXT for one in open_}
+        return bool(severities & set(fail_on))
 
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
+            return 1
+        if self._fails_alone(here, fail_on):
             return 1
         if self.verdict == NOT_MEASURED:
             return 2
@@ -144,7 +162,15 @@ class ModelVerdict:
             "wrong": _count_scenarios(self.wrong),
             "wrong_with_patches": _count_scenarios(self.wrong_with_patches),
             "wrong_here": _count_scenarios(self.wrong_here(here)),
-            "wrong_alone": self.wrong_alone(here),
+            "wrong_alone": self.wrong_alone(here) or self._fails_alone(here, words.FAIL_ON),
+            "alone": {
+                "held_against": self.held.outside,
+                "configs": len(self.held.cells),
+                "wrong": [one.name for one in self.defects],
+                "wrong_here": [one.name for one in self.differs_alone(here)],
+            }
+            if self.held
+            else None,
             "not_applicable": self.inapplicable,
             **fields(self, "patches", "traced", "note"),
             "metal_branches": list(self.metal),
@@ -173,6 +199,8 @@ def judge(
     note: str = "",
     metal: Sequence[str] = (),
     alone: Sequence[str] = (),
+    held: outside.Held | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> ModelVerdict:
     """The verdict on one family; see ``ModelVerdict``.
 
@@ -181,9 +209,20 @@ def judge(
         possible: returns the patches that the family may need, for scenarios whose repair was not
             traced.
         note: how the installed releases differ from those of the evidence.
+        config: the model's own config.
     """
     pairs = store.pairs_of(evidence, family) if evidence else {}
-    make = partial(ModelVerdict, family, distribution, version, metal=(*metal,), alone=(*alone,))
+    make = partial(
+        ModelVerdict,
+        family,
+        distribution,
+        version,
+        metal=(*metal,),
+        alone=(*alone,),
+        held=held,
+        defects=held.defects(config) if held else (),
+        own=config is not None,
+    )
     if evidence is None or not pairs:
         note = "the lab's evidence does not have this family" if evidence else note
         ids = worst_first(dict.fromkeys((*alone, *possible())))
@@ -250,6 +289,25 @@ def _count_scenarios(cells: Iterable[CellVerdict]) -> int:
 
 def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
     """The verdict in a sentence; ``name`` is the user's name for the model."""
+    return in_a_batch(one, here, name) + alone(one, here)
+
+
+def alone(one: ModelVerdict, here: PatchState) -> str:
+    """The end of a verdict: with which configs a request alone is wrong."""
+    open_ = one.differs_alone(here)
+    if not open_ or one.held is None:
+        return ""
+    crashes = [cell for cell in open_ if cell.crash]
+    differs = [cell for cell in open_ if not cell.crash]
+    texts = [
+        f"differs from {one.held.outside} with {outside.said(differs)}" if differs else "",
+        f"fails with {outside.said(crashes)}" if crashes else "",
+    ]
+    return f"; alone it {' and '.join(filter(None, texts))}"
+
+
+def in_a_batch(one: ModelVerdict, here: PatchState, name: str = "") -> str:
+    """The verdict on a model in a batch, in a sentence."""
     name, open_ = name or one.family, one.wrong_here(here)
     count, wrong = _count_scenarios(one.cells), _count_scenarios(open_)
     where = f"here ({one.release})"

@@ -23,19 +23,17 @@ from typing import Any
 from ..auditing.models import remapping
 from ..core.errors import MlxPatchesError
 from ..core.packages import package_of
+from ..evidence.outside import OLD, PLAIN, THETA, WINDOW, WINDOWS
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
 from .offline import shell
-from .shrink import FACTORS, WINDOW, rotated, shrink_values
+from .shrink import FACTORS, rotated, shrink_values
+from .shrink import WINDOW as SHORT
 
 NAME = "reference"
 EXTRA = ("torch", "transformers")
 # The prompt's tokens, and how many of them come one by one after a prefill.
 TOKENS, DECODED = 40, 8
-# The config as it is made small, and the mark of a file that spells its rope settings as
-# transformers 4 did.
-PLAIN, OLD = "plain", " old"
-THETA = "theta"
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "reference.toml").read_text())
 
 Config = dict[str, Any]
@@ -145,14 +143,14 @@ def configs(plain: Config) -> Iterator[tuple[str, Config]]:
         yield THETA, _with(plain, rope_parameters=other_theta(ropes))
         yield from ((name, _scaled(plain, rope)) for name, rope in DATA["ropes"].items())
     if windows := _windows(text):
-        yield "window", _with(plain, **dict.fromkeys(windows, WINDOW), use_sliding_window=True)
+        yield WINDOW, _with(plain, **dict.fromkeys(windows, SHORT), use_sliding_window=True)
     for name, value in text.items():
         if (other := _other(name, value)) is not None:
             yield f"{name}={json.dumps(other)}", _with(plain, **{name: other})
 
 
 def _windows(config: Mapping[str, Any]) -> list[str]:
-    return [name for name in config if name in DATA["windows"]]
+    return [name for name in config if name in WINDOWS]
 
 
 def _scaled(config: Config, rope: Mapping[str, Any]) -> Config:

@@ -81,6 +81,7 @@ function showCell(pack, release, family, cell) {
     element("p", {}, element("small", {}, `Measured with ${versions(release)}.`)),
     ...(cell.metal.length ? [element("p", {}, "Not measured: a branch that only Metal takes, in ",
       ...cell.metal.flatMap((name, index) => [index ? ", " : "", code(name)]), ".")] : []),
+    ...(cell.held ? [element("p", {}, cell.held)] : []),
     ...(cell.alone.length ? [element("p", {}, "Without ",
       ...cell.alone.flatMap((id, index) => [index ? ", " : "", code(id)]), " a request alone gets wrong text too. ",
       "Scenarios cannot show that, because each compares a batch with the request alone.")] : []),

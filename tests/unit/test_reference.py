@@ -132,7 +132,7 @@ def test_the_old_spelling_of_two_ropes():
 def test_no_setting_and_no_size_of_the_data_is_misspelt():
     """The sections that the code reads are those of the file."""
     assert set(reference.DATA) == {
-        *("no-setting", "derived", "own-names", "vision-model", "windows", "softcap", "new"),
+        *("no-setting", "derived", "own-names", "vision-model", "softcap", "new"),
         *("ropes", "not-held", "families", "aliases", "released"),
     }
 

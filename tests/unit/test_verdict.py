@@ -15,7 +15,7 @@ from mlx_patches.auditing.verdict import PatchState
 from mlx_patches.core import distributions
 from mlx_patches.core.resolve import Found
 from mlx_patches.evidence import code as measured_code
-from mlx_patches.evidence import store, words
+from mlx_patches.evidence import outside, store, words
 from mlx_patches.matrix import gate
 from mlx_patches.patches import catalogue
 
@@ -451,3 +451,89 @@ def test_a_models_file_that_is_not_python_is_not_audited(mlx_lm, monkeypatch):
     assert mlx_patches.audit("qwen3").unaudited == ()
     (mlx_lm.root / "mlx_lm/models/qwen3.py").write_text("<html>")
     assert "not Python" in mlx_patches.audit("qwen3").unaudited[0]
+
+
+HELD = {
+    "outside": "transformers 5",
+    "without": {"qwen3": {"plain old": "g", "yarn old": "r", "plain": "r", "window": "g"}},
+    "with": {"qwen3": {"plain old": "g", "yarn old": "r", "plain": "g", "window": "g"}},
+    "crash": {"qwen3": ["plain"]},
+    "needs": {"qwen3": {"plain": ["nested-rope"]}},
+}
+YARN = {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+OTHER = {"model_type": "qwen3", "rope_theta": 1e6}
+NEW = {"model_type": "qwen3", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+
+
+@pytest.fixture
+def qwen3(release, tmp_path, monkeypatch):
+    """Audits qwen3, or a folder of it, in a release in which it was held against another."""
+    folder = tmp_path / "held"
+    folder.mkdir()
+    (folder / "mlx-lm-0.32.2.json").write_text(json.dumps(HELD))
+    monkeypatch.setattr(outside, "folder", lambda: folder)
+    outside.held_types.cache_clear()
+
+    def audited(config=None, active=False):
+        release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2"), active)
+        if config is None:
+            return mlx_patches.audit("qwen3")
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return mlx_patches.audit(str(tmp_path))
+
+    yield audited
+    outside.held_types.cache_clear()
+
+
+def test_a_model_that_is_right_in_a_batch_and_wrong_alone_is_one_sentence(qwen3):
+    report = qwen3(YARN)
+    said = screen.verdict(report)
+    assert said.startswith("qwen3 is right in a batch here (mlx-lm 0.32.2)")
+    assert said.endswith("; alone it differs from transformers 5 with rope type yarn")
+    assert report.exit_code() == 1 and said in report.findings
+    (one,) = report.as_dict()["verdicts"]
+    assert one["wrong_alone"] and one["alone"]["wrong_here"] == ["yarn old"]
+
+
+def test_a_config_that_is_right_alone_is_not_blamed(qwen3):
+    report = qwen3(OTHER)
+    assert "alone" not in screen.verdict(report) and report.exit_code() == 0
+    assert "A request alone: held against transformers 5, 4 configs." in "\n".join(
+        screen.lines(report)
+    )
+
+
+def test_what_does_not_load_is_repaired_in_an_environment_with_the_patches(qwen3):
+    before, after = qwen3(NEW), qwen3(NEW, active=True)
+    assert screen.verdict(before).endswith("; alone it fails with a config of today")
+    assert before.exit_code() == 1
+    assert "alone" not in screen.verdict(after) and after.exit_code() == 0
+
+
+def test_without_a_folder_what_few_configs_have_is_named_and_no_failure(qwen3):
+    report = qwen3()
+    assert "alone it differs from transformers 5 with rope type yarn" in screen.verdict(report)
+    assert report.exit_code() == 0
+
+
+def test_what_was_not_held_says_so(release):
+    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.28.4"))
+    report = mlx_patches.audit("qwen3")
+    assert "A request alone: not held against another implementation." in " ".join(
+        screen.lines(report)
+    )
+    assert report.as_dict()["verdicts"][0]["alone"] is None
+
+
+def test_the_recommendation_and_the_page_name_what_stays_wrong_alone(qwen3):
+    qwen3()
+    (found,) = recommend.recommend({"mlx-lm": "qwen3"})
+    assert found.alone == {"mlx-lm 0.32.2": ("rope type yarn",)}
+    assert found.as_dict()["wrong_alone"] == {"mlx-lm 0.32.2": ["rope type yarn"]}
+    evidence = [one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2"]
+    (pack,) = (one for one in page.content(evidence)["packages"] if one["name"] == "mlx-lm")
+    cell = pack["families"]["qwen3"][0]
+    assert cell["held"] == (
+        "A request alone equals transformers 5 in 2 of 4 configs; with the patches also with a"
+        " config of today; not with rope type yarn."
+    )

@@ -1,0 +1,185 @@
+"""What model types compute alone, held against an implementation that is not the release's.
+
+One file for each release set that was held: ``tools/measure_reference.py`` writes it from the rows
+of ``lab --reference``. A cell is one config of a model type, with the letters of ``words``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import store, words
+
+# The small config, and the mark of a file that spells its rope settings as transformers 4 did.
+PLAIN, OLD = "plain", " old"
+THETA, WINDOW = "theta", "window"
+HELD_FILE = "{}-{}.json"
+# The results of a model type: equal, equal with the patches, not even then, not comparable.
+TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
+# The fields with a model's sliding window.
+WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size")
+
+
+class HeldCell(NamedTuple):
+    """One config of a model type.
+
+    Args:
+        name: the config's name in the lab, see ``lab/reference.py``.
+        pair: its letters: without the patches, and with them.
+        crash: a model with this config does not load or run.
+        needs: the patches that turn it green.
+    """
+
+    name: str
+    pair: str
+    crash: bool = False
+    needs: tuple[str, ...] = ()
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether folders of released models are of this config."""
+        return self.name == PLAIN + OLD
+
+    @property
+    def words(self) -> str:
+        """What such a config has that others lack."""
+        base = self.name.removesuffix(OLD)
+        if base == PLAIN:
+            return "a config of today" if base == self.name else "a config as released"
+        if base == WINDOW:
+            return "prompts beyond the sliding window"
+        name, is_field, value = base.partition("=")
+        return f"{name} {value}" if is_field else f"rope type {name.split()[0]}"
+
+    def is_open(self, active: bool, missing: Collection[str]) -> bool:
+        """Whether it is red where the patches are ``active``, all but the ``missing`` ones."""
+        if words.is_red(self.pair):
+            return True
+        return "r" in self.pair and (not active or any(id_ in missing for id_ in self.needs))
+
+    def is_of(self, config: Mapping[str, Any], old: bool) -> bool:
+        """Whether a folder's config has what this one has; ``old``: its spelling is."""
+        base = self.name.removesuffix(OLD)
+        if base in (PLAIN, THETA):
+            return (self.name != base) == old
+        if base == WINDOW:
+            return config.get("use_sliding_window") is not False and any(map(config.get, WINDOWS))
+        name, is_field, value = base.partition("=")
+        if not is_field:
+            return (self.name != base) == old and _rope_type(config) == base.split()[0]
+        wanted = json.loads(value)
+        has = config.get(name)
+        # A factor was halved, so the right one is twice as large.
+        return has is wanted if isinstance(wanted, bool) else has not in (None, 2 * wanted)
+
+
+class Held(NamedTuple):
+    """A model type's cells; ``outside`` names the other implementation and its version."""
+
+    outside: str
+    cells: tuple[HeldCell, ...]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether one plain config is equal: else the lab's config itself may be at fault."""
+        plain = [one for one in self.cells if one.name.removesuffix(OLD) == PLAIN]
+        return any(one.pair[-1] == "g" for one in plain)
+
+    @property
+    def result(self) -> str:
+        """One of ``TYPE_RESULTS``."""
+        if not self.comparable:
+            return words.NOT_APPLICABLE
+        if not self.defects():
+            return words.GREEN
+        return (
+            words.RED if any(words.is_red(one.pair) for one in self.defects()) else words.REPAIRED
+        )
+
+    @property
+    def sentence(self) -> str:
+        """How many configs are equal, and which are not, as released and with the patches."""
+        if not self.comparable:
+            return f"A request alone could not be compared with {self.outside}."
+        repaired = [one for one in self.defects() if not words.is_red(one.pair)]
+        left = [one for one in self.defects() if one not in repaired]
+        parts = [
+            f"A request alone equals {self.outside} in"
+            f" {len(self.cells) - len(left) - len(repaired)} of {len(self.cells)} configs",
+            f"with the patches also with {said(repaired)}" if repaired else "",
+            f"not with {said(left)}" if left else "",
+        ]
+        return f"{'; '.join(filter(None, parts))}."
+
+    def defects(self, config: Mapping[str, Any] | None = None) -> tuple[HeldCell, ...]:
+        """The configs with other logits than the outside's, as released.
+
+        Args:
+            config: only what this model's config has.
+        """
+        if not self.comparable:
+            return ()
+        red = [one for one in self.cells if "r" in one.pair]
+        if config is None:
+            return tuple(red)
+        config = {**config, **(config.get("text_config") or {})}
+        spelled = any(one.name.endswith(OLD) for one in self.cells)
+        old = spelled and not config.get("rope_parameters")
+        return tuple(one for one in red if one.is_of(config, old))
+
+
+def folder() -> Path:
+    """The folder of the files: beside the lab's evidence."""
+    return store.folder().parent / "reference"
+
+
+def held(distribution: str, version: str, names: Sequence[str]) -> Held | None:
+    """The cells of the first of these model types that was held; None if none was.
+
+    Raises:
+        MlxPatchesError: the release's file is broken.
+    """
+    types = held_types(distribution, version)
+    return next((types[name] for name in names if name in types), None)
+
+
+@functools.cache
+def held_types(distribution: str, version: str) -> Mapping[str, Held]:
+    """Each model type that was held in a release; see ``held``."""
+    file = folder() / HELD_FILE.format(distribution, version)
+    if not file.exists():
+        return {}
+    with store.reading(file):
+        found = json.loads(file.read_bytes())
+        return {
+            kind: Held(found["outside"], tuple(_cells(found, kind, own)))
+            for kind, own in found["without"].items()
+        }
+
+
+def _cells(found: Mapping[str, Any], kind: str, own: Mapping[str, str]) -> list[HeldCell]:
+    after, needs, crashes = (
+        found.get(part, {}).get(kind, {}) for part in ("with", "needs", "crash")
+    )
+    # A config that no folder can have as released was measured with the patches alone.
+    pairs = {name: own.get(name, "n") + after.get(name, "") for name in {**own, **after}}
+    return [
+        HeldCell(name, pair, name in crashes, (*needs.get(name, ()),))
+        for name, pair in pairs.items()
+        if set(pair) & {"g", "r"}
+    ]
+
+
+def said(cells: Sequence[HeldCell]) -> str:
+    """What the configs of these cells have, each once, as a list."""
+    return ", ".join(dict.fromkeys(cell.words for cell in cells))
+
+
+def _rope_type(config: Mapping[str, Any]) -> str:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = rope.get("full_attention", rope)
+    return str(rope.get("rope_type") or rope.get("type") or "") if isinstance(rope, dict) else ""

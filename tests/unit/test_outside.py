@@ -1,0 +1,120 @@
+"""What model types compute alone, held against another implementation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.evidence import outside
+from mlx_patches.evidence.outside import HELD_FILE, Held, HeldCell, held, said
+
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.fixture
+def evidence(tmp_path, monkeypatch):
+    """Writes one release's file; returns its cells of a model type."""
+    monkeypatch.setattr(outside, "folder", lambda: tmp_path)
+
+    def write(content):
+        text = content if isinstance(content, str) else json.dumps(content)
+        (tmp_path / HELD_FILE.format("mlx-lm", "9.9")).write_text(text)
+        outside.held_types.cache_clear()
+        return held("mlx-lm", "9.9", ["other", "tiny"])
+
+    yield write
+    outside.held_types.cache_clear()
+
+
+CELLS = {"plain": "r", "plain old": "g", "yarn old": "r", "attention_bias=true": "r", "window": "g"}
+
+
+def write_tiny(evidence, **more):
+    return evidence({"outside": "transformers 5", "without": {"tiny": CELLS}, **more})
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({}, []),
+        ({"rope_theta": 1e4, "attention_bias": False}, []),
+        ({"rope_scaling": YARN}, ["yarn old"]),
+        ({"rope_scaling": {"type": "yarn"}}, ["yarn old"]),
+        ({"rope_scaling": {"type": "linear"}}, []),
+        ({"attention_bias": True}, ["attention_bias=true"]),
+        ({"text_config": {"attention_bias": True}}, ["attention_bias=true"]),
+        # The spelling of transformers 5, which does not load at all.
+        ({"rope_parameters": YARN}, ["plain"]),
+    ],
+)
+def test_a_folder_has_the_defects_of_what_its_config_has(evidence, config, names):
+    found = write_tiny(evidence)
+    assert [one.name for one in found.defects(config)] == names
+
+
+def test_without_a_folder_every_defect_is_named(evidence):
+    found = write_tiny(evidence)
+    assert [one.name for one in found.defects()] == ["plain", "yarn old", "attention_bias=true"]
+    assert said(found.defects()) == "a config of today, rope type yarn, attention_bias true"
+
+
+def test_the_window_counts_only_where_it_is_used():
+    cell = HeldCell("window", "rr")
+    assert cell.is_of({"sliding_window": 4096}, old=True)
+    assert not cell.is_of({"sliding_window": None}, old=True)
+    assert not cell.is_of({"sliding_window": 4096, "use_sliding_window": False}, old=True)
+
+
+def test_a_factor_counts_where_it_is_not_the_one_that_was_right():
+    """The lab halved it: 0.5 is wrong, so 1.0 was right."""
+    cell = HeldCell("key_multiplier=0.5", "rr")
+    assert cell.is_of({"key_multiplier": 0.25}, old=True)
+    assert not cell.is_of({"key_multiplier": 1.0}, old=True)
+    assert not cell.is_of({}, old=True)
+
+
+def test_one_spelling_is_every_folders():
+    """A type without rope settings, or one that is younger than transformers 5."""
+    held_ = Held("transformers 5", (HeldCell("plain", "gg"), HeldCell("yarn", "rr")))
+    assert [one.name for one in held_.defects({"rope_parameters": YARN})] == ["yarn"]
+    assert held_.defects({}) == ()
+
+
+def test_a_type_whose_plain_config_is_never_equal_says_nothing():
+    """The lab's own config may be at fault."""
+    held_ = Held("transformers 5", (HeldCell("plain old", "rr"), HeldCell("yarn old", "rr")))
+    assert not held_.comparable and held_.defects() == ()
+    assert Held("transformers 5", (HeldCell("plain old", "rg"),)).comparable
+
+
+def test_a_repaired_config_is_open_without_its_patches(evidence):
+    after = dict.fromkeys(CELLS, "g") | {"attention_bias=true": "r", "yarn": "r"}
+    needs = {"tiny": {"plain": ["nested-rope"]}}
+    found = write_tiny(evidence, **{"with": {"tiny": after}, "needs": needs})
+    by_name = {one.name: one for one in found.cells}
+    plain = by_name["plain"]
+    assert plain.is_open(False, ()) and plain.is_open(True, {"nested-rope"})
+    assert not plain.is_open(True, {"long-rope"})
+    assert by_name["attention_bias=true"].is_open(True, ())
+    assert not by_name["window"].is_open(False, ())
+    # Measured with the patches alone: no folder of this kind loads as released.
+    assert by_name["yarn"].pair == "nr" and by_name["yarn"] in found.defects()
+
+
+def test_what_does_not_load_is_a_crash(evidence):
+    found = write_tiny(evidence, crash={"tiny": ["plain"]})
+    assert [one.name for one in found.cells if one.crash] == ["plain"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"outside": "transformers 5"}'])
+def test_a_broken_file_is_one_line(evidence, content):
+    with pytest.raises(MlxPatchesError, match=r"mlx-lm-9\.9\.json: no evidence .*reinstall"):
+        evidence(content)
+
+
+def test_a_release_or_a_type_that_was_not_held_is_none(evidence):
+    assert write_tiny(evidence)
+    assert held("mlx-lm", "9.8", ["tiny"]) is None
+    assert held("mlx-lm", "9.9", ["other"]) is None

@@ -1,0 +1,189 @@
+"""Holds every family of a release set against transformers, and keeps the result as evidence.
+
+    python tools/measure_reference.py --set 'mlx-lm 0.32.2'                  its own environment
+    python tools/measure_reference.py --set 'mlx-lm 0.32.2' --python PYTHON  one that is there
+
+The environment has the extra ``reference``. A cell that the patches turn green is measured again
+without each of the patches that may repair it, so the evidence names the patches that it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import release_sets
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mlx_patches.activation import settings  # noqa: E402
+from mlx_patches.core.packages import package_of  # noqa: E402
+from mlx_patches.core.patch import Patch  # noqa: E402
+from mlx_patches.evidence import outside  # noqa: E402
+from mlx_patches.evidence.words import GREEN, LETTERS, RED  # noqa: E402
+from mlx_patches.lab import reference  # noqa: E402
+from mlx_patches.patches import catalogue  # noqa: E402
+
+EVIDENCE = ROOT / "tools" / "evidence" / "reference"
+# The modules of models that every family loads by.
+GENERAL = ("base", "rope_utils")
+CONFIGS = {outside.PLAIN, outside.THETA, outside.WINDOW, *reference.DATA["ropes"]}
+PARTS = (("without", False), ("with", True))
+# Seconds for all families, and for one.
+SECONDS, ONE = 7200, 600
+
+Rows = list[dict[str, Any]]
+# Model type to config to something of that cell.
+Cells = dict[str, dict[str, Any]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--set", required=True, help="the release set")
+    parser.add_argument("--python", type=Path, help="an environment of this set, with the extra")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    one = release_sets.load().get(options.set)
+    if one is None:
+        raise SystemExit(f"no release set {options.set!r}: see tools/release_sets.toml")
+    with tempfile.TemporaryDirectory() as folder:
+        python = options.python
+        if python is None:
+            made = release_sets.make(one, Path(folder), "--group", "test")
+            uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(made))
+            subprocess.run([*uv, "-e", ".[reference]"], check=True, cwd=ROOT)
+            python = made
+        found = measured(one, python, options.jobs)
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    file = EVIDENCE / f"{one.slug}.json"
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{file.relative_to(ROOT)}: {len(found['without'])} model types")
+
+
+def measured(one: release_sets.ReleaseSet, python: Path, jobs: int) -> dict[str, Any]:
+    """The evidence of one set."""
+    rows = run(python, [one.distribution], jobs, "--both")
+    parts = {name: cells(row for row in rows if row["patched"] == on) for name, on in PARTS}
+    found: dict[str, Any] = {
+        "set": one.name,
+        "outside": said_outside(rows),
+        "versions": release_sets.versions(python),
+        **{name: letters(part) for name, part in parts.items()},
+    }
+    released, repaired = parts["without"], parts["with"]
+    found["crash"] = {
+        kind: names
+        for kind, own in {**released, **repaired}.items()
+        if (names := [name for name, row in own.items() if is_crash(row)])
+    }
+    todo = {
+        kind: names
+        for kind, own in released.items()
+        if (names := [name for name in own if is_repaired(own[name], repaired[kind].get(name))])
+    }
+    owners = {kind: str(next(iter(released[kind].values()))["family"]) for kind in todo}
+    found["needs"] = needs(python, one.distribution, owners, todo, jobs)
+    return found
+
+
+def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = "") -> Rows:
+    """The rows of ``lab --reference``; ``off``: a patch that is switched off."""
+    flags = [flag for model in models for flag in ("--model", model)]
+    command = ["-m", "mlx_patches", "lab", "--reference", mode, "--jobs", str(jobs), *flags]
+    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    env |= {settings.DISABLE: off} if off else {}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.jsonl"
+        command += ["--timeout", str(ONE), "--out", str(out)]
+        subprocess.run([python, *command], env=env, timeout=SECONDS, stdout=subprocess.DEVNULL)
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def cells(rows: Iterable[Mapping[str, Any]]) -> Cells:
+    """Model type to config to its row; families that were not held are left out."""
+    found: Cells = defaultdict(dict)
+    for row in rows:
+        own = row["family"].partition(":")[2]
+        scenario, _, name = row["scenario"].partition(":")
+        if scenario != reference.NAME or not name:
+            continue
+        first, _, rest = name.partition(" ")
+        kind, name = (own, name) if first in CONFIGS or "=" in first else (first, rest)
+        if LETTERS[row["verdict"]] in "gr":
+            found[kind][name] = row
+    return dict(found)
+
+
+def letters(part: Cells) -> Cells:
+    """Model type to config to its letter."""
+    return {
+        kind: {name: LETTERS[row["verdict"]] for name, row in own.items()}
+        for kind, own in sorted(part.items())
+    }
+
+
+def is_crash(row: Mapping[str, Any]) -> bool:
+    """Whether a red cell's model did not load or run."""
+    return row["verdict"] == RED and "of the scale" not in row["detail"]
+
+
+def said_outside(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The other implementation and its version, as the summary of a family says it."""
+    said = (row["detail"].partition("against ")[2].partition(":")[0] for row in rows)
+    return next(filter(None, said), "")
+
+
+def is_repaired(before: Mapping[str, Any], after: Mapping[str, Any] | None) -> bool:
+    """Whether a config's red cell is green with the patches."""
+    return before["verdict"] == RED and after is not None and after["verdict"] == GREEN
+
+
+def needs(
+    python: Path,
+    distribution: str,
+    owners: Mapping[str, str],
+    todo: Mapping[str, Sequence[str]],
+    jobs: int,
+) -> dict[str, dict[str, list[str]]]:
+    """Model type to config to the patches without which it is red.
+
+    Args:
+        owners: the family that implements each model type.
+        todo: model type to the configs that the patches repair.
+    """
+    found: dict[str, dict[str, list[str]]] = {
+        kind: {name: [] for name in names} for kind, names in todo.items()
+    }
+    families = sorted(set(owners.values()))
+    for patch in catalogue.builtin():
+        own = [one for one in families if concerns(patch, distribution, one.partition(":")[2])]
+        if not own:
+            continue
+        seen = cells(run(python, own, jobs, "--patched", patch.id))
+        for kind, names in todo.items():
+            for name in names:
+                row = seen.get(kind, {}).get(name)
+                if row is not None and row["verdict"] == RED:
+                    found[kind][name].append(patch.id)
+    return found
+
+
+def concerns(patch: Patch, distribution: str, family: str) -> bool:
+    """Whether a patch changes a family's own modules, or those that every family loads by."""
+    package = [package_of(distribution), "models"]
+    places = (t.module.split(".") for t in patch.targets if t.distribution == distribution)
+    return any(place[:2] == package and place[2] in (family, *GENERAL) for place in places)
+
+
+if __name__ == "__main__":
+    main()
