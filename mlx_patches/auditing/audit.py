@@ -30,6 +30,7 @@ from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
 from .models import ModelFolder, folder_of, hint, implementations, unused_stops
+from .modules import MODEL_CODE
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
 JSON_SCHEMA = 1
@@ -83,8 +84,8 @@ class Audit:
     """The report. ``outcomes`` has one entry for each patch and target.
 
     ``verdicts`` are those on the model, else those on every family that was measured in the
-    installed releases; ``unmeasured`` names the installed releases without evidence. ``unaudited``
-    says why nothing could be audited, ``environment`` is the prefix of the audited environment.
+    installed releases. ``unaudited`` says why nothing could be audited, ``environment`` is the
+    prefix of the audited environment.
     ``measured`` is (device, dtype) if the model's own config was measured for this report.
     """
 
@@ -101,7 +102,6 @@ class Audit:
     unknown: tuple[str, ...] = ()
     warnings: tuple[Warned, ...] = ()
     verdicts: tuple[ModelVerdict, ...] = ()
-    unmeasured: tuple[str, ...] = ()
     unaudited: tuple[str, ...] = ()
     environment: str = sys.prefix
     measured: tuple[str, str] | None = None
@@ -111,6 +111,13 @@ class Audit:
         many = f"{found} finding{'' if found == 1 else 's'}"
         installed = ", ".join(map(str, self.distributions)) or "no MLX package"
         return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """The installed releases without evidence of their code."""
+        measured = {one.distribution for one in self.verdicts if one.result}
+        unknown = {one.distribution for one in self.verdicts} - measured
+        return tuple(str(one) for one in self.distributions if one.name in unknown)
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -148,15 +155,20 @@ class Audit:
     def here(self, by_choice: bool = True) -> PatchState:
         """The patches' state here; ``by_choice``: patches switched off by the user are missing."""
         seen: dict[str, set[Status]] = {}
-        missing = set()
+        missing: dict[str, set[str]] = {}
         for one in self.outcomes:
             seen.setdefault(one.patch, set()).add(one.status)
             if one.status not in IN_EFFECT | NOT_NEEDED and (by_choice or not one.by_choice):
-                missing.add(one.patch)
+                missing.setdefault(one.patch, set()).add(one.target.partition(":")[0])
+        partly = {
+            id_: modules
+            for id_, modules in missing.items()
+            if seen[id_] & IN_EFFECT and all(name.startswith(MODEL_CODE) for name in modules)
+        }
         # Needed by the evidence, but no target is installed.
-        missing |= {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
+        absent = {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
         active = self.active or (not by_choice and any(one.by_choice for one in self.outcomes))
-        return PatchState(active, frozenset(missing))
+        return PatchState(active, frozenset(missing) | absent, partly)
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -201,7 +213,8 @@ class Audit:
         still = [cell for one in self.verdicts for cell in one.wrong_with_patches] if strict else []
         unknown = {o.patch for o in self.outcomes if o.finding and o.status is Status.DRIFTED}
         found = {patch_severity(id_) for id_ in open_ - unknown} | {cell.severity for cell in still}
-        return 1 if found & set(fail_on) else 2 if unknown or self.unmeasured else 0
+        new = not all(one.result for one in self.verdicts)
+        return 1 if found & set(fail_on) else 2 if unknown or new else 0
 
     def as_dict(self, cells: bool = False) -> dict[str, Any]:
         """The JSON form; docs/audit-json.md describes it.
@@ -271,23 +284,25 @@ def audit(
     devices = ("metal",) if platform.system() == "Darwin" else ()
 
     def needed(patch: Patch, target: Target) -> bool:
-        return judge_file(current, patch, target).ok
+        verdict = judge_file(current, patch, target)
+        return verdict.ok or verdict.status is Status.DRIFTED  # which may need it
 
     relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
+    reached = measured.reached(report.families if report else {})
     if report is None:
         ids, verdicts = relevant, measured.verdicts_of_all(current, needed)
     else:
         config = report.folder.config if report.folder else None
         verdicts = measured.verdicts_of_model(current, report.families, needed, evidence, config)
         named = {id_ for row in report.rows.values() for id_ in row}
-        named |= measured.always_met(current, report.families)
+        named |= measured.always_met(current, reached)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
     verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
         outcome
-        for outcome in outcomes_of(map(current.registry.declared, ids), host)
+        for outcome in outcomes_of(map(current.registry.declared, ids), host, reached)
         if outcome.distribution not in unused
         if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
@@ -314,7 +329,6 @@ def audit(
         foreign=(*conflicts.replaced(), *conflicts.marked()),
         unknown=current.unknown,
         verdicts=verdicts,
-        unmeasured=measured.unmeasured(current, unused),
         unaudited=preflight.unaudited(
             current, relevant, report.families if report else {}, _declared
         ),
@@ -323,10 +337,16 @@ def audit(
     )
 
 
-def outcomes_of(patches: Iterable[Patch], host: str | None = None) -> Iterator[Outcome]:
+def outcomes_of(
+    patches: Iterable[Patch], host: str | None = None, reached: Collection[str] = ()
+) -> Iterator[Outcome]:
     """The state of patches' targets here, or in processes of a host.
 
     It comes from this process if that has decided it, else from the files.
+
+    Args:
+        reached: the modules that an audited model runs; a patch's targets in other models are
+            left out, unless the patch is needed there alone.
     """
     current = session()
     known = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
@@ -339,11 +359,15 @@ def outcomes_of(patches: Iterable[Patch], host: str | None = None) -> Iterator[O
             if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
                 here = _unrequested(current, patch, target, active, requested)
             found.append((target, here))
+        decided = []
         for target, one in found:
             may_apply = one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice
             if may_apply and (reason := held_back(target, found)):
                 one = one._replace(status=Status.DRIFTED, reason=reason)
-            yield one
+            decided.append((measured.met(target.module, reached), one))
+        own = [one for met, one in decided if met]
+        whole = not reached or all(one.status in NOT_NEEDED for one in own)
+        yield from (one for met, one in decided if met or whole)
 
 
 def _active(current: Session, host: str | None = None) -> bool:

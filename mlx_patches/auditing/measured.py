@@ -165,12 +165,6 @@ def needed_here(current: Session) -> Measured:
     return found
 
 
-def unmeasured(current: Session, unused: Collection[str] = ()) -> tuple[str, ...]:
-    """The installed releases of model packages, but unused ones, without evidence of their code."""
-    here = (one for one in _installed(current) if one.name not in unused)
-    return tuple(str(one) for one in here if not code.alike(one))
-
-
 def _installed(current: Session) -> list[Installed]:
     """The installed model packages."""
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
@@ -215,19 +209,24 @@ def possible(
     return found
 
 
-def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
-    """The patches for every model, except those of model code that none of these families runs."""
-    find = cache(source_file)
+def reached(families: Mapping[str, str]) -> set[str]:
+    """The modules that these families run, by distribution."""
     places = [(package_of_models(name), family) for name, family in families.items()]
-    reached = set().union(*(modules_of(*place, find) for place in places))
+    return set().union(*(modules_of(*place, cache(source_file)) for place in places))
+
+
+def met(module: str, reached: Collection[str]) -> bool:
+    """Whether a module is none of models, or one that the families run."""
+    return module in reached or not module.startswith(MODEL_CODE)
+
+
+def always_met(current: Session, reached: Collection[str]) -> set[str]:
+    """The patches for every model, except those of model code that no family runs."""
     return {
         id_
         for id_ in current.matrix.always
         if id_ in current.registry
-        and any(
-            target.module in reached or not target.module.startswith(MODEL_CODE)
-            for target in current.registry.declared(id_).targets
-        )
+        and any(met(one.module, reached) for one in current.registry.declared(id_).targets)
     }
 
 

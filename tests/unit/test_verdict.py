@@ -451,3 +451,12 @@ def test_a_models_file_that_is_not_python_is_not_audited(mlx_lm, monkeypatch):
     assert mlx_patches.audit("qwen3").unaudited == ()
     (mlx_lm.root / "mlx_lm/models/qwen3.py").write_text("<html>")
     assert "not Python" in mlx_patches.audit("qwen3").unaudited[0]
+
+
+def test_a_patch_that_is_missing_in_another_model_leaves_nothing_open_in_this_one(monkeypatch):
+    run = {"jamba": {"mlx_lm.models.jamba"}, "mamba": {"mlx_lm.models.mamba"}}
+    monkeypatch.setattr(verdict, "_modules_of", lambda package, family: run[family])
+    here = PatchState(True, frozenset({"a"}), {"a": ["mlx_lm.models.mamba"]})
+    for family, lacks in (("jamba", False), ("mamba", True)):
+        one = verdict.ModelVerdict(family, "mlx-lm", "1.0", words.REPAIRED)
+        assert here.lacks("a", one) is lacks
