@@ -52,14 +52,11 @@ def verdicts_of_model(
         evidence = _load(where)
         note = _note(current, where.note(here), evidence)
         module = f"{package_of_models(distribution)}.{family}"
-        if measured is not None:
-            traced = evidence.get("needs", {}).get(family, {}) if evidence else {}
-            evidence = measured.get(distribution)
-            note = str(evidence["note"]) if evidence else ""
-            # What repairs a scenario of the family is taken to repair it with this config.
-            evidence = evidence and {**evidence, "needs": {family: traced}}
-        elif evidence and config is not None and not may_slide(config, module):
+        if evidence and config is not None and not may_slide(config, module):
             evidence = _without_windows(current, evidence, family)
+        if measured is not None:
+            evidence = _with_own(measured.get(distribution), evidence, family)
+            note = str(evidence["note"]) if evidence else ""
         ids = partial(_likely, current, distribution, family, needs)
         metal = _metal(where, family)
         if metal is None:
@@ -71,6 +68,26 @@ def verdicts_of_model(
         ]
         found.append(judge(evidence, distribution, here.version, family, ids, note, metal, alone))
     return tuple(found)
+
+
+def _with_own(
+    own: Mapping[str, Any] | None, evidence: Mapping[str, Any] | None, family: str
+) -> Mapping[str, Any] | None:
+    """Evidence of a model's own config, completed by that of its family.
+
+    What repairs a scenario of the family is taken to repair it with this config. A scenario that
+    did not end in time is taken to be as in the family.
+    """
+    if not own or not evidence:
+        return own
+    result = {**own, "needs": {family: evidence.get("needs", {}).get(family, {})}}
+    if own["note"]:
+        result["note"] = f"{own['note']}: these are judged as in other {family} models"
+        for part in ("without", "with", "details_without", "details_with"):
+            plain = evidence.get(part, {}).get(family, {}).items()
+            cells = {name: cell for name, cell in plain if "@" not in name}
+            result[part] = {family: cells | own.get(part, {}).get(family, {})}
+    return result
 
 
 def _without_windows(
