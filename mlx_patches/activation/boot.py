@@ -50,7 +50,7 @@ def start(
             return
         os.environ[SWITCH] = "1"  # its worker processes have other command lines
     # Where MLX_PATCHES is set, ``run`` or a host has said it, or the user knows.
-    _announces = wanted is None and starts(sys.orig_argv, COMMANDS, DISTRIBUTIONS)
+    _announces = wanted is None and starts(sys.orig_argv, COMMANDS, [*DISTRIBUTIONS])
     from .import_hook import Watcher
 
     # These include hosts: a host imports some of its own modules before the first of MLX.

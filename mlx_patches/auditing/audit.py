@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -111,6 +111,18 @@ class Audit:
         many = f"{found} finding{'' if found == 1 else 's'}"
         installed = ", ".join(map(str, self.distributions)) or "no MLX package"
         return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
+
+    def ignoring(self, patches: Iterable[str]) -> Audit:
+        """The report with what these patches repair left open by choice.
+
+        Raises:
+            MlxPatchesError: an id is unknown.
+        """
+        ids = {session().registry.declared(id_).id for id_ in patches}
+        outcomes = [
+            one._replace(by_choice=True) if one.patch in ids else one for one in self.outcomes
+        ]
+        return replace(self, outcomes=tuple(outcomes))
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
@@ -242,6 +254,7 @@ class Audit:
                 {
                     **o.as_dict(),
                     "severity": patch_severity(o.patch),
+                    "fixed_in": fixed_in(o),
                     "origin": self.origins.get(o.patch, "mlx-patches"),
                 }
                 for o in self.outcomes
@@ -335,6 +348,12 @@ def audit(
         measured=next(map(measured_on, evidence.values()), None) if evidence else None,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
+
+
+def fixed_in(outcome: Outcome) -> str:
+    """The releases that have repaired a defect themselves; empty if none has."""
+    rule = session().matrix.rule(outcome.patch, outcome.distribution)
+    return rule.fixed if rule else ""
 
 
 def outcomes_of(

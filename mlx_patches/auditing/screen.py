@@ -12,7 +12,7 @@ from ..core.files import printable
 from ..core.outcome import NOT_NEEDED
 from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
-from .audit import Audit
+from .audit import Audit, fixed_in
 from .code import gone, instead
 from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
@@ -367,8 +367,11 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
     if shown:
         names = {id_: f"{id_} ({origin})" for id_, origin in report.origins.items()}
         yield (
-            ("patch", "target", "status", "reason"),
-            [(names.get(o.patch, o.patch), o.target, str(o.status), o.reason) for o in shown],
+            ("patch", "target", "status", "fixed in", "reason"),
+            [
+                (names.get(o.patch, o.patch), o.target, str(o.status), fixed_in(o), o.reason)
+                for o in shown
+            ],
         )
     if hidden := len(report.outcomes) - len(shown):
         yield f"{hidden} more targets need nothing (--all shows them)"

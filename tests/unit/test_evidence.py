@@ -146,6 +146,21 @@ def test_the_catalogue_is_current():
     assert write_docs.catalogue() == write_docs.CATALOGUE.read_text()
 
 
+def test_the_numbers_of_the_readme_are_those_of_the_evidence(tmp_path, monkeypatch):
+    text = write_docs.README.read_text()
+    assert write_docs.readme() == text
+    stale = tmp_path / "README.md"
+    monkeypatch.setattr(write_docs, "README", stale)
+    for sentence, counts in write_docs.numbers().items():
+        now, then = (sentence.format(*numbers) for numbers in (counts, [9999] * len(counts)))
+        assert now in text
+        stale.write_text(text.replace(now, then))
+        assert write_docs.readme() == text
+        stale.write_text(text.replace(now, ""))
+        with pytest.raises(SystemExit, match="no sentence"):
+            write_docs.readme()
+
+
 def test_the_page_of_the_interface_is_that_of_the_docstrings():
     assert write_docs.api() == write_docs.API.read_text()
 
