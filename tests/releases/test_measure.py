@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +118,30 @@ def test_the_audit_measures_a_folder(tmp_path):
     for one in report["verdicts"]:
         assert one["verdict"] in ("right", "repaired", "wrong"), one["note"]
         assert one["scenarios"] > 0
+
+
+# The configs of ten published models: sizes, layer kinds and nesting as their folders have them.
+PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, c in PUBLISHED.items() if implementations(c["model_type"])]
+)
+def test_the_verdict_on_a_folder_is_that_of_its_measurement(name, tmp_path):
+    folder = str(saved(tmp_path, PUBLISHED[name]))
+    said, measured = (
+        json.loads(run("--model", folder, "--json", *more).stdout) for more in ((), ("--measure",))
+    )
+    assert said["exit_code"] == measured["exit_code"]
+    for one, other in zip(said["verdicts"], measured["verdicts"], strict=True):
+        assert one["verdict"] == other["verdict"] != "not measured", other["note"]
+        wrong, cells = (
+            {cell["name"]: cell["wrong"] for cell in each["cells"] if "@" not in cell["name"]}
+            for each in (one, other)
+        )
+        assert {n: cells[n] for n in wrong.keys() & cells} == {
+            n: wrong[n] for n in wrong.keys() & cells
+        }
 
 
 def test_code_of_a_folder_is_not_run(tmp_path):
