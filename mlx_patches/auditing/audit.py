@@ -10,7 +10,7 @@ import platform
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from .. import __version__
@@ -296,10 +296,7 @@ def audit(
     # Beside the CPU.
     devices = ("metal",) if platform.system() == "Darwin" else ()
 
-    def needed(patch: Patch, target: Target) -> bool:
-        verdict = judge_file(current, patch, target)
-        return verdict.ok or verdict.status is Status.DRIFTED  # which may need it
-
+    needed = partial(may_need, current)
     relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
     reached = measured.reached(report.families if report else {})
     if report is None:
@@ -426,6 +423,12 @@ def judge_file(current: Session, patch: Patch, target: Target) -> Verdict:
     if current.installed(target.distribution) is None:
         return current.gate.decide(patch, target, None)
     return current.gate.decide(patch, target, in_file(target, _declared(target.module)))
+
+
+def may_need(current: Session, patch: Patch, target: Target) -> bool:
+    """Whether a target's code has the defect, or was not measured and may have it."""
+    verdict = judge_file(current, patch, target)
+    return verdict.ok or verdict.status is Status.DRIFTED
 
 
 def _declared(module: str) -> tuple[str, ...]:
