@@ -4,7 +4,7 @@ VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
 .PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix patch measure lab write \
-	known-files new-releases clean
+	known-files new-releases summary clean
 
 # Real sentences, garbled by a batch and repaired (93 MB of weights); TINY=1: tiny random weights.
 demo: $(VENV)/ready
@@ -47,9 +47,11 @@ format: $(VENV)/ready
 	$(VENV)/bin/python -m ruff format
 
 # Measure every patch on every release set that has no evidence yet (long, resumable).
+# SET='mlx-lm 0.33.0': only on this new set, and only code that no other set has.
 SHARD ?= 1/1
+WHICH = $(if $(SET),--distinct --set '$(SET)',--shard $(SHARD))
 matrix: $(VENV)/ready
-	$(VENV)/bin/python tools/measure_matrix.py --shard $(SHARD)
+	$(VENV)/bin/python tools/measure_matrix.py $(WHICH)
 
 # Start a patch, with files that fail until they are filled in: make patch ID=my-patch AREA=caches
 patch: $(VENV)/ready
@@ -61,9 +63,9 @@ measure: $(VENV)/ready
 	@$(VENV)/bin/python tools/measure_matrix.py --patch $(PATCH) \
 	  $(if $(SET),--again --set '$(SET)',$(if $(ALL),,--distinct))
 
-# Run the lab on every release set that has no lab evidence yet (hours, resumable).
+# Run the lab on every release set that has no lab evidence yet (hours, resumable); SET as above.
 lab: $(VENV)/ready
-	$(VENV)/bin/python tools/measure_lab.py --shard $(SHARD)
+	$(VENV)/bin/python tools/measure_lab.py $(WHICH)
 
 # Write the matrix and the generated documents from the evidence; drop that of deleted patches.
 # TAKE=FOLDER: also from the evidence of the checkouts in it.
@@ -80,6 +82,10 @@ known-files: $(VENV)/ready
 # Add the releases that release_sets.toml does not name yet.
 new-releases: $(VENV)/ready
 	$(VENV)/bin/python tools/new_releases.py
+
+# What turned red, green or drifted in the sets that were measured since the last commit.
+summary: $(VENV)/ready
+	@$(VENV)/bin/python tools/new_releases.py --summary
 
 clean:
 	rm -rf $(VENV) .nox

@@ -72,7 +72,8 @@ def _host_option(text: str) -> Callable[[Any], Any]:
 def cli() -> None:
     """Runtime patches that make batching on MLX correct, and an audit that shows what needs them.
 
-    Exit codes: 0 nothing needed or all in effect, 1 a finding, 2 a usage error or broken input.
+    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 not known:
+    the code was not measured, nothing could be run, or the usage or an input is wrong.
     """
 
 
@@ -102,6 +103,7 @@ def cli() -> None:
     "  [default: wrong-text,crash,security]",
 )
 @click.option("--strict", is_flag=True, help="Count patches that you switched off as findings.")
+@click.option("--ignore", multiple=True, metavar="PATCH", help="Do not fail on what it repairs.")
 @click.option("--all", "show_all", is_flag=True, help="As -v, with the targets that need nothing.")
 @click.option("--html", type=Path, metavar="FILE", help="Also write the report page; - prints it.")
 def audit(
@@ -114,20 +116,17 @@ def audit(
     as_json: bool,
     fail_on: frozenset[str],
     strict: bool,
+    ignore: tuple[str, ...],
     show_all: bool,
     html: Path | None,
 ) -> None:
-    """Report whether the installed models batch right, what repairs them, and the command to run.
-
-    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 the installed
-    code was not measured, nothing could be audited, or a usage error.
-    """
+    """Report whether the installed models batch right, what repairs them, and what to run."""
     from .auditing import formats
     from .auditing.audit import audit as make_audit
 
     form = "json" if as_json else form
     evidence = _measured(model) if measure else None
-    report = make_audit(model, host, form == "json" or html is not None, evidence)
+    report = make_audit(model, host, form == "json" or html is not None, evidence).ignoring(ignore)
     code = report.exit_code(strict, fail_on)
     if html is not None:
         from .evidence.store import load
@@ -200,6 +199,7 @@ def explain(patch: str) -> None:
 def _here(patch: Any) -> str:
     """A patch's severity, and whether this environment has its defect and repairs it."""
     from .auditing.audit import outcomes_of
+    from .auditing.listing import only_in
     from .auditing.verdict import patch_severity
     from .core.outcome import IN_EFFECT, NOT_NEEDED
 
@@ -211,7 +211,9 @@ def _here(patch: Any) -> str:
         return f"{said}not affected: {'; '.join(reasons)}"
     open_ = [one for one in needed if one.status not in IN_EFFECT]
     state = f"affected, and not repaired here ({open_[0].status})" if open_ else "repaired here"
-    return f"{said}{state}: {(open_ or needed)[0].reason}"
+    said += f"{state}: {(open_ or needed)[0].reason}"
+    only = ", ".join(only_in(patch))
+    return f"{said}\nIgnore it if\n    you run none of {only}" if only else said
 
 
 def _plain(text: str) -> str:
@@ -258,8 +260,8 @@ def list_patches(profile: str | None, as_json: bool) -> None:
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
 
-    For a model family it runs the lab's scenarios that are typical of servers. Exit codes: 0
-    green with the patches, 1 red with them, 2 nothing could be run.
+    For a model family it runs the lab's scenarios that are typical of servers. What counts is the
+    result with the patches.
     """
     from .auditing.preflight import session_of_readable
     from .lab import report
@@ -420,8 +422,8 @@ def lab(
 ) -> None:
     """Measure the batch invariance of the installed model families, tiny and with random weights.
 
-    Each family runs in processes of its own. Exit codes: 0 no red cell, 1 a red cell (with the
-    patches, if both ran), 2 a usage error or broken input.
+    Each family runs in processes of its own. If both ran, what counts is the result with the
+    patches.
     """
     from .auditing.preflight import session_of_readable
     from .lab import record, report, runner

@@ -2,6 +2,7 @@
 
     python tools/measure_lab.py --set 'mlx-lm 0.32.2'     (again: --again)
     python tools/measure_lab.py --shard 1/8
+    python tools/measure_lab.py --distinct                families with new code; others as seen
     python tools/measure_lab.py --part with --again       after a patch has changed
     python tools/measure_lab.py --scenario trim --again   after a scenario has changed
     python tools/measure_lab.py --part needs --again      only which patches each cell needs
@@ -41,7 +42,7 @@ sys.path.insert(0, str(ROOT))
 from mlx_patches.auditing import recommend  # noqa: E402
 from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
-from mlx_patches.evidence import outside, store, words  # noqa: E402
+from mlx_patches.evidence import code, outside, store, words  # noqa: E402
 from mlx_patches.evidence.store import cell_pairs  # noqa: E402
 from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32  # noqa: E402
 from mlx_patches.lab import record, runner  # noqa: E402
@@ -52,6 +53,15 @@ VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
 FINDINGS = ROOT / "docs" / "findings.md"
 SECONDS = 3600
 EVERY_PATCH = ["--patched", "--every-patch"]
+# Prints each family of a distribution, and the set that has its installed code, or nothing.
+WHERE = """
+import json, sys
+from mlx_patches.auditing import code
+from mlx_patches.core import distributions
+from mlx_patches.lab.families import families
+here = distributions.find(sys.argv[1])
+print(json.dumps({one.name: code.measured(here, one.name).set for one in families(here.name)}))
+"""
 # Family to cell to the patches that the cell needs.
 Needs = dict[str, dict[str, list[str]]]
 SHOWN = words.FAMILY_RESULTS[:3]  # the results with a column of their own in the findings
@@ -67,6 +77,7 @@ def main() -> None:
     parser.add_argument("--scenario", action="append", default=[], help="only this scenario")
     parser.add_argument("--model", action="append", default=[], help="only this family")
     parser.add_argument("--again", action="store_true", help="also measure what has evidence")
+    parser.add_argument("--distinct", action="store_true", help="of a new set, only new code")
     parser.add_argument("--no-needs", action="store_true", help="trace no cell's needed patches")
     parser.add_argument("--likely", action="append", default=[], help="try this patch first")
     parser.add_argument("--take", type=Path, help="add evidence from another machine")
@@ -95,7 +106,13 @@ def main() -> None:
         sys.exit(bool(lacking))
     for one in () if options.write else sets:
         likely = None if options.no_needs else options.likely
-        measure(one, parts, options.jobs, options.again, only, likely, place)
+        chosen, again = only, options.again
+        if options.distinct and one.name not in code.sets_of(one.distribution):
+            chosen, again = replace(only, families=take_known(one)), True
+            if not chosen.families:
+                continue
+        measure(one, parts, options.jobs, again, chosen, likely, place)
+    mark_code()
     write(load())
 
 
@@ -204,6 +221,37 @@ def measure(
     save(one, evidence, place)
     results = list(family_results(evidence).values())
     print(one.name, {name: results.count(name) for name in sorted(set(results))}, flush=True)
+
+
+def take_known(one: ReleaseSet) -> tuple[str, ...]:
+    """Give a new set the evidence of the families whose code was measured in other sets.
+
+    Returns:
+        The families with other code, which are to be measured.
+    """
+    with release_sets.environment(one) as python:
+        found = json.loads(release_sets.run(python, "-c", WHERE, one.distribution))
+        evidence: dict[str, Any] = {"set": one.name, "versions": release_sets.versions(python)}
+    new = tuple(family for family, name in found.items() if not name)
+    evidence["without"] = {family: {} for family in new}
+    evidence["same_code"] = {family: name for family, name in found.items() if name}
+    for family, name in evidence["same_code"].items():
+        other = json.loads((EVIDENCE / f"{name.replace(' ', '-')}.json").read_text())
+        for part, cells in other.items():
+            if isinstance(cells, dict) and family in cells and part != "same_code":
+                evidence.setdefault(part, {})[family] = cells[family]
+    save(one, evidence)
+    print(f"{one.name}: {len(new)} of {len(found)} families have new code", flush=True)
+    return new
+
+
+def mark_code() -> None:
+    """Record the code of the sets that were measured since."""
+    measured = {one["set"] for one in load()}
+    for one in release_sets.load().values():
+        if one.name in measured - {*code.sets_of(one.distribution)}:
+            with release_sets.environment(one) as python:
+                release_sets.run(python, str(ROOT / "tools" / "mark_code.py"))
 
 
 def check_devices(found: set[str], wanted: str) -> None:

@@ -4,6 +4,7 @@
     python tools/measure_matrix.py --write       only write compat_matrix.yaml
     python tools/measure_matrix.py --patch offset-alias --distinct
                                                  measure it once for each distinct code
+    python tools/measure_matrix.py --distinct    on a new set, measure only code that no other has
     python tools/measure_matrix.py --set 'mlx-lm 0.31.3' --patch offset-alias --again
 
 uv makes a temporary environment for each set. The evidence is a file in each folder of patches
@@ -46,7 +47,9 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="also measure what has evidence")
-    parser.add_argument("--distinct", action="store_true", help="anew, once for each distinct code")
+    parser.add_argument(
+        "--distinct", action="store_true", help="once for each distinct code; a named patch anew"
+    )
     parser.add_argument("--take", type=Path, help="a folder of checkouts that measured too")
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
@@ -117,10 +120,26 @@ class Measuring:
                 self._add(one, [id_], rows, None)
 
     def _with_new_code(self, one: ReleaseSet, python: Path, todo: list[str]) -> list[str]:
-        """The patches of whose targets this set has other code than the sets before it."""
+        """The patches of whose targets this set has other code than the sets before it.
+
+        On a set that was never measured, a patch whose targets' code was all seen on other sets
+        gets the evidence of these.
+        """
         found: dict[str, list[Any]] = {}
         for row in child(one, python, todo, "--code"):
             found.setdefault(row["patch"], []).append((row["target"], row["body"]))
+        is_new = not self.patches and one.name not in patch_evidence.known_versions()
+        for id_ in todo if is_new else ():
+            patch = catalogue.builtin().get(id_)
+            known = patch_evidence.known(patch, one.distribution)
+            supporting = {target.path for target in patch.targets if target.supports}
+            here = [code for code in found[id_] if code[1] and code[0] not in supporting]
+            if all(code in known for code in here):
+                with self._writing:
+                    cells = {code[0]: known[code] for code in here}
+                    patch_evidence.add(patch, one.name, cells)
+                del found[id_]
+        todo = list(found)
         with self._writing:
             new = [id_ for id_ in todo if (id_, *found[id_]) not in self._seen]
             self._seen |= {(id_, *found[id_]) for id_ in new}

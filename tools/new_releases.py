@@ -1,5 +1,9 @@
 """Adds new releases on the package index to the release sets, so that they get measured.
 
+    python tools/new_releases.py              add them
+    python tools/new_releases.py --summary    what turned red, green or drifted in those that were
+                                              measured since the last commit, as Markdown
+
 A new mlx-lm, mlx-vlm or vllm-mlx becomes a release set, dated today. Users of any set may install
 a new mlx, so it re-dates the newest set of each distribution and deletes that set's evidence. The
 index is read through pip; this needs the network.
@@ -8,11 +12,14 @@ index is read through pip; this needs the network.
 from __future__ import annotations
 
 import datetime
+import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import measure_lab
 import patch_evidence
@@ -25,6 +32,9 @@ WATCHED = release_sets.HERE / "watched.toml"
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--summary"]:
+        print("\n".join(summary(patch_evidence.load(), measure_lab.load(), committed())))
+        return
     sets = release_sets.load()
     seen = tomllib.loads(WATCHED.read_text())
     added, again, newer = news(sets, seen, released)
@@ -38,6 +48,9 @@ def main() -> None:
         (measure_lab.EVIDENCE / f"{sets[name].slug}.json").unlink(missing_ok=True)
     said = [*added, *(f"{name} {version}" for name, version in newer.items())]
     print("\n".join(said) or "nothing new")
+    if output := os.environ.get("GITHUB_OUTPUT"):
+        with open(output, "a") as file:
+            file.write(f"sets={json.dumps([*added, *again])}\n")
 
 
 def news(
@@ -67,6 +80,53 @@ def with_sets(text: str, added: list[str], again: list[str], today: str) -> str:
     for name in again:
         text = re.sub(rf'(\["{re.escape(name)}"\]\ndate = )\S+', rf"\g<1>{today}", text)
     return text + "".join(f'\n["{name}"]\ndate = {today}\n' for name in added)
+
+
+def committed() -> set[str]:
+    """The sets that were measured at the last commit."""
+    file = f"HEAD:{patch_evidence.VERSIONS.relative_to(release_sets.ROOT)}"
+    command = ["git", "-C", str(release_sets.ROOT), "show", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {*json.loads(done.stdout)}
+
+
+def summary(
+    probed: list[dict[str, Any]], lab: list[dict[str, Any]], known: Collection[str]
+) -> Iterator[str]:
+    """What changed in each set that is not known, against the release before it, as Markdown."""
+    cells = {one["set"]: one["patches"] for one in probed}
+    results = {one["set"]: measure_lab.family_results(one) for one in lab}
+    for name in [name for name in cells if name not in known]:
+        own = [one for one in cells if one.split()[0] == name.split()[0]]
+        before = own[max(own.index(name) - 1, 0)]
+        yield f"\n### {name}, against {before}\n"
+        turned: dict[str, list[str]] = {}
+        for patch, was in cells[before].items():
+            now = cells[name].get(patch, {})
+            states = [_state(one) for one in (was, now)]
+            if states[0] != states[1]:
+                turned.setdefault(f"{states[0]} to {states[1]}", []).append(patch)
+            if any(now[one]["body"] != was[one]["body"] for one in was.keys() & now):
+                turned.setdefault("other code", []).append(patch)
+            if any(one["with"] == "red" for one in now.values()):
+                turned.setdefault("not repaired by its patch", []).append(patch)
+        yield from (f"- {what}: {', '.join(ids)}" for what, ids in sorted(turned.items()))
+        older = [one for one in results if one in own[: own.index(name)]]
+        now_, was_ = results.get(name, {}), results[older[-1]] if older else {}
+        families: dict[str, list[str]] = {}
+        for family, result in now_.items():
+            if result != was_.get(family, "new"):
+                changed = f"{was_.get(family, 'new')} to {result}"
+                families.setdefault(changed, []).append(family)
+        yield from (f"- families, {what}: {', '.join(f)}" for what, f in sorted(families.items()))
+        if not turned and not families:
+            yield "- no result changed"
+
+
+def _state(cells: Mapping[str, Mapping[str, Any]]) -> str:
+    """A patch's defect on a release: red where it is, green where it is not, or no code of it."""
+    found = {one["without"] for one in cells.values() if one["body"]}
+    return "red" if "red" in found else "green" if found else "no code"
 
 
 def released(distribution: str) -> list[str]:

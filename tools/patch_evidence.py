@@ -117,10 +117,24 @@ def forget_set(name: str) -> None:
         write(folder, evidence)
 
 
+def known_versions() -> dict[str, dict[str, str]]:
+    """The versions of the packages in each set that was measured at any time."""
+    return json.loads(VERSIONS.read_text()) if VERSIONS.exists() else {}  # type: ignore[no-any-return]
+
+
 def add_versions(versions: dict[str, dict[str, str]]) -> None:
     """Keep the versions of the packages with which release sets were measured."""
-    known = json.loads(VERSIONS.read_text()) if VERSIONS.exists() else {}
-    VERSIONS.write_text(json.dumps({**known, **versions}, indent=1) + "\n")
+    VERSIONS.write_text(json.dumps({**known_versions(), **versions}, indent=1) + "\n")
+
+
+def known(patch: Patch, distribution: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """What was seen of each target's code, by target and fingerprint, on any release."""
+    results = read(folder_of(patch)).get(patch.id, {}).get(distribution, {}).get("results", {})
+    return {
+        (target, one["body"]): {key: value for key, value in one.items() if key != "releases"}
+        for target, seen in results.items()
+        for one in seen
+    }
 
 
 def take(folder: Path) -> None:

@@ -63,9 +63,39 @@ def main() -> None:
 
 
 def readme() -> str:
-    """The README, with the number of patches."""
-    count = f"{len(builtin().ids())} patches, one for each defect"
-    return re.sub(r"\d+ patches, one for each defect", count, README.read_text())
+    """The README, with the numbers of today.
+
+    Raises:
+        SystemExit: it has no such sentence any more.
+    """
+    text = README.read_text()
+    for sentence, counts in numbers().items():
+        pattern = re.escape(sentence).replace(r"\{\}", r"\d+")
+        text, found = re.subn(pattern, sentence.format(*counts), text)
+        if not found:
+            sys.exit(f"README.md: no sentence {sentence!r}: change tools/write_docs.py as well")
+    return text
+
+
+def numbers() -> dict[str, tuple[int, ...]]:
+    """Sentences of the README, and the numbers in them."""
+    import measure_lab
+    import patch_evidence
+
+    from mlx_patches.evidence import store
+
+    lab = measure_lab.load()
+    newest = [one for one in lab if one["set"].startswith("mlx-lm ")][-1]
+    metal = store.metal_branches(*newest["set"].split()) or {}
+    late = {"samplers", "leaves", "engine-images"}
+    whole = [one for one in lab if late & {name for f in one["without"].values() for name in f}]
+    return {
+        "{} patches, one for each defect": (len(builtin().ids()),),
+        f"{{}} of the {{}} families of {newest['set']}": (len(metal), len(newest["without"])),
+        "green with it, in {} sets of releases": (len(patch_evidence.load()),),
+        "batching scenarios, in {} sets; three": (len(lab),),
+        "so far in {} of them": (len(whole),),
+    }
 
 
 def api() -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 from .. import __version__
@@ -30,6 +30,7 @@ from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.sets import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
 from .models import ModelFolder, folder_of, hint, implementations, unused_stops
+from .modules import MODEL_CODE
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
 JSON_SCHEMA = 1
@@ -83,8 +84,8 @@ class Audit:
     """The report. ``outcomes`` has one entry for each patch and target.
 
     ``verdicts`` are those on the model, else those on every family that was measured in the
-    installed releases; ``unmeasured`` names the installed releases without evidence. ``unaudited``
-    says why nothing could be audited, ``environment`` is the prefix of the audited environment.
+    installed releases. ``unaudited`` says why nothing could be audited, ``environment`` is the
+    prefix of the audited environment.
     ``measured`` is (device, dtype) if the model's own config was measured for this report.
     """
 
@@ -101,7 +102,6 @@ class Audit:
     unknown: tuple[str, ...] = ()
     warnings: tuple[Warned, ...] = ()
     verdicts: tuple[ModelVerdict, ...] = ()
-    unmeasured: tuple[str, ...] = ()
     unaudited: tuple[str, ...] = ()
     environment: str = sys.prefix
     measured: tuple[str, str] | None = None
@@ -111,6 +111,25 @@ class Audit:
         many = f"{found} finding{'' if found == 1 else 's'}"
         installed = ", ".join(map(str, self.distributions)) or "no MLX package"
         return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
+
+    def ignoring(self, patches: Iterable[str]) -> Audit:
+        """The report with what these patches repair left open by choice.
+
+        Raises:
+            MlxPatchesError: an id is unknown.
+        """
+        ids = {session().registry.declared(id_).id for id_ in patches}
+        outcomes = [
+            one._replace(by_choice=True) if one.patch in ids else one for one in self.outcomes
+        ]
+        return replace(self, outcomes=tuple(outcomes))
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """The installed releases without evidence of their code."""
+        measured = {one.distribution for one in self.verdicts if one.result}
+        unknown = {one.distribution for one in self.verdicts} - measured
+        return tuple(str(one) for one in self.distributions if one.name in unknown)
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -148,15 +167,20 @@ class Audit:
     def here(self, by_choice: bool = True) -> PatchState:
         """The patches' state here; ``by_choice``: patches switched off by the user are missing."""
         seen: dict[str, set[Status]] = {}
-        missing = set()
+        missing: dict[str, set[str]] = {}
         for one in self.outcomes:
             seen.setdefault(one.patch, set()).add(one.status)
             if one.status not in IN_EFFECT | NOT_NEEDED and (by_choice or not one.by_choice):
-                missing.add(one.patch)
+                missing.setdefault(one.patch, set()).add(one.target.partition(":")[0])
+        partly = {
+            id_: modules
+            for id_, modules in missing.items()
+            if seen[id_] & IN_EFFECT and all(name.startswith(MODEL_CODE) for name in modules)
+        }
         # Needed by the evidence, but no target is installed.
-        missing |= {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
+        absent = {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
         active = self.active or (not by_choice and any(one.by_choice for one in self.outcomes))
-        return PatchState(active, frozenset(missing))
+        return PatchState(active, frozenset(missing) | absent, partly)
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -201,7 +225,8 @@ class Audit:
         still = [cell for one in self.verdicts for cell in one.wrong_with_patches] if strict else []
         unknown = {o.patch for o in self.outcomes if o.finding and o.status is Status.DRIFTED}
         found = {patch_severity(id_) for id_ in open_ - unknown} | {cell.severity for cell in still}
-        return 1 if found & set(fail_on) else 2 if unknown or self.unmeasured else 0
+        new = not all(one.result for one in self.verdicts)
+        return 1 if found & set(fail_on) else 2 if unknown or new else 0
 
     def as_dict(self, cells: bool = False) -> dict[str, Any]:
         """The JSON form; docs/audit-json.md describes it.
@@ -229,6 +254,7 @@ class Audit:
                 {
                     **o.as_dict(),
                     "severity": patch_severity(o.patch),
+                    "fixed_in": fixed_in(o),
                     "origin": self.origins.get(o.patch, "mlx-patches"),
                 }
                 for o in self.outcomes
@@ -270,10 +296,9 @@ def audit(
     # Beside the CPU.
     devices = ("metal",) if platform.system() == "Darwin" else ()
 
-    def needed(patch: Patch, target: Target) -> bool:
-        return judge_file(current, patch, target).ok
-
+    needed = partial(may_need, current)
     relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
+    reached = measured.reached(report.families if report else {})
     if report is None:
         ids, verdicts = relevant, measured.verdicts_of_all(current, needed)
     else:
@@ -282,14 +307,14 @@ def audit(
             current, report.families, needed, evidence, config, report.model_type
         )
         named = {id_ for row in report.rows.values() for id_ in row}
-        named |= measured.always_met(current, report.families)
+        named |= measured.always_met(current, reached)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
     unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
     verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
         outcome
-        for outcome in outcomes_of(map(current.registry.declared, ids), host)
+        for outcome in outcomes_of(map(current.registry.declared, ids), host, reached)
         if outcome.distribution not in unused
         if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
@@ -316,7 +341,6 @@ def audit(
         foreign=(*conflicts.replaced(), *conflicts.marked()),
         unknown=current.unknown,
         verdicts=verdicts,
-        unmeasured=measured.unmeasured(current, unused),
         unaudited=preflight.unaudited(
             current, relevant, report.families if report else {}, _declared
         ),
@@ -325,10 +349,22 @@ def audit(
     )
 
 
-def outcomes_of(patches: Iterable[Patch], host: str | None = None) -> Iterator[Outcome]:
+def fixed_in(outcome: Outcome) -> str:
+    """The releases that have repaired a defect themselves; empty if none has."""
+    rule = session().matrix.rule(outcome.patch, outcome.distribution)
+    return rule.fixed if rule else ""
+
+
+def outcomes_of(
+    patches: Iterable[Patch], host: str | None = None, reached: Collection[str] = ()
+) -> Iterator[Outcome]:
     """The state of patches' targets here, or in processes of a host.
 
     It comes from this process if that has decided it, else from the files.
+
+    Args:
+        reached: the modules that an audited model runs; a patch's targets in other models are
+            left out, unless the patch is needed there alone.
     """
     current = session()
     known = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
@@ -341,11 +377,15 @@ def outcomes_of(patches: Iterable[Patch], host: str | None = None) -> Iterator[O
             if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
                 here = _unrequested(current, patch, target, active, requested)
             found.append((target, here))
+        decided = []
         for target, one in found:
             may_apply = one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice
             if may_apply and (reason := held_back(target, found)):
                 one = one._replace(status=Status.DRIFTED, reason=reason)
-            yield one
+            decided.append((measured.met(target.module, reached), one))
+        own = [one for met, one in decided if met]
+        whole = not reached or all(one.status in NOT_NEEDED for one in own)
+        yield from (one for met, one in decided if met or whole)
 
 
 def _active(current: Session, host: str | None = None) -> bool:
@@ -385,6 +425,12 @@ def judge_file(current: Session, patch: Patch, target: Target) -> Verdict:
     if current.installed(target.distribution) is None:
         return current.gate.decide(patch, target, None)
     return current.gate.decide(patch, target, in_file(target, _declared(target.module)))
+
+
+def may_need(current: Session, patch: Patch, target: Target) -> bool:
+    """Whether a target's code has the defect, or was not measured and may have it."""
+    verdict = judge_file(current, patch, target)
+    return verdict.ok or verdict.status is Status.DRIFTED
 
 
 def _declared(module: str) -> tuple[str, ...]:

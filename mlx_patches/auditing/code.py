@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..core.distributions import Installed, source_file
+from ..core.outcome import Outcome
 from ..core.packages import DISTRIBUTIONS
 from ..evidence import code, store
+from ..matrix.matrix import CompatMatrix
 from .modules import Find, modules_of, package_of_models, source_files
 
 
@@ -40,7 +42,8 @@ class Measured(NamedTuple):
         elif self.nearest == own:
             which = f"this is not the {here.version} release"
         more = f" and {len(self.changed) - 2} more" if len(self.changed) > 2 else ""
-        return f"{which}: {', '.join(self.changed[:2])}{more} differ from {theirs}"
+        differ = "differ" if len(self.changed) > 1 else "differs"
+        return f"{which}: {', '.join(self.changed[:2])}{more} {differ} from {theirs}"
 
 
 def instead(here: Installed, installed: Iterable[Installed]) -> list[str]:
@@ -51,6 +54,20 @@ def instead(here: Installed, installed: Iterable[Installed]) -> list[str]:
     return [one for one in wanted if one not in own] or nearest
 
 
+def gone(matrix: CompatMatrix, release: str, outcomes: Iterable[Outcome]) -> list[str]:
+    """The patches that the nearest measured release needs, and for which this one has no code."""
+    distribution, version = release.split()
+    found: dict[str, set[str]] = {}
+    for one in outcomes:
+        if one.distribution == distribution:
+            found.setdefault(one.patch, set()).add(one.status)
+    nearest = code.sets_of(distribution, version)[0].split()[1]
+    rules = {
+        id_: matrix.rule(id_, distribution) for id_, seen in found.items() if seen == {"absent"}
+    }
+    return [id_ for id_, rule in rules.items() if rule and rule.decide(nearest) == "affected"]
+
+
 def measured(here: Installed, family: str) -> Measured:
     """Where the installed code of one family was measured."""
     names = code.sets_of(here.name, here.version)
@@ -59,29 +76,17 @@ def measured(here: Installed, family: str) -> Measured:
 
 
 def measured_families(here: Installed) -> Iterator[tuple[str, Measured]]:
-    """Where each family was measured, for an installed release; nothing if no set has its caches.
+    """Where each family of the nearest set was measured, for an installed release.
 
-    Hashes the files that the measured families run: 0.1 s. Follows imports only if they differ.
+    Hashes the files that the families run: 0.1 s. Follows imports only if they differ.
     """
-    find = source_files().get
-    names = alike(here)
-    for name in names[:1]:
-        package = package_of_models(here.name)
-        whole = not code.differing(name, code.modules_of(name), find)
-        for family in store.families_of(name):
-            if whole:
-                yield family, Measured(name, name)
-            else:
-                own = sorted(filter(find, modules_of(package, family, find)))
-                yield family, _find(names, own, find)
-
-
-def alike(here: Installed) -> list[str]:
-    """The measured sets with the caches, base module and engine of an installed release."""
-    package = package_of_models(here.name)
-    shared = [f"{package}.cache", f"{package}.base", f"{package.partition('.')[0]}.generate"]
+    find, package = source_files().get, package_of_models(here.name)
     names = code.sets_of(here.name, here.version)
-    return [name for name in names if not code.differing(name, shared, source_file)]
+    for name in names[:1]:
+        whole = not code.differing(name, code.modules_of(name), find)
+        for family in filter(lambda one: find(f"{package}.{one}"), store.families_of(name)):
+            own = () if whole else sorted(filter(find, modules_of(package, family, find)))
+            yield family, _find(names, own, find)
 
 
 def _find(names: Sequence[str], modules: Sequence[str], find: Find) -> Measured:

@@ -15,7 +15,7 @@ from ..core.distributions import source_file
 from ..core.files import quoted
 from ..evidence.words import CRASH, MEMORY, SECURITY, WRONG_TEXT
 from . import screen
-from .audit import Audit
+from .audit import Audit, fixed_in
 from .verdict import patch_severity
 
 # In bytes. GitHub accepts 65 kB in a comment; people read less.
@@ -42,9 +42,14 @@ def markdown(report: Audit, code: int) -> str:
     lines += ["", *(f"- {_escaped(text.strip())}" for text in screen.facts(report))]
     found = screen.effects(report)
     if found:
-        lines += ["", "| patch | severity | without it |", "|---|---|---|"]
+        fixed: dict[str, dict[str, None]] = {}
+        for one in report.outcomes:
+            if said := fixed_in(one):
+                fixed.setdefault(one.patch, {})[f"{one.distribution} {said}"] = None
+        lines += ["", "| patch | severity | fixed in | without it |", "|---|---|---|---|"]
         lines += [
-            f"| `{id_}` | {patch_severity(id_)} | {_escaped(effect)} |"
+            f"| `{id_}` | {patch_severity(id_)} | {', '.join(fixed.get(id_, ()))} |"
+            f" {_escaped(effect)} |"
             for id_, effect in found.items()
         ]
     lines += ["", *(f"    {text}" for text in screen.commands(report))]

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from ..activation.profiles import profiles_of
 from ..activation.session import session
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status
+from ..core.packages import DISTRIBUTIONS, MODELS
+from ..core.patch import Patch
 from .audit import audit
 from .verdict import patch_severity
 
@@ -70,3 +72,23 @@ def _status(outcomes: Sequence[Outcome]) -> str:
     open_ = [one for one in needed if one not in IN_EFFECT]
     spared = [one for one in statuses if one is not Status.ABSENT]
     return str(next(iter([*open_, *needed, *spared]), Status.ABSENT))
+
+
+def only_in(patch: Patch) -> list[str]:
+    """The models and servers that alone run what a patch repairs here; empty if others may."""
+    current, found = session(), set()
+    for target in patch.targets:
+        if target.supports or current.installed(target.distribution) is None:
+            continue
+        package, _, rest = target.module.partition(".")
+        kind, _, inside = rest.partition(".")
+        model = inside.partition(".")[0]
+        if kind == "models" and model in current.matrix.models:
+            found.add(model)
+        elif kind == "server":
+            found.add(f"{package}.server")
+        elif package not in MODELS and target.distribution in DISTRIBUTIONS.values():
+            found.add(target.distribution)
+        else:
+            return []
+    return sorted(found)

@@ -54,14 +54,11 @@ def verdicts_of_model(
         evidence = _load(where)
         note = _note(current, where.note(here), evidence)
         module = f"{package_of_models(distribution)}.{family}"
-        if measured is not None:
-            traced = evidence.get("needs", {}).get(family, {}) if evidence else {}
-            evidence = measured.get(distribution)
-            note = str(evidence["note"]) if evidence else ""
-            # What repairs a scenario of the family is taken to repair it with this config.
-            evidence = evidence and {**evidence, "needs": {family: traced}}
-        elif evidence and config is not None and not may_slide(config, module):
+        if evidence and config is not None and not may_slide(config, module):
             evidence = _without_windows(current, evidence, family)
+        if measured is not None:
+            evidence = _with_own(measured.get(distribution), evidence, family)
+            note = str(evidence["note"]) if evidence else ""
         ids = partial(_likely, current, distribution, family, needs)
         metal = _metal(where, family)
         if metal is None:
@@ -77,6 +74,26 @@ def verdicts_of_model(
         )
         found.append(one)
     return tuple(found)
+
+
+def _with_own(
+    own: Mapping[str, Any] | None, evidence: Mapping[str, Any] | None, family: str
+) -> Mapping[str, Any] | None:
+    """Evidence of a model's own config, completed by that of its family.
+
+    What repairs a scenario of the family is taken to repair it with this config. A scenario that
+    did not end in time is taken to be as in the family.
+    """
+    if not own or not evidence:
+        return own
+    result = {**own, "needs": {family: evidence.get("needs", {}).get(family, {})}}
+    if own["note"]:
+        result["note"] = f"{own['note']}: these are judged as in other {family} models"
+        for part in ("without", "with", "details_without", "details_with"):
+            plain = evidence.get(part, {}).get(family, {}).items()
+            cells = {name: cell for name, cell in plain if "@" not in name}
+            result[part] = {family: cells | own.get(part, {}).get(family, {})}
+    return result
 
 
 def _without_windows(
@@ -174,12 +191,6 @@ def needed_here(current: Session) -> Measured:
     return found
 
 
-def unmeasured(current: Session, unused: Collection[str] = ()) -> tuple[str, ...]:
-    """The installed releases of model packages, but unused ones, without evidence of their code."""
-    here = (one for one in _installed(current) if one.name not in unused)
-    return tuple(str(one) for one in here if not code.alike(one))
-
-
 def _installed(current: Session) -> list[Installed]:
     """The installed model packages."""
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
@@ -231,19 +242,24 @@ def possible(
     return found
 
 
-def always_met(current: Session, families: Mapping[str, str]) -> set[str]:
-    """The patches for every model, except those of model code that none of these families runs."""
-    find = cache(source_file)
+def reached(families: Mapping[str, str]) -> set[str]:
+    """The modules that these families run, by distribution."""
     places = [(package_of_models(name), family) for name, family in families.items()]
-    reached = set().union(*(modules_of(*place, find) for place in places))
+    return set().union(*(modules_of(*place, cache(source_file)) for place in places))
+
+
+def met(module: str, reached: Collection[str]) -> bool:
+    """Whether a module is none of models, or one that the families run."""
+    return module in reached or not module.startswith(MODEL_CODE)
+
+
+def always_met(current: Session, reached: Collection[str]) -> set[str]:
+    """The patches for every model, except those of model code that no family runs."""
     return {
         id_
         for id_ in current.matrix.always
         if id_ in current.registry
-        and any(
-            target.module in reached or not target.module.startswith(MODEL_CODE)
-            for target in current.registry.declared(id_).targets
-        )
+        and any(met(one.module, reached) for one in current.registry.declared(id_).targets)
     }
 
 

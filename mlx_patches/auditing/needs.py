@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from ..activation.session import session
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.packages import MODEL_PACKAGES
-from .audit import judge_file
+from .audit import judge_file, may_need
 from .measured import verdicts_of_model
 from .models import hint, implementations
 
@@ -44,7 +45,7 @@ def needs(model: str) -> tuple[Need, ...]:
         raise MlxPatchesError(
             f"no model type {name!r} in {where}{hint(name, current.matrix.models)}"
         )
-    verdicts = verdicts_of_model(current, found, lambda *one: judge_file(current, *one).ok)
+    verdicts = verdicts_of_model(current, found, partial(may_need, current))
     needed: dict[Need, None] = {}
     for patch in [current.registry.declared(id_) for one in verdicts for id_ in one.patches]:
         # One for each distribution whose code has the defect.

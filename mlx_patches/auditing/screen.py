@@ -12,8 +12,8 @@ from ..core.files import printable
 from ..core.outcome import NOT_NEEDED
 from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
-from .audit import Audit
-from .code import instead
+from .audit import Audit, fixed_in
+from .code import gone, instead
 from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
 WIDTH, HEIGHT = 80, 20
@@ -45,17 +45,18 @@ def verdict(report: Audit) -> str:
     if open_:
         switched = "" if any(o.finding for o in report.outcomes) else ", by choice"
         known = f"{open_} of {needed}" if open_ < needed else str(open_)
-        are = "is" if needed == 1 else "are"
+        are = "is" if open_ == 1 else "are"
         known += f" known defect{'' if needed == 1 else 's'}"
         return f"{whose}{known} of the installed releases {are} not repaired here{switched}"
     if report.findings:
         return f"{whose}{report.findings[0]}"
+    alone = f", in processes of {report.host} alone" if report.host else ""
+    state = "the installed releases have no known defect"
     if needed:
-        alone = f", in processes of {report.host} alone" if report.host else ""
-        return f"{whose}Nothing to do: {_all(needed)} repaired here{alone}"
-    if report.unmeasured:
-        return f"{whose}No known defect, but the lab did not measure every installed release"
-    return f"{whose}Nothing to do: the installed releases have no known defect"
+        state = f"{_all(needed)} repaired here{alone}"
+    if report.exit_code() == 2:
+        return f"{whose}{state[0].upper()}{state[1:]}, but not all of the code was measured"
+    return f"{whose}Nothing to do: {state}"
 
 
 def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
@@ -155,17 +156,21 @@ def facts(report: Audit) -> Iterator[str]:
         return
     for distribution in dict.fromkeys(one.distribution for one in report.verdicts):
         own = [one for one in report.verdicts if one.distribution == distribution]
-        counts = Counter(one.result for one in own)
+        counts, release = Counter(one.result for one in own), own[0].release
         still, new = counts[words.RED], counts[""]
+        if new == len(own):
+            lost = gone(session().matrix, release, report.outcomes)
+            more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+            none = f"; it lacks that of {', '.join(lost[:3])}{more}" if lost else ""
+            judged = "its code was not measured; each patch is judged by the code it changes"
+            yield f"{release}: {judged}{none}"
+            continue
         wrong = still + counts[words.REPAIRED]
         families = f"{wrong} of {len(own)} model families"
-        changed = f"; {new} have other code and were not measured" if new else ""
+        are = "has other code and was" if new == 1 else "have other code and were"
+        changed = f"; {new} {are} not measured" if new else ""
         repaired = with_patches(still) if wrong else ""
-        yield f"{own[0].release}: {families} wrong as released{_effects_of(own)}{repaired}{changed}"
-    yield from (
-        f"{release}: its code was not measured; each patch is judged by the code it changes"
-        for release in report.unmeasured
-    )
+        yield f"{release}: {families} wrong as released{_effects_of(own)}{repaired}{changed}"
     if count := len(report.refusing):
         more = f"{count} more repair{'' if count == 1 else 's'} of security"
         yield f"{more}, which may refuse requests: mlx-patches enable --profile safe,security"
@@ -267,7 +272,7 @@ def _measured_instead(report: Audit) -> list[str]:
     """The measured releases to stay on, where the installed code was not measured."""
     unknown = {one.distribution for one in report.verdicts if not one.result}
     unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
-    stale = [d for d in report.distributions if d.name in unknown or str(d) in report.unmeasured]
+    stale = [one for one in report.distributions if one.name in unknown]
     return list(dict.fromkeys(new for one in stale for new in instead(one, report.distributions)))
 
 
@@ -381,8 +386,11 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
     if shown:
         names = {id_: f"{id_} ({origin})" for id_, origin in report.origins.items()}
         yield (
-            ("patch", "target", "status", "reason"),
-            [(names.get(o.patch, o.patch), o.target, str(o.status), o.reason) for o in shown],
+            ("patch", "target", "status", "fixed in", "reason"),
+            [
+                (names.get(o.patch, o.patch), o.target, str(o.status), fixed_in(o), o.reason)
+                for o in shown
+            ],
         )
     if hidden := len(report.outcomes) - len(shown):
         yield f"{hidden} more targets need nothing (--all shows them)"

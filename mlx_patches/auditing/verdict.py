@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..activation.session import session
 from ..core.record import fields
 from ..evidence import outside, store, words
 from ..evidence.words import FEATURE, NOT_MEASURED, RIGHT, SEVERITIES, WRONG_TEXT
+from .modules import modules_of, package_of_models
+
+_modules_of = cache(modules_of)
 
 
 class PatchState(NamedTuple):
@@ -23,10 +27,19 @@ class PatchState(NamedTuple):
     Args:
         active: whether processes of this environment apply patches.
         missing: the patches that an installed release needs and that are not in effect.
+        partly: those of them that are in effect elsewhere, and the models' modules where not.
     """
 
     active: bool
     missing: frozenset[str] = frozenset()
+    partly: Mapping[str, Collection[str]] = MappingProxyType({})
+
+    def lacks(self, patch: str, model: ModelVerdict) -> bool:
+        """Whether a patch is not in effect in code that a model runs."""
+        if patch not in self.partly:
+            return patch in self.missing
+        run = _modules_of(package_of_models(model.distribution), model.family)
+        return not run.isdisjoint(self.partly[patch])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +143,15 @@ class ModelVerdict:
 
     def wrong_alone(self, here: PatchState) -> bool:
         """Whether a request alone gets wrong text in this environment, whatever the config has."""
-        return any(id_ in here.missing for id_ in self.alone)
+        return any(here.lacks(id_, self) for id_ in self.alone)
 
     def differs_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The configs with which a request alone is wrong in this environment."""
-        return tuple(one for one in self.defects if one.is_open(*here))
+        return tuple(
+            one
+            for one in self.defects
+            if one.is_open(here.active, [id_ for id_ in one.needs if here.lacks(id_, self)])
+        )
 
     def _fails_alone(self, here: PatchState, fail_on: Collection[str]) -> bool:
         open_ = [one for one in self.differs_alone(here) if self.own or one.is_usual]
@@ -184,7 +201,7 @@ class ModelVerdict:
         needs = self.patches if cell.needs is None else cell.needs
         if not needs:
             return not here.active
-        return any(id_ in here.missing for id_ in needs)
+        return any(here.lacks(id_, self) for id_ in needs)
 
     def _sorted(self, cells: Any) -> tuple[CellVerdict, ...]:
         return tuple(sorted(cells, key=lambda cell: SEVERITIES.index(cell.severity)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from .files import packaged
@@ -33,6 +34,13 @@ def entry_of(path: str) -> Entry:
     line = table[start + 1 : table.index(b"\n", start + 1)]
     entry: Entry = json.loads(line.partition(b" ")[2])
     return entry
+
+
+def has(path: str, prints: Mapping[str, str | None]) -> bool:
+    """Whether measured releases have a file, or definitions of these names and fingerprints."""
+    return bool(entry_of(path)) or all(
+        f'"{name}":["{value}"'.encode() in _table() for name, value in prints.items()
+    )
 
 
 def digest(content: bytes) -> str:

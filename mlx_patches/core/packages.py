@@ -16,6 +16,8 @@ CORE = ("mlx", *MODEL_PACKAGES.values())
 UNMEASURED = frozenset({"transformers", "mlx-openai-server", "rapid-mlx"})
 # Servers that are known by their command, to the distribution that installs it.
 SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
+# The commands of servers that load a model and answer requests.
+COMMANDS = (*SERVERS, "mlx_lm", "vllm-mlx", "rapid-mlx", "mlx-openai-server", "omlx")
 
 
 def package_of(distribution: str) -> str:

@@ -27,7 +27,7 @@ class Found(Record):
         foreign: the name of another package's function that replaced the target; empty if none.
         owner: the live module or class; None in a file.
         original: the live attribute without our layers, ``MISSING`` if there is none.
-        released: its file is, to the byte, that of a measured release.
+        released: measured releases have its code.
     """
 
     body: str | None = None
@@ -75,7 +75,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
         return Found(missing=missing, foreign=foreign)
     if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
-    released = bool(known_files.entry_of(getattr(module, "__file__", None) or ""))
+    released = known_files.has(getattr(module, "__file__", None) or "", prints)
     return Found(fingerprint.combined(prints), "", foreign, owner, original, released)
 
 
@@ -102,7 +102,10 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     )
     if not found or not present:
         return Found(missing=f"{target.module} does not define {owner}")
-    return Found(fingerprint.combined(found), released=bool(entry))
+    if target.defines_new_attribute and target.name in prints:
+        return Found(missing=f"the release defines {target.path} itself")
+    released = known_files.has(str(path), found)
+    return Found(fingerprint.combined(found), released=released)
 
 
 @cache
@@ -122,7 +125,10 @@ def _is_defined_in_file(target: Target) -> bool:
 
 
 def _lookup(module: ModuleType, name: str) -> Any:
+    """What a module defines under a name; its file has no class that it imports."""
     scope: Any = module
     for part in name.split("."):
         scope = vars(scope).get(part, MISSING) if hasattr(scope, "__dict__") else MISSING
+        if isinstance(scope, type) and scope.__module__ != module.__name__:
+            return MISSING
     return scope

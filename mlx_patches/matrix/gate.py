@@ -50,7 +50,9 @@ class Gate:
             reason = f"{target.module} is not that of {target.distribution}"
             return Verdict(False, reason, Status.ABSENT)
         if found is None:
-            return verdict if verdict.ok or not may_need else Verdict(True, "its code decides")
+            named = rule and target.name in {*rule.affected_bodies, *rule.sound_bodies}
+            by_code = not verdict.ok and (named or may_need)
+            return Verdict(True, "its code decides") if by_code else verdict
         if found.missing:
             status = Status.CONFLICT if found.foreign else Status.ABSENT
             if unmeasured and not found.foreign and may_need:

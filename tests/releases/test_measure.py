@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from mlx_patches.auditing import audit
 from mlx_patches.auditing.models import implementations
 from mlx_patches.lab import Family
+from mlx_patches.lab import folder as measuring
 from mlx_patches.lab.child import built
 
 pytestmark = pytest.mark.slow
@@ -117,6 +120,27 @@ def test_the_audit_measures_a_folder(tmp_path):
     for one in report["verdicts"]:
         assert one["verdict"] in ("right", "repaired", "wrong"), one["note"]
         assert one["scenarios"] > 0
+
+
+# The configs of ten published models: sizes, layer kinds and nesting as their folders have them.
+PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
+
+
+HERE = [name for name, one in PUBLISHED.items() if implementations(one["model_type"])]
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_verdict_on_a_folder_is_that_of_its_measurement(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(measuring, "SECONDS", 600.0)  # every scenario ends
+    folder = str(saved(tmp_path, PUBLISHED[name]))
+    evidence = measuring.evidence_of(tmp_path)
+    said, measured = audit.audit(folder), audit.audit(folder, evidence=evidence)
+    assert said.exit_code() == measured.exit_code()
+    for one, other in zip(said.verdicts, measured.verdicts, strict=True):
+        assert (other.note, other.verdict) == ("", one.verdict)
+        wrong, found = ({cell.name: cell.wrong for cell in each.cells} for each in (one, other))
+        differing = [n for n in wrong.keys() & found if wrong[n] != found[n]]
+        assert not differing, (one.distribution, differing)
 
 
 def test_code_of_a_folder_is_not_run(tmp_path):

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,7 @@ from mlx_patches.lab import report, runner
 
 from .conftest import patch_of, session_for
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "mlx_patches"]
 
 
@@ -110,7 +112,7 @@ def test_verbose_adds_the_targets(said, affected):
 
 
 def test_markdown_and_sarif_name_the_patch(said, affected):
-    assert "| `fix` | wrong-text | goes wrong |" in said("audit", "--format", "markdown").out
+    assert "| `fix` | wrong-text |  | goes wrong |" in said("audit", "--format", "markdown").out
     done = said("audit", "--format", "sarif")
     (run,) = json.loads(done.out)["runs"]
     (result,) = run["results"]
@@ -396,3 +398,10 @@ def test_what_a_folder_names_reaches_no_terminal_as_it_is(said, affected, tmp_pa
 def test_what_a_model_s_error_names_reaches_no_terminal_as_it_is():
     row = runner.Row("", "mlx-lm:x", False, "build", "not-built", "No file in \x1b[31m")
     assert report._reason([row]) == r"build: No file in \x1b[31m"
+
+
+def test_the_exit_codes_are_one_rule():
+    rule = re.search(r"Exit codes: (.*?)\.", " ".join(cli.cli.help.split()))[1]
+    assert f"Exit codes: {rule}." in " ".join((ROOT / "README.md").read_text().split())
+    for command in cli.cli.commands.values():
+        assert "Exit code" not in command.help

@@ -27,6 +27,8 @@ from mlx_patches.evidence.words import (
 from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
 
+from .conftest import registry_of
+
 ROOT = Path(__file__).parents[2]
 LAB = measure_lab.load()
 EVIDENCE = measure_matrix.load_evidence()
@@ -142,6 +144,21 @@ def test_compiled_matrix_is_current():
 
 def test_the_catalogue_is_current():
     assert write_docs.catalogue() == write_docs.CATALOGUE.read_text()
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_evidence(tmp_path, monkeypatch):
+    text = write_docs.README.read_text()
+    assert write_docs.readme() == text
+    stale = tmp_path / "README.md"
+    monkeypatch.setattr(write_docs, "README", stale)
+    for sentence, counts in write_docs.numbers().items():
+        now, then = (sentence.format(*numbers) for numbers in (counts, [9999] * len(counts)))
+        assert now in text
+        stale.write_text(text.replace(now, then))
+        assert write_docs.readme() == text
+        stale.write_text(text.replace(now, ""))
+        with pytest.raises(SystemExit, match="no sentence"):
+            write_docs.readme()
 
 
 def test_the_page_of_the_interface_is_that_of_the_docstrings():
@@ -430,6 +447,59 @@ def test_a_patch_for_releases_of_mlx_is_measured_with_the_newest_of_them(
     assert said["patches"] == {"sampling-threads": {"m:f": cell} if accepted else {}}
     (mlx,) = made
     assert mlx.endswith("==0.32.0")
+
+
+@pytest.mark.parametrize(("body", "probed"), [("b", 0), ("c", 2)])
+def test_on_a_new_set_only_new_code_is_measured(body, probed, tmp_path, monkeypatch):
+    run = []
+
+    def child(one, python, patches, *flags):
+        run.extend(flag for flag in [flags] if flag != ("--code",))
+        row = {"patch": "offset-alias", "target": "m:f", "body": body, "detail": "new"}
+        return [row | {"verdict": "green" if flags else "red"}]
+
+    monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path)
+    monkeypatch.setattr(patch_evidence, "VERSIONS", tmp_path / "versions.json")
+    monkeypatch.setattr(patch_evidence, "folder_of", lambda patch: tmp_path)
+    monkeypatch.setattr(measure_matrix, "child", child)
+    monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
+    monkeypatch.setattr(release_sets, "versions", lambda python: {})
+    builtin = catalogue.builtin()
+    only = registry_of(builtin.get("offset-alias"))
+    monkeypatch.setattr(catalogue, "builtin", lambda: only)
+    seen = {"body": "b", "without": "red", "with": "green", "detail": "old"}
+    patch_evidence.add(builtin.get("offset-alias"), "mlx-lm 0.1", {"m:f": seen})
+    new = release_sets.ReleaseSet("mlx-lm 0.2", "2026-01-01", {})
+    measure_matrix.Measuring(distinct=True).measure(new)
+    assert len(run) == probed
+    (cell,) = patch_evidence.load()[-1]["patches"]["offset-alias"].values()
+    assert cell == seen | ({"body": "c", "detail": "new"} if probed else {})
+
+
+def test_a_new_set_has_the_evidence_of_the_families_with_known_code(tmp_path, monkeypatch):
+    old = {
+        "set": "mlx-lm 0.1",
+        "versions": {"mlx-lm": "0.1"},
+        "without": {"a": {"merge": "r"}, "b": {"merge": "g"}},
+        "with": {"a": {"merge": "g"}},
+        "needs": {"a": {"merge": ["offset-alias"]}},
+    }
+    (tmp_path / "mlx-lm-0.1.json").write_text(json.dumps(old))
+    monkeypatch.setattr(measure_lab, "EVIDENCE", tmp_path)
+    monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
+    monkeypatch.setattr(release_sets, "versions", lambda python: {"mlx-lm": "0.2"})
+    told = json.dumps({"a": "mlx-lm 0.1", "b": "", "c": ""})
+    monkeypatch.setattr(release_sets, "run", lambda *arguments: told)
+    one = release_sets.ReleaseSet("mlx-lm 0.2", "2026-01-01", {})
+    assert measure_lab.take_known(one) == ("b", "c")
+    assert measure_lab.evidence_of(one) == {
+        "set": "mlx-lm 0.2",
+        "versions": {"mlx-lm": "0.2"},
+        "same_code": {"a": "mlx-lm 0.1"},
+        "without": {"a": {"merge": "r"}, "b": {}, "c": {}},
+        "with": {"a": {"merge": "g"}},
+        "needs": {"a": {"merge": ["offset-alias"]}},
+    }
 
 
 def test_a_set_with_another_mlx_may_have_one_newer_than_its_date():

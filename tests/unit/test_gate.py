@@ -255,6 +255,15 @@ def test_code_that_was_not_looked_up_decides_once_it_is_imported():
     assert judging.decide(patch, patch.targets[0], None) == Verdict(True, "its code decides")
 
 
+@pytest.mark.parametrize("version", ["2.0", "0.8", "1.5", "9.9"])
+def test_no_number_decides_on_code_that_was_not_seen(version):
+    """A build of a repository may have the defect under a number that repaired it."""
+    patch = patch_of(target("C.f"))
+    rule = {**RULE_OF_MATRIX, "fixed": ">=2.0"}
+    judging = gate.Gate(matrix_for(patch, rule=rule), lambda name: Installed(name, version))
+    assert judging.decide(patch, patch.targets[0], None).ok
+
+
 def test_what_supports_others_follows_their_code_in_an_unmeasured_release(tmp_path, monkeypatch):
     (tmp_path / "renumbered.py").write_text("class Model:\n    def run(self): return 1\n")
     monkeypatch.syspath_prepend(tmp_path)

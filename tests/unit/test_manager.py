@@ -6,6 +6,7 @@ import functools
 import importlib
 import sys
 import threading
+from collections import OrderedDict
 from unittest import mock
 
 import pytest
@@ -210,6 +211,28 @@ def test_another_name_of_a_class_is_absent_as_in_its_file(cache):
     other = target("Renamed.update")
     assert resolve.in_process(cache, other, {}).missing == "Renamed is another name of Cache"
     assert resolve.in_file(other).missing
+
+
+def test_what_a_release_defines_itself_is_absent_as_in_its_file(cache):
+    one = target("Cache.update", defines_new_attribute=True)
+    for found in (resolve.in_process(cache, one, {}), resolve.in_file(one)):
+        assert found.missing == "the release defines fake_lm.cache:Cache.update itself"
+
+
+def test_the_code_of_a_class_from_elsewhere_is_not_that_of_the_module(cache):
+    cache.Other = OrderedDict
+    one = target("Cache.update", fingerprint_of=("Cache.update", "Other.move_to_end"))
+    assert resolve.in_process(cache, one, {}).body == resolve.in_file(one).body is not None
+
+
+def test_a_definition_of_a_release_is_known_in_another_file(cache, monkeypatch):
+    one = target("Cache.update")
+    body = resolve.in_file(one).body
+    table = f'\n0123 {{"Cache.update":["{body}",[1]]}}\n'.encode()
+    for known, released in ((b"", False), (table, True)):
+        monkeypatch.setattr(resolve.known_files, "_table", lambda known=known: known)
+        assert resolve.in_file(one).released is resolve.in_process(cache, one, {}).released
+        assert resolve.in_file(one).released is released
 
 
 def test_an_absent_sibling_holds_nobody_back(cache):

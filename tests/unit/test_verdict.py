@@ -184,6 +184,22 @@ def test_a_folder_without_windows_is_not_judged_by_scenarios_of_windows(release,
     assert one.inapplicable == other.inapplicable + 2
 
 
+def test_a_scenario_that_did_not_end_in_time_is_judged_as_in_the_family(release, tmp_path):
+    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.31.3"))
+    cells = {"llama": {"left-padded": "g"}}
+    said = "mlx-lm: 20 scenarios did not end within 26 s"
+    measured = {"set": "mlx-lm 0.31.3", "versions": {}, "without": cells, "with": cells}
+    folder = write_llama(tmp_path, layer_types=["full_attention"])
+    for note, verdict_, wrong in (
+        ("", words.RIGHT, set()),
+        (said, "repaired", {"processors", "samplers"}),
+    ):
+        report = audit.audit(folder, evidence={"mlx-lm": {**measured, "note": note}})
+        (one,) = report.verdicts
+        assert (one.verdict, {cell.name for cell in one.wrong}) == (verdict_, wrong)
+        assert one.note == (note and f"{said}: these are judged as in other llama models")
+
+
 def test_a_measured_scenario_names_the_patches_that_repair_it_in_its_family(release, tmp_path):
     release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.31.3"))
     cells = {"left-padded": "g", "processors": "r"}
@@ -537,3 +553,12 @@ def test_the_recommendation_and_the_page_name_what_stays_wrong_alone(qwen3):
         "A request alone equals transformers 5 in 2 of 4 configs; with the patches also with a"
         " config of today; not with rope type yarn."
     )
+
+
+def test_a_patch_that_is_missing_in_another_model_leaves_nothing_open_in_this_one(monkeypatch):
+    run = {"jamba": {"mlx_lm.models.jamba"}, "mamba": {"mlx_lm.models.mamba"}}
+    monkeypatch.setattr(verdict, "_modules_of", lambda package, family: run[family])
+    here = PatchState(True, frozenset({"a"}), {"a": ["mlx_lm.models.mamba"]})
+    for family, lacks in (("jamba", False), ("mamba", True)):
+        one = verdict.ModelVerdict(family, "mlx-lm", "1.0", words.REPAIRED)
+        assert here.lacks("a", one) is lacks

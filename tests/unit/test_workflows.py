@@ -16,7 +16,7 @@ import mlx_patches
 
 ROOT = Path(__file__).parents[2]
 JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "measure.yml").read_text())["jobs"]
-SHARD, PROPOSE = JOBS["shard"]["steps"], JOBS["propose"]["steps"]
+MEASURE, PROPOSE = JOBS["measure"]["steps"], JOBS["propose"]["steps"]
 RED = "offset-alias did not repair mlx_lm.models.cache:BatchKVCache.offset on 9.9: [0] became [1]"
 
 
@@ -27,10 +27,10 @@ def one(steps, part):
 
 
 def test_what_was_measured_is_uploaded_whatever_failed():
-    assert "if" not in one(SHARD, "make matrix")
-    assert one(SHARD, "make lab")["if"] == "${{ !cancelled() }}"
-    assert one(SHARD, "mkdir measured")["if"] == "always()"
-    assert one(SHARD, "upload-artifact")["if"] == "always()"
+    assert "if" not in one(MEASURE, "make matrix")
+    assert one(MEASURE, "make lab")["if"] == "${{ !cancelled() }}"
+    assert one(MEASURE, "mkdir measured")["if"] == "always()"
+    assert one(MEASURE, "upload-artifact")["if"] == "always()"
     assert JOBS["propose"]["if"] == "${{ !cancelled() }}"
 
 
@@ -47,7 +47,7 @@ def test_everything_that_a_new_release_changes_is_written():
 def propose(tmp_path):
     """Runs the steps of ``propose`` in a checkout; returns the pull request's title and body."""
 
-    def run(shards="success", failure="", changed=True):
+    def run(measured="success", failure="", changed=True):
         origin, checkout, temp = (tmp_path / name for name in ("origin", "checkout", "temp"))
         temp.mkdir()
         subprocess.run(["git", "init", "--quiet", "--bare", origin], check=True)
@@ -57,7 +57,8 @@ def propose(tmp_path):
         for name, said, code in (("make", failure, 2 if failure else 0), ("gh", "", 0)):
             tool = temp / name
             tool.write_text(
-                f'#!/bin/sh\nprintf "%s\\n" "$@" > {temp}/{name}.told\necho "{said}"\nexit {code}\n'
+                f'#!/bin/sh\ntest "$1" = summary && echo "- red to green: offset-alias" && exit\n'
+                f'printf "%s\\n" "$@" > {temp}/{name}.told\necho "{said}"\nexit {code}\n'
             )
             tool.chmod(0o755)
         env = {
@@ -67,7 +68,7 @@ def propose(tmp_path):
             "GITHUB_SERVER_URL": "https://host.example",
             "GITHUB_REPOSITORY": "us/it",
             "GITHUB_RUN_ID": "7",
-            "SHARDS": shards,
+            "MEASURED": measured,
         }
 
         def step(part, **more):
@@ -100,20 +101,34 @@ def propose(tmp_path):
 def test_a_proposal_has_what_was_measured(propose):
     title, body = propose()
     assert title == "Matrix: what was measured"
-    assert body == "Measured in https://host.example/us/it/actions/runs/7.\n"
+    run = "https://host.example/us/it/actions/runs/7"
+    assert body == f"Measured in {run}.\n- red to green: offset-alias\n"
+
+
+def test_the_sets_that_were_found_are_those_that_are_measured():
+    found = yaml.safe_load((ROOT / ".github" / "workflows" / "new-releases.yml").read_text())[
+        "jobs"
+    ]
+    assert found["look"]["outputs"] == {"sets": "${{ steps.look.outputs.sets }}"}
+    assert found["measure"]["with"] == {"sets": "${{ needs.look.outputs.sets }}"}
+    assert found["measure"]["if"] == "needs.look.outputs.sets != '[]'"
+    assert JOBS["measure"]["strategy"]["matrix"] == {"set": "${{ fromJson(inputs.sets) }}"}
+    assert JOBS["measure"]["env"] == {"SET": "${{ matrix.set }}"}
+    for steps in (MEASURE, PROPOSE):  # of the commit that added them, not the one before
+        assert one(steps, "actions/checkout")["with"] == {"ref": "${{ github.ref_name }}"}
 
 
 def test_a_proposal_names_the_patch_that_does_not_repair(propose):
     title, body = propose("failure", RED)
     assert title == "Matrix: what was measured, and a failure"
     assert RED in body
-    assert "Shards: failure. Matrix and table of known files: failure." in body
+    assert "Release sets: failure. Matrix and table of known files: failure." in body
 
 
-def test_a_shard_that_failed_alone_is_named_too(propose):
+def test_a_set_that_failed_alone_is_named_too(propose):
     title, body = propose("failure")
     assert title.endswith("and a failure")
-    assert "Shards: failure. Matrix and table of known files: success." in body
+    assert "Release sets: failure. Matrix and table of known files: success." in body
 
 
 def test_nothing_measured_is_no_proposal(propose):
@@ -123,7 +138,7 @@ def test_nothing_measured_is_no_proposal(propose):
 def test_a_failure_ends_the_run_in_red():
     last = PROPOSE[-1]
     assert last["run"] == "exit 1"
-    assert last["if"] == "needs.shard.result != 'success' || steps.write.outcome != 'success'"
+    assert last["if"] == "needs.measure.result != 'success' || steps.write.outcome != 'success'"
     assert one(PROPOSE, "known-files")["continue-on-error"] is True
 
 

@@ -77,12 +77,18 @@ def release(name: str, version: str, **broken: Content) -> dict[str, Content]:
     return {path: content for path, content in files.items() if content is not None}
 
 
-def copied(package: str, version: str = "", **edits: tuple[str, str]) -> dict[str, Content]:
+def copied(
+    package: str,
+    version: str = "",
+    change: Callable[[Path], object] = lambda path: None,
+    **edits: tuple[str, str],
+) -> dict[str, Content]:
     """A copy of an installed package, below ``site``: an edited build, or another number.
 
     Args:
         package: the package.
         version: the number that the copy has; empty for that of the installed release.
+        change: changes more in the copy's folder.
         edits: a file's name to a text in it and its replacement.
     """
 
@@ -94,6 +100,7 @@ def copied(package: str, version: str = "", **edits: tuple[str, str]) -> dict[st
             text = file.read_text()
             assert old in text, file
             file.write_text(text.replace(old, new, 1))
+        change(path)
 
     name = package.replace("_", "-")
     number = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"

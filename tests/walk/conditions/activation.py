@@ -39,6 +39,8 @@ STATUS = "import mlx_patches as m; print(m.status())"
 HOST = script(
     "#!/usr/bin/env python\nimport mlx_patches.activation.boot as boot\nprint(boot.active())\n"
 )
+SERVER = script("#!/usr/bin/env python\nimport mlx_lm\nprint('ready')\n")
+ON = "mlx-patches: the patches of profile safe are on"
 BASH = "#!/bin/bash\nexec python -c 'import mlx_patches.activation.boot as b; print(b.active())'\n"
 
 
@@ -88,6 +90,30 @@ CONDITIONS = [
             rows=4,
         ),
         where=[OLDER],
+    ),
+    *(
+        journey(
+            f"a server of an enabled environment says {what}",
+            ENABLE,
+            step("sh", "-c", line, first="ready", imports_mlx=True, **more),
+            where=[MLX_LM],
+            files={"mlx_lm.server": SERVER, "other": SERVER},
+        )
+        for what, line, more in (
+            ("that the patches are on", "./mlx_lm.server", {"note": f"^{ON}$"}),
+            (
+                "which patches are on",
+                "MLX_PATCHES_PROFILE=batch ./mlx_lm.server",
+                {"note": "^mlx-patches: the patches of profile batch are on$"},
+            ),
+            ("nothing where they are switched off", "MLX_PATCHES=0 ./mlx_lm.server", {}),
+            ("nothing where it is no server", "./other", {}),
+            (
+                "once that they are on by run",
+                "mlx-patches run -- ./mlx_lm.server",
+                {"note": f"^{ON}$"},
+            ),
+        )
     ),
     journey(
         "an enabled environment as verbose says Nothing to do first",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..condition import EMPTY, NO_END, OLDER, WITH_MLX, command, refused, sampled, shell
+from ..condition import EMPTY, MLX_LM, NO_END, OLDER, WITH_MLX, command, refused, sampled, shell
 
 COMMANDS = (
     "audit",
@@ -123,6 +123,29 @@ CONDITIONS = [
         ),
         never="`",
         rows=60,
+    ),
+    *(
+        command(
+            f"explain of a repair of {what} says when to ignore it",
+            "explain",
+            id_,
+            also=f"Ignore it if you run none of {names}",
+            rows=60,
+            where=[MLX_LM],
+        )
+        for what, id_, names in (
+            ("a model", "gemma2-masks", "gemma2"),
+            ("a server", "server-empty-prompt", "mlx_lm.server"),
+        )
+    ),
+    command(
+        "explain of a repair of every model has nothing to ignore",
+        "explain",
+        "rotating-restored",
+        also="Here +affected",
+        never="Ignore it",
+        rows=60,
+        where=[MLX_LM],
     ),
     command(
         "explain gives threads as addresses",

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from ..condition import MLX_LM, NO_END, command, python
+from pathlib import Path
+
+from ..condition import MLX_LM, NO_END, command, journey, python, step
 from ..things import copied
 
+HELIUM = ("class Model(", "CHANGED = True\n\n\nclass Model(")
 RENUMBERED = copied("mlx_lm", "0.33.0")
 CACHE = ("def make_prompt_cache(", "CHANGED = True\n\n\ndef make_prompt_cache(")
+EDITED = copied("mlx_lm", cache=CACHE)
 MAMBA = (
     "def __call__(self, inputs: mx.array, cache=None):",
     "def __call__(self, inputs, cache=None):",
 )
+
+
+def split(package: Path) -> None:
+    """Move the batch caches into a file of their own, as a release may."""
+    file = package / "models" / "cache.py"
+    lines = file.read_text().splitlines()
+    heads = {line: number for number, line in enumerate(lines)}
+    first, last = heads["class BatchKVCache(_BaseCache):"], heads["@dataclass"]
+    imports = lines[: heads["def make_prompt_cache("]]
+    names = "KVCache, QuantizedKVCache, RotatingKVCache, _BaseCache, create_attention_mask"
+    moved = [*imports, f"from .cache import {names}, dynamic_roll", *lines[first:last]]
+    lines[first:last] = ["from .batches import BatchKVCache, BatchRotatingKVCache"]
+    file.write_text("\n".join(lines))
+    file.with_name("batches.py").write_text("\n".join(moved))
+
+
+def renamed(package: Path) -> None:
+    """Give a class another name, wherever it is used."""
+    for file in package.rglob("*.py"):
+        text = file.read_text()
+        file.write_text(text.replace("BatchRotatingKVCache", "BatchWindowKVCache"))
+
+
 APPLIED = """
 import warnings
 warnings.simplefilter("error")
@@ -20,12 +47,28 @@ import mlx_lm.server, mlx_lm.models.mamba, mlx_lm.models.jamba
 found = {}
 for one in mlx_patches.status():
     found.setdefault(str(one.status), set()).add(one.target)
-audited = {o.target: str(o.status) for o in mlx_patches.audit().outcomes if o.status != "pending"}
-for status, targets in sorted(found.items()):
-    print(status, len(targets), {audited.get(t, status) for t in targets} - {"pending"} or "")
 for name in ("mamba", "jamba"):
     path = f"mlx_lm.models.{name}:Model.__call__"
     print(name, [status for status, targets in found.items() if path in targets])
+"""
+
+AGREE = """
+import importlib, sys, mlx_patches
+mlx_patches.apply()
+read = {(o.patch, o.target): str(o.status) for o in mlx_patches.audit().outcomes}
+for module in sorted({target.partition(":")[0] for _, target in read}):
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        pass
+count = 0
+for one in mlx_patches.status():
+    said = read[one.patch, one.target]
+    count += one.status == "applied"
+    known = one.target.partition(":")[0] in sys.modules
+    if known and said != str(one.status).replace("applied", "pending"):
+        print("differs:", one.patch, one.target, one.status, one.reason, "and by its file", said)
+print("applied", count)
 """
 
 CONDITIONS = [
@@ -78,18 +121,18 @@ CONDITIONS = [
         code=2,
         first=r"qwen3 was not measured in mlx-lm 0\.32\.2: this is not the 0\.32\.2 release:",
         also=(
-            r"mlx_lm\.models\.cache differ",
+            r"mlx_lm\.models\.cache differs",
             r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             "Proof: mlx-patches lab --model qwen3",
         ),
         where=[MLX_LM],
-        files=copied("mlx_lm", cache=CACHE),
+        files=EDITED,
     ),
     command(
         "a model that was edited is not measured, and the others are",
         "audit",
         code=1,
-        also="of 126 model families wrong .*; the patches repair all; 1 have? other code",
+        also="of 126 model families wrong .*; the patches repair all; 1 has other code",
         where=[MLX_LM],
         files=copied("mlx_lm", mamba=MAMBA),
     ),
@@ -101,5 +144,90 @@ CONDITIONS = [
         files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
         imports_mlx=True,
         seconds=60.0,
+    ),
+    # -- what a process does is what the audit says
+    *(
+        python(
+            f"the audit of {what} agrees with the process",
+            AGREE,
+            also=rf"applied {count}\b",
+            never="differs",
+            where=[MLX_LM],
+            files=files,
+            imports_mlx=True,
+            seconds=60.0,
+        )
+        for what, count, files in (
+            ("the release itself", 78, {}),
+            ("a release with the same code under a new number", 90, RENUMBERED),
+            ("a release with a file split in two", r"\d\d", copied("mlx_lm", "0.33.0", split)),
+            ("a release with a renamed class", r"\d\d", copied("mlx_lm", "0.33.0", renamed)),
+            (
+                "a build with other code under a known number",
+                r"\d\d",
+                copied("mlx_lm", cache=CACHE),
+            ),
+        )
+    ),
+    # -- what lost its target is named
+    *(
+        command(
+            f"a repair of {what} that finds no code is named",
+            "audit",
+            code=1,
+            also=(
+                rf"mlx-lm 0\.33\.0: its code was not measured; .*; it lacks that of {named}, ",
+                r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
+            ),
+            never="drifted",
+            where=[MLX_LM],
+            files=copied("mlx_lm", "0.33.0", change),
+        )
+        for what, named, change in (
+            ("a class that moved", "rotating-last-piece", split),
+            ("a class that was renamed", "rotating-last-piece", renamed),
+        )
+    ),
+    command(
+        "the repair of a model that was edited is named first",
+        "audit",
+        "--model",
+        "mamba",
+        code=2,
+        first=r"mamba was not measured in mlx-lm 0\.33\.0: its code is new: mlx_lm\.models\.mamba",
+        also=r" recurrent-padding +drifted: ",
+        where=[MLX_LM],
+        files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
+    ),
+    journey(
+        "where all that matches is repaired the rest is not measured",
+        step("mlx-patches", "enable", first="enabled: "),
+        step(
+            "mlx-patches",
+            "audit",
+            code=2,
+            first=r"1 of \d+ known defects of the installed releases is not repaired here",
+            also=(
+                "1 has other code and was not measured",
+                " recurrent-padding +drifted: ",
+                r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
+            ),
+        ),
+        step("mlx-patches", "audit", "--model", "qwen3", first="qwen3 is right"),
+        where=[MLX_LM],
+        files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
+    ),
+    journey(
+        "where a model without defects was edited the environment is not all measured",
+        step("mlx-patches", "enable", first="enabled: "),
+        step(
+            "mlx-patches",
+            "audit",
+            code=2,
+            first="All 39 known defects are repaired here, but not all of the code was measured",
+            also="1 has other code and was not measured",
+        ),
+        where=[MLX_LM],
+        files=copied("mlx_lm", helium=HELIUM),
     ),
 ]
