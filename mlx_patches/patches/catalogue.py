@@ -29,7 +29,7 @@ ENTRIES = (
     ("mamba-rows", "caches.recurrent.extract:MAMBA_ROWS", "mlx-lm"),
     ("rotating-restored", "caches.rotating.patch:ROTATING_RESTORED", ""),
     ("joined-dtype", "caches.joined_dtype.patch", ""),
-    ("concatenate-trim", "caches.concatenate_trim.patch", ""),
+    ("concatenate-trim", "caches.concatenate_trim.patch", "mlx-lm"),
     ("empty-cache-ops", "caches.empty_cache_ops.patch:EMPTY_CACHE_OPS", ""),
     ("gemma2-masks", "masks.gemma2_masks.patch", ""),
     ("learned-positions", "positions.learned_positions.patch", ""),

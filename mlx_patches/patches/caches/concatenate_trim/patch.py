@@ -6,7 +6,7 @@ Why
 How
     After a trim the cache keeps as many columns as its offset says.
 Upstream
-    Not fixed in mlx-lm 0.32.2 (1494 1502); mlx-vlm 0.7.10 cuts them.
+    Not fixed in mlx-lm 0.32.2 (1494 1502); mlx-vlm's own class cuts them.
 Retire when
     The release cuts keys and values.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.targets import CACHES
+from ..._shared.targets import LM_CACHES
 
 
 def trimmed(trim: Callable[..., Any], cache: Any, count: int) -> Any:
@@ -38,6 +38,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     summary="a ConcatenateKVCache that was cut back still holds the tokens that were cut off",
-    targets=tuple(Target(*place, "ConcatenateKVCache.trim", around(trimmed)) for place in CACHES),
+    targets=(Target(*LM_CACHES, "ConcatenateKVCache.trim", around(trimmed)),),
     module=__name__,
 )
