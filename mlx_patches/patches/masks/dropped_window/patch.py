@@ -33,7 +33,7 @@ def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any
         kind = params.get("model_type")
         # Llama's class reads the window where the config names each layer's type.
         if kind != "llama" and params.get("use_sliding_window", True):
-            setattr(config, _KEPT, (params["sliding_window"], _EVERY.get(str(kind), 1)))
+            config._dropped_window = (params["sliding_window"], _EVERY.get(str(kind), 1))
     return config
 
 
@@ -43,7 +43,7 @@ def built(init: Callable[..., Any], model: Any, args: Any, *more: Any, **kwargs:
     window, every = getattr(args, _KEPT, (None, 1))
     if window and not any(getattr(layer, "use_sliding", False) for layer in model.layers):
         for layer in model.layers[::every]:
-            setattr(layer.self_attn, _KEPT, window)
+            layer.self_attn._dropped_window = window
 
 
 def called(

@@ -36,7 +36,7 @@ def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any
     """Make a config object from the content of ``config.json``, which keeps the scaling."""
     config = from_dict(cls, params)
     if scaling := scaling_of(params):
-        setattr(config, _KEPT, scaling)
+        config._rope_scaling = scaling
     return config
 
 
@@ -47,13 +47,14 @@ def scaling_of(params: Any) -> dict[str, Any] | None:
     )
     if not isinstance(rope, dict):
         return None
-    rope = rope.get("full_attention", rope)
+    full = rope.get("full_attention")
+    rope = full if isinstance(full, dict) else rope
     kind = rope.get("rope_type") or rope.get("type")
     if kind not in KINDS:
         return None
     length = params.get(_LENGTH)
-    original = {_ORIGINAL: params.get(_ORIGINAL) or length}
-    return {**original, **rope, "type": kind, _LENGTH: length}
+    original = params.get(_ORIGINAL) or length
+    return {**({_ORIGINAL: original} if original else {}), **rope, "type": kind, _LENGTH: length}
 
 
 def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
@@ -73,7 +74,8 @@ def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -
         scale_sections(attention, rotary, scaling)
     elif type(attention.rope) is nn.RoPE and attention.rope.scale == 1:
         rope = attention.rope
-        attention.rope = scaled(rope.dims, rope.base, rope.traditional, scaling, type(attention))
+        base = rope.base or scaling.get("rope_theta")
+        attention.rope = scaled(rope.dims, base, rope.traditional, scaling, type(attention))
 
 
 def scaled(dims: int, base: float, traditional: bool, scaling: dict[str, Any], kind: type) -> Any:
@@ -92,7 +94,10 @@ def scale_sections(attention: Any, rotary: Any, scaling: dict[str, Any]) -> None
     rope = scaled(rotary.dim, rotary.base, False, scaling, type(attention))
     if not hasattr(rope, "_freqs"):
         return
-    setattr(rotary, "_inv_freq" if hasattr(rotary, "_inv_freq") else "inv_freq", 1 / rope._freqs)
+    if hasattr(rotary, "_inv_freq"):
+        rotary._inv_freq = 1 / rope._freqs
+    else:
+        rotary.inv_freq = 1 / rope._freqs
     factor = getattr(rope, "mscale", getattr(rope, "_scale", 1.0))
     if hasattr(rotary, "attention_scaling"):
         rotary.attention_scaling = factor
