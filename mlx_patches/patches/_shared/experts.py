@@ -8,7 +8,9 @@ from typing import Any
 from .parts import Overlay
 
 
-def mixed(call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: Any) -> Any:
+def mixed(
+    call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: Any, gate: str = "gate"
+) -> Any:
     """The block's own weighted sum over the experts of its ``switch_mlp``, (..., width).
 
     The block gets a gate that scores all chosen experts equally, so it weights each by 1 / k, and
@@ -20,6 +22,7 @@ def mixed(call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: An
         x: the hidden states, (..., width).
         chosen: the experts' indices, (..., k).
         weights: the experts' weights, (..., k).
+        gate: the block's name for its gate.
     """
     import mlx.core as mx
 
@@ -29,12 +32,11 @@ def mixed(call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: An
     def answers(x: Any, _: Any) -> Any:
         return block.switch_mlp(x, chosen) * (weights * count)[..., None]
 
-    shown = Overlay(
-        block,
-        gate=lambda x: equal,
-        switch_mlp=answers,
-        top_k=count,
-        use_expert_bias=False,
-        norm_topk_prob=False,
-    )
-    return call(shown, x)
+    parts: dict[str, Any] = {
+        gate: lambda x: equal,
+        "switch_mlp": answers,
+        "top_k": count,
+        "use_expert_bias": False,
+        "norm_topk_prob": False,
+    }
+    return call(Overlay(block, **parts), x)

@@ -1,14 +1,17 @@
-"""LFM2.5 and Nemotron-H do not load: their configs use keys that a release does not know.
+"""LFM2.5, Nemotron-H and Granite 4 hybrid do not load: their configs use names of a later date.
 
 Why
     LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
-    list of layer types, with new names, instead of a pattern and a number of layers.
+    list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
+    hybrid that transformers 5 saved has these new names too.
 How
-    The missing old keys are added from the new ones before the config class reads them.
+    The missing old keys are added from the new ones before the config class reads them, and
+    Granite's layer types get their old names.
 Upstream
-    mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key.
+    mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's are
+    not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    No supported release is older than mlx-lm 0.32.
+    No supported release is older than mlx-lm 0.32, and Granite's new names are read.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch, Target
-from ..._shared.configs import Params, reads
+from ..._shared.configs import BASE, Params, reads
 
 _FEED_FORWARD = "intermediate_size"
 _LETTERS = {
@@ -29,6 +32,7 @@ _LETTERS = {
     "moe": "E",
     "mlp": "-",
 }
+_OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def lfm2(params: Params) -> Params:
@@ -59,20 +63,36 @@ def nemotron_h(params: Params) -> Params:
     return {**params, "hybrid_override_pattern": pattern, "num_hidden_layers": number}
 
 
+def granitemoehybrid(params: Params) -> Params:
+    """The content of a Granite 4 hybrid config, with the old names of its layer types."""
+    kinds = params.get("layer_types") or []
+    return {**params, "layer_types": [_OLD_KINDS.get(kind, kind) for kind in kinds]}
+
+
 PATCH = Patch(
     id="config-names",
     every_model=True,
-    summary="LFM2.5 and Nemotron-H do not load: their configs use keys that the release lacks",
+    summary="LFM2.5, Nemotron-H and Granite 4 hybrid do not load: the release lacks config names",
     targets=tuple(
         Target(
-            "mlx-lm",
-            f"mlx_lm.models.{complete.__name__}",
-            "ModelArgs.from_dict",
-            reads(complete),
-            fingerprint_of=("ModelArgs",),
+            distribution,
+            module.format(complete.__name__),
+            f"{kind}.from_dict",
+            reads(complete, base),
+            fingerprint_of=(kind,),
             defines_new_attribute=True,
         )
-        for complete in (lfm2, nemotron_h)
+        for distribution, module, kind, base, families in (
+            ("mlx-lm", "mlx_lm.models.{}", "ModelArgs", BASE, (lfm2, nemotron_h, granitemoehybrid)),
+            (
+                "mlx-vlm",
+                "mlx_vlm.models.{}.config",
+                "ModelConfig",
+                "mlx_vlm.models.base:BaseModelConfig",
+                (granitemoehybrid,),
+            ),
+        )
+        for complete in families
     ),
     module=__name__,
 )

@@ -1,4 +1,4 @@
-"""Reads LFM2.5 and Nemotron-H configs with the old and the new names of their options."""
+"""Reads configs with the old and with the new names of their options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from ....core.patch import Target
+from ....lab.shrink import small_config
 from ....probes import Result
 from ....probes.fixtures import NEMOTRON_H
 
@@ -51,6 +52,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def probe(target: Target) -> Result:
     """Red where a config with the new names is not loaded, or builds other layers."""
     module = importlib.import_module(target.module)
+    if "granitemoehybrid" in target.module:
+        return granite(getattr(module, target.name.partition(".")[0]))
     old, new = CASES[target.module.rpartition(".")[2]]
     wanted = layers_of(module, old)
     renamed = {name: value for name, value in {**old, **new}.items() if value is not None}
@@ -60,6 +63,13 @@ def probe(target: Target) -> Result:
         return Result(True, f"the config is not loaded: {type(error).__name__}: {error}")
     detail = "both build the same layers" if given == wanted else f"{given}, not {wanted}"
     return Result(given != wanted, detail)
+
+
+def granite(kind: Any) -> Result:
+    """Red where a config object has names of layers that the model does not know."""
+    new = ["linear_attention", "full_attention"] * 2
+    args = kind.from_dict({**small_config(kind), "layer_types": new})
+    return Result(set(args.layer_types) != {"mamba", "attention"}, f"{args.layer_types}")
 
 
 def layers_of(module: Any, config: dict[str, Any]) -> list[str]:

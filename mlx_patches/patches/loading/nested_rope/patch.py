@@ -5,11 +5,12 @@ Why
     ``rope_parameters``. Most models of mlx-lm and mlx-vlm read only the old keys: Llama 3 gets a
     base of 10,000 instead of 500,000 and no scaling, and long texts degrade into garbage. Where
     the base has no default, as in Qwen3 and Granite, the model does not load. Gemma 3 and OLMo 3
-    have parameters of their own for full and for sliding layers.
+    have parameters of their own for full and for sliding layers. Qwen3 MoE's ``num_experts`` has
+    another name too, and infinity in Mamba 2's limits is a dictionary.
 How
     If a config has ``rope_parameters`` but no ``rope_theta``, and its class does not know
     ``rope_parameters``, the old keys are added: those of the full layers, and the base of the
-    sliding ones as ``rope_local_base_freq``.
+    sliding ones as ``rope_local_base_freq``. So are the other old names that the class knows.
 Upstream
     In mlx-lm 0.32, Qwen3, Granite 4 hybrid and a few others read the new key; Llama and most
     others do not in 0.32.2. In mlx-vlm 0.7.10 most do not.
@@ -20,43 +21,62 @@ Retire when
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....core.patch import Patch, Target, around
 
-_NEW, _SCALING = "rope_parameters", "rope_scaling"
-# The old keys at the top level, besides the scaling.
-_NAMES = ("rope_theta", "partial_rotary_factor")
+_NEW, _SCALING, _LIMIT = "rope_parameters", "rope_scaling", "time_step_limit"
+# The old names of the base; the second in some classes of Gemma 3, the third in GPT-NeoX.
+_BASES = {"rope_theta", "rope_global_base_freq", "rotary_emb_base"}
+# Other old names to their new ones.
+_RENAMED = {"num_experts": "num_local_experts"}
 
 
 def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any:
     """Make a config object from the content of ``config.json``."""
-    nested = params.get(_NEW) if isinstance(params, dict) else None
-    if not isinstance(nested, dict) or params.get("rope_theta") is not None:
-        return from_dict(cls, params)
-    known = inspect.signature(cls).parameters
-    if _NEW in known or not {"rope_theta", "rope_global_base_freq"} & set(known):
-        return from_dict(cls, params)
-    return from_dict(cls, {**params, **old_names(nested, params, known)})
+    if isinstance(params, dict):
+        params = {**params, **old_names(params, inspect.signature(cls).parameters)}
+    return from_dict(cls, params)
 
 
-def old_names(nested: dict[str, Any], params: dict[str, Any], known: Any) -> dict[str, Any]:
-    """The rope parameters under the old keys that a class knows and a config lacks."""
+def old_names(params: dict[str, Any], known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """What a config has under new names, under the old ones that a class knows and it lacks."""
+    old = {name: params[new] for name, new in _RENAMED.items() if new in params}
+    nested = params.get(_NEW)
+    if isinstance(nested, dict) and params.get("rope_theta") is None and _BASES & set(known):
+        rope = old_rope(nested)
+        if _NEW not in known:
+            old |= rope
+        elif (
+            getattr(known.get("rope_theta"), "default", 0) is None
+        ):  # Mistral 3's layers read only the base
+            old["rope_theta"] = rope.get("rope_theta")
+    named = {
+        name: value for name, value in old.items() if name in known and params.get(name) is None
+    }
+    if _SCALING in known and known[_SCALING].default is inspect.Parameter.empty:
+        named.setdefault(_SCALING, params.get(_SCALING))
+    limit = params.get(_LIMIT)
+    if isinstance(limit, list):  # infinity is a dictionary in a strict file
+        named[_LIMIT] = [float(v["__float__"]) if isinstance(v, dict) else v for v in limit]
+    return named
+
+
+def old_rope(nested: dict[str, Any]) -> dict[str, Any]:
+    """The rope parameters under all of their old names."""
     full, sliding = nested.get("full_attention", nested), nested.get("sliding_attention")
     if not isinstance(full, dict) or "rope_theta" not in full:
         return {}
-    old = {name: full[name] for name in _NAMES if name in full}
-    old["rope_global_base_freq"] = full["rope_theta"]  # in some classes of Gemma 3
-    if isinstance(sliding, dict) and "rope_theta" in sliding:
-        old["rope_local_base_freq"] = sliding["rope_theta"]
+    old = dict.fromkeys(_BASES, full["rope_theta"])
+    for name in ("partial_rotary_factor", "rotary_pct"):
+        old[name] = full.get("partial_rotary_factor")
+    if isinstance(sliding, dict):
+        old["rope_local_base_freq"] = sliding.get("rope_theta")
     kind = full.get("rope_type", full.get("type", "default"))
-    if kind != "default":
-        # Ropes ignore keys that they do not know; some classes ask for ``type``.
-        old[_SCALING] = {"type": kind, **full}
-    return {
-        name: value for name, value in old.items() if name in known and params.get(name) is None
-    }
+    # Ropes ignore keys that they do not know; some classes ask for ``type``.
+    scaling = {_SCALING: {"type": kind, **full}} if kind != "default" else {}
+    return {name: value for name, value in (old | scaling).items() if value is not None}
 
 
 PATCH = Patch(

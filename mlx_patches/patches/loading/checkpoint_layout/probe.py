@@ -1,0 +1,63 @@
+"""Sanitizes a few weights as they are published, and looks at what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require
+
+KEY, VALUE = 0.25, 0.5
+_LAYER = "model.layers.0."
+
+
+def falcon_h1(target: Target) -> Result:
+    """Red where the factors of keys and values are not in the weights."""
+    import mlx.core as mx
+
+    model = built(target)
+    model.args.key_multiplier, model.args.attention_in_multiplier = KEY, VALUE
+    names = {f"{_LAYER}self_attn.{part}_proj.weight": part for part in "qkv"}
+    weights = {name: mx.ones((2, 2)) for name in names}
+    read = model.sanitize({f"{_LAYER}mamba.conv1d.weight": mx.ones((8, 1, 4)), **weights})
+    said = {part: read[name][0, 0].item() for name, part in names.items()}
+    wanted = {"q": VALUE, "k": KEY * VALUE, "v": VALUE}
+    return Result(said != wanted, f"factors {said}, and in the config {wanted}")
+
+
+def gpt_oss(target: Target) -> Result:
+    """Red where the experts of a model do not get the weights that transformers saves."""
+    import mlx.core as mx
+
+    model = built(target)
+    experts = model.layers[0].mlp.experts
+    gate, up, down = (experts[name]["weight"] for name in ("gate_proj", "up_proj", "down_proj"))
+    both = mx.stack([gate, up], axis=-2).reshape(gate.shape[0], -1, gate.shape[-1])
+    place = f"{_LAYER}mlp.experts."
+    read = model.sanitize(
+        {
+            f"{place}gate_up_proj": both.swapaxes(-1, -2),
+            f"{place}gate_up_proj_bias": mx.zeros(both.shape[:2]),
+            f"{place}down_proj": down.swapaxes(-1, -2),
+        }
+    )
+    wanted = {"gate_proj": gate, "up_proj": up, "down_proj": down}
+    for name, value in wanted.items():
+        got = read.get(f"{place}{name}.weight")
+        if got is None or not mx.array_equal(got, value).item():
+            return Result(True, f"no {name} of the experts, but {sorted(read)}"[:160])
+    return Result(False, "the experts have their weights")
+
+
+def built(target: Target) -> Any:
+    """A tiny model of the target's family."""
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    require(target)
+    family = target.module.removesuffix(".language").rpartition(".")[2]
+    try:
+        return build(Family(target.distribution, family)).module
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None

@@ -1,0 +1,129 @@
+"""Beyond its window a model attends to tokens that it never saw in training.
+
+Why
+    Each token of Gemma 2's even layers attends to the 4,096 tokens before it, of Phi 3 mini's
+    layers to 2,047, of Mistral 7B 0.1's and StarCoder 2's to 4,096. Releases drop
+    ``sliding_window`` from these configs: every token attends to the whole text, which gets worse
+    from there on.
+How
+    The config object keeps the window, and the layers that have one get a mask that hides what is
+    beyond it. Up to the window the release's own mask is used. The cache stays as it is.
+Upstream
+    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when
+    Every supported release reads the window of these families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+_KEPT = "_dropped_window"
+# The families whose layers have a window in turn: which ones.
+_EVERY = {"gemma2": 2}
+
+
+def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any:
+    """Make a config object from the content of ``config.json``, which keeps the window."""
+    config = from_dict(cls, params)
+    if isinstance(params, dict) and isinstance(params.get("sliding_window"), int):
+        kind = params.get("model_type")
+        # Llama's class reads the window where the config names each layer's type.
+        if kind != "llama" and params.get("use_sliding_window", True):
+            config._dropped_window = (params["sliding_window"], _EVERY.get(str(kind), 1))
+    return config
+
+
+def built(init: Callable[..., Any], model: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+    """Construct the layers; those with a window keep it."""
+    init(model, args, *more, **kwargs)
+    window, every = getattr(args, _KEPT, (None, 1))
+    if window and not any(getattr(layer, "use_sliding", False) for layer in model.layers):
+        for layer in model.layers[::every]:
+            layer.self_attn._dropped_window = window
+
+
+def called(
+    call: Callable[..., Any], attention: Any, x: Any, mask: Any = None, cache: Any = None
+) -> Any:
+    """The attention layer's output, (rows, length, width)."""
+    return call(attention, x, narrowed(mask, x.shape[1], cache, vars(attention)[_KEPT]), cache)
+
+
+def has_window(attention: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether a layer keeps a window."""
+    return _KEPT in vars(attention)
+
+
+def narrowed(mask: Any, length: int, cache: Any, window: int) -> Any:
+    """A mask that also hides the columns before each token's window.
+
+    Args:
+        mask: None, ``causal`` or an array (..., length, columns).
+        length: how many tokens the call has.
+        cache: the layer's cache.
+        window: how many tokens one sees, itself among them.
+    """
+    import mlx.core as mx
+
+    if hasattr(cache, "max_size"):  # the host bounds it, and its columns are in another order
+        return mask
+    is_array = isinstance(mask, mx.array)
+    held = getattr(cache, "_idx", getattr(cache, "offset", 0))
+    columns = mask.shape[-1] if is_array else held + length
+    if columns <= window:
+        return mask
+    back = mx.arange(columns - length, columns)[:, None] - mx.arange(columns)
+    seen = back < window
+    if not is_array:
+        return seen & (back >= 0)
+    return mask & seen if mask.dtype == mx.bool_ else mx.where(seen, mask, -mx.inf)
+
+
+_MODELS = {
+    "gemma2": "GemmaModel",
+    "llama": "LlamaModel",
+    "phi3": "Phi3Model",
+    "phimoe": "PhiMoEModel",
+    "starcoder2": "Starcoder2Model",
+}
+
+PATCH = Patch(
+    id="dropped-window",
+    every_model=True,
+    wrong_alone="gemma2",
+    changes_alone=True,
+    summary="beyond its window a model attends to tokens that it never saw in training",
+    targets=(
+        *(
+            Target(place, module, f"{kind}.from_dict", around(read), supports=True)
+            for place, module, kind in (
+                ("mlx-lm", "mlx_lm.models.base", "BaseModelArgs"),
+                ("mlx-vlm", "mlx_vlm.models.base", "BaseModelConfig"),
+            )
+        ),
+        *(
+            target
+            for place, module in (
+                ("mlx-lm", "mlx_lm.models.{}"),
+                ("mlx-vlm", "mlx_vlm.models.{}.language"),
+            )
+            for family, model in _MODELS.items()
+            for target in (
+                Target(place, module.format(family), f"{model}.__init__", around(built)),
+                Target(
+                    place,
+                    module.format(family),
+                    "Attention.__call__",
+                    around(called),
+                    fingerprint_of=(f"{model}.__init__", "Attention.__call__"),
+                    when=has_window,
+                ),
+            )
+        ),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,55 @@
+"""Feeds prompts that differ in the first token to a model of one layer with a window."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require
+
+WINDOW, PROMPT, STEPS = 4, 7, 3
+TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where a token sees beyond its window, or less than it."""
+    import mlx.core as mx
+
+    require(target)
+    model, cache = make(target)
+    rows = mx.array([[first, *range(3, 2 + PROMPT + STEPS)] for first in (1, 2)])
+    pieces = [rows[:, :PROMPT], *(rows[:, i : i + 1] for i in range(PROMPT, PROMPT + STEPS))]
+    out = [model(piece, cache=cache) for piece in pieces]
+    logits = mx.concatenate([getattr(one, "logits", one) for one in out], axis=1)
+    apart = mx.abs(logits[0] - logits[1]).max(axis=-1).tolist()
+    if min(apart[:WINDOW]) <= TOLERANCE:
+        return Result(True, "a token does not see its window")
+    worst = max(apart[WINDOW:])
+    return Result(not worst <= TOLERANCE, f"a token beyond the window moves {worst:.2g}", worst)
+
+
+def make(target: Target) -> tuple[Any, list[Any]]:
+    """A model of one layer from a config with a window, and its caches."""
+    import mlx.core as mx
+
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    family = target.module.removesuffix(".language").rpartition(".")[2]
+    module = importlib.import_module(target.module)
+    try:
+        built = build(Family(target.distribution, family))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    lm = target.distribution == "mlx-lm"
+    configs = module if lm else importlib.import_module(f"mlx_vlm.models.{family}.config")
+    kind = configs.ModelArgs if lm else configs.ModelConfig
+    named = {"model_type": "mistral" if family == "llama" else family, "sliding_window": WINDOW}
+    plain = {name: value for name, value in built.config.items() if name != "layer_types"}
+    mx.random.seed(0)
+    config = kind.from_dict({**plain, **named, "num_hidden_layers": 1})
+    model = (module.Model if lm else module.LanguageModel)(config)
+    caches = importlib.import_module(f"{target.module.partition('.')[0]}.models.cache")
+    return model, caches.make_prompt_cache(model)

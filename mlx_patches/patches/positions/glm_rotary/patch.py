@@ -1,0 +1,79 @@
+"""GLM-4 answers with garbage: its heads are rotated whole instead of in part.
+
+Why
+    ``partial_rotary_factor`` says that only the first half of each head is rotated. Releases do
+    not read it in the family ``glm`` and rotate all of it.
+How
+    The config object keeps the factor, half where a file has none, as in transformers; each
+    attention layer's rope rotates that part.
+Upstream
+    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when
+    Every supported release reads the factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.configs import BASE, Params, reads
+
+_FACTOR = "partial_rotary_factor"
+
+
+def keep_factor(args: Any, params: Params) -> None:
+    """Copy the factor from ``config.json`` to a config object."""
+    args.partial_rotary_factor = factor_of(params)
+
+
+def factor_of(params: Params) -> float:
+    """The part of a head that is rotated."""
+    rope = params.get("rope_parameters")
+    nested = rope.get(_FACTOR) if isinstance(rope, dict) else None
+    return float(params.get(_FACTOR) or nested or 0.5)
+
+
+def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
+    """Construct an attention layer, whose first argument is the config."""
+    init(attention, *args, **kwargs)
+    factor = getattr((*args, *kwargs.values())[0], _FACTOR, None)
+    if factor and attention.rope.dims == attention.head_dim:
+        attention.rope.dims = int(attention.head_dim * factor)
+
+
+_VLM = "mlx_vlm.models"
+
+PATCH = Patch(
+    id="glm-rotary",
+    every_model=True,
+    wrong_alone="glm",
+    changes_alone=True,
+    summary="GLM-4 rotates its heads whole: the part that its config names is ignored",
+    targets=tuple(
+        target
+        for distribution, configs, kind, layers, base in (
+            ("mlx-lm", "mlx_lm.models.glm", "ModelArgs", "mlx_lm.models.glm", BASE),
+            (
+                "mlx-vlm",
+                f"{_VLM}.glm.config",
+                "ModelConfig",
+                f"{_VLM}.glm.language",
+                f"{_VLM}.base:BaseModelConfig",
+            ),
+        )
+        for target in (
+            Target(
+                distribution,
+                configs,
+                f"{kind}.from_dict",
+                reads(dict, base, keep_factor),
+                fingerprint_of=(kind,),
+                defines_new_attribute=True,
+            ),
+            Target(distribution, layers, "GLMAttention.__init__", around(built)),
+        )
+    ),
+    module=__name__,
+)

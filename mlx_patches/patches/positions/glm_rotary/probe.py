@@ -1,0 +1,43 @@
+"""Reads a small GLM config whose heads are rotated in half, and looks at what its rope changes."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+
+_HEAD = 16
+_OPTIONS: dict[str, Any] = {
+    "model_type": "glm",
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": _HEAD,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 64,
+}
+
+
+def probe(target: Target) -> Result:
+    """Red where the rope changes a dimension beyond the half."""
+    import mlx.core as mx
+
+    package = target.module.partition(".models.")[0]
+    lm = package == "mlx_lm"
+    configs = importlib.import_module(f"{package}.models.glm{'' if lm else '.config'}")
+    layers = importlib.import_module(f"{package}.models.glm{'' if lm else '.language'}")
+    kind = configs.ModelArgs if lm else configs.ModelConfig
+    x = mx.ones((1, 1, 1, _HEAD))
+    for named in (
+        {"partial_rotary_factor": 0.5},
+        {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+    ):
+        attention = layers.GLMAttention(kind.from_dict({**_OPTIONS, **named}))
+        turned = attention.rope(x, offset=5) != x
+        if not mx.array_equal(turned.reshape(-1), mx.arange(_HEAD) < _HEAD // 2).item():
+            return Result(True, f"{turned.sum().item()} of {_HEAD} dimensions are rotated")
+    return Result(False, "half of a head is rotated")

@@ -1,0 +1,166 @@
+"""A model's long texts are garbage: the scaling of its positions in ``config.json`` is ignored.
+
+Why
+    ``rope_scaling``, in newer files ``rope_parameters``, says how a model was trained for a longer
+    context. Many families build a plain rope whatever it says: in mlx-lm Qwen3 MoE, GLM 4 and
+    LFM2, in mlx-vlm YaRN of Qwen3.5, and up to 0.6.13 Gemma 3 from 4B on, Llama 3.2 Vision and
+    Granite Vision, whose published files have a scaling. Every position but the first is wrong.
+How
+    The config object keeps the setting. An attention layer that was built with a plain rope gets
+    the one that the release's own ``initialize_rope`` makes from it; Qwen3.5's rotary embedding
+    gets its frequencies and its factor. Without a scaling a layer keeps its own rope.
+Upstream
+    mlx-vlm 0.6.14 for the vision models (#1710). Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10
+    for the others.
+Retire when
+    Every attention layer of a supported release reads its scaling.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+KINDS = ("linear", "llama3", "yarn", "longrope")
+_KEPT, _ORIGINAL, _LENGTH = (
+    "_rope_scaling",
+    "original_max_position_embeddings",
+    "max_position_embeddings",
+)
+
+
+def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any:
+    """Make a config object from the content of ``config.json``, which keeps the scaling."""
+    config = from_dict(cls, params)
+    if scaling := scaling_of(params):
+        config._rope_scaling = scaling
+    return config
+
+
+def scaling_of(params: Any) -> dict[str, Any] | None:
+    """The scaling in a config; None where it has none."""
+    rope = isinstance(params, dict) and (
+        params.get("rope_scaling") or params.get("rope_parameters")
+    )
+    if not isinstance(rope, dict):
+        return None
+    full = rope.get("full_attention")
+    rope = full if isinstance(full, dict) else rope
+    kind = rope.get("rope_type") or rope.get("type")
+    if kind not in KINDS:
+        return None
+    length = params.get(_LENGTH)
+    original = params.get(_ORIGINAL) or length
+    return {**({_ORIGINAL: original} if original else {}), **rope, "type": kind, _LENGTH: length}
+
+
+def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
+    """Construct an attention layer, with the rope of its config, the first argument."""
+    init(attention, *args, **kwargs)
+    config = (*args, *kwargs.values())[0]
+    scaling = getattr(config, _KEPT, None)
+    # The scaling is of the full layers where the sliding ones have a base of their own.
+    if scaling is None or (
+        getattr(attention, "is_sliding", False) and hasattr(config, "rope_local_base_freq")
+    ):
+        return
+    import mlx.nn as nn
+
+    rotary = getattr(attention, "rotary_emb", None)
+    if hasattr(rotary, "mrope_section"):
+        scale_sections(attention, rotary, scaling)
+    elif type(attention.rope) is nn.RoPE and attention.rope.scale == 1:
+        rope = attention.rope
+        base = rope.base or scaling.get("rope_theta")
+        attention.rope = scaled(rope.dims, base, rope.traditional, scaling, type(attention))
+
+
+def scaled(dims: int, base: float, traditional: bool, scaling: dict[str, Any], kind: type) -> Any:
+    """The rope that the release of an attention class makes with a scaling."""
+    package = kind.__module__.partition(".")[0]
+    try:
+        ropes = importlib.import_module(f"{package}.models.rope_utils")
+        make = ropes.initialize_rope
+    except (ImportError, AttributeError):  # mlx-vlm took them from mlx-lm once
+        make = importlib.import_module("mlx_lm.models.rope_utils").initialize_rope
+    return make(dims, base, traditional, scaling, scaling[_LENGTH])
+
+
+def scale_sections(attention: Any, rotary: Any, scaling: dict[str, Any]) -> None:
+    """Scale the frequencies of a rotary embedding with a section for each axis of an image."""
+    rope = scaled(rotary.dim, rotary.base, False, scaling, type(attention))
+    if not hasattr(rope, "_freqs"):
+        return
+    if hasattr(rotary, "_inv_freq"):
+        rotary._inv_freq = 1 / rope._freqs
+    else:
+        rotary.inv_freq = 1 / rope._freqs
+    factor = getattr(rope, "mscale", getattr(rope, "_scale", 1.0))
+    if hasattr(rotary, "attention_scaling"):
+        rotary.attention_scaling = factor
+        rotary.fused_apply = False  # the kernel of Metal does not know the factor
+    else:
+        attention.rotary_emb = lambda x, places: [part * factor for part in rotary(x, places)]
+
+
+_FAMILIES = {
+    "mlx-lm": {
+        "Attention": "cohere cohere2 ernie4_5 ernie4_5_moe gemma gemma2 gemma3_text glm4_moe"
+        " gpt_neox lfm2 lfm2_moe qwen3_moe stablelm starcoder2",
+        "Glm4Attention": "glm4",
+        "HeliumAttention": "helium",
+        "MiniMaxAttention": "minimax",
+        "MixtralAttention": "mixtral",
+        "PhiAttention": "phi",
+    },
+    "mlx-vlm": {
+        "Attention": "cohere cohere2 cohere2_moe ernie4_5 ernie4_5_moe gemma gemma2 gemma3 glm4_moe"
+        " gpt_neox granite4_vision granite_vision idefics2 idefics3 lfm2 pixtral qwen3_moe stablelm"
+        " starcoder2",
+        "Glm4Attention": "glm4",
+        "HeliumAttention": "helium",
+        "MiniMaxAttention": "minimax",
+        "MixtralAttention": "mixtral",
+        "MllamaTextSelfAttention": "mllama",
+        "PhiAttention": "phi",
+        "Qwen3_5Attention": "qwen3_5",
+    },
+}
+_MODULES = {"mlx-lm": "mlx_lm.models.{}", "mlx-vlm": "mlx_vlm.models.{}.language"}
+
+PATCH = Patch(
+    id="rope-scaling",
+    every_model=True,
+    changes_alone=True,
+    summary="the rope scaling in a model's config is ignored: its texts are wrong, long ones most",
+    targets=(
+        *(
+            Target(
+                distribution,
+                f"{package}.models.base",
+                f"{kind}.from_dict",
+                around(read),
+                supports=True,
+            )
+            for distribution, package, kind in (
+                ("mlx-lm", "mlx_lm", "BaseModelArgs"),
+                ("mlx-vlm", "mlx_vlm", "BaseModelConfig"),
+            )
+        ),
+        *(
+            Target(
+                distribution,
+                _MODULES[distribution].format(family),
+                f"{kind}.__init__",
+                around(built),
+            )
+            for distribution, kinds in _FAMILIES.items()
+            for kind, families in kinds.items()
+            for family in families.split()
+        ),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,78 @@
+"""Builds an attention layer with a scaling by two, and compares it with one without."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own
+
+FACTOR, PLACE = 2, 3
+# Every wave is longer than the original context, so all positions are divided by the factor.
+SCALING = {
+    "rope_type": "llama3",
+    "type": "llama3",
+    "factor": float(FACTOR),
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1,
+}
+TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where the layer does not rotate a position as half of it without the scaling."""
+    import mlx.core as mx
+
+    require_own(target)
+    x = mx.random.normal((1, 1, 1, 64), key=mx.random.key(0))
+    said = turned(make(target, SCALING), x, FACTOR * PLACE)
+    wanted = turned(make(target, {}), x, PLACE)
+    worst = max(mx.abs(a - b).max().item() for a, b in zip(said, wanted, strict=True))
+    return Result(not worst <= TOLERANCE, f"positions are off by {worst:.2g}", worst)
+
+
+def turned(layer: Any, x: Any, place: int) -> list[Any]:
+    """What a layer rotates at a position, or its angles there."""
+    import mlx.core as mx
+
+    if hasattr(layer, "rope"):
+        return [layer.rope(x, offset=place)]
+    return list(layer.rotary_emb(x, mx.full((3, 1, 1), place)))
+
+
+def make(target: Target, scaling: dict[str, Any]) -> Any:
+    """Make a target's attention layer, from a small config with this scaling."""
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    family = target.module.removesuffix(".language").rpartition(".")[2]
+    module = importlib.import_module(target.module)
+    try:
+        config = build(Family(target.distribution, family)).config
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    if target.distribution == "mlx-lm":
+        kind = module.ModelArgs
+    else:
+        # Pixtral refuses other scalings than a linear one; Mistral 3 has the same layers.
+        name = "mistral3" if family == "pixtral" else family
+        configs = importlib.import_module(f"mlx_vlm.models.{name}.config")
+        kind = getattr(configs, "TextConfig", None) or configs.ModelConfig
+    named = {"rope_scaling": scaling or None}
+    if "rope_parameters" in {field.name for field in dataclasses.fields(kind)}:
+        own = (config.get("rope_parameters") or {}).items()
+        flat = {name: value for name, value in own if not isinstance(value, dict)}
+        named = {**named, "rope_parameters": {**flat, **scaling}}
+    try:
+        args = kind.from_dict({"model_type": family, **config, "rope_scaling": None, **named})
+    except ValueError as error:  # Mistral 3's layers came later
+        raise NotApplicable(str(error)) from None
+    layer = getattr(module, target.name.partition(".")[0])
+    # The layer that is a full one in each pattern.
+    more = [name for name in inspect.signature(layer.__init__).parameters if "idx" in name]
+    return layer(args, *[config.get("sliding_window_pattern", 2) - 1 for _ in more])

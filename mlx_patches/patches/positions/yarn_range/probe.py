@@ -1,0 +1,40 @@
+"""Compares the frequencies of gpt-oss's published rope settings with those of OpenAI's code."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require
+
+_SCALING: dict[str, Any] = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 4096,
+    "truncate": False,
+}
+# What OpenAI's code computes for a head's pairs from the ninth on: wave lengths over two pi.
+FIRST = 8
+WANTED = (19.6799, 31.5401, 51.7197, 86.266, 147.168, 259.043, 477.602, 950.027, 2190.66, 7732.83)
+TOLERANCE = 1e-4
+
+
+def probe(target: Target) -> Result:
+    """Red where a frequency differs."""
+    import mlx.core as mx
+
+    require(target)
+    module = importlib.import_module(target.module)
+    configs = module
+    if target.distribution == "mlx-vlm":
+        configs = importlib.import_module("mlx_vlm.models.gpt_oss.config")
+    kind = getattr(configs, "ModelArgs", None) or configs.ModelConfig
+    rope = module.AttentionBlock(kind.from_dict({"rope_scaling": _SCALING})).rope
+    wanted = mx.array(WANTED)
+    got = rope._freqs[FIRST : FIRST + len(WANTED)]
+    worst = mx.abs(got / wanted - 1).max().item()
+    return Result(not worst <= TOLERANCE, f"a wave is off by {worst:.2g} of its length", worst)

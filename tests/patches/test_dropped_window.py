@@ -1,0 +1,52 @@
+"""A window in a left-padded batch, and a broken version of ``dropped-window``."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches.masks.dropped_window import patch as dropped_window
+
+mx = pytest.importorskip("mlx.core")
+
+
+class Held:
+    """A cache that holds four columns."""
+
+    _idx = 4
+
+
+def test_a_row_of_a_batch_sees_its_window_alone():
+    """A row with two columns of padding, and one without."""
+    padding = mx.array([2, 0])[:, None, None, None]
+    places = mx.arange(6)
+    mask = (places[4:, None] >= places) & (places >= padding)
+    seen = dropped_window.narrowed(mask, 2, Held(), 3)
+    assert (
+        seen[0, 0].tolist()
+        == seen[1, 0].tolist()
+        == [
+            [False, False, True, True, True, False],
+            [False, False, False, True, True, True],
+        ]
+    )
+    added = dropped_window.narrowed(mx.where(mask, 0.0, -1e9), 2, Held(), 3)
+    assert mx.array_equal(added == 0, seen).item()
+    assert mx.array_equal(dropped_window.narrowed("causal", 2, Held(), 3), seen[0, 0]).item()
+
+
+def test_up_to_the_window_the_mask_is_the_release_s_own():
+    for mask in (None, "causal", mx.ones((1, 1, 2, 6), dtype=mx.bool_)):
+        assert dropped_window.narrowed(mask, 2, Held(), 6) is mask
+
+
+def test_the_columns_of_a_rotating_cache_are_left_alone():
+    cache = Held()
+    cache.max_size = 4
+    assert dropped_window.narrowed(None, 1, cache, 3) is None
+
+
+def windows_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropped_window, "narrowed", lambda mask, *args: mask)
+
+
+MUTANTS = {"dropped-window": windows_that_are_not_read}

@@ -1,0 +1,26 @@
+"""Broken versions of ``jamba-routing`` and ``ernie-routing``: with each its probe must be red."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches.models.expert_routing import patch as expert_routing
+
+
+def shares_of_all_that_sum_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def normal(scores, chosen):
+        weights = taken(scores, chosen)
+        return weights / weights.sum(-1, keepdims=True)
+
+    taken = expert_routing.taken
+    monkeypatch.setattr(expert_routing, "taken", normal)
+
+
+def biases_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expert_routing, "_BIAS", ".bias_of_none")
+
+
+MUTANTS = {
+    "jamba-routing": shares_of_all_that_sum_to_one,
+    "ernie-routing": biases_under_another_name,
+}
