@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ...core.distributions import source_file
 
@@ -38,9 +39,9 @@ def sites(package: str) -> Iterator[Site]:
             continue
         place = (package, *file.relative_to(init.parent).with_suffix("").parts)
         module = ".".join(place).removesuffix(".__init__")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and _called(node) == "metal_kernel":
-                yield Site(module, node.lineno, node.end_lineno or node.lineno, _name(node))
+        calls = [one for one in ast.walk(ast.parse(text)) if _makes_a_kernel(one)]
+        for call in sorted(calls, key=lambda one: one.lineno):
+            yield Site(module, call.lineno, call.end_lineno or call.lineno, _name(call))
 
 
 def reached(package: str, kernels: Iterable[str]) -> tuple[list[Site], list[Site]]:
@@ -55,8 +56,9 @@ def reached(package: str, kernels: Iterable[str]) -> tuple[list[Site], list[Site
     return seen, [one for one in found if one not in seen]
 
 
-def _called(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+def _makes_a_kernel(node: ast.AST) -> TypeGuard[ast.Call]:
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr == "metal_kernel"
 
 
 def _name(node: ast.Call) -> str:
