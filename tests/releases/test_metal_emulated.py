@@ -158,7 +158,7 @@ def test_threads_that_part_are_a_fault(body, said):
 def test_a_kernel_that_the_shim_does_not_know_is_not_run():
     made = kernel("out[0] = simd_dance(x[0]);")
     for _ in range(2):
-        with pytest.raises(NotRun, match="^kernel k did not compile: .*simd_dance"):
+        with pytest.raises(NotRun, match=r"^kernel k did not compile: .*simd_dance"):
             launched(made, [mx.array(X[1])])
     assert len(JOURNAL.not_run) == 1
     assert not JOURNAL.launched
@@ -270,7 +270,7 @@ FAULTS = [
     [pytest.param(*one, id=f"{one[0]}-{one[1]}") for one in FAULTS if here(one[0])],
 )
 def test_a_planted_fault_is_seen(name, kernel, old, new):
-    scenarios = ("equal-lengths", "left-padded", "right-padded")
+    scenarios = ("equal-lengths", "left-padded", "right-padded", "chunked-solo")
     command = [sys.executable, "-c", PLANTED, name, kernel, old, new]
     for scenario in scenarios:
         command += ["--scenario", scenario]
