@@ -51,7 +51,9 @@ _BY_NAME: dict[str, Any] = {
     r"(mamba_head_dim|mamba_d_head)": 32,
     r"(linear_num_value_heads|linear_num_heads)": 4,
     r"linear_num_key_heads": 2,
-    r"(linear_key_head_dim|linear_value_head_dim|linear_head_dim)": 32,
+    # Real models' width: Metal's kernel of one token takes no other.
+    r"linear_key_head_dim": 128,
+    r"(linear_value_head_dim|linear_head_dim)": 32,
     r"(index_head_dim|index_dim)": 32,
     r"(index_n_heads|index_num_heads)": 2,
     r"(index_topk)": 64,
