@@ -252,7 +252,8 @@ child.main([family, "--device", "metal-emulated", "--patched", "--every-patch", 
 # A family, a kernel that it launches, and a line of its source with the row of a batch forgotten.
 FAULTS = [
     ("mlx-lm:mamba2", "ssm_kernel", "state_in + n * Dh * Ds", "state_in + h_idx * Dh * Ds"),
-    ("mlx-lm:qwen3_next", "gated_delta_step", "auto b_idx = n / Hv;", "auto b_idx = 0 * n;"),
+    ("mlx-lm:kimi_linear", "gated_delta_step_vec", "auto b_idx = n / Hv;", "auto b_idx = 0 * n;"),
+    ("mlx-lm:qwen3_next", "gated_delta_step_packed_btree", "beta + b_idx * T * Hv", "beta"),
     ("mlx-lm:qwen3_next", "gated_delta_step_mask", "mask[b_idx * T + t]", "mask[t]"),
     ("mlx-lm:rwkv7", "wkv7_kernel", "auto b_idx = n / H;", "auto b_idx = 0 * n;"),
     ("mlx-lm:kimi_k3", "attnres_mix", "inv_rms[k * N + n]", "inv_rms[k * N]"),
@@ -261,6 +262,8 @@ FAULTS = [
     ("mlx-lm:muse_spark", "expert_routing", "logits + size_t(token) * E", "logits"),
     ("mlx-lm:muse_spark", "post_expert_norm_combine", "weights[row * K + k]", "weights[k]"),
     ("mlx-lm:muse_spark", "qk_norm_rope", "offset[(n / seq_len) * OFFSET_STRIDE]", "offset[0]"),
+    ("mlx-vlm:qwen2_vl", "mrope_apply_half_split_32_3d", "(axis * q_bsz + b)", "(axis * q_bsz)"),
+    ("mlx-vlm:qwen3_5", "gated_delta_step", "auto b_idx = n / Hv;", "auto b_idx = 0 * n;"),
 ]
 
 

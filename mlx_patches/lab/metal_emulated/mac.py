@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -43,20 +44,37 @@ class Device(mx.Device):  # type: ignore[misc]
 
 def install() -> None:
     """Emulate Metal from now on, in this process."""
-    if is_installed():
-        return
-    mx.fast.metal_kernel = Kernel
-    mx.compile = compile_or_run(mx.compile)
-    mx.metal.is_available = lambda: True
+    if not is_installed():
+        for owner, name, answer in _answers():
+            setattr(owner, name, answer)
+
+
+@contextmanager
+def emulated() -> Iterator[None]:
+    """Emulate Metal in this context."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in _answers()]
+    install()
+    try:
+        yield
+    finally:
+        for owner, name, own in before:
+            setattr(owner, name, own)
+
+
+def _answers() -> Iterator[tuple[Any, str, Any]]:
+    """What is put in place of each attribute of MLX."""
     default_device = mx.default_device
-    mx.default_device = lambda: Device(default_device().type, 0)
+    yield mx.fast, "metal_kernel", Kernel
+    yield mx, "compile", compile_or_run(mx.compile)
+    yield mx.metal, "is_available", lambda: True
+    yield mx, "default_device", lambda: Device(default_device().type, 0)
+    answers: dict[str, Any] = {name: lambda *args, **kwargs: 0 for name in _LIMITS}
+    answers["device_info"] = lambda *args, **kwargs: dict(INFO)
     for owner in (mx, mx.metal):
-        answers: dict[str, Any] = {name: lambda *args, **kwargs: 0 for name in _LIMITS}
-        answers["device_info"] = lambda *args, **kwargs: dict(INFO)
         for name in answers.keys() & set(dir(owner)):
-            setattr(owner, name, answers[name])
+            yield owner, name, answers[name]
     for name in _WIDE:
-        setattr(mx, name, widened(getattr(mx, name)))
+        yield mx, name, widened(getattr(mx, name))
 
 
 def is_installed() -> bool:
