@@ -141,6 +141,7 @@ ENTRIES = (
     ("server-tool-errors", "server.server_tool_errors.patch", ""),
     ("server-stop-text", "server.server_stop_text.patch", ""),
     ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
+    ("metal-mrope", "positions.metal_mrope.patch", "mlx-vlm"),
 )
 
 # Former ids to those of today; a user's settings may still have the former ones.
