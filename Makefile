@@ -64,8 +64,9 @@ measure: $(VENV)/ready
 	  $(if $(SET),--again --set '$(SET)',$(if $(ALL),,--distinct))
 
 # Run the lab on every release set that has no lab evidence yet (hours, resumable); SET as above.
+# DEVICE=metal-emulated: the branch that Metal takes, and its kernels' logic, on a CPU.
 lab: $(VENV)/ready
-	$(VENV)/bin/python tools/measure_lab.py $(WHICH)
+	$(VENV)/bin/python tools/measure_lab.py $(WHICH) $(if $(DEVICE),--device $(DEVICE))
 
 # Write the matrix and the generated documents from the evidence; drop that of deleted patches.
 # TAKE=FOLDER: also from the evidence of the checkouts in it.

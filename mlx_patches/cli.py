@@ -20,7 +20,7 @@ from . import __version__
 from .core.errors import MlxPatchesError
 from .core.files import printable, quoted
 from .core.packages import MODEL_PACKAGES
-from .evidence.words import DTYPES, FLOAT32, VARIANTS
+from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, VARIANTS
 
 Rows = list[dict[str, Any]]
 # Long enough for a cold import of a release on a slow machine.
@@ -397,6 +397,11 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     help="Another rope type, or other layers, in the tiny models' configs.",
 )
 @click.option(
+    "--device",
+    type=click.Choice([METAL_EMULATED]),
+    help="Run the branch that Metal takes, and its kernels' logic, on a CPU; needs g++.",
+)
+@click.option(
     "--reference",
     is_flag=True,
     help="Hold the families against transformers instead; needs the extra reference.",
@@ -418,6 +423,7 @@ def lab(
     weights: Path | None,
     dtype: str | None,
     variant: str | None,
+    device: str | None,
     reference: bool,
 ) -> None:
     """Measure the batch invariance of the installed model families, tiny and with random weights.
@@ -433,10 +439,12 @@ def lab(
     session_of_readable()
     if walking.WALKS in scenarios:
         walks = walks or walking.SECONDS
-    if (walks or replay is not None) and (config or weights or dtype or variant or evidence or out):
+    if (walks or replay is not None) and (
+        config or weights or dtype or variant or device or evidence or out
+    ):
         raise click.UsageError(
             "walks run the lab's own tiny models and are kept in no file: leave out --config,"
-            " --weights, --dtype, --variant, --evidence and --out"
+            " --weights, --dtype, --variant, --device, --evidence and --out"
         )
     if replay is not None and (models or scenarios or walks):
         raise click.UsageError("--replay runs the one walk that its line says, and nothing else")
@@ -451,10 +459,10 @@ def lab(
             "--variant changes the lab's own configs: leave out --config and --weights"
         )
     if reference:
-        if scenarios or config or weights or dtype or variant or evidence:
+        if scenarios or config or weights or dtype or variant or device or evidence:
             raise click.UsageError(
                 "--reference has configs of its own, in float32: leave out --scenario, --config,"
-                " --weights, --dtype, --variant and --evidence"
+                " --weights, --dtype, --variant, --device and --evidence"
             )
         check_reference()
     kind = dtype or FLOAT32
@@ -475,6 +483,7 @@ def lab(
         kind,
         variant or "",
         reference,
+        device or "",
     )
     if evidence:
         record.check_tasks(tasks, evidence)

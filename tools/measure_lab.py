@@ -9,6 +9,7 @@
     python tools/measure_lab.py --check-entries           whether each model's entry is enough
     python tools/measure_lab.py --check-entries --again   and which patches an entry lacks
     python tools/measure_lab.py --dtype bfloat16          another dtype, in a file of its own
+    python tools/measure_lab.py --device metal-emulated   the branch that Metal takes, on a CPU
     python tools/measure_lab.py --take FILE               add a file of `mlx-patches lab --evidence`
     python tools/measure_lab.py --write                   only write the generated files
 
@@ -44,7 +45,7 @@ from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
 from mlx_patches.evidence import code, outside, store, words  # noqa: E402
 from mlx_patches.evidence.store import cell_pairs  # noqa: E402
-from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32  # noqa: E402
+from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32, METAL_EMULATED  # noqa: E402
 from mlx_patches.lab import record, runner  # noqa: E402
 from mlx_patches.lab.record import Cells, details, letters  # noqa: E402
 
@@ -105,7 +106,8 @@ def main() -> None:
         print("\n".join(lacking) or "every model's entry is enough")
         sys.exit(bool(lacking))
     for one in () if options.write else sets:
-        likely = None if options.no_needs else options.likely
+        # Which patches a cell needs, the plain CPU says.
+        likely = None if options.no_needs or place.is_emulated else options.likely
         chosen, again = only, options.again
         if options.distinct and one.name not in code.sets_of(one.distribution):
             chosen, again = replace(only, families=take_known(one)), True
@@ -121,6 +123,11 @@ class Place(NamedTuple):
 
     device: str = CPU
     dtype: str = FLOAT32
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether the device is emulated, whatever MLX computes on here."""
+        return self.device == METAL_EMULATED
 
     @property
     def facts(self) -> dict[str, str]:
@@ -205,7 +212,8 @@ def measure(
     with release_sets.environment(one) as python:
         lab = Lab(one, python, jobs, only, place)
         if todo:
-            check_devices({runner.device(str(python))}, place.device)
+            if not place.is_emulated:
+                check_devices({runner.device(str(python))}, place.device)
             evidence["versions"] = release_sets.versions(python)
         for part in todo:
             rows = lab.cells(part)
@@ -388,6 +396,7 @@ class Lab(NamedTuple):
         flags = {"without": ["--unpatched"], "entry": ["--patched"]}.get(part, EVERY_PATCH)
         command = ["mlx_patches", "lab", *flags, "--dtype", self.place.dtype]
         command += ["--variant", variant] if variant else []
+        command += ["--device", self.place.device] if self.place.is_emulated else []
         command += [*self.only.flags(self.one.distribution), "--jobs", str(self.jobs)]
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "cells.jsonl"

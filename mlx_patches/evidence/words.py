@@ -12,13 +12,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 GREEN, RED = "green", "red"
-INSENSITIVE, NOT_BUILT = "insensitive", "not-built"
+INSENSITIVE, NOT_BUILT, NOT_RUN = "insensitive", "not-built", "not-run"
 
 # Where a cell was measured: the dtype of the weights, and the device that MLX computed on.
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 DTYPES = (FLOAT32, BFLOAT16)
 CPU, CUDA, METAL = "cpu", "cuda", "metal"
-DEVICES = {CPU: "a CPU", CUDA: "CUDA", METAL: "Metal"}
+# The branch that Metal takes, and its kernels' logic, run on a CPU: never counted as Metal.
+METAL_EMULATED = "metal-emulated"
+DEVICES = {
+    CPU: "a CPU",
+    CUDA: "CUDA",
+    METAL: "Metal",
+    METAL_EMULATED: "the branch that Metal takes, and its kernels' logic, run on a CPU",
+}
 
 # The variants of tiny configs; ``lab.variants`` says what each changes.
 VARIANTS = (
@@ -26,9 +33,10 @@ VARIANTS = (
     *("tied", "untied", "sinks", "dense", "experts"),
 )
 
-# The results of a cell, the worst first, and their letters in evidence.
+# The results of a cell, the worst first, and their letters in evidence. ``NOT_RUN`` has none: a
+# kernel could not be emulated, and evidence lacks the cell.
 NOT_APPLICABLE = "n/a"
-RESULTS = (RED, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
+RESULTS = (RED, NOT_RUN, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
 LETTERS = {GREEN: "g", RED: "r", NOT_APPLICABLE: "n", INSENSITIVE: "i", NOT_BUILT: "x"}
 
 # The results of a family in a release set: ``repaired`` is red without the patches, green with

@@ -102,7 +102,7 @@ class LabModel:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The result of one scenario: ``green``, ``red``, ``n/a``, ``insensitive`` or ``not-built``.
+    """The result of one scenario: one of ``evidence.words.RESULTS``.
 
     ``figure`` is the measured number, mostly the largest difference relative to the logits'
     scale. ``detail`` explains it, or names the exception and the line that raised it.

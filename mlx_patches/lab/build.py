@@ -155,7 +155,7 @@ def _model(
     change: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> tuple[Any, dict[str, Any]]:
     overrides = _overrides_of(family.distribution, family.name)
-    if reason := overrides.get("not-built"):
+    if reason := overrides.get("not-built") or _needs_metal(overrides):
         raise NotBuilt(reason)
     if family.distribution == "mlx-lm":
         args = module.ModelArgs
@@ -173,6 +173,13 @@ def _model(
         small = change(small)
         return module.Model(_with_plain_dicts(args, small)), small
     return _vlm_model(family, module, config, overrides, change)
+
+
+def _needs_metal(overrides: dict[str, Any]) -> str:
+    """Why a family cannot be built without Metal; empty if it can, or if Metal is here."""
+    import mlx.core as mx
+
+    return "" if mx.metal.is_available() else str(overrides.get("needs-metal", ""))
 
 
 # Layer kinds that a family's source may name, in the order in which layers alternate.
@@ -349,6 +356,9 @@ def _draw_weights(model: Any, seed: int) -> None:
     keys = iter(mx.random.split(mx.random.key(seed), 20_000))
 
     def draw(path: str, value: Any) -> Any:
+        if value.dtype == mx.uint8:  # four ternary weights in a byte
+            codes = mx.random.randint(0, 3, (*value.shape, 4), key=next(keys))
+            return (codes << mx.array([0, 2, 4, 6])).sum(-1).astype(mx.uint8)
         if not mx.issubdtype(value.dtype, mx.floating):
             return value
         noise = mx.random.normal(value.shape, key=next(keys))

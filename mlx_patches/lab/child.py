@@ -13,7 +13,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..evidence.words import (
     CPU,
@@ -23,10 +23,15 @@ from ..evidence.words import (
     GREEN,
     INSENSITIVE,
     METAL,
+    METAL_EMULATED,
     NOT_BUILT,
+    NOT_RUN,
     RED,
 )
 from . import Cell, Family, LabModel, NotBuilt
+
+if TYPE_CHECKING:
+    from .metal_emulated.journal import Journal
 
 BUILD = "build"
 
@@ -41,6 +46,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, help="a model's folder, whose config gets shrunk")
     parser.add_argument("--weights", type=Path, help="a model's folder, whose weights are used")
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
+    emulated = "run the branch that Metal takes, and its kernels, on a CPU"
+    parser.add_argument("--device", choices=(METAL_EMULATED,), help=emulated)
     parser.add_argument("--variant", default="", help="a variant of the family's tiny config")
     parser.add_argument("--reference", action="store_true", help="against transformers instead")
     options = parser.parse_args(argv)
@@ -52,6 +59,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
     """Build the family's model and print a line for each scenario."""
+    if options.device:
+        from .metal_emulated.mac import install
+
+        install()
     if options.patched:
         apply(options.every_patch)
     if options.reference:
@@ -68,13 +79,15 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
             family, options.config, options.weights, options.dtype, options.variant
         )
     except NotBuilt as reason:
-        say(out, BUILD, Cell(NOT_BUILT, str(reason)), **place, dtype=options.dtype)
+        cell, facts = of_kernels(Cell(NOT_BUILT, str(reason)))
+        say(out, BUILD, cell, **place, **facts, dtype=options.dtype)
         return
     for name in names:
-        cell = SCENARIOS[name](model)
+        cell, facts = of_kernels(SCENARIOS[name](model))
         if blunt and cell.verdict == GREEN:
             cell = replace(cell, verdict=INSENSITIVE, detail=blunt)
-        say(out, name, unless_failed(cell, options.patched), **place, dtype=model.dtype)
+        cell = unless_failed(cell, options.patched)
+        say(out, name, cell, **place, **facts, dtype=model.dtype)
 
 
 def apply(every: bool) -> None:
@@ -90,7 +103,41 @@ def device() -> str:
 
     if mx.default_device() == mx.cpu:
         return CPU
+    if emulated() is not None:
+        return METAL_EMULATED
     return METAL if mx.metal.is_available() else CUDA
+
+
+def emulated() -> Journal | None:
+    """What emulated kernels did since it was last cleared; None where Metal is not emulated."""
+    mac = sys.modules.get("mlx_patches.lab.metal_emulated.mac")
+    if mac is None or not mac.is_installed():
+        return None
+    from .metal_emulated.journal import JOURNAL
+
+    return JOURNAL
+
+
+def of_kernels(cell: Cell) -> tuple[Cell, dict[str, str]]:
+    """The cell after what emulated kernels did in it, and the call sites of those that ran.
+
+    A cell in which a kernel could not be emulated is not run. One in which a kernel did what a
+    device leaves undefined is red, even if it looks right here. What a kernel leaves unwritten is
+    NaN, and explains a red cell: a release may mask what it never reads.
+    """
+    journal = emulated()
+    if journal is None:
+        return cell, {}
+    facts = {"kernels": " ".join(sorted(journal.launched))}
+    said = "; ".join([cell.detail, *(one for one in journal.faults if one not in cell.detail)])
+    if journal.not_run:
+        cell = Cell(NOT_RUN, next(iter(journal.not_run)))
+    elif journal.faults:
+        cell = replace(cell, verdict=RED, detail=said)
+    elif journal.unwritten and cell.verdict == RED:
+        cell = replace(cell, detail=f"{cell.detail}; {next(iter(journal.unwritten))}")
+    journal.clear()
+    return cell, facts
 
 
 def raised() -> str:
@@ -146,7 +193,7 @@ def built(
 
 
 def say(out: TextIO, name: str, cell: Cell, **place: str) -> None:
-    """Print one cell's line; ``place``: the device and dtype that it was measured on."""
+    """Print one cell's line; ``place``: what else a row says of where it was measured."""
     figure = cell.figure if cell.figure is None or math.isfinite(cell.figure) else None
     line: dict[str, Any] = {"scenario": name, "verdict": cell.verdict}
     line.update(detail=cell.detail, figure=figure, **place)

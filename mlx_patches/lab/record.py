@@ -15,7 +15,7 @@ from .. import __version__
 from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
-from ..evidence.words import DEVICES, DTYPES, LETTERS, NOT_BUILT, RED, SCENARIOS
+from ..evidence.words import DEVICES, DTYPES, LETTERS, NOT_BUILT, NOT_RUN, RED, SCENARIOS
 from .child import BUILD
 from .runner import Row, Task
 
@@ -36,7 +36,8 @@ def letters(rows: Iterable[Mapping[str, Any]]) -> Cells:
     """Family to scenario to the cell's letter."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
-        found[row["family"].partition(":")[2]][row["scenario"]] = LETTERS[row["verdict"]]
+        if row["verdict"] != NOT_RUN:
+            found[row["family"].partition(":")[2]][row["scenario"]] = LETTERS[row["verdict"]]
     return dict(found)
 
 
@@ -44,7 +45,7 @@ def details(rows: Iterable[Mapping[str, Any]]) -> Cells:
     """Family to scenario to the detail of each red or unbuilt cell."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
-        if LETTERS[row["verdict"]] in _TOLD:
+        if LETTERS.get(row["verdict"]) in _TOLD:
             found[row["family"].partition(":")[2]][row["scenario"]] = row["detail"]
     return dict(found)
 

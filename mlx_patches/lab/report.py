@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..core.files import printable
-from ..evidence.words import GREEN, NOT_APPLICABLE
+from ..core.packages import MODELS
+from ..evidence.words import DEVICES, GREEN, METAL_EMULATED, NOT_APPLICABLE
+from .metal_emulated.sites import reached
 from .runner import Row, Task, by_family, exit_code, summary
 from .walks.runner import Walked
 
@@ -51,6 +53,7 @@ def as_dict(rows: Sequence[Row], walked: Sequence[Walked] = ()) -> dict[str, Any
         "summary": summary(rows),
         "cells": [row.as_dict() for row in rows],
         **({"walks": [asdict(one) for one in walked]} if walked else {}),
+        **({"kernels": found} if (found := kernels(rows)) else {}),
         "exit_code": exit_code(rows),
     }
 
@@ -66,6 +69,7 @@ def shown(rows: Sequence[Row]) -> Iterator[Any]:
     if bad:
         yield ("family", "without", "with", "scenarios not green: detail of the first"), bad
     yield from _totals(rows)
+    yield from _of_kernels(rows)
 
 
 def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
@@ -83,6 +87,28 @@ def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
         ],
     )
     yield from _totals(rows)
+
+
+def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+    """Package to its kernels that ran and that did not; empty if Metal was not emulated."""
+    if not any(row.device == METAL_EMULATED for row in rows):
+        return {}
+    ran = {one for row in rows for one in row.kernels.split()}
+    found = {package: reached(package, ran) for package in MODELS}
+    return {
+        package: {"ran": list(map(str, both[0])), "not_reached": list(map(str, both[1]))}
+        for package, both in found.items()
+        if any(both)
+    }
+
+
+def _of_kernels(rows: Sequence[Row]) -> Iterator[str]:
+    for package, both in kernels(rows).items():
+        ran, left = both["ran"], both["not_reached"]
+        said = DEVICES[METAL_EMULATED]
+        yield f"{said[0].upper()}{said[1:]}:"
+        yield f"  {package}: {len(ran)} of {len(ran) + len(left)} kernels ran"
+        yield from (f"  not reached: {one}" for one in left)
 
 
 def _told(row: Row | None) -> str:

@@ -38,7 +38,7 @@ _BEGINS = '{"environment": "'
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One family in one process."""
+    """One family in one process; ``device``: the emulated one, empty for that of MLX here."""
 
     family: Family
     patched: bool
@@ -49,6 +49,7 @@ class Task:
     dtype: str = FLOAT32
     variant: str = ""
     reference: bool = False
+    device: str = ""
 
     @property
     def folder(self) -> str:
@@ -69,6 +70,7 @@ class Task:
         command += ["--weights", str(self.weights)] if self.weights else []
         command += ["--dtype", self.dtype] if self.dtype != FLOAT32 else []
         command += ["--variant", self.variant] if self.variant else []
+        command += ["--device", self.device] if self.device else []
         if self.reference:
             return [*command, "--reference"]
         for name in self.scenarios:
@@ -82,7 +84,8 @@ class Row:
 
     ``environment`` names the installed packages, ``config`` the model's folder. ``device`` is the
     device that MLX computed on, empty if the process ended before it reported one, ``dtype`` the
-    dtype of the weights, and ``variant`` the variant of the tiny config, if any.
+    dtype of the weights, and ``variant`` the variant of the tiny config, if any. ``kernels`` has
+    the call sites of the emulated kernels that ran, separated by spaces.
     """
 
     environment: str
@@ -96,6 +99,7 @@ class Row:
     device: str = ""
     dtype: str = FLOAT32
     variant: str = ""
+    kernels: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The form in files and in JSON output."""
@@ -144,6 +148,7 @@ def tasks(
     dtype: str = FLOAT32,
     variant: str = "",
     reference: bool = False,
+    device: str = "",
 ) -> list[Task]:
     """The tasks of a run.
 
@@ -158,14 +163,18 @@ def tasks(
         dtype: the dtype of the tiny models' weights; models from ``weights`` keep their own.
         variant: a variant of the tiny models' configs, for the families that have it.
         reference: hold the families against transformers, in place of the scenarios.
+        device: the emulated device, if any.
 
     Raises:
-        MlxPatchesError: an unknown family or scenario, a folder that cannot be used, or no family
-            that has the variant.
+        MlxPatchesError: an unknown family or scenario, a folder that cannot be used, no family
+            that has the variant, or a device that cannot be emulated here.
     """
+    from .metal_emulated.library import missing
     from .scenarios import SCENARIOS
     from .variants import VARIANTS, has_variant
 
+    if device and (reason := missing()):
+        raise MlxPatchesError(reason)
     for name in scenarios:
         if name not in SCENARIOS:
             raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(SCENARIOS)}")
@@ -185,7 +194,7 @@ def tasks(
             " its folder, and the lab does not run code from there"
         )
     return [
-        Task(f, p, names, folder, p and every_patch, weights, dtype, variant, reference)
+        Task(f, p, names, folder, p and every_patch, weights, dtype, variant, reference, device)
         for f in found
         for p in patched
     ]
@@ -339,7 +348,7 @@ def _cell(line: str) -> dict[str, Any] | None:
     try:
         cell = json.loads(line)
         found = {name: cell[name] for name in ("scenario", "verdict", "detail", "figure")}
-        places = {name: cell[name] for name in ("dtype",) if name in cell}
+        places = {name: cell[name] for name in ("dtype", "kernels") if name in cell}
         return {**found, "device": cell.get("device", ""), **places}
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -351,7 +360,7 @@ def _answers(row: Row, task: Task) -> bool:
         and (row.config, row.variant) == (task.folder, task.variant)
         and row.environment == environment()
         and (task.weights or row.dtype == task.dtype)
-        and (not row.device or row.device == device())
+        and (not row.device or row.device == (task.device or device()))
         and row.scenario.partition(":")[0] in (*task.scenarios, *task.ends)
     )
 

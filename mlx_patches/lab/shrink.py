@@ -45,12 +45,15 @@ _BY_NAME: dict[str, Any] = {
     r"(first_k_dense_replace|num_dense_layers|n_dense_layers|first_k_dense)": 1,
     r"num_kv_shared_layers": 2,
     r"hidden_size_per_layer_input": 8,
-    r"(state_size|ssm_state_size|mamba_d_state|d_state)": 16,
+    # Metal's kernel of state spaces gives each of 32 threads a part of the state.
+    r"(state_size|ssm_state_size|mamba_d_state|d_state)": 32,
     r"(mamba_num_heads|mamba_n_heads)": 4,
     r"(mamba_head_dim|mamba_d_head)": 32,
     r"(linear_num_value_heads|linear_num_heads)": 4,
     r"linear_num_key_heads": 2,
-    r"(linear_key_head_dim|linear_value_head_dim|linear_head_dim)": 32,
+    # Real models' width: Metal's kernel of one token takes no other.
+    r"linear_key_head_dim": 128,
+    r"(linear_value_head_dim|linear_head_dim)": 32,
     r"(index_head_dim|index_dim)": 32,
     r"(index_n_heads|index_num_heads)": 2,
     r"(index_topk)": 64,

@@ -151,6 +151,7 @@ ENTRIES = (
     ("server-stop-text", "server.server_stop_text.patch", ""),
     ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
     ("prefix-widths", "caches.prefix_widths.patch", ""),
+    ("metal-mrope", "positions.metal_mrope.patch", "mlx-vlm"),
 )
 
 # Former ids to those of today; a user's settings may still have the former ones.

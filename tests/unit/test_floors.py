@@ -52,6 +52,7 @@ MAY_SET = {
     "core/": "a release's own attributes: this is where patches are put in and taken out",
     "lab/engine.py": "a model that the lab built, and the state of a prompt that it keeps",
     "lab/generators.py": "a model that the lab built, as a release's engine sets it",
+    "lab/metal_emulated/mac.py": "what MLX says of its device, in a process of the lab",
     "lab/offline.py": "a model that the lab built: its vision parts are left out",
     "patches/caches/": "a cache object that the patched method got or made",
     "patches/models/row_by_row/patch.py": "the positions of a prompt that the model object keeps",

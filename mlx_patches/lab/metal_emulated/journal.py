@@ -1,0 +1,40 @@
+"""What the emulated kernels did since a cell began."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class Fault(RuntimeError):
+    """A kernel did what a device leaves undefined."""
+
+
+class NotRun(RuntimeError):
+    """A kernel cannot be emulated; the message is the reason in one line."""
+
+
+@dataclass
+class Journal:
+    """What was noted since the last ``clear``.
+
+    A release may catch what a kernel raises and go on without it: the journal keeps it.
+
+    Args:
+        launched: the call sites of ``mx.fast.metal_kernel`` whose kernels ran, in order.
+        faults: what kernels did that a device leaves undefined.
+        unwritten: which outputs a kernel left unwritten; they hold NaN, which no device promises.
+        not_run: why kernels could not be emulated.
+    """
+
+    launched: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, None] = field(default_factory=dict)
+    unwritten: dict[str, None] = field(default_factory=dict)
+    not_run: dict[str, None] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget all that was noted."""
+        for noted in (self.launched, self.faults, self.unwritten, self.not_run):
+            noted.clear()
+
+
+JOURNAL = Journal()

@@ -1,0 +1,119 @@
+"""Lets MLX answer as on a Mac, while it computes on a CPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+
+from .kernel import InTrace, Kernel
+
+INFO = {
+    "architecture": "applegpu_g14s",
+    "device_name": "Apple M2 Max (emulated)",
+    "memory_size": 32 << 30,
+    "max_recommended_working_set_size": 24 << 30,
+    "max_buffer_length": 16 << 30,
+    "resource_limit": 499000,
+}
+# Settings of a GPU's memory, which a CPU has not.
+_LIMITS = ("set_wired_limit", "set_memory_limit", "set_cache_limit")
+# Operations that MLX has on a CPU in float32 alone.
+_WIDE = ("gather_mm",)
+
+
+class Device(mx.Device):  # type: ignore[misc]
+    """MLX's own device, which says that it is the GPU."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) or bool(other == mx.gpu)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = mx.Device.__hash__
+
+    @property
+    def type(self) -> Any:
+        """The GPU."""
+        return mx.gpu
+
+
+def install() -> None:
+    """Emulate Metal from now on, in this process."""
+    if not is_installed():
+        for owner, name, answer in _answers():
+            setattr(owner, name, answer)
+
+
+@contextmanager
+def emulated() -> Iterator[None]:
+    """Emulate Metal in this context."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in _answers()]
+    install()
+    try:
+        yield
+    finally:
+        for owner, name, own in before:
+            setattr(owner, name, own)
+
+
+def _answers() -> Iterator[tuple[Any, str, Any]]:
+    """What is put in place of each attribute of MLX."""
+    default_device = mx.default_device
+    yield mx.fast, "metal_kernel", Kernel
+    yield mx, "compile", compile_or_run(mx.compile)
+    yield mx.metal, "is_available", lambda: True
+    yield mx, "default_device", lambda: Device(default_device().type, 0)
+    answers: dict[str, Any] = {name: lambda *args, **kwargs: 0 for name in _LIMITS}
+    answers["device_info"] = lambda *args, **kwargs: dict(INFO)
+    for owner in (mx, mx.metal):
+        for name in answers.keys() & set(dir(owner)):
+            yield owner, name, answers[name]
+    for name in _WIDE:
+        yield mx, name, widened(getattr(mx, name))
+
+
+def is_installed() -> bool:
+    """Whether Metal is emulated in this process."""
+    return mx.fast.metal_kernel is Kernel
+
+
+def compile_or_run(compile: Callable[..., Any]) -> Callable[..., Any]:
+    """``mx.compile`` that runs a function as it is if it calls a kernel, which cannot be traced."""
+
+    @functools.wraps(compile)
+    def compiled(fun: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if fun is None:
+            return lambda fun: compiled(fun, *args, **kwargs)
+        fast, traced = compile(fun, *args, **kwargs), True
+
+        @functools.wraps(fun, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal traced
+            if traced:
+                try:
+                    return fast(*args, **kwargs)
+                except InTrace:
+                    traced = False
+            return fun(*args, **kwargs)
+
+        return call
+
+    return compiled
+
+
+def widened(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """The operation, which computes small floats in float32 and rounds the result."""
+
+    @functools.wraps(operation)
+    def wide(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+        kind = a.dtype
+        if kind in (mx.bfloat16, mx.float16):
+            a, b = a.astype(mx.float32), b.astype(mx.float32)
+        return operation(a, b, *args, **kwargs).astype(kind)
+
+    return wide

@@ -1,0 +1,29 @@
+"""Rotates two rows that share their positions, and the second one alone, in Metal's branch."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.metal import metal_branch
+
+WIDTH, TOKENS, SECTIONS = 32, 5, [8, 4, 4]
+
+
+def probe(target: Target) -> Result:
+    """Red if the second row is rotated to other positions than alone."""
+    import mlx.core as mx
+
+    module = importlib.import_module(target.module)
+    if not hasattr(module, "MRoPERotaryEmbedding"):
+        raise NotApplicable("this release has no M-RoPE of its own")
+    with metal_branch(module):
+        rope = module.MRoPERotaryEmbedding(WIDTH, mrope_section=SECTIONS)
+        q, k = (mx.random.normal((2, heads, TOKENS, WIDTH)) for heads in (4, 2))
+        shared = mx.broadcast_to(mx.arange(TOKENS), (3, 1, TOKENS))
+        both = rope.apply_rotary(q, k, shared)
+        alone = rope.apply_rotary(q[1:], k[1:], shared)
+        pairs = zip(both, alone, strict=True)
+        apart = max(mx.abs(two[1] - one[0]).max().item() for two, one in pairs)
+    return Result(not apart <= 1e-3, f"the second row differs by {apart:.2g} from alone", apart)

@@ -1,0 +1,40 @@
+"""Runs a release's branch that only Metal takes, emulated where there is no Metal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+
+from ..lab.metal_emulated.library import missing
+from . import NotApplicable
+
+
+@contextmanager
+def metal_branch(module: ModuleType) -> Iterator[None]:
+    """Let an imported module that asked for Metal take its branch.
+
+    Raises:
+        NotApplicable: this machine has no Metal and cannot emulate it.
+    """
+    import mlx.core as mx
+
+    from ..lab.metal_emulated import mac
+
+    with ExitStack() as stack:
+        if not mx.metal.is_available():
+            if reason := missing():
+                raise NotApplicable(reason)
+            stack.enter_context(mac.emulated())
+            stack.callback(vars(module).__setitem__, "_HAS_METAL", module._HAS_METAL)
+            vars(module)["_HAS_METAL"] = True
+            _forget(module)
+            stack.callback(_forget, module)
+        yield
+
+
+def _forget(module: ModuleType) -> None:
+    """Forget the kernels, or that there are none, which the module's functions keep."""
+    for value in vars(module).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
