@@ -6,6 +6,7 @@ each of its processes; wrapt calls ``hook`` in programs that discover its hooks 
 """
 
 import logging
+import sys
 from types import ModuleType
 
 import mlx_patches
@@ -24,6 +25,11 @@ def activate() -> None:
         if settings.strict():
             raise
         logging.getLogger("mlx_patches").warning("mlx_patches is not active", exc_info=True)
+        return
+    if started.announces and sys.stderr is not None:
+        started.announces = False
+        profile = settings.profile() or started.profile
+        print(f"mlx-patches: the patches of profile {profile} are on", file=sys.stderr)
 
 
 def hook(module: ModuleType) -> None:

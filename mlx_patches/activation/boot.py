@@ -12,7 +12,6 @@ import sys
 from ..core.packages import COMMANDS, DISTRIBUTIONS
 from . import started
 from .settings import SAFE, SWITCH, junk, strict, switch, warn_of_junk
-from .settings import profile as chosen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ _TAKES_ONE = {"-W", "-X", "--check-hash-based-pycs"}
 
 _watcher = None
 _stopped = False
-_announces = False
 
 
 def start(
@@ -37,7 +35,7 @@ def start(
         modules: the top-level packages that ``python -m`` starts it from.
         profile: the profile to apply, unless ``MLX_PATCHES_PROFILE`` names one.
     """
-    global _watcher, _announces
+    global _watcher
     wanted = switch()
     started.host, started.profile = host, profile
     if _watcher is not None:
@@ -50,7 +48,7 @@ def start(
             return
         os.environ[SWITCH] = "1"  # its worker processes have other command lines
     # Where MLX_PATCHES is set, ``run`` or a host has said it, or the user knows.
-    _announces = wanted is None and starts(sys.orig_argv, COMMANDS, [*DISTRIBUTIONS])
+    started.announces = wanted is None and starts(sys.orig_argv, COMMANDS, [*DISTRIBUTIONS])
     from .import_hook import Watcher
 
     # These include hosts: a host imports some of its own modules before the first of MLX.
@@ -113,7 +111,6 @@ def _warn_of_junk() -> None:
 
 
 def _apply() -> None:
-    global _announces
     assert _watcher is not None
     # Some harnesses put back a sys.meta_path that has this watcher and lacks the session's.
     again = f"{__package__.partition('.')[0]}.auto" in sys.modules
@@ -128,10 +125,3 @@ def _apply() -> None:
         _watcher.uninstall()
         raise
     _watcher.uninstall()
-    if _announces and sys.stderr is not None:
-        from .session import session
-
-        _announces = False
-        if session().active:
-            name = chosen() or started.profile
-            print(f"mlx-patches: the patches of profile {name} are on", file=sys.stderr)

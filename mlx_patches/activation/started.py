@@ -9,3 +9,5 @@ from __future__ import annotations
 host = ""
 # The profile that this process was started with; None if none was named.
 profile: str | None = None
+# Whether a line is due that says that patches are on: it is a server that ``run`` did not start.
+announces = False

@@ -546,8 +546,8 @@ CONDITIONS = [
             where=[VLLM_MLX],
         )
         for name, release, count, other in (
-            ("mlx_lm.server", r"mlx-lm 0\.31\.3", 56, "mlx-vlm"),
-            ("mlx_vlm.server", r"mlx-vlm 0\.7\.10", 41, "mlx-lm"),
+            ("mlx_lm.server", r"mlx-lm 0\.31\.3", 59, "mlx-vlm"),
+            ("mlx_vlm.server", r"mlx-vlm 0\.7\.10", 46, "mlx-lm"),
         )
     ),
     command(
