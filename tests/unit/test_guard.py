@@ -1013,7 +1013,7 @@ def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factor
     monkeypatch.setitem(sys.modules, "mlx_patches.lab.scenarios", scenarios)
     monkeypatch.setattr(lab, "device", lambda: "cpu")
     monkeypatch.setattr(lab, "built", lambda *arguments: (SimpleNamespace(dtype="float32"), ""))
-    names = ("scenario", "config", "weights", "dtype", "variant", "reference")
+    names = ("scenario", "config", "weights", "dtype", "variant", "device", "reference")
     nothing = dict.fromkeys(names)
     options = Namespace(patched=True, every_patch=False, **nothing)
     out = io.StringIO()
