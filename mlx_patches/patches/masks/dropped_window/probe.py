@@ -21,9 +21,10 @@ def probe(target: Target) -> Result:
     import mlx.core as mx
 
     if target.supports:
-        if not source_file(_SHOWN[target.distribution]):
-            raise NotApplicable("this release has no family that drops its window")
-        target = target._replace(module=_SHOWN[target.distribution], name="LlamaModel")
+        place = target.distribution
+        if not source_file(_SHOWN[place]):  # mlx-vlm has these families since 0.6.5
+            place = "mlx-lm"
+        target = target._replace(distribution=place, module=_SHOWN[place], name="LlamaModel")
     require(target)
     model, cache = make(target)
     rows = mx.array([[first, *range(3, 2 + PROMPT + STEPS)] for first in (1, 2)])
