@@ -5,18 +5,26 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ....core.distributions import source_file
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import require
 
 WINDOW, PROMPT, STEPS = 4, 7, 3
 TOLERANCE = 1e-5
+# The family that shows what the configs keep.
+_SHOWN = {"mlx-lm": "mlx_lm.models.llama", "mlx-vlm": "mlx_vlm.models.llama.language"}
 
 
 def probe(target: Target) -> Result:
     """Red where a token sees beyond its window, or less than it."""
     import mlx.core as mx
 
+    if target.supports:
+        place = target.distribution
+        if not source_file(_SHOWN[place]):  # mlx-vlm has these families since 0.6.5
+            place = "mlx-lm"
+        target = target._replace(distribution=place, module=_SHOWN[place], name="LlamaModel")
     require(target)
     model, cache = make(target)
     rows = mx.array([[first, *range(3, 2 + PROMPT + STEPS)] for first in (1, 2)])

@@ -22,12 +22,16 @@ SCALING = {
     "original_max_position_embeddings": 1,
 }
 TOLERANCE = 1e-5
+# The family that shows what the configs keep.
+_SHOWN = {"mlx-lm": "mlx_lm.models.cohere", "mlx-vlm": "mlx_vlm.models.idefics3.language"}
 
 
 def probe(target: Target) -> Result:
     """Red where the layer does not rotate a position as half of it without the scaling."""
     import mlx.core as mx
 
+    if target.supports:
+        target = target._replace(module=_SHOWN[target.distribution], name="Attention.__init__")
     require_own(target)
     x = mx.random.normal((1, 1, 1, 64), key=mx.random.key(0))
     said = turned(make(target, SCALING), x, FACTOR * PLACE)
