@@ -2,6 +2,7 @@
 
     python tools/measure_reference.py --set 'mlx-lm 0.32.2'                  its own environment
     python tools/measure_reference.py --set 'mlx-lm 0.32.2' --python PYTHON  one that is there
+    ... --rows FILE   from the rows of `lab --reference --both --out FILE` on another machine
 
 The environment has the extra ``reference``. A cell that the patches turn green is measured again
 without each of the patches that may repair it, so the evidence names the patches that it needs.
@@ -50,6 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", required=True, help="the release set")
     parser.add_argument("--python", type=Path, help="an environment of this set, with the extra")
+    parser.add_argument("--rows", type=Path, help="rows that were measured elsewhere")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     one = release_sets.load().get(options.set)
@@ -62,16 +64,19 @@ def main() -> None:
             uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(made))
             subprocess.run([*uv, "-e", ".[reference]"], check=True, cwd=ROOT)
             python = made
-        found = measured(one, python, options.jobs)
+        text = options.rows.read_text().splitlines() if options.rows else []
+        rows = list(map(json.loads, text)) or run(
+            python, [one.distribution], options.jobs, "--both"
+        )
+        found = measured(one, python, rows, options.jobs)
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file = EVIDENCE / f"{one.slug}.json"
     file.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {len(found['without'])} model types")
 
 
-def measured(one: release_sets.ReleaseSet, python: Path, jobs: int) -> dict[str, Any]:
-    """The evidence of one set."""
-    rows = run(python, [one.distribution], jobs, "--both")
+def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows, jobs: int) -> dict[str, Any]:
+    """The evidence of one set, from its rows without and with the patches."""
     parts = {name: cells(row for row in rows if row["patched"] == on) for name, on in PARTS}
     found: dict[str, Any] = {
         "set": one.name,

@@ -45,6 +45,21 @@ def test_the_columns_of_a_rotating_cache_are_left_alone():
     assert dropped_window.narrowed(None, 1, cache, 3) is None
 
 
+def test_a_layer_without_a_window_gets_the_mask_that_it_was_given():
+    """Another patch of the same method lets the calls of all layers through."""
+
+    class Layer:
+        pass
+
+    def call(layer, x, mask, cache):
+        return mask
+
+    x, layer = mx.zeros((1, 2, 4)), Layer()
+    assert dropped_window.called(call, layer, x, "causal", Held()) == "causal"
+    layer._dropped_window = 3
+    assert dropped_window.called(call, layer, x, "causal", Held()).shape == (2, 6)
+
+
 def windows_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropped_window, "narrowed", lambda mask, *args: mask)
 
