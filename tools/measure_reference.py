@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--set", required=True, help="the release set")
     parser.add_argument("--python", type=Path, help="an environment of this set, with the extra")
     parser.add_argument("--rows", type=Path, help="rows that were measured elsewhere")
+    parser.add_argument("--no-needs", action="store_true", help="trace no cell's patches: hours")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     one = release_sets.load().get(options.set)
@@ -65,39 +66,46 @@ def main() -> None:
             subprocess.run([*uv, "-e", ".[reference]"], check=True, cwd=ROOT)
             python = made
         text = options.rows.read_text().splitlines() if options.rows else []
-        rows = list(map(json.loads, text)) or run(
-            python, [one.distribution], options.jobs, "--both"
-        )
-        found = measured(one, python, rows, options.jobs)
+        rows = list(map(json.loads, text))
+        rows = rows or run(python, [one.distribution], options.jobs, "--both")
+        found = measured(one, python, rows)
+        if not options.no_needs:
+            found["needs"] = needs(python, one.distribution, repaired(rows), options.jobs)
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file = EVIDENCE / f"{one.slug}.json"
     file.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {len(found['without'])} model types")
 
 
-def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows, jobs: int) -> dict[str, Any]:
+def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
     """The evidence of one set, from its rows without and with the patches."""
-    parts = {name: cells(row for row in rows if row["patched"] == on) for name, on in PARTS}
-    found: dict[str, Any] = {
+    parts = by_part(rows)
+    return {
         "set": one.name,
         "outside": said_outside(rows),
         "versions": release_sets.versions(python),
         **{name: letters(part) for name, part in parts.items()},
+        "crash": {
+            kind: names
+            for kind, own in {**parts["without"], **parts["with"]}.items()
+            if (names := [name for name, row in own.items() if is_crash(row)])
+        },
     }
-    released, repaired = parts["without"], parts["with"]
-    found["crash"] = {
+
+
+def by_part(rows: Rows) -> dict[str, Cells]:
+    """The cells without the patches, and those with them."""
+    return {name: cells(row for row in rows if row["patched"] == on) for name, on in PARTS}
+
+
+def repaired(rows: Rows) -> Cells:
+    """Model type to config to the released row, for each cell that the patches turn green."""
+    before, after = by_part(rows).values()
+    return {
         kind: names
-        for kind, own in {**released, **repaired}.items()
-        if (names := [name for name, row in own.items() if is_crash(row)])
+        for kind, own in before.items()
+        if (names := {n: own[n] for n in own if is_repaired(own[n], after[kind].get(n))})
     }
-    todo = {
-        kind: names
-        for kind, own in released.items()
-        if (names := [name for name in own if is_repaired(own[name], repaired[kind].get(name))])
-    }
-    owners = {kind: str(next(iter(released[kind].values()))["family"]) for kind in todo}
-    found["needs"] = needs(python, one.distribution, owners, todo, jobs)
-    return found
 
 
 def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = "") -> Rows:
@@ -154,22 +162,13 @@ def is_repaired(before: Mapping[str, Any], after: Mapping[str, Any] | None) -> b
 
 
 def needs(
-    python: Path,
-    distribution: str,
-    owners: Mapping[str, str],
-    todo: Mapping[str, Sequence[str]],
-    jobs: int,
+    python: Path, distribution: str, todo: Cells, jobs: int
 ) -> dict[str, dict[str, list[str]]]:
-    """Model type to config to the patches without which it is red.
-
-    Args:
-        owners: the family that implements each model type.
-        todo: model type to the configs that the patches repair.
-    """
+    """Model type to config to the patches without which it is red; ``todo``: see ``repaired``."""
     found: dict[str, dict[str, list[str]]] = {
         kind: {name: [] for name in names} for kind, names in todo.items()
     }
-    families = sorted(set(owners.values()))
+    families = sorted({row["family"] for names in todo.values() for row in names.values()})
     for patch in catalogue.builtin():
         own = [one for one in families if concerns(patch, distribution, one.partition(":")[2])]
         if not own:

@@ -17,6 +17,7 @@ from . import store, words
 # The small config, and the mark of a file that spells its rope settings as transformers 4 did.
 PLAIN, OLD = "plain", " old"
 THETA, WINDOW = "theta", "window"
+_ROPE = "rope type "
 HELD_FILE = "{}-{}.json"
 # The results of a model type: equal, equal with the patches, not even then, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
@@ -52,8 +53,10 @@ class HeldCell(NamedTuple):
             return "a config of today" if base == self.name else "a config as released"
         if base == WINDOW:
             return "prompts beyond the sliding window"
+        if base == THETA:
+            return "another theta"
         name, is_field, value = base.partition("=")
-        return f"{name} {value}" if is_field else f"rope type {name.split()[0]}"
+        return f"{name} {value}" if is_field else _ROPE + name.split()[0]
 
     def is_open(self, active: bool, missing: Collection[str]) -> bool:
         """Whether it is red where the patches are ``active``, all but the ``missing`` ones."""
@@ -176,7 +179,10 @@ def _cells(found: Mapping[str, Any], kind: str, own: Mapping[str, str]) -> list[
 
 def said(cells: Sequence[HeldCell]) -> str:
     """What the configs of these cells have, each once, as a list."""
-    return ", ".join(dict.fromkeys(cell.words for cell in cells))
+    found = dict.fromkeys(cell.words for cell in cells)
+    ropes = [name.removeprefix(_ROPE) for name in found if name.startswith(_ROPE)]
+    others = [name for name in found if not name.startswith(_ROPE)]
+    return ", ".join([*([_ROPE + "/".join(ropes)] if ropes else []), *others])
 
 
 def _rope_type(config: Mapping[str, Any]) -> str:

@@ -57,7 +57,13 @@ def test_a_folder_has_the_defects_of_what_its_config_has(evidence, config, names
 def test_without_a_folder_every_defect_is_named(evidence):
     found = write_tiny(evidence)
     assert [one.name for one in found.defects()] == ["plain", "yarn old", "attention_bias=true"]
-    assert said(found.defects()) == "a config of today, rope type yarn, attention_bias true"
+    assert said(found.defects()) == "rope type yarn, a config of today, attention_bias true"
+
+
+def test_rope_types_are_one_item_of_the_list():
+    names = ["linear old", "longrope short", "longrope", "theta", "linear"]
+    cells = [HeldCell(name, "rr") for name in names]
+    assert said(cells) == "rope type linear/longrope, another theta"
 
 
 def test_the_window_counts_only_where_it_is_used():
