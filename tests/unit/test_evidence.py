@@ -80,10 +80,10 @@ def test_a_row_names_what_some_cell_needed():
 
 
 def test_a_family_not_measured_with_the_patches_gets_its_own_and_the_general_ones():
-    one = {"set": "mlx-lm 0.1", "without": {"mamba": {"merge": "r"}, "llama": {"merge": "g"}}}
+    one = {"set": "mlx-lm 0.1", "without": {"mamba": {"merge": "r"}, "olmo2": {"merge": "g"}}}
     found = model_rows.rows([one], always=[])
     assert set(found["mamba"]["mlx-lm"]) == {*found["default"]["mlx-lm"], "recurrent-padding"}
-    assert "llama" not in found
+    assert "olmo2" not in found
 
 
 TRACED = {
