@@ -312,11 +312,12 @@ def held_alone(report: Audit) -> list[str]:
     """A line that says against what a model's request alone was held."""
     if report.model is None or not report.verdicts:
         return []
-    held = {
-        f"{one.held.outside}, {_many(len(one.held.cells), 'config')}": one.release
-        for one in worst(report)
-        if one.held
-    }
+    here, held = report.here(), {}
+    for one in worst(report):
+        if one.held:
+            differ = len(one.differs_alone(here))
+            text = f"{one.held.outside}, {_many(len(one.held.cells), 'config')}"
+            held[f"{text}: {differ} differ here (-v)" if differ else text] = one.release
     if not held:
         return ["A request alone: not held against another implementation."]
     said = (f"{text} ({release})" if len(held) > 1 else text for text, release in held.items())

@@ -153,9 +153,12 @@ class ModelVerdict:
             if one.is_open(here.active, [id_ for id_ in one.needs if here.lacks(id_, self)])
         )
 
+    def fails_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+        """Those that the model has; without its folder, a config as models were released."""
+        return tuple(one for one in self.differs_alone(here) if self.own or one.is_usual)
+
     def _fails_alone(self, here: PatchState, fail_on: Collection[str]) -> bool:
-        open_ = [one for one in self.differs_alone(here) if self.own or one.is_usual]
-        severities = {words.CRASH if one.crash else WRONG_TEXT for one in open_}
+        severities = {words.CRASH if one.crash else WRONG_TEXT for one in self.fails_alone(here)}
         return bool(severities & set(fail_on))
 
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
@@ -311,7 +314,7 @@ def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
 
 def alone(one: ModelVerdict, here: PatchState) -> str:
     """The end of a verdict: with which configs a request alone is wrong."""
-    open_ = one.differs_alone(here)
+    open_ = one.fails_alone(here)
     if not open_ or one.held is None:
         return ""
     crashes = [cell for cell in open_ if cell.crash]
