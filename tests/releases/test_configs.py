@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 
 import pytest
 
@@ -17,7 +18,10 @@ from .conftest import is_tested, verdict
 
 mx = pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.skipif(not is_tested("mlx-lm"), reason="mlx-lm is not tested here")
-KNOWN = dict.fromkeys(["rope_theta", "rope_scaling", "partial_rotary_factor"])
+KNOWN = {
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=0.0)
+    for name in ("rope_theta", "rope_scaling", "partial_rotary_factor")
+}
 
 
 def args_of(name, **rope):
@@ -79,7 +83,7 @@ def test_a_class_that_knows_the_new_name_reads_it_itself(nested):
     ],
 )
 def test_a_scaling_is_what_the_rope_parameters_say(nested, config, wanted):
-    old = old_names(nested, config, KNOWN)
+    old = old_names({**config, "rope_parameters": nested}, KNOWN)
     assert old["rope_theta"] == 1.0
     # Some classes ask for ``type``.
     assert old.get("rope_scaling") == ({"type": "yarn", **nested} if wanted else None)
@@ -87,9 +91,11 @@ def test_a_scaling_is_what_the_rope_parameters_say(nested, config, wanted):
 
 def test_the_part_that_is_rotated_is_read_where_the_class_has_it():
     given = {"rope_theta": 1.0, "partial_rotary_factor": 0.5}
-    assert old_names(given, {}, KNOWN) == given
-    assert old_names(given, {"partial_rotary_factor": 0.25}, KNOWN) == {"rope_theta": 1.0}
-    assert old_names(given, {}, {"rope_theta": None}) == {"rope_theta": 1.0}
+    params = {"rope_parameters": given}
+    assert old_names(params, KNOWN) == given
+    own = {**params, "partial_rotary_factor": 0.25}
+    assert old_names(own, KNOWN) == {"rope_theta": 1.0}
+    assert old_names(params, {"rope_theta": KNOWN["rope_theta"]}) == {"rope_theta": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,8 @@ def old_names(params: dict[str, Any], known: Mapping[str, inspect.Parameter]) ->
         rope = old_rope(nested)
         if _NEW not in known:
             old |= rope
-        elif (
-            getattr(known.get("rope_theta"), "default", 0) is None
-        ):  # Mistral 3's layers read only the base
+        elif getattr(known.get("rope_theta"), "default", 0) is None:
+            # The layers of Mistral 3 read only the base.
             old["rope_theta"] = rope.get("rope_theta")
     named = {
         name: value for name, value in old.items() if name in known and params.get(name) is None
