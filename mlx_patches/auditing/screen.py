@@ -314,14 +314,19 @@ def held_alone(report: Audit) -> list[str]:
         return []
     here, held = report.here(), {}
     for one in worst(report):
-        if one.held:
-            differ = len(one.differs_alone(here))
-            text = f"{one.held.outside}, {_many(len(one.held.cells), 'config')}"
-            held[f"{text}: {differ} differ here (-v)" if differ else text] = one.release
+        if one.held and one.held.comparable:
+            cells, differ = one.held.cells, len(one.differs_alone(here))
+            more = " (-v)" if differ else ""
+            equal = f"{len(cells) - differ} of {_many(len(cells), 'config')} equal"
+            held[f"{equal} {one.held.outside}{more}"] = one.release
+        elif one.held:
+            held[f"not comparable with {one.held.outside}"] = one.release
     if not held:
         return ["A request alone: not held against another implementation."]
-    said = (f"{text} ({release})" if len(held) > 1 else text for text, release in held.items())
-    return [f"A request alone: held against {'; '.join(said)}."]
+    return [
+        f"A request alone: {text}{f' ({release})' if len(held) > 1 else ''}."
+        for text, release in held.items()
+    ]
 
 
 def _measured(

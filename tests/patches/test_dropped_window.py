@@ -88,14 +88,14 @@ CONFIG = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gemma2", "phi3", "starcoder2", "mistral"])
+@pytest.mark.parametrize("kind", ["gemma2", "phi3", "starcoder2"])
 def test_windows_are_right_in_every_scenario_of_a_batch(kind, seeded):
     """The lab builds its own models without ``from_dict``, so they have no such window."""
     if not installed("mlx-lm"):
         pytest.skip("mlx-vlm's classes take a config of several parts")
     mlx_patches.apply()
     try:
-        family = Family("mlx-lm", {"mistral": "llama"}.get(kind, kind))
+        family = Family("mlx-lm", kind)
         module = importlib.import_module(f"mlx_lm.models.{family.name}")
         built = module.Model(module.ModelArgs.from_dict({**CONFIG, "model_type": kind}))
         windows = [vars(layer.self_attn).get("_dropped_window") for layer in built.layers]

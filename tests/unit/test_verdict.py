@@ -514,7 +514,7 @@ def test_a_model_that_is_right_in_a_batch_and_wrong_alone_is_one_sentence(qwen3)
 def test_a_config_that_is_right_alone_is_not_blamed(qwen3):
     report = qwen3(OTHER)
     assert "alone" not in screen.verdict(report) and report.exit_code() == 0
-    assert "A request alone: held against transformers 5, 4 configs." in "\n".join(
+    assert "A request alone: 4 of 4 configs equal transformers 5." in "\n".join(
         screen.lines(report)
     )
 
@@ -529,7 +529,7 @@ def test_what_does_not_load_is_repaired_in_an_environment_with_the_patches(qwen3
 def test_without_a_folder_what_few_configs_have_is_counted_and_no_failure(qwen3):
     report = qwen3()
     assert "alone" not in screen.verdict(report) and report.exit_code() == 0
-    line = "A request alone: held against transformers 5, 4 configs: 2 differ here (-v)."
+    line = "A request alone: 2 of 4 configs equal transformers 5 (-v)."
     assert line in screen.lines(report)
 
 

@@ -2,9 +2,9 @@
 
 Why
     Each token of Gemma 2's even layers attends to the 4,096 tokens before it, of Phi 3 mini's
-    layers to 2,047, of Mistral 7B 0.1's and StarCoder 2's to 4,096. Releases drop
-    ``sliding_window`` from these configs: every token attends to the whole text, which gets worse
-    from there on.
+    layers to 2,047, of StarCoder 2's to 4,096. Releases drop ``sliding_window`` from these
+    configs: every token attends to the whole text, which gets worse from there on. Mistral 7B 0.1
+    has a window too, and is not repaired: releases load it as Llama, whose every layer would pay.
 How
     The config object keeps the window, and the layers that have one get a mask that hides what is
     beyond it. Up to the window the release's own mask is used. The cache stays as it is.
@@ -29,11 +29,9 @@ _EVERY = {"gemma2": 2}
 def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any:
     """Make a config object from the content of ``config.json``, which keeps the window."""
     config = from_dict(cls, params)
-    if isinstance(params, dict) and isinstance(params.get("sliding_window"), int):
-        kind = params.get("model_type")
-        # Llama's class reads the window where the config names each layer's type.
-        if kind != "llama" and params.get("use_sliding_window", True):
-            config._dropped_window = (params["sliding_window"], _EVERY.get(str(kind), 1))
+    window = params.get("sliding_window") if isinstance(params, dict) else None
+    if isinstance(window, int) and params.get("use_sliding_window", True):
+        config._dropped_window = (window, _EVERY.get(str(params.get("model_type")), 1))
     return config
 
 
@@ -88,7 +86,6 @@ def narrowed(mask: Any, length: int, cache: Any, window: int) -> Any:
 
 _MODELS = {
     "gemma2": "GemmaModel",
-    "llama": "LlamaModel",
     "phi3": "Phi3Model",
     "phimoe": "PhiMoEModel",
     "starcoder2": "Starcoder2Model",

@@ -13,7 +13,7 @@ from ....probes.fixtures import require
 WINDOW, PROMPT, STEPS = 4, 7, 3
 TOLERANCE = 1e-5
 # The family that shows what the configs keep.
-_SHOWN = {"mlx-lm": "mlx_lm.models.llama", "mlx-vlm": "mlx_vlm.models.llama.language"}
+_SHOWN = {"mlx-lm": "mlx_lm.models.gemma2", "mlx-vlm": "mlx_vlm.models.gemma2.language"}
 
 
 def probe(target: Target) -> Result:
@@ -22,9 +22,9 @@ def probe(target: Target) -> Result:
 
     if target.supports:
         place = target.distribution
-        if not source_file(_SHOWN[place]):  # mlx-vlm has these families since 0.6.5
+        if not source_file(_SHOWN[place]):  # mlx-vlm has these families since 0.6.6
             place = "mlx-lm"
-        target = target._replace(distribution=place, module=_SHOWN[place], name="LlamaModel")
+        target = target._replace(distribution=place, module=_SHOWN[place], name="GemmaModel")
     require(target)
     model, cache = make(target)
     rows = mx.array([[first, *range(3, 2 + PROMPT + STEPS)] for first in (1, 2)])
@@ -54,10 +54,9 @@ def make(target: Target) -> tuple[Any, list[Any]]:
     lm = target.distribution == "mlx-lm"
     configs = module if lm else importlib.import_module(f"mlx_vlm.models.{family}.config")
     kind = configs.ModelArgs if lm else configs.ModelConfig
-    named = {"model_type": "mistral" if family == "llama" else family, "sliding_window": WINDOW}
-    plain = {name: value for name, value in built.config.items() if name != "layer_types"}
+    named = {"model_type": family, "sliding_window": WINDOW, "num_hidden_layers": 1}
     mx.random.seed(0)
-    config = kind.from_dict({**plain, **named, "num_hidden_layers": 1})
+    config = kind.from_dict({**built.config, **named})
     model = (module.Model if lm else module.LanguageModel)(config)
     caches = importlib.import_module(f"{target.module.partition('.')[0]}.models.cache")
     return model, caches.make_prompt_cache(model)
