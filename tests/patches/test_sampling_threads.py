@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from threading import Barrier
 from typing import Any
 
@@ -129,7 +130,9 @@ def test_a_server_samples_each_request_by_its_seed(tmp_path):
             said = httpx.post(f"{host.url}/v1/completions", json=body, timeout=60)
             return said.json()["choices"][0]["text"]
 
-        assert len({ask() for _ in range(4)}) == 4
+        # Some answers are empty: the first token may end the text.
+        answers = list(islice(filter(None, (ask() for _ in range(16))), 4))
+        assert len(set(answers)) == len(answers) == 4
         assert len({ask(seed=seed) for seed in (1, 2, 3)}) == 3
         assert ask(seed=1) == ask(seed=1)
 
