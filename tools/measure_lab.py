@@ -533,7 +533,7 @@ def held_alone() -> list[str]:
     """A table of what model types compute alone, a line for each set."""
     lines = []
     for one in release_sets.load().values():
-        types = outside.held_types(*one.name.split()).values()
+        types = outside.held_types(one.name).values()
         if types:
             kinds = [held.result for held in types]
             counts = [str(kinds.count(name)) for name in outside.TYPE_RESULTS]

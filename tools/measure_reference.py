@@ -32,13 +32,13 @@ from mlx_patches.core.patch import Patch  # noqa: E402
 from mlx_patches.evidence import outside  # noqa: E402
 from mlx_patches.evidence.words import GREEN, LETTERS, RED  # noqa: E402
 from mlx_patches.lab import reference  # noqa: E402
+from mlx_patches.lab.record import PARTS  # noqa: E402
 from mlx_patches.patches import catalogue  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "reference"
 # The modules of models that every family loads by.
 GENERAL = ("base", "rope_utils")
 CONFIGS = {outside.PLAIN, outside.THETA, outside.WINDOW, *reference.DATA["ropes"]}
-PARTS = (("without", False), ("with", True))
 # Seconds for all families, and for one.
 SECONDS, ONE = 7200, 600
 
@@ -85,17 +85,24 @@ def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str
         "outside": said_outside(rows),
         "versions": release_sets.versions(python),
         **{name: letters(part) for name, part in parts.items()},
-        "crash": {
-            kind: names
-            for kind, own in {**parts["without"], **parts["with"]}.items()
-            if (names := [name for name, row in own.items() if is_crash(row)])
-        },
+        "crash": crashes(parts),
     }
+
+
+def crashes(parts: Mapping[str, Cells]) -> dict[str, list[str]]:
+    """Model type to the configs that do not load or run, as released or with the patches."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for part in parts.values():
+        for kind, own in part.items():
+            found[kind].update((name, None) for name, row in own.items() if is_crash(row))
+    return {kind: [*names] for kind, names in sorted(found.items()) if names}
 
 
 def by_part(rows: Rows) -> dict[str, Cells]:
     """The cells without the patches, and those with them."""
-    return {name: cells(row for row in rows if row["patched"] == on) for name, on in PARTS}
+    return {
+        part: cells(row for row in rows if row["patched"] == (part == "with")) for part in PARTS
+    }
 
 
 def repaired(rows: Rows) -> Cells:
@@ -104,7 +111,7 @@ def repaired(rows: Rows) -> Cells:
     return {
         kind: names
         for kind, own in before.items()
-        if (names := {n: own[n] for n in own if is_repaired(own[n], after[kind].get(n))})
+        if (names := {n: own[n] for n in own if is_repaired(own[n], after.get(kind, {}).get(n))})
     }
 
 
@@ -113,12 +120,11 @@ def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = ""
     flags = [flag for model in models for flag in ("--model", model)]
     command = ["-m", "mlx_patches", "lab", "--reference", mode, "--jobs", str(jobs), *flags]
     paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    env |= {settings.DISABLE: off} if off else {}
+    variables = {"PYTHONPATH": os.pathsep.join(paths), settings.DISABLE: off}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.jsonl"
         command += ["--timeout", str(ONE), "--out", str(out)]
-        subprocess.run([python, *command], env=env, timeout=SECONDS, stdout=subprocess.DEVNULL)
+        release_sets.run(python, *command, seconds=SECONDS, codes=(0, 1), variables=variables)
         return [json.loads(line) for line in out.read_text().splitlines()]
 
 

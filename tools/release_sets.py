@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -187,14 +188,18 @@ def versions(python: Path) -> dict[str, str]:
 
 
 def run(
-    python: Path, *arguments: str, seconds: int = SECONDS, codes: tuple[int, ...] = (0,)
+    python: Path,
+    *arguments: str,
+    seconds: int = SECONDS,
+    codes: tuple[int, ...] = (0,),
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Run Python in an environment; returns its standard output."""
+    """Run Python in an environment, with more variables; returns its standard output."""
     from mlx_patches.lab.kernels import kernel_folder
 
     command = [str(python), *arguments]
     with kernel_folder() as kernels:
-        env = {**os.environ, "TMPDIR": str(kernels)}
+        env = {**os.environ, "TMPDIR": str(kernels), **variables}
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=env)
         except subprocess.TimeoutExpired:

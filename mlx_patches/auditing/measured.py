@@ -68,11 +68,9 @@ def verdicts_of_model(
             for patch in current.registry.wrong_alone.get(family, ())
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
-        held = _held(where, model_type, family)
-        one = judge(
-            evidence, distribution, here.version, family, ids, note, metal, alone, held, config
-        )
-        found.append(one)
+        held = outside.held(where.set, model_type, family) if where.set else None
+        one = (evidence, distribution, here.version, family, ids, note, metal, alone)
+        found.append(judge(*one, held=held, config=config))
     return tuple(found)
 
 
@@ -129,10 +127,9 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
             entry = current.gate.patches_for(family, here.name)
             likely = partial(ids, here.name, tuple(entry))
             metal = _metal(where, family) or ()
-            held = _held(where, family)
-            found.append(
-                judge(evidence, here.name, here.version, family, likely, note, metal, (), held)
-            )
+            held = outside.held(where.set, family) if where.set else None
+            one = (evidence, here.name, here.version, family, likely, note, metal)
+            found.append(judge(*one, held=held))
     return tuple(found)
 
 
@@ -200,13 +197,6 @@ def _metal(where: code.Measured, family: str) -> Sequence[str] | None:
     """A family's branches that only Metal takes, if its code was measured."""
     marked = store.metal_branches(*where.set.split()) if where.set else None
     return None if marked is None else marked.get(family, ())
-
-
-def _held(where: code.Measured, *names: str) -> outside.Held | None:
-    if not where.set:
-        return None
-    distribution, version = where.set.split()
-    return outside.held(distribution, version, names)
 
 
 def _load(where: code.Measured) -> Mapping[str, Any] | None:

@@ -43,8 +43,7 @@ class Recommendation:
         """Release set to the configs with which a request alone stays wrong with the patches."""
         found = {}
         for name in self.versions:
-            distribution, version = name.split()
-            held = outside.held(distribution, version, (self.family,))
+            held = outside.held(name, self.family)
             open_ = [one for one in held.defects() if one.is_open(True, ())] if held else []
             if open_:
                 found[name] = tuple(dict.fromkeys(one.words for one in open_))

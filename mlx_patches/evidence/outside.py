@@ -18,7 +18,6 @@ from . import store, words
 PLAIN, OLD = "plain", " old"
 THETA, WINDOW = "theta", "window"
 _ROPE = "rope type "
-HELD_FILE = "{}-{}.json"
 # The results of a model type: equal, equal with the patches, not even then, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 # The fields with a model's sliding window.
@@ -140,20 +139,20 @@ def folder() -> Path:
     return store.folder().parent / "reference"
 
 
-def held(distribution: str, version: str, names: Sequence[str]) -> Held | None:
-    """The cells of the first of these model types that was held; None if none was.
+def held(release: str, *names: str) -> Held | None:
+    """The cells of the first of these model types that was held in a release; None if none was.
 
     Raises:
         MlxPatchesError: the release's file is broken.
     """
-    types = held_types(distribution, version)
+    types = held_types(release)
     return next((types[name] for name in names if name in types), None)
 
 
 @functools.cache
-def held_types(distribution: str, version: str) -> Mapping[str, Held]:
-    """Each model type that was held in a release; see ``held``."""
-    file = folder() / HELD_FILE.format(distribution, version)
+def held_types(release: str) -> Mapping[str, Held]:
+    """Each model type that was held in a measured release, such as ``mlx-lm 0.32.2``."""
+    file = folder() / f"{release.replace(' ', '-')}.json"
     if not file.exists():
         return {}
     with store.reading(file):

@@ -177,7 +177,7 @@ def _cell(
         "result": PARTLY if found == RED and repaired else found,
         # No result can show this: each scenario compares a batch with the request alone.
         "alone": _applying([p.id for p in registry.wrong_alone.get(family, ())], one["set"]),
-        "held": _held(one["set"], family),
+        "held": held.sentence if (held := outside.held(one["set"], family)) else "",
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
         "said": {
@@ -205,13 +205,6 @@ def _cell(
         if found in (RED, REPAIRED) and not traced
         else [],
     }
-
-
-def _held(release: str, family: str) -> str:
-    """What a request alone was held against; empty if it was not."""
-    distribution, version = release.split()
-    found = outside.held(distribution, version, (family,))
-    return found.sentence if found else ""
 
 
 def _applying(ids: Iterable[str], release: str) -> list[str]:

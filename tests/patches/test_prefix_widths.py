@@ -61,16 +61,17 @@ def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated)
     assert held.tolist() == block.values[0][..., :3, :].tolist()
 
 
-def test_models_with_one_shape_get_what_the_release_makes(apc, ungated, monkeypatch):
+def test_models_with_one_shape_get_what_the_release_makes(apc):
     calls = []
-    make = apc.make_warm_batch_kv_cache_multi
-    monkeypatch.setattr(
-        apc, "make_warm_batch_kv_cache_multi", lambda *args: calls.append(args) or make(*args)
-    )
-    ungated(patch.PATCH)
+
+    def make(*args):
+        calls.append(args)
+        return apc.make_warm_batch_kv_cache_multi(*args)
+
     picks = prefixes(PLAIN, (5, 0))
-    apc.make_warm_batch_kv_cache_multi(picks, len(PLAIN))
+    caches, longest = patch.fill_by_shape(make, picks, len(PLAIN))
     assert len(calls) == 1 and calls[0][0] is picks
+    assert not differences(caches, picks, longest)
 
 
 def shapes_that_are_all_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence import outside
-from mlx_patches.evidence.outside import HELD_FILE, Held, HeldCell, held, said
+from mlx_patches.evidence.outside import Held, HeldCell, held, said
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
@@ -20,9 +20,9 @@ def evidence(tmp_path, monkeypatch):
 
     def write(content):
         text = content if isinstance(content, str) else json.dumps(content)
-        (tmp_path / HELD_FILE.format("mlx-lm", "9.9")).write_text(text)
+        (tmp_path / "mlx-lm-9.9.json").write_text(text)
         outside.held_types.cache_clear()
-        return held("mlx-lm", "9.9", ["other", "tiny"])
+        return held("mlx-lm 9.9", "other", "tiny")
 
     yield write
     outside.held_types.cache_clear()
@@ -122,5 +122,5 @@ def test_a_broken_file_is_one_line(evidence, content):
 
 def test_a_release_or_a_type_that_was_not_held_is_none(evidence):
     assert write_tiny(evidence)
-    assert held("mlx-lm", "9.8", ["tiny"]) is None
-    assert held("mlx-lm", "9.9", ["other"]) is None
+    assert held("mlx-lm 9.8", "tiny") is None
+    assert held("mlx-lm 9.9", "other") is None

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import refusal
+from ...core.patch import Target, around
 
 Params = dict[str, Any]
 BASE = "mlx_lm.models.base:BaseModelArgs"
+VLM_BASE = "mlx_vlm.models.base:BaseModelConfig"
 
 
 def reads(
@@ -39,3 +41,18 @@ def reads(
         return args
 
     return lambda original: classmethod(from_dict)
+
+
+def every_from_dict(wrapper: Callable[..., Any], supports: bool = False) -> tuple[Target, ...]:
+    """The ``from_dict`` that the config classes of a package inherit, in both packages.
+
+    Args:
+        wrapper: called with it, the class and the content of ``config.json``.
+        supports: see ``Target``.
+    """
+    bases = {"mlx-lm": BASE, "mlx-vlm": VLM_BASE}
+    return tuple(
+        Target(place, module, f"{kind}.from_dict", around(wrapper), supports=supports)
+        for place, base in bases.items()
+        for module, _, kind in [base.partition(":")]
+    )

@@ -20,7 +20,7 @@ from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch, Target
-from ..._shared.configs import BASE, Params, reads
+from ..._shared.configs import BASE, VLM_BASE, Params, reads
 
 _FEED_FORWARD = "intermediate_size"
 _LETTERS = {
@@ -65,8 +65,9 @@ def nemotron_h(params: Params) -> Params:
 
 def granitemoehybrid(params: Params) -> Params:
     """The content of a Granite 4 hybrid config, with the old names of its layer types."""
-    kinds = params.get("layer_types") or []
-    return {**params, "layer_types": [_OLD_KINDS.get(kind, kind) for kind in kinds]}
+    if kinds := params.get("layer_types"):
+        return {**params, "layer_types": [_OLD_KINDS.get(kind, kind) for kind in kinds]}
+    return params
 
 
 PATCH = Patch(
@@ -88,7 +89,7 @@ PATCH = Patch(
                 "mlx-vlm",
                 "mlx_vlm.models.{}.config",
                 "ModelConfig",
-                "mlx_vlm.models.base:BaseModelConfig",
+                VLM_BASE,
                 (granitemoehybrid,),
             ),
         )

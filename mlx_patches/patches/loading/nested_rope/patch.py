@@ -24,7 +24,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ..._shared.configs import every_from_dict
 
 _NEW, _SCALING, _LIMIT = "rope_parameters", "rope_scaling", "time_step_limit"
 # The old names of the base; the second in some classes of Gemma 3, the third in GPT-NeoX.
@@ -82,9 +83,6 @@ PATCH = Patch(
     id="nested-rope",
     every_model=True,
     summary="a model saved by transformers 5 is loaded with wrong RoPE parameters, or not at all",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.base", "BaseModelArgs.from_dict", around(read)),
-        Target("mlx-vlm", "mlx_vlm.models.base", "BaseModelConfig.from_dict", around(read)),
-    ),
+    targets=every_from_dict(read),
     module=__name__,
 )

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.configs import every_from_dict
 
 _KEPT = "_dropped_window"
 # The families whose layers have a window in turn: which ones.
@@ -39,7 +40,7 @@ def built(init: Callable[..., Any], model: Any, args: Any, *more: Any, **kwargs:
     """Construct the layers; those with a window keep it."""
     init(model, args, *more, **kwargs)
     window, every = getattr(args, _KEPT, (None, 1))
-    if window and not any(getattr(layer, "use_sliding", False) for layer in model.layers):
+    if window:
         for layer in model.layers[::every]:
             layer.self_attn._dropped_window = window
 
@@ -98,13 +99,7 @@ PATCH = Patch(
     changes_alone=True,
     summary="beyond its window a model attends to tokens that it never saw in training",
     targets=(
-        *(
-            Target(place, module, f"{kind}.from_dict", around(read), supports=True)
-            for place, module, kind in (
-                ("mlx-lm", "mlx_lm.models.base", "BaseModelArgs"),
-                ("mlx-vlm", "mlx_vlm.models.base", "BaseModelConfig"),
-            )
-        ),
+        *every_from_dict(read, supports=True),
         *(
             target
             for place, module in (

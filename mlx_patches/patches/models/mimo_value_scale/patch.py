@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.configs import BASE, Params, reads
+from ..._shared.configs import BASE, VLM_BASE, Params, reads
 from ..._shared.parts import Overlay
 
 _KEY = "attention_value_scale"
@@ -90,7 +90,7 @@ PATCH = Patch(
             f"{_VLM}.mimo_v2_flash.config",
             f"{_VLM}.mimo_v2_flash.language",
             "ModelConfig",
-            f"{_VLM}.base:BaseModelConfig",
+            VLM_BASE,
         ),
     ),
     module=__name__,

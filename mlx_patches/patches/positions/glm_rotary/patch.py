@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.configs import BASE, Params, reads
+from ..._shared.configs import BASE, VLM_BASE, Params, reads
 
 _FACTOR = "partial_rotary_factor"
 
@@ -60,7 +60,7 @@ PATCH = Patch(
                 f"{_VLM}.glm.config",
                 "ModelConfig",
                 f"{_VLM}.glm.language",
-                f"{_VLM}.base:BaseModelConfig",
+                VLM_BASE,
             ),
         )
         for target in (

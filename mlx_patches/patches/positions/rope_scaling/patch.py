@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.configs import every_from_dict
 
 KINDS = ("linear", "llama3", "yarn", "longrope")
 _KEPT, _ORIGINAL, _LENGTH = (
@@ -137,19 +138,7 @@ PATCH = Patch(
     changes_alone=True,
     summary="the rope scaling in a model's config is ignored: its texts are wrong, long ones most",
     targets=(
-        *(
-            Target(
-                distribution,
-                f"{package}.models.base",
-                f"{kind}.from_dict",
-                around(read),
-                supports=True,
-            )
-            for distribution, package, kind in (
-                ("mlx-lm", "mlx_lm", "BaseModelArgs"),
-                ("mlx-vlm", "mlx_vlm", "BaseModelConfig"),
-            )
-        ),
+        *every_from_dict(read, supports=True),
         *(
             Target(
                 distribution,

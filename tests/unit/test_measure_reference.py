@@ -1,0 +1,73 @@
+"""What the rows of ``lab --reference`` say becomes evidence."""
+
+from __future__ import annotations
+
+import measure_reference
+import pytest
+
+from mlx_patches.patches import catalogue
+
+OFF = "off by 0.3 of the scale, first at token 1"
+RAISED = "does not load: TypeError: no rope_theta"
+
+
+def row(name, verdict="green", detail="equal", patched=False, family="llama"):
+    scenario = f"reference:{name}" if name else "reference"
+    said = {"family": f"mlx-lm:{family}", "scenario": scenario, "verdict": verdict}
+    return {**said, "detail": detail, "patched": patched}
+
+
+ROWS = [
+    row("plain", "red", RAISED),
+    row("plain", patched=True),
+    row("yarn old", "red", OFF),
+    row("yarn old", "red", OFF, patched=True),
+    row("mistral plain old"),
+    row("mistral attention_bias=true", "red", RAISED, patched=True),
+    row("longrope short", "n/a", "refused"),
+    row("", "red", "against transformers 5.20.2: 2 red"),
+    row("plain", "n/a", "another architecture", family="minimax"),
+    row("", "n/a", "transformers 5.20.2 has no model type Klear", family="Klear"),
+]
+
+
+def test_cells_are_of_model_types_and_configs():
+    parts = measure_reference.by_part(ROWS)
+    assert {kind: list(own) for kind, own in parts["without"].items()} == {
+        "llama": ["plain", "yarn old"],
+        "mistral": ["plain old"],
+    }
+    assert measure_reference.letters(parts["with"]) == {
+        "llama": {"plain": "g", "yarn old": "r"},
+        "mistral": {"attention_bias=true": "r"},
+    }
+    assert measure_reference.said_outside(ROWS) == "transformers 5.20.2"
+
+
+def test_what_fails_as_released_is_a_crash_also_where_the_patches_repair_it():
+    parts = measure_reference.by_part(ROWS)
+    assert measure_reference.crashes(parts) == {
+        "llama": ["plain"],
+        "mistral": ["attention_bias=true"],
+    }
+
+
+def test_only_what_the_patches_turn_green_is_traced():
+    found = measure_reference.repaired(ROWS)
+    assert {kind: list(own) for kind, own in found.items()} == {"llama": ["plain"]}
+    assert measure_reference.repaired([row("plain", "red", OFF)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("patch", "distribution", "family", "wanted"),
+    [
+        ("nested-rope", "mlx-lm", "llama", True),
+        ("nested-rope", "mlx-vlm", "gemma3", True),
+        ("glm-rotary", "mlx-lm", "glm", True),
+        ("glm-rotary", "mlx-lm", "glm4", False),
+        ("server-stop-text", "mlx-lm", "llama", False),
+    ],
+)
+def test_a_patch_is_tried_on_families_whose_loading_it_changes(patch, distribution, family, wanted):
+    found = catalogue.builtin().get(patch)
+    assert measure_reference.concerns(found, distribution, family) is wanted
