@@ -250,7 +250,10 @@ def commands(report: Audit) -> list[str]:
     fixable = [o.patch for o in report.outcomes if o.finding and o.status == "disabled"]
     here = report.here()
     open_ = [c for one in report.verdicts for c in one.wrong_here(here)] if report.model else []
-    repairable = not here.active and any(not cell.wrong_with_patches for cell in open_)
+    alone = [c for one in report.verdicts for c in one.fails_alone(here)]
+    repaired = [not cell.wrong_with_patches for cell in open_]
+    repaired += [not words.is_red(cell.pair) for cell in alone]
+    repairable = not here.active and any(repaired)
     if repairable or any(map(report.concerns, fixable)):
         host = report.host_report
         limit = f" --host {host.installed.name}" if host and not host.limited_to else ""

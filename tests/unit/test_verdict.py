@@ -526,6 +526,19 @@ def test_what_does_not_load_is_repaired_in_an_environment_with_the_patches(qwen3
     assert "alone" not in screen.verdict(after) and after.exit_code() == 0
 
 
+@pytest.mark.parametrize(("pair", "fixed"), [("rg", True), ("rr", False)])
+def test_the_command_that_repairs_a_request_alone_is_told(pair, fixed):
+    defects = (outside.HeldCell("yarn old", pair),)
+    held = outside.Held("transformers 5", (outside.HeldCell("plain old", "gg"), *defects))
+    one = verdict.ModelVerdict(
+        "qwen3", "mlx-lm", "1.0", words.GREEN, held=held, defects=defects, own=True
+    )
+    asked = audit.ModelReport("qwen3", None, {}, True, {"mlx-lm": "qwen3"})
+    report = audit.Audit((), (), (), {}, False, asked, verdicts=(one,))
+    told = "Fix:   mlx-patches enable   Undo: mlx-patches disable" in screen.commands(report)
+    assert told is fixed
+
+
 def test_without_a_folder_what_few_configs_have_is_counted_and_no_failure(qwen3):
     report = qwen3()
     assert "alone" not in screen.verdict(report) and report.exit_code() == 0
