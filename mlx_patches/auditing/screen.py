@@ -149,7 +149,7 @@ def facts(report: Audit) -> Iterator[str]:
     yield from (f"no patch repairs: {one.effect}: {one.remedy}" for one in report.warnings)
     yield from report.unknown
     yield from (one.finding for one in report.foreign if one.finding)
-    for variable in _switches(report):
+    for variable in _switches(report, every=False):
         yield f"switched off by {variable}"
     if report.model is not None:
         yield from _model_facts(report)
@@ -254,12 +254,13 @@ def commands(report: Audit) -> list[str]:
     repaired = [not cell.wrong_with_patches for cell in open_]
     repaired += [not words.is_red(cell.pair) for cell in alone]
     repairable = not here.active and any(repaired)
-    if repairable or any(map(report.concerns, fixable)):
+    needed = any(map(report.concerns, fixable))
+    if not needed and (variables := _switches(report, every=repairable)):
+        said.append(f"Fix:   unset {' '.join(variables)}")
+    elif repairable or needed:
         host = report.host_report
         limit = f" --host {host.installed.name}" if host and not host.limited_to else ""
         said.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
-    elif variables := _switches(report):
-        said.append(f"Fix:   unset {' '.join(variables)}")
     elif report.model is not None and open_:
         family = next(iter(report.model.families.values()))
         said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
@@ -279,10 +280,10 @@ def _measured_instead(report: Audit) -> list[str]:
     return list(dict.fromkeys(new for one in stale for new in instead(one, report.distributions)))
 
 
-def _switches(report: Audit) -> list[str]:
-    """The environment variables that switch off needed patches."""
+def _switches(report: Audit, every: bool) -> list[str]:
+    """The environment variables that switch off needed patches, or ``every`` patch."""
     before = "switched off by "
-    off = (o for o in report.outcomes if o.by_choice and report.concerns(o.patch))
+    off = (o for o in report.outcomes if o.by_choice and (every or report.concerns(o.patch)))
     return list(dict.fromkeys(o.reason.rpartition(before)[2] for o in off if before in o.reason))
 
 

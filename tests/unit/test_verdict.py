@@ -13,6 +13,7 @@ from mlx_patches.activation import session as activation
 from mlx_patches.auditing import audit, preflight, recommend, screen, verdict
 from mlx_patches.auditing.verdict import PatchState
 from mlx_patches.core import distributions
+from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.core.resolve import Found
 from mlx_patches.evidence import code as measured_code
 from mlx_patches.evidence import outside, store, words
@@ -537,6 +538,28 @@ def test_the_command_that_repairs_a_request_alone_is_told(pair, fixed):
     report = audit.Audit((), (), (), {}, False, asked, verdicts=(one,))
     told = "Fix:   mlx-patches enable   Undo: mlx-patches disable" in screen.commands(report)
     assert told is fixed
+
+
+@pytest.mark.parametrize("model", [None, "qwen3"])
+def test_what_a_variable_switches_off_is_repaired_by_unsetting_it(model):
+    defects = (outside.HeldCell("plain old", "rg", needs=("rope-scaling",)),)
+    held = outside.Held("transformers 5", defects)
+    one = verdict.ModelVerdict(
+        "qwen3", "mlx-lm", "1.0", words.GREEN, held=held, defects=defects, own=True
+    )
+    off = Outcome(
+        "rope-scaling",
+        "mlx-lm",
+        "mlx_lm.models.rope_utils:initialize_rope",
+        Status.DISABLED,
+        "switched off by MLX_PATCHES",
+        True,
+    )
+    asked = model and audit.ModelReport(
+        "qwen3", None, {"rope-scaling": "alone"}, True, {"mlx-lm": "qwen3"}
+    )
+    report = audit.Audit((), (), (off,), {}, False, asked, verdicts=(one,))
+    assert screen.commands(report)[0] == "Fix:   unset MLX_PATCHES"
 
 
 def test_without_a_folder_what_few_configs_have_is_counted_and_no_failure(qwen3):
