@@ -38,9 +38,11 @@ TESTED = [
     "mlx-vlm 0.7.10",
     "vllm-mlx 0.4.1",
 ]
-# `make test-all` leaves out these sets' slow tests, and every set's marked `remaining`: `slow` runs
-# them by name.
+# `make test-all` leaves out these sets' slow tests.
 OLDER = ["mlx-lm 0.28.4", "mlx-vlm 0.4.3", "mlx-vlm 0.5.0"]
+# `make test-all` has to be short: a release runs one of so many tests there, each set other ones,
+# and no patch's `remaining` targets. `whole` runs all, by name and in a job of the workflow.
+SHARE = 4
 # `make test` runs these sets' tests that are not marked slow, `make test-all` the slow ones.
 QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
 # Not tagged, since `make test-all` has to be short: run by name, and in a job of the workflow.
@@ -154,25 +156,27 @@ def quick(session: nox.Session, name: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged([*TESTED, *BY_NAME], dict.fromkeys(TESTED, "rest")))
+@nox.parametrize("name", tagged(TESTED, dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
-    """The same tests: of a release that `quick` tests the slow ones, of an older one all others."""
+    """A share of these tests: the slow ones of what `quick` tests, of older sets the others."""
     selected = dict.fromkeys(QUICK, "slow and not remaining") | dict.fromkeys(OLDER, "not slow")
-    test_release(session, name, "-m", selected.get(name, "not remaining"))
+    test_release(session, name, "-m", selected.get(name, "not remaining"), share=SHARE)
     if name in COMMANDS_IN:
         python = release_environment(session, name)
         session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(TESTED, {}))
-def slow(session: nox.Session, name: str) -> None:
-    """The tests of a release that `make test-all` leaves out."""
-    test_release(session, name, "-m", "slow" if name in OLDER else "remaining")
+@nox.parametrize("name", tagged([*TESTED, *BY_NAME], {}))
+def whole(session: nox.Session, name: str) -> None:
+    """All tests of a release."""
+    test_release(session, name)
 
 
-def test_release(session: nox.Session, name: str, *selected: str) -> None:
+def test_release(session: nox.Session, name: str, *selected: str, share: int = 1) -> None:
     """Run the tests of one release set in its environment; ``selected`` is passed to pytest.
+
+    One test of ``share`` runs.
 
     A set of mlx-vlm tests only mlx-vlm's targets, and a host's only the host's patches: what is
     installed beside them has sets of its own.
@@ -184,7 +188,7 @@ def test_release(session: nox.Session, name: str, *selected: str) -> None:
         own = " or ".join(patches_of(distribution))
         session.run(*pytest, "-k", own, *RELEASES)
         return
-    env = {"MLX_PATCHES_TEST_ONLY": distribution}
+    env = {"MLX_PATCHES_TEST_ONLY": distribution, "MLX_PATCHES_TEST_SHARE": str(share)}
     session.run(*pytest, *RELEASES, env=env)
 
 

@@ -32,25 +32,28 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["TMPDIR"] = str(KERNELS.enter_context(kernel_folder()))
 # Conformance tests that start a process for each patch; each set runs only a share of them.
 PROCESSES = ("another_process", "before_the_import")
-SHARE = 16
+PROCESSES_SHARE = 16
 ONLY = "MLX_PATCHES_TEST_ONLY"
+SHARE = "MLX_PATCHES_TEST_SHARE"
 # The number of a patch's targets that `make test-all` tries in one release; the evidence of the
-# patch has all of them, and the session `slow` tries the remaining ones.
+# patch has all of them, and the session `whole` tries the remaining ones.
 SAMPLE = 3
 REMAINING = [pytest.mark.slow, pytest.mark.remaining]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep only a share of the slow tests; each set keeps another share.
+    """Keep one test of N, with N in MLX_PATCHES_TEST_SHARE; each release set keeps others.
 
-    MLX_PATCHES_TEST_ALL=1 keeps all of them.
+    MLX_PATCHES_TEST_ALL=1 keeps all.
     """
     if os.environ.get("MLX_PATCHES_TEST_ALL"):
         return
+    share = int(os.environ.get(SHARE, "1"))
 
     def chosen(item: pytest.Item) -> bool:
-        slow = any(name in item.name for name in PROCESSES)
-        return not slow or crc32(f"{environment()} {item.nodeid}".encode()) % SHARE == 0
+        processes = any(name in item.name for name in PROCESSES)
+        of = max(share, PROCESSES_SHARE) if processes else share
+        return crc32(f"{environment()} {item.nodeid}".encode()) % of == 0
 
     left_out = [item for item in items if not chosen(item)]
     config.hook.pytest_deselected(items=left_out)

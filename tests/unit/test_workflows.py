@@ -186,8 +186,7 @@ def test_what_make_does_not_test_of_a_release_set_has_a_job():
     )
     quick = ast.literal_eval(re.findall(r"^QUICK = (\[.*?\])$", noxfile, re.M)[0])
     assert jobs == [
-        *(f"release({name})" for name in by_name),
-        *(f"slow({name})" for name in tested),
+        *(f"whole({name})" for name in [*by_name, *tested]),
         *(f"walk({name})" for name in walked[1:] if name not in quick),
     ]
 
