@@ -57,7 +57,9 @@ def take_picture(page: Path, picture: Path) -> None:
     with tempfile.TemporaryDirectory() as profile:
         command = [found, "--headless", "--no-sandbox", "--hide-scrollbars"]
         command += [f"--user-data-dir={profile}", f"--window-size={PICTURE}"]
-        command += [f"--screenshot={picture.resolve()}", page.resolve().as_uri()]
+        # The page unpacks its data after it has loaded.
+        command += ["--virtual-time-budget=10000", f"--screenshot={picture.resolve()}"]
+        command += [page.resolve().as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
 
 

@@ -6,8 +6,10 @@ the template beside this module, and a script in the page builds the tables.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,8 +80,9 @@ def content(
 
 def page(shown: Mapping[str, Any]) -> str:
     """The page as HTML."""
-    # A "<" in a string of the data could end the script element.
-    data = json.dumps(shown, separators=(",", ":")).replace("<", "\\u003c")
+    # Packed, a page has 0.2 MB, not 1.8; and no "<" in a string of the data ends its element.
+    packed = zlib.compress(json.dumps(shown, separators=(",", ":")).encode(), 9)
+    data = base64.b64encode(packed).decode()
     html = (HERE / "page.html").read_text("utf-8")
     # The data is inserted last, so that no placeholder in it is replaced.
     for name, text in (

@@ -1,6 +1,10 @@
-"use strict";
+async function unpack(text) {
+  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
 
-const data = JSON.parse(document.getElementById("data").textContent);
+const data = await unpack(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
 // A family's result in a release: a sign, because colour alone is not accessible, and its meaning.

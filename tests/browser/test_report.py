@@ -72,6 +72,12 @@ def file(tmp_path_factory, evidence):
     return path
 
 
+def go_to(opened, file):
+    """Open a page, and wait until it has unpacked its data and built its tables."""
+    opened.goto(file.as_uri())
+    opened.wait_for_function("document.getElementById('written').textContent")
+
+
 @pytest.fixture
 def page(chromium, file):
     """The page, which must load nothing else and log nothing."""
@@ -80,7 +86,7 @@ def page(chromium, file):
     opened.on("request", lambda request: asked.append(request.url))
     opened.on("console", lambda message: complaints.append(message.text))
     opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.goto(file.as_uri())
+    go_to(opened, file)
     yield opened
     opened.close()
     assert asked == [file.as_uri()]
@@ -205,7 +211,7 @@ def test_what_is_said_is_text(chromium, tmp_path, evidence):
     }
     report.save(tmp_path / "page.html", [one], {**AUDIT, "findings": [hostile]})
     opened = chromium.new_page()
-    opened.goto((tmp_path / "page.html").as_uri())
+    go_to(opened, tmp_path / "page.html")
     opened.locator("tr[data-family] button").click()
     assert hostile in opened.get_by_role("dialog").inner_text()
     assert opened.evaluate("window.ran") is None
@@ -217,7 +223,7 @@ def opened_with(chromium, tmp_path, evidence, audit, **view):
     path = tmp_path / "page.html"
     report.save(path, evidence, audit)
     opened = chromium.new_page(**(view or {"viewport": {"width": 1280, "height": 900}}))
-    opened.goto(path.as_uri())
+    go_to(opened, path)
     return opened
 
 
@@ -364,7 +370,7 @@ def test_a_command_is_copied(chromium, file):
     context = chromium.new_context()
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     opened = context.new_page()
-    opened.goto(file.as_uri())
+    go_to(opened, file)
     copy = opened.locator("#environment").get_by_role("button", name="Copy")
     copy.click()
     opened.get_by_role("button", name="Copied").wait_for()
