@@ -11,7 +11,7 @@ from ..core.outcome import Status, Verdict
 from ..core.packages import UNMEASURED
 from ..core.patch import Patch, Target
 from ..core.resolve import Found, in_file
-from .matrix import CompatMatrix, Rule
+from .matrix import EVERY, CompatMatrix, Rule
 
 # Stands for the fingerprint of code that has no source: a release installed as bytecode alone.
 UNREADABLE = ""
@@ -99,7 +99,7 @@ class Gate:
         for name in dict.fromkeys(one.distribution for one in patch.targets if not one.supports):
             if self._needs(patch, name):
                 note = f"the patch's targets in {name} need it"
-                return Rule(">=0", note=note, declared=True)
+                return Rule(EVERY, note=note, declared=True)
         return None
 
     def _needs(self, patch: Patch, distribution: str) -> bool:

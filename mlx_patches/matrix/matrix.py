@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 COMPILED = Path(__file__).parent / "compiled.json"
 # The compiled file's format: an incomplete upgrade may leave the file of an older mlx-patches.
 FORMAT = 4
+# The range of a rule that holds for every version.
+EVERY = ">=0"
 _DECISIONS: dict[str, Decision] = {"a": "affected", "f": "fixed", "c": "clear"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -66,6 +68,8 @@ class Rule(NamedTuple):
         An unmeasured release between two clear ones counts as clear. Pre-releases count as members
         of a range; a local part (``+git``) does not matter.
         """
+        if self.affected == EVERY:  # start-up need not import what compares versions
+            return "affected"
         if self.decided and version in self.releases:
             return _DECISIONS[self.decided[self.releases.index(version)]]
         from packaging.version import Version
@@ -94,7 +98,7 @@ class Rule(NamedTuple):
         return "fixed" if self.fixed and is_within(self.fixed, version) else "clear"
 
 
-_UNMEASURED = Rule(">=0", note="not measured: patched in every release", declared=True)
+_UNMEASURED = Rule(EVERY, note="not measured: patched in every release", declared=True)
 
 
 class CompatMatrix:
