@@ -203,8 +203,10 @@ def measure(
     evidence = evidence_of(one, place) or {"set": one.name, **place.facts}
     todo = [part for part in parts if again or part not in evidence]
     wanted = bool(todo) or (not parts and (again or "needs" not in evidence))
+    if place.is_emulated and not only.families:  # the others run there what they run on a CPU
+        only = replace(only, families=tuple(store.metal_branches(*one.name.split()) or ()))
     if only.families:
-        known = evidence.get("without", {})
+        known = evidence.get("without") or evidence_of(one).get("without", {})
         only = replace(only, families=tuple(f for f in only.families if f in known))
         wanted = wanted and bool(only.families)
     if not wanted:

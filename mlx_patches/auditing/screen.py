@@ -341,7 +341,7 @@ def _measured(
     dtypes = {
         DEVICES[device]: [dtype for dtype in DTYPES if (device, dtype) in places]
         for device in DEVICES
-        if any(device == one for one, _ in places)
+        if device != words.METAL_EMULATED and any(device == one for one, _ in places)
     }
     on = f"Measured {'now ' if now else ''}on {' and '.join(dtypes)}"
     alike = {tuple(found) for found in dtypes.values()}
@@ -351,13 +351,16 @@ def _measured(
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
     marked = [one for one in verdicts if one.metal]
+    emulated = [one for one in marked if words.METAL_EMULATED in one.devices]
     if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
     if one_model and marked:
-        return f"{on if dtypes else 'Not measured'}; it has a {_BRANCH}."
+        logic = ", whose logic was run on a CPU" if emulated else ""
+        return f"{on if dtypes else 'Not measured'}; it has a {_BRANCH}{logic}."
     if marked:
         are = "family has" if len(marked) == 1 else "families have"
-        return f"{on}; {len(marked)} {are} a {_BRANCH}."
+        logic = f" (its logic run on a CPU in {len(emulated)})" if emulated else ""
+        return f"{on}; {len(marked)} {are} a {_BRANCH}{logic}."
     return f"{detailed}; not on Metal." if dtypes else "Not measured."
 
 

@@ -137,6 +137,11 @@ class ModelVerdict:
         """The scenarios that are wrong with the patches too, or were not measured with them."""
         return self._sorted(cell for cell in self.cells if cell.wrong_with_patches)
 
+    @property
+    def devices(self) -> set[str]:
+        """Those on which its scenarios were run."""
+        return {words.place_of(cell.name)[1] for cell in self.cells}
+
     def wrong_here(self, here: PatchState) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong in this environment."""
         return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
