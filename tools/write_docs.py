@@ -88,7 +88,8 @@ def numbers() -> dict[str, tuple[int, ...]]:
     newest = [one for one in lab if one["set"].startswith("mlx-lm ")][-1]
     metal = store.metal_branches(*newest["set"].split()) or {}
     late = {"samplers", "leaves", "engine-images"}
-    whole = [one for one in lab if late & {name for f in one["without"].values() for name in f}]
+    built = [[f for f in one["without"].values() if "engine" in f] for one in lab]
+    whole = [families for families in built if all(late & cells.keys() for cells in families)]
     return {
         "{} patches, one for each defect": (len(builtin().ids()),),
         f"{{}} of the {{}} families of {newest['set']}": (len(metal), len(newest["without"])),

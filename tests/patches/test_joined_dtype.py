@@ -88,6 +88,7 @@ def test_a_release_that_raises_leaves_both_as_they_were(caches, kind, new_first)
     assert pair[0].keys.shape[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prompts_that_join_keep_the_batch_in_bfloat16(family, ungated):
     """The batch stays bfloat16 in every step of the release's engine."""

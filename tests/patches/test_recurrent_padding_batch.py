@@ -119,7 +119,14 @@ def skip_without_body(name):
 
 
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize(
+    "name",
+    # These compile kernels, which takes long.
+    [
+        pytest.param(one, marks=pytest.mark.slow if one.endswith(("rwkv7", "olmo_hybrid")) else [])
+        for one in names()
+    ],
+)
 def test_a_padded_prompt_is_one_call(name, left, repaired, calls):
     skip_without_body(name)
     model = repaired(name)

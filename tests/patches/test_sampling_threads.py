@@ -58,7 +58,14 @@ def draws(sampler, seed, number=DRAWS, wait=lambda: None):
     return said
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+# The others compile a kernel each, which takes seconds.
+SOON = ("top_k", "all")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[] if one in SOON else pytest.mark.slow) for one in SAMPLERS],
+)
 def test_a_thread_draws_as_the_importing_thread_does(name, make_sampler, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS[name])
     before = [draws(sampler, seed) for seed in (1, 2)]
@@ -118,6 +125,7 @@ def test_what_a_thread_calls_leaves_the_importing_thread_alone(make_sampler, own
     assert draws(sampler, 1, wait=elsewhere) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx_lm.server here")
 def test_a_server_samples_each_request_by_its_seed(tmp_path):
     model = tmp_path / "model"
