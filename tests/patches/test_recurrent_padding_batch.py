@@ -186,6 +186,7 @@ def test_padding_on_both_sides(name, repaired):
                 assert same_state(held[row : row + 1], state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_equal_rows_keep_their_bits(name, repaired):
     """Also if the caches have padding arrays that mark no padding."""
@@ -205,6 +206,7 @@ def test_equal_rows_keep_their_bits(name, repaired):
     assert mx.array_equal(*said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_a_model_that_raises_keeps_its_marks(name, repaired, monkeypatch):
     skip_without_body(name)

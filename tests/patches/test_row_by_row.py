@@ -96,6 +96,7 @@ def test_features_of_the_whole_batch_are_left_to_the_release():
     assert seen == [(2, 3)]
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_without_the_cyclic_collector(model):
     cache = engine.batch_cache(model, PADDING)
     mx.eval(model.call(TABLE, cache))
@@ -113,6 +114,7 @@ def test_memory_stays_flat_without_the_cyclic_collector(model):
     assert max(live) - live[0] <= 64 * 1024
 
 
+@pytest.mark.slow
 def test_no_cache_waits_for_the_cyclic_collector(model):
     rows = type(model.make_cache()[0])
     cache = engine.batch_cache(model, PADDING)

@@ -150,6 +150,7 @@ def test_a_row_that_joins_later_is_as_alone(model):
         assert mx.abs(said[row] - expected).max().item() <= TOLERANCE * scale
 
 
+@pytest.mark.slow
 def test_a_sequence_alone_has_the_same_bits(model, manager):
     def decoded() -> list:
         engine.forget(model)
@@ -164,6 +165,7 @@ def test_a_sequence_alone_has_the_same_bits(model, manager):
         assert mx.array_equal(one, other).item()
 
 
+@pytest.mark.slow
 def test_the_model_stays_as_it_was(model):
     """The patch replaces parts only in copies of the model."""
     before = {name: id(part) for name, part in model.module.named_modules()}
