@@ -169,16 +169,18 @@ def tasks(
         MlxPatchesError: an unknown family or scenario, a folder that cannot be used, no family
             that has the variant, or a device that cannot be emulated here.
     """
+    from .alone_scenarios import ALONE
     from .metal_emulated.library import missing
     from .scenarios import SCENARIOS
     from .variants import VARIANTS, has_variant
 
     if device and (reason := missing()):
         raise MlxPatchesError(reason)
+    every = (*SCENARIOS, *ALONE)
     for name in scenarios:
-        if name not in SCENARIOS:
-            raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(SCENARIOS)}")
-    names = tuple(name for name in SCENARIOS if not scenarios or name in scenarios)
+        if name not in every:
+            raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(every)}")
+    names = tuple(name for name in every if name in (scenarios or SCENARIOS))
     if reference:
         names = (REFERENCE,)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]

@@ -15,6 +15,7 @@ from mlx_patches import MlxPatchesError, tables
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
 from mlx_patches.lab import Family, families, record, report, runner
+from mlx_patches.lab.alone_scenarios import ALONE
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.runner import Row, Task
 
@@ -281,6 +282,12 @@ def test_a_config_chooses_its_family(two_families, monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "implementations", lambda kind: {})
     with pytest.raises(MlxPatchesError, match="no installed package implements"):
         runner.tasks([], [], "both", tmp_path)
+
+
+def test_a_scenario_of_one_request_alone_runs_only_where_it_is_named(two_families):
+    assert not ALONE.keys() & {*runner.tasks()[0].scenarios}
+    named = runner.tasks(scenarios=[*ALONE])
+    assert all(one.scenarios == (*ALONE,) for one in named)
 
 
 def test_unknown_scenario(two_families):

@@ -1,0 +1,139 @@
+"""The lab's scenarios of one request alone: what the release computes must agree with itself.
+
+They run only where they are named, as in ``mlx-patches lab --scenario own-prefill``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ..evidence.words import GREEN, RED
+from ..probes import NotApplicable
+from . import Cell, LabModel, engine
+from .compare import differences
+from .offline import WholeModel
+from .registry import ALONE, scenario
+from .rows import LENGTHS, rows_of, steps
+
+__all__ = ["ALONE"]
+
+# Lengths of prompts, and the size of the pieces in which they are read; 0: in one piece.
+PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
+WHOLE = 2048
+
+
+@scenario("own-prefill", ALONE)
+def own_prefill(model: LabModel) -> Cell:
+    """Each step of ``generate_step``, after a prompt in one piece or in two, against one prefill.
+
+    The text is fixed: the sampler takes its next token whatever the logits are.
+    """
+    worst = Cell(GREEN)
+    for name, text, image in texts(model):
+        engine.forget(model)
+        expected = dict(enumerate(prefilled(model, text, image)))
+        for length, piece in PROMPTS if image is None else PROMPTS[1:]:
+            engine.forget(model)
+            said = stepped(model, text, length, piece or WHOLE, image)
+            cell = differences([said], [expected], model.tolerance)
+            if cell.verdict == RED:
+                where = f"{name} after a prompt of {length}" + f" in pieces of {piece}" * bool(
+                    piece
+                )
+                return replace(cell, detail=f"{where}: {cell.detail}")
+            worst = max(cell, worst, key=lambda one: one.figure or 0.0)
+    return worst
+
+
+def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None]]:
+    """A text, and one that begins with an image if the lab can make it: name, tokens, image."""
+    count = max(LENGTHS) + steps(model)
+    text = list(rows_of(model, [1])[0].text[:count])
+    yield "a text", text, None
+    if model.family.distribution != "mlx-lm":
+        with suppress(NotApplicable):
+            # No other token may be an image's: one prefill would take it for one.
+            plain = [1 + token % (model.vocabulary - len(engine.MARKS) - 1) for token in text]
+            image = engine.with_image(model, plain[: max(LENGTHS)], (2, 2))
+            yield "an image", [*image.tokens, *plain[max(LENGTHS) :]], image
+
+
+def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) -> Any:
+    """The log-probabilities of a text that is read in one call, of shape (length, vocabulary)."""
+    import mlx.core as mx
+
+    ids, cache = mx.array([list(text)]), model.make_cache()
+    if model.family.distribution == "mlx-lm":
+        out = model.module(ids, cache=cache)
+    else:
+        whole, inputs = whole_model(model, image), inputs_of(ids, image)
+        made = whole.get_input_embeddings(ids, **inputs)
+        own = {name: value for name, value in made.to_dict().items() if value is not None}
+        inputs = {name: value for name, value in inputs.items() if name not in READ}
+        out = whole.language_model(ids, cache=cache, **inputs, **own)
+    logits = getattr(out, "logits", out)[0].astype(mx.float32)
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def stepped(
+    model: LabModel, text: Sequence[int], length: int, piece: int, image: engine.Image | None
+) -> dict[int, Any]:
+    """The log-probabilities by position that the release's ``generate_step`` hands to a sampler.
+
+    Args:
+        model: the model to run.
+        text: token ids, of which the first ``length`` are the prompt.
+        length: of the prompt.
+        piece: how many tokens of the prompt are read in one call.
+        image: the prompt, if it holds one.
+    """
+    import mlx.core as mx
+
+    said: list[Any] = []
+
+    def sampler(logprobs: Any) -> Any:
+        said.append(logprobs.reshape(-1).astype(mx.float32))
+        return mx.array([text[min(length + len(said), len(text)) - 1]])
+
+    step: Callable[..., Any] = engine.generate_module(model).generate_step
+    options = {
+        "sampler": sampler,
+        "max_tokens": len(text) - length,
+        "prefill_step_size": piece,
+        "prompt_cache": model.make_cache(),
+    }
+    prompt = mx.array(list(text[:length]))
+    if model.family.distribution == "mlx-lm":
+        steps = step(prompt, model.module, **options)
+    else:
+        whole = whole_model(model, image)
+        steps = step(prompt[None], whole, **inputs_of(prompt[None], image), **options)
+    for _ in steps:
+        pass
+    return dict(enumerate(said[: len(text) - length + 1], length - 1))
+
+
+def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:
+    """The whole model of mlx-vlm; some families' say that no prompt of theirs is read in pieces."""
+    whole = WholeModel(model, image is not None)
+    module = importlib.import_module(f"{engine.package(model.family)}.models.{model.family.name}")
+    whole.no_chunked_prefill = getattr(module.Model, "no_chunked_prefill", False)
+    return whole
+
+
+# What an embedding step reads, and the language model does not.
+READ = ("pixel_values", "mask")
+
+
+def inputs_of(ids: Any, image: engine.Image | None) -> dict[str, Any]:
+    """What ``generate_step`` gets with a prompt: of an image its grid, and pixels that are 0."""
+    import mlx.core as mx
+
+    mask = mx.ones_like(ids)
+    if image is None:
+        return {"pixel_values": None, "mask": mask}
+    return {"pixel_values": mx.zeros((1, 1)), "mask": mask, "image_grid_thw": image.grid}
