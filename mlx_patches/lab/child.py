@@ -28,7 +28,7 @@ from ..evidence.words import (
     NOT_RUN,
     RED,
 )
-from . import Cell, Family, LabModel, NotBuilt
+from . import RELEASE, Cell, Family, LabModel, NotBuilt
 
 if TYPE_CHECKING:
     from .metal_emulated.journal import Journal
@@ -70,6 +70,13 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
 
         for name, cell in cells(family):
             say(out, name, unless_failed(cell, options.patched), device=device())
+        return
+    if family.name == RELEASE:
+        from .release_scenarios import cells as cells_of
+
+        for scenario in options.scenario:
+            for name, cell in cells_of(scenario, family.distribution):
+                say(out, name, unless_failed(cell, options.patched), device=device())
         return
     from .alone_scenarios import ALONE
     from .scenarios import SCENARIOS

@@ -8,9 +8,10 @@ import importlib
 import pytest
 
 import mlx_patches
-from mlx_patches.lab import Cell
+from mlx_patches.lab import Cell, tokenizers
 from mlx_patches.lab.alone_scenarios import ALONE
 from mlx_patches.lab.child import every_patch
+from mlx_patches.lab.release_scenarios import cells
 
 from .conftest import is_tested
 from .models import build_or_skip
@@ -80,3 +81,47 @@ def test_own_prefill_sees(fault, family, patched, monkeypatch):
     cell = run("own-prefill", family)
     assert cell.verdict == "red"
     assert ("in pieces" in cell.detail) is (fault is second_piece_off)
+
+
+def reds(scenario: str, distribution: str) -> set[str]:
+    """The cases of a release's scenario that are red."""
+    if not is_tested(distribution):
+        pytest.skip("this set tests another package")
+    found = dict(cells(scenario, distribution))
+    whole = found.pop(scenario)
+    wrong = {name.partition(":")[2] for name, cell in found.items() if cell.verdict == "red"}
+    assert whole.verdict == ("red" if wrong else "green")
+    assert all(name in whole.detail for name in wrong)
+    return wrong
+
+
+KINDS = tokenizers.KINDS.keys() - {tokenizers.TEKKEN}
+
+
+@pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
+def test_texts_are_streamed_as_they_are_decoded(distribution):
+    wrong = reds("streamed", distribution)
+    assert not wrong & {f"{kind} texts" for kind in KINDS}
+    assert {one for one in wrong if one.startswith("nested")} <= {
+        "nested byte-level cut characters"
+    }
+    # No release repairs these.
+    assert {f"{kind} padded ids" for kind in KINDS if "nested" not in kind} <= wrong
+    assert "tekken texts" in wrong
+
+
+def every_third_lost(original, self, token, *args, **kwargs):
+    """A detokenizer that forgets tokens."""
+    if token % 3:
+        original(self, token, *args, **kwargs)
+
+
+@pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
+@pytest.mark.parametrize("kind", ["BPE", "SPM", "Naive"])
+def test_streamed_sees_lost_text(kind, distribution, monkeypatch):
+    if not is_tested(distribution):
+        pytest.skip("this set tests another package")
+    path = f"{distribution.replace('-', '_')}.tokenizer_utils:{kind}StreamingDetokenizer"
+    plant(monkeypatch, f"{path}.add_token", every_third_lost)
+    name = {"BPE": "byte-level", "SPM": "sentencepiece", "Naive": "nested byte-level"}[kind]
+    assert {f"{name} texts", f"{name} tokens"} <= reds("streamed", distribution)

@@ -290,6 +290,21 @@ def test_a_scenario_of_one_request_alone_runs_only_where_it_is_named(two_familie
     assert all(one.scenarios == (*ALONE,) for one in named)
 
 
+def test_a_scenario_of_the_release_runs_once_for_each_release(two_families):
+    tasks = runner.tasks(scenarios=["streamed"], every_patch=True)
+    assert {one.family.name for one in tasks} == {"release"}
+    assert [one.patched for one in tasks] == [False, True] * (len(tasks) // 2)
+    assert len({one.family for one in tasks}) == len(tasks) // 2
+    assert [one.every_patch for one in tasks] == [one.patched for one in tasks]
+    both = runner.tasks(scenarios=["streamed", "trim"])
+    assert {one.scenarios for one in both} == {("trim",), ("streamed",)}
+
+
+def test_a_scenario_of_the_release_has_models_of_its_own(two_families):
+    with pytest.raises(MlxPatchesError, match="streamed is of a release and has tiny models"):
+        runner.tasks(scenarios=["trim", "streamed"], dtype="bfloat16")
+
+
 def test_unknown_scenario(two_families):
     with pytest.raises(MlxPatchesError, match=r"no scenario 'extent'; there are: left-padded"):
         runner.tasks([], ["extent"])
