@@ -75,7 +75,7 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         from .release_scenarios import cells as cells_of
 
         for scenario in options.scenario:
-            for name, cell in cells_of(scenario, family.distribution):
+            for name, cell in cells_of(scenario, family.distribution, options.patched):
                 say(out, name, unless_failed(cell, options.patched), device=device())
         return
     from .alone_scenarios import ALONE

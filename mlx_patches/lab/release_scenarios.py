@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterator
 
 from ..evidence.words import NOT_APPLICABLE, RED, RESULTS
 from ..probes import NotApplicable
-from . import Cell, engine, streamed
+from . import Cell, draws, engine, streamed
 
 Cells = Iterator[tuple[str, Cell]]
-# By name: the function that yields, for a distribution, a name and a cell for each case.
-RELEASE_SCENARIOS: dict[str, Callable[[str], Cells]] = {"streamed": streamed.cells}
+# By name: the function that yields, for a distribution without or with the patches, a name and a
+# cell for each case.
+RELEASE_SCENARIOS: dict[str, Callable[[str, bool], Cells]] = {
+    "streamed": streamed.cells,
+    "draws": draws.cells,
+}
 
 
-def cells(scenario: str, distribution: str) -> Cells:
+def cells(scenario: str, distribution: str, patched: bool) -> Cells:
     """A scenario's cells, then one for all of them: the worst, with the names of those like it."""
     found: dict[str, Cell] = {}
     try:
-        for name, cell in RELEASE_SCENARIOS[scenario](distribution):
+        for name, cell in RELEASE_SCENARIOS[scenario](distribution, patched):
             found[name] = cell
             yield f"{scenario}:{name}", cell
     except NotApplicable as reason:

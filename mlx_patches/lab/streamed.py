@@ -29,7 +29,7 @@ Stream = Callable[[Tokens], str]
 CUT = "\ufffd"
 
 
-def cells(distribution: str) -> Iterator[tuple[str, Cell]]:
+def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
     """A name and a cell for each kind of tokenizer and each sort of tokens."""
     right: Decode | None = None
     for name, kind in KINDS.items():

@@ -8,12 +8,14 @@ import importlib
 import pytest
 
 import mlx_patches
-from mlx_patches.lab import Cell, tokenizers
+from mlx_patches.lab import Cell, draws, tokenizers
 from mlx_patches.lab.alone_scenarios import ALONE
 from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.release_scenarios import cells
+from mlx_patches.patches import catalogue
+from mlx_patches.probes import NotApplicable
 
-from .conftest import is_tested
+from .conftest import is_tested, verdict
 from .models import build_or_skip
 
 
@@ -87,7 +89,7 @@ def reds(scenario: str, distribution: str) -> set[str]:
     """The cases of a release's scenario that are red."""
     if not is_tested(distribution):
         pytest.skip("this set tests another package")
-    found = dict(cells(scenario, distribution))
+    found = dict(cells(scenario, distribution, patched=False))
     whole = found.pop(scenario)
     wrong = {name.partition(":")[2] for name, cell in found.items() if cell.verdict == "red"}
     assert whole.verdict == ("red" if wrong else "green")
@@ -125,3 +127,33 @@ def test_streamed_sees_lost_text(kind, distribution, monkeypatch):
     plant(monkeypatch, f"{path}.add_token", every_third_lost)
     name = {"BPE": "byte-level", "SPM": "sentencepiece", "Naive": "nested byte-level"}[kind]
     assert {f"{name} texts", f"{name} tokens"} <= reds("streamed", distribution)
+
+
+def no_server(*args):
+    raise NotApplicable("this test needs none")
+
+
+@pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
+def test_draws_in_threads(distribution, monkeypatch):
+    monkeypatch.setattr(draws, "serving", no_server)
+    patch = catalogue.builtin().get("sampling-threads")
+    names = reds("draws", distribution)
+    # mlx-vlm has samplers of its own from 0.6 on, and those of mlx-lm before.
+    affected = any(verdict(patch, one).ok for one in patch.targets)
+    assert bool(names) is affected
+    assert not affected or {"temperature", "top_p", "min_p", "top_k", "xtc"} <= names
+    mlx_patches.apply(patches=every_patch())
+    try:
+        assert not reds("draws", distribution)
+    finally:
+        mlx_patches.restore()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
+def test_a_server_draws(distribution):
+    if not is_tested(distribution):
+        pytest.skip("this set tests another package")
+    found = dict(draws.cells(distribution, patched=True))
+    ignored = "two draws with one seed differ"  # by mlx-vlm below 0.6
+    assert found["server"].verdict == "green" or found["server"].detail == ignored
