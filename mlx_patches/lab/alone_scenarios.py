@@ -6,7 +6,9 @@ They run only where they are named, as in ``mlx-patches lab --scenario own-prefi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,7 +19,7 @@ from . import Cell, LabModel, engine
 from .compare import differences
 from .offline import WholeModel
 from .registry import ALONE, scenario
-from .rows import LENGTHS, rows_of, steps
+from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, steps
 
 __all__ = ["ALONE"]
 
@@ -26,27 +28,91 @@ PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
 WHOLE = 2048
 
 
+# What a row says and should say, by position, and what it is of.
+Compared = tuple[str, Mapping[int, Any], Mapping[int, Any]]
+
+
 @scenario("own-prefill", ALONE)
 def own_prefill(model: LabModel) -> Cell:
     """Each step of ``generate_step``, after a prompt in one piece or in two, against one prefill.
 
     The text is fixed: the sampler takes its next token whatever the logits are.
     """
-    worst = Cell(GREEN)
-    for name, text, image in texts(model):
-        engine.forget(model)
-        expected = dict(enumerate(prefilled(model, text, image)))
-        for length, piece in PROMPTS if image is None else PROMPTS[1:]:
+
+    def compared() -> Iterator[Compared]:
+        for name, text, image in texts(model):
             engine.forget(model)
-            said = stepped(model, text, length, piece or WHOLE, image)
-            cell = differences([said], [expected], model.tolerance)
-            if cell.verdict == RED:
+            expected = dict(enumerate(prefilled(model, text, image)))
+            for length, piece in PROMPTS if image is None else PROMPTS[1:]:
+                engine.forget(model)
+                said = stepped(model, text, length, piece or WHOLE, image)
                 where = f"{name} after a prompt of {length}" + f" in pieces of {piece}" * bool(
                     piece
                 )
-                return replace(cell, detail=f"{where}: {cell.detail}")
-            worst = max(cell, worst, key=lambda one: one.figure or 0.0)
-    return worst
+                yield where, said, expected
+
+    return worst(model, compared())
+
+
+@scenario("saved", ALONE)
+def saved(model: LabModel) -> Cell:
+    """A row's cache, and a batch's, goes on from a file as if it had not been saved."""
+    caches = importlib.import_module(f"{engine.package(model.family)}.models.cache")
+    if not hasattr(caches, "save_prompt_cache"):
+        raise NotApplicable("the release has no save_prompt_cache")
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = (f"{folder}/{number}.safetensors" for number in itertools.count())
+
+        def through_a_file(cache: list[Any]) -> list[Any]:
+            file = next(files)
+            caches.save_prompt_cache(file, cache)
+            return list(caches.load_prompt_cache(file))
+
+        return worst(model, _saved(model, through_a_file))
+
+
+def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) -> Iterator[Compared]:
+    def goes_on(rows: list[Row], cache: list[Any], save: bool = True) -> None:
+        """Decode, with a file before the window is full, one soon after, and one past it."""
+        for count in (3, steps(model), 2):
+            cache = through_a_file(cache) if save else cache
+            decode(model, rows, cache, count)
+
+    for length in LENGTHS:
+        row = rows_of(model, [length])[0]
+        goes_on([row], prefill_alone(model, row))
+        yield "a row", row.logits, solo(model, row)
+    with suppress(NotApplicable):
+        row = rows_of(model, [min(LENGTHS)])[0]
+        cache = prefill_alone(model, row)
+        decode(model, [Row(tuple(reversed(row.text)), row.chunks)], cache, 2)
+        cache = through_a_file(cache)
+        engine.trim(cache, 2)
+        decode(model, [row], cache, 4)
+        yield "a trimmed row", row.logits, solo(model, row)
+    with suppress(NotApplicable):
+        unsaved, rows = rows_of(model, LENGTHS), rows_of(model, LENGTHS)
+        try:
+            goes_on(unsaved, prefill(model, unsaved), save=False)
+        except NotApplicable:
+            raise
+        except Exception as error:
+            raise NotApplicable(f"not even unsaved: {engine.where(error)}") from error
+        goes_on(rows, prefill(model, rows))
+        for row, other in zip(rows, unsaved, strict=True):
+            yield "a batch", row.logits, other.logits
+
+
+def worst(model: LabModel, compared: Iterable[Compared]) -> Cell:
+    """The first red comparison, else the one that differs most."""
+    found = Cell(GREEN)
+    for name, said, expected in compared:
+        cell = differences([said], [expected], model.tolerance)
+        if cell.verdict == RED:
+            return replace(cell, detail=f"{name}: {cell.detail.removeprefix('row 0, ')}")
+        found = max(cell, found, key=lambda one: one.figure or 0.0)
+    return found
 
 
 def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None]]:
