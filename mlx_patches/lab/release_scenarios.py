@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ..evidence.words import NOT_APPLICABLE, RED, RESULTS
 from ..probes import NotApplicable
-from . import Cell, draws, engine, streamed
+from . import Cell, draws, engine, stops, streamed
 
 Cells = Iterator[tuple[str, Cell]]
 # By name: the function that yields, for a distribution without or with the patches, a name and a
@@ -17,6 +17,7 @@ Cells = Iterator[tuple[str, Cell]]
 RELEASE_SCENARIOS: dict[str, Callable[[str, bool], Cells]] = {
     "streamed": streamed.cells,
     "draws": draws.cells,
+    "stops": stops.cells,
 }
 
 

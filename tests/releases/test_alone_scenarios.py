@@ -175,3 +175,14 @@ def test_a_server_draws(distribution):
     found = dict(draws.cells(distribution, patched=True))
     ignored = "two draws with one seed differ"  # by mlx-vlm below 0.6
     assert found["server"].verdict == "green" or found["server"].detail == ignored
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
+def test_stop_strings_of_a_server(distribution):
+    names = {"at once", "streamed"}
+    assert reds("stops", distribution) == names
+    found = dict(cells("stops", distribution, patched=True))
+    # No server of mlx-vlm reads ``stop``.
+    wanted = "green" if distribution == "mlx-lm" else "red"
+    assert {found[f"stops:{name}"].verdict for name in names} == {wanted}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.lab import Cell, draws, release_scenarios
+from mlx_patches.lab import Cell, draws, release_scenarios, stops
 from mlx_patches.probes import NotApplicable
 
 FREE, MORE, FIRST, OTHER = [1, 2], [3, 4], [5, 6], [7, 8]
@@ -55,3 +55,29 @@ def test_a_release_scenario_ends_with_its_worst_cell(yielded, verdict, said, mon
     )
     assert (name, cell.verdict) == ("streamed", verdict)
     assert cell.detail.startswith(said)
+
+
+WHOLE = "abcabdabeabfabgabhabiabjabk"
+
+
+def server(whole, late=0, reason="stop"):
+    """A server that ends its answer so many characters after a stop string, or before it."""
+
+    def ask(prompt, stop=(), **fields):
+        places = [whole.find(one) for one in stop if one in whole]
+        return (whole[: min(places) + late], reason) if places else (whole, "length")
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("ask", "verdict"),
+    [
+        (server(WHOLE), "green"),
+        (server(WHOLE, late=1), "red"),
+        (server(WHOLE, reason="length"), "red"),
+        (lambda prompt, **fields: (WHOLE, "length"), "red"),
+    ],
+)
+def test_stops_are_judged(ask, verdict):
+    assert stops.judged(ask, stream=False).verdict == verdict
