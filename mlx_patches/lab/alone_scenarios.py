@@ -11,21 +11,31 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..evidence.words import GREEN, RED
 from ..probes import NotApplicable
 from . import Cell, LabModel, engine
+from .build import build
 from .compare import differences
 from .offline import WholeModel
+from .reference import DATA, TOKENS
 from .registry import ALONE, scenario
 from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, steps
+from .variants import has_variant, vary
 
 __all__ = ["ALONE"]
 
 # Lengths of prompts, and the size of the pieces in which they are read; 0: in one piece.
 PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
 WHOLE = 2048
+# Parts of the names of fields that are of training, sizes and tokens.
+UNREAD = (*DATA["no-setting"], "_id", "vocab", "max_position", "num_hidden_layers")
+# The rope types, and what of each is no setting that a text beyond the original length reads.
+_TYPE = {"type", "rope_type"}
+NO_SETTINGS = dict.fromkeys(("linear", "llama3", "yarn"), _TYPE)
+NO_SETTINGS["longrope"] = _TYPE | {"factor", "short_factor"}
 
 
 # What a row says and should say, by position, and what it is of.
@@ -102,6 +112,89 @@ def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) ->
         goes_on(rows, prefill(model, rows))
         for row, other in zip(rows, unsaved, strict=True):
             yield "a batch", row.logits, other.logits
+
+
+@scenario("config-fields", ALONE)
+def config_fields(model: LabModel) -> Cell:
+    """Each rope type that the config can name, its settings, and each scalar move the logits.
+
+    Red where a rope type is ignored; the detail also names the other fields that move nothing.
+    """
+    plain = edited(model, dict)
+    if plain is None:
+        raise NotApplicable("the release does not read its small config")
+    ignored, still = [], []
+    for kind in NO_SETTINGS if has_variant(model.family, "yarn") else ():
+        change = partial(vary, variant=kind)
+        varied = edited(model, change)
+        if same(plain, varied):
+            ignored.append(kind)
+        elif varied is not None:
+            settings = change({})["rope_scaling"].keys() - NO_SETTINGS[kind]
+            for name in sorted(settings):
+                if same(varied, edited(model, partial(turned, name=name, change=change))):
+                    still.append(f"{name} of {kind}")
+    fill = partial(filled, scalars(model))
+    whole = edited(model, fill)
+    for name in scalars(model) if whole is not None else ():
+        if same(whole, edited(model, partial(turned, name=name, change=fill))):
+            still.append(name)
+    said = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
+    moved = f"these move nothing: {', '.join(still)}" if still else "each field moves the logits"
+    return Cell(RED if ignored else GREEN, said + moved, float(len(ignored) + len(still)))
+
+
+def edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The logits of a text with another config; None if the release refuses it."""
+    text = [list(rows_of(model, [1])[0].text[:TOKENS])]
+    try:
+        changed = build(model.family, edit=edit)
+        return changed.call(text, changed.make_cache())
+    except Exception:
+        return None
+
+
+def same(logits: Any, others: Any) -> bool:
+    """Whether a changed config was not refused and moved nothing."""
+    import mlx.core as mx
+
+    return others is not None and bool(mx.array_equal(logits, others).item())
+
+
+def scalars(model: LabModel) -> dict[str, Any]:
+    """The numbers and switches of a model's settings that should move the logits."""
+    own = getattr(model.module, "args", None) or getattr(model.module, "config", None) or {}
+    settings = own if isinstance(own, dict) else vars(own)
+    return {
+        name: value
+        for name, value in {**settings, **(model.config.get("text_config") or {})}.items()
+        if isinstance(value, (bool, int, float)) and not any(one in name for one in UNREAD)
+    }
+
+
+def filled(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """A config with the settings that it leaves at their defaults."""
+    return {**settings, **config}
+
+
+def turned(
+    config: dict[str, Any], name: str, change: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> dict[str, Any]:
+    """A config, changed first, with another value of a field, at the top or further in."""
+
+    def other(value: Any) -> Any:
+        if isinstance(value, list):
+            return [2 * one for one in value]
+        return not value if isinstance(value, bool) else 2 * value + isinstance(value, int)
+
+    return {
+        key: other(value)
+        if key == name
+        else turned(value, name)
+        if isinstance(value, dict)
+        else value
+        for key, value in change(config).items()
+    }
 
 
 def worst(model: LabModel, compared: Iterable[Compared]) -> Cell:

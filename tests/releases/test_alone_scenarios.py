@@ -86,6 +86,31 @@ def test_own_prefill_sees(fault, family, patched, monkeypatch):
     assert ("in pieces" in cell.detail) is (fault is second_piece_off)
 
 
+def plain_rope(original, dims, base, traditional, *args, **kwargs):
+    """A rope without its scaling."""
+    return original(dims, base, traditional)
+
+
+def test_config_fields_sees_a_scaling_that_is_ignored(monkeypatch):
+    family = "mlx-lm:llama"
+    right = run("config-fields", family)
+    plant(monkeypatch, "mlx_lm.models.llama:initialize_rope", plain_rope)
+    cell = run("config-fields", family)
+    assert (right.verdict, cell.verdict) == ("green", "red")
+    assert cell.detail.startswith("ignores the rope types linear, llama3, yarn, longrope")
+
+
+def test_config_fields_names_a_field_that_moves_nothing(monkeypatch):
+    def no_bias(original, self, args):
+        args.attention_bias = False
+        return original(self, args)
+
+    family = "mlx-lm:llama"
+    assert "attention_bias" not in run("config-fields", family).detail
+    plant(monkeypatch, "mlx_lm.models.llama:Model.__init__", no_bias)
+    assert "attention_bias" in run("config-fields", family).detail
+
+
 def loaded_off(original, file):
     """A file's cache, with keys that are off."""
     loaded = original(file)
