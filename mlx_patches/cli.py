@@ -488,9 +488,10 @@ def lab(
     if evidence:
         record.check_tasks(tasks, evidence)
     fixed = tasks if named or not scenarios else []
-    with report.progress(len(fixed) + bool(walks) * len(tasks)) as tell:
+    ways = runner.tasks(models, (), mode or "both", every_patch=every_patch) if walks else []
+    with report.progress(len(fixed) + len(ways)) as tell:
         rows = runner.run(fixed, jobs, timeout, out, tell)
-        walked = walking.run(tasks, walks, seed, jobs, timeout, tell) if walks else []
+        walked = walking.run(ways, walks, seed, jobs, timeout, tell) if walks else []
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})

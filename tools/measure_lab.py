@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import measure_alone
 import release_sets
 from release_sets import ReleaseSet
 
@@ -474,6 +475,11 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "plain config are not compared, since the lab's config may be at fault.",
         "",
         *held_alone(),
+        "",
+        "A request alone, held against itself ([lab.md](lab.md)): families, or cases of a release,",
+        "that are right/repaired/wrong.",
+        "",
+        *measure_alone.table(),
     ]
     for distribution in MODEL_PACKAGES.values():
         for one in [one for one in evidence if one["set"].startswith(f"{distribution} ")][-1:]:

@@ -12,6 +12,9 @@ from typing import Any
 
 from ..evidence.words import BFLOAT16, FLOAT32
 
+# What stands for a family's name where a scenario is of the whole release.
+RELEASE = "release"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Family:

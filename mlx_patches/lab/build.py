@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import math
@@ -41,6 +42,7 @@ def build(
     dtype: str = FLOAT32,
     sizes: Mapping[str, Any] | None = None,
     variant: str = "",
+    edit: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> LabModel:
     """Build a family's model, from a user's config if one is given.
 
@@ -53,6 +55,7 @@ def build(
         sizes: field name to a value in place of the small one, for a model that is not tiny; a
             list with one entry a layer is repeated.
         variant: one of ``variants.VARIANTS``.
+        edit: changes the small config; the release then reads it as it reads a config.json.
 
     Raises:
         NotBuilt: the family cannot be built; the message is the reason.
@@ -60,11 +63,12 @@ def build(
 
     def change(small: dict[str, Any]) -> dict[str, Any]:
         grown = grow_config(small, sizes or {})
-        return vary(grown, variant) if variant else grown
+        grown = vary(grown, variant) if variant else grown
+        return edit(grown) if edit else grown
 
     try:
         module = _module(family)
-        model, small = _model(family, module, config, change)
+        model, small = _model(family, module, config, change, edit is not None)
     except NotBuilt:
         raise
     except (Exception, SystemExit) as error:
@@ -153,6 +157,7 @@ def _model(
     module: ModuleType,
     config: dict[str, Any] | None,
     change: Callable[[dict[str, Any]], dict[str, Any]],
+    read: bool,
 ) -> tuple[Any, dict[str, Any]]:
     overrides = _overrides_of(family.distribution, family.name)
     if reason := overrides.get("not-built") or _needs_metal(overrides):
@@ -171,8 +176,9 @@ def _model(
             {**derived, **{k: v for k, v in overrides.items() if k not in ("text_config",)}},
         )
         small = change(small)
-        return module.Model(_with_plain_dicts(args, small)), small
-    return _vlm_model(family, module, config, overrides, change)
+        made = args.from_dict(copy.deepcopy(small)) if read else _with_plain_dicts(args, small)
+        return module.Model(made), small
+    return _vlm_model(family, module, config, overrides, change, read)
 
 
 def _needs_metal(overrides: dict[str, Any]) -> str:
@@ -276,6 +282,7 @@ def _vlm_model(
     config: dict[str, Any] | None,
     overrides: dict[str, Any],
     change: Callable[[dict[str, Any]], dict[str, Any]],
+    read: bool,
 ) -> tuple[Any, dict[str, Any]]:
     """A language model of mlx-vlm, from its text config and in some families the whole config."""
     language = _find(module, "LanguageModel")
@@ -283,7 +290,7 @@ def _vlm_model(
     text_config = (config or {}).get("text_config", config)
     small = _config(text_class, text_config, {**_by_source(module), **overrides})
     small = change(small)
-    text = instance(text_class, small)
+    text = text_class.from_dict(copy.deepcopy(small)) if read else instance(text_class, small)
     if overrides.get("config-class") and "text_config" in small:
         inner_class = _find(module, "TextConfig")
         inner = {**_by_source(module), **overrides.get("text_config", {})}

@@ -28,7 +28,7 @@ from ..evidence.words import (
     NOT_RUN,
     RED,
 )
-from . import Cell, Family, LabModel, NotBuilt
+from . import RELEASE, Cell, Family, LabModel, NotBuilt
 
 if TYPE_CHECKING:
     from .metal_emulated.journal import Journal
@@ -71,8 +71,17 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         for name, cell in cells(family):
             say(out, name, unless_failed(cell, options.patched), device=device())
         return
+    if family.name == RELEASE:
+        from .release_scenarios import cells as cells_of
+
+        for scenario in options.scenario:
+            for name, cell in cells_of(scenario, family.distribution, options.patched):
+                say(out, name, unless_failed(cell, options.patched), device=device())
+        return
+    from .alone_scenarios import ALONE
     from .scenarios import SCENARIOS
 
+    scenarios = SCENARIOS | ALONE
     names, place = options.scenario or list(SCENARIOS), {"device": device()}
     try:
         model, blunt = built(
@@ -83,7 +92,7 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         say(out, BUILD, cell, **place, **facts, dtype=options.dtype)
         return
     for name in names:
-        cell, facts = of_kernels(SCENARIOS[name](model))
+        cell, facts = of_kernels(scenarios[name](model))
         if blunt and cell.verdict == GREEN:
             cell = replace(cell, verdict=INSENSITIVE, detail=blunt)
         cell = unless_failed(cell, options.patched)

@@ -9,7 +9,6 @@ import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from ..probes import NotApplicable
@@ -348,15 +347,16 @@ class TextOnly:
 
     def __call__(
         self,
-        tokens: Any,
+        inputs: Any,
         inputs_embeds: Any = None,
         mask: Any = None,
         cache: Any = None,
         n_to_process: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """The logits of the tokens."""
-        return SimpleNamespace(logits=self._model.call(tokens, cache, **kwargs))
+        """The logits of the tokens, in the release's output."""
+        base = importlib.import_module(f"{package(self._model.family)}.models.base")
+        return base.LanguageModelOutput(logits=self._model.call(inputs, cache, **kwargs))
 
     @property
     def language_model(self) -> TextOnly:

@@ -92,6 +92,8 @@ def _blank() -> Any:
 class WholeModel:
     """A model without a vision part around a tiny language model."""
 
+    no_chunked_prefill = False
+
     def __init__(self, model: LabModel, images: bool = False):
         self.model = model
         self.shell = None if images else shell(model)

@@ -1,4 +1,4 @@
-"""How a scenario is registered; ``scenarios`` has all of them."""
+"""How a scenario is registered; ``scenarios`` has the default ones, ``alone_scenarios`` others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from .rows import Row, compare
 
 Scenario = Callable[[LabModel], Cell]
 REGISTERED: dict[str, Scenario] = {}
+# Scenarios of one request alone, which run only where they are named.
+ALONE: dict[str, Scenario] = {}
 Run = Callable[[LabModel], Sequence[Row] | Cell]
 
 
-def scenario(name: str) -> Callable[[Run], Scenario]:
+def scenario(name: str, into: dict[str, Scenario] = REGISTERED) -> Callable[[Run], Scenario]:
     """Register a function that runs rows in some batch; its cell compares them with solo runs."""
 
     def register(run: Run) -> Scenario:
@@ -31,7 +33,7 @@ def scenario(name: str) -> Callable[[Run], Scenario]:
             finally:
                 engine.unmark()
 
-        REGISTERED[name] = measure
+        into[name] = measure
         return measure
 
     return register

@@ -22,7 +22,7 @@ from ..core.files import quoted
 from ..core.model_files import read_object
 from ..core.packages import CORE, MODEL_PACKAGES
 from ..evidence.words import FLOAT32, RED, RESULTS
-from . import Family
+from . import RELEASE, Family
 from .child import BUILD
 from .kernels import kernel_folder
 from .reference import NAME as REFERENCE
@@ -155,7 +155,7 @@ def tasks(
     Args:
         models: names of families, with or without their distribution, or of distributions.
             All families by default.
-        scenarios: names; all by default.
+        scenarios: names; by default all those of batches.
         mode: ``patched``, ``unpatched`` or ``both``.
         folder: a model's folder, whose config is shrunk instead of the lab's own.
         weights: a model's folder, which is loaded as it is.
@@ -169,16 +169,26 @@ def tasks(
         MlxPatchesError: an unknown family or scenario, a folder that cannot be used, no family
             that has the variant, or a device that cannot be emulated here.
     """
+    from .alone_scenarios import ALONE
     from .metal_emulated.library import missing
+    from .release_scenarios import RELEASE_SCENARIOS
     from .scenarios import SCENARIOS
     from .variants import VARIANTS, has_variant
 
     if device and (reason := missing()):
         raise MlxPatchesError(reason)
+    every = (*SCENARIOS, *ALONE, *RELEASE_SCENARIOS)
     for name in scenarios:
-        if name not in SCENARIOS:
-            raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(SCENARIOS)}")
-    names = tuple(name for name in SCENARIOS if not scenarios or name in scenarios)
+        if name not in every:
+            raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(every)}")
+    names = tuple(name for name in every if name in (scenarios or SCENARIOS))
+    releases = tuple(name for name in names if name in RELEASE_SCENARIOS)
+    names = names[: len(names) - len(releases)]
+    if releases and (folder or weights or variant or device or dtype != FLOAT32):
+        raise MlxPatchesError(
+            f"{releases[0]} is of a release and has tiny models of its own: leave out --config,"
+            " --weights, --dtype, --variant and --device"
+        )
     if reference:
         names = (REFERENCE,)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
@@ -193,10 +203,17 @@ def tasks(
             f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the model's code is in"
             " its folder, and the lab does not run code from there"
         )
-    return [
+    of_families = [
         Task(f, p, names, folder, p and every_patch, weights, dtype, variant, reference, device)
         for f in found
         for p in patched
+        if names
+    ]
+    return of_families + [
+        Task(Family(distribution, RELEASE), p, releases, every_patch=p and every_patch)
+        for distribution in dict.fromkeys(family.distribution for family in found)
+        for p in patched
+        if releases
     ]
 
 

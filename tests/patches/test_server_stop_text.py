@@ -71,6 +71,17 @@ def test_the_answer_says_why_it_ended(ungated):
     assert responses[-1].finish_reason == "length"
 
 
+def test_the_release_looks_for_no_stop_string_that_the_text_is_searched_for():
+    args, seen = SimpleNamespace(stop_words=["##", ""]), []
+
+    def generate(generator, request, args):
+        seen.append(args.stop_words)
+        return None, []
+
+    patch.end_at_stops(generate, None, None, args)
+    assert (seen, args.stop_words) == ([[""]], ["##", ""])
+
+
 def test_without_stop_strings_the_responses_are_the_releases(ungated):
     module = server()
     ungated(patch.PATCH)

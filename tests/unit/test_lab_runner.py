@@ -15,6 +15,7 @@ from mlx_patches import MlxPatchesError, tables
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
 from mlx_patches.lab import Family, families, record, report, runner
+from mlx_patches.lab.alone_scenarios import ALONE
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.runner import Row, Task
 
@@ -281,6 +282,27 @@ def test_a_config_chooses_its_family(two_families, monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "implementations", lambda kind: {})
     with pytest.raises(MlxPatchesError, match="no installed package implements"):
         runner.tasks([], [], "both", tmp_path)
+
+
+def test_a_scenario_of_one_request_alone_runs_only_where_it_is_named(two_families):
+    assert not ALONE.keys() & {*runner.tasks()[0].scenarios}
+    named = runner.tasks(scenarios=[*ALONE])
+    assert all(one.scenarios == (*ALONE,) for one in named)
+
+
+def test_a_scenario_of_the_release_runs_once_for_each_release(two_families):
+    tasks = runner.tasks(scenarios=["streamed"], every_patch=True)
+    assert {one.family.name for one in tasks} == {"release"}
+    assert [one.patched for one in tasks] == [False, True] * (len(tasks) // 2)
+    assert len({one.family for one in tasks}) == len(tasks) // 2
+    assert [one.every_patch for one in tasks] == [one.patched for one in tasks]
+    both = runner.tasks(scenarios=["streamed", "trim"])
+    assert {one.scenarios for one in both} == {("trim",), ("streamed",)}
+
+
+def test_a_scenario_of_the_release_has_models_of_its_own(two_families):
+    with pytest.raises(MlxPatchesError, match="streamed is of a release and has tiny models"):
+        runner.tasks(scenarios=["trim", "streamed"], dtype="bfloat16")
 
 
 def test_unknown_scenario(two_families):

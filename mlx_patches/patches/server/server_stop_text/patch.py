@@ -19,6 +19,7 @@ Retire when
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,8 +36,11 @@ def end_at_stops(
     **options: Any,
 ) -> tuple[Any, Any]:
     """The context of a request and its responses, up to the first stop string."""
-    context, responses = generate(generator, request, args, *more, **options)
     stops = [word for word in args.stop_words if isinstance(word, str) and word]
+    # The handler of mlx-lm 0.32 would drop text that may be the beginning of a stop string.
+    args = copy.copy(args)
+    args.stop_words = [word for word in args.stop_words if word not in stops]
+    context, responses = generate(generator, request, args, *more, **options)
     return context, cut(context, responses, stops)
 
 

@@ -1,0 +1,298 @@
+"""The lab's scenarios of one request alone: what the release computes must agree with itself.
+
+They run only where they are named, as in ``mlx-patches lab --scenario own-prefill``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..evidence.words import GREEN, RED
+from ..probes import NotApplicable
+from . import Cell, LabModel, engine
+from .build import build
+from .compare import differences
+from .offline import WholeModel
+from .reference import DATA, TOKENS
+from .registry import ALONE, scenario
+from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, steps
+from .variants import has_variant, vary
+
+__all__ = ["ALONE"]
+
+# Lengths of prompts, and the size of the pieces in which they are read; 0: in one piece.
+PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
+WHOLE = 2048
+# Parts of the names of fields that are of training, sizes and tokens.
+UNREAD = (*DATA["no-setting"], "_id", "vocab", "max_position", "num_hidden_layers")
+# The rope types, and what of each is no setting that a text beyond the original length reads.
+_TYPE = {"type", "rope_type"}
+NO_SETTINGS = dict.fromkeys(("linear", "llama3", "yarn"), _TYPE)
+NO_SETTINGS["longrope"] = _TYPE | {"factor", "short_factor"}
+
+
+# What a row says and should say, by position, and what it is of.
+Compared = tuple[str, Mapping[int, Any], Mapping[int, Any]]
+
+
+@scenario("own-prefill", ALONE)
+def own_prefill(model: LabModel) -> Cell:
+    """Each step of ``generate_step``, after a prompt in one piece or in two, against one prefill.
+
+    The text is fixed: the sampler takes its next token whatever the logits are.
+    """
+
+    def compared() -> Iterator[Compared]:
+        for name, text, image in texts(model):
+            engine.forget(model)
+            expected = dict(enumerate(prefilled(model, text, image)))
+            for length, piece in PROMPTS if image is None else PROMPTS[1:]:
+                engine.forget(model)
+                said = stepped(model, text, length, piece or WHOLE, image)
+                where = f"{name} after a prompt of {length}" + f" in pieces of {piece}" * bool(
+                    piece
+                )
+                yield where, said, expected
+
+    return worst(model, compared())
+
+
+@scenario("saved", ALONE)
+def saved(model: LabModel) -> Cell:
+    """A row's cache, and a batch's, goes on from a file as if it had not been saved."""
+    caches = importlib.import_module(f"{engine.package(model.family)}.models.cache")
+    if not hasattr(caches, "save_prompt_cache"):
+        raise NotApplicable("the release has no save_prompt_cache")
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = (f"{folder}/{number}.safetensors" for number in itertools.count())
+
+        def through_a_file(cache: list[Any]) -> list[Any]:
+            file = next(files)
+            caches.save_prompt_cache(file, cache)
+            return list(caches.load_prompt_cache(file))
+
+        return worst(model, _saved(model, through_a_file))
+
+
+def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) -> Iterator[Compared]:
+    def goes_on(rows: list[Row], cache: list[Any], save: bool = True) -> None:
+        """Decode, with a file before the window is full, one soon after, and one past it."""
+        for count in (3, steps(model), 2):
+            cache = through_a_file(cache) if save else cache
+            decode(model, rows, cache, count)
+
+    for length in LENGTHS:
+        row = rows_of(model, [length])[0]
+        goes_on([row], prefill_alone(model, row))
+        yield "a row", row.logits, solo(model, row)
+    with suppress(NotApplicable):
+        row = rows_of(model, [min(LENGTHS)])[0]
+        cache = prefill_alone(model, row)
+        decode(model, [Row(tuple(reversed(row.text)), row.chunks)], cache, 2)
+        cache = through_a_file(cache)
+        engine.trim(cache, 2)
+        decode(model, [row], cache, 4)
+        yield "a trimmed row", row.logits, solo(model, row)
+    with suppress(NotApplicable):
+        unsaved, rows = rows_of(model, LENGTHS), rows_of(model, LENGTHS)
+        try:
+            goes_on(unsaved, prefill(model, unsaved), save=False)
+        except NotApplicable:
+            raise
+        except Exception as error:
+            raise NotApplicable(f"not even unsaved: {engine.where(error)}") from error
+        goes_on(rows, prefill(model, rows))
+        for row, other in zip(rows, unsaved, strict=True):
+            yield "a batch", row.logits, other.logits
+
+
+@scenario("config-fields", ALONE)
+def config_fields(model: LabModel) -> Cell:
+    """Each rope type that the config can name, its settings, and each scalar move the logits.
+
+    Red where a rope type is ignored; the detail also names the other fields that move nothing.
+    """
+    plain = edited(model, dict)
+    if plain is None:
+        raise NotApplicable("the release does not read its small config")
+    ignored, still = [], []
+    for kind in NO_SETTINGS if has_variant(model.family, "yarn") else ():
+        change = partial(vary, variant=kind)
+        varied = edited(model, change)
+        if same(plain, varied):
+            ignored.append(kind)
+        elif varied is not None:
+            settings = change({})["rope_scaling"].keys() - NO_SETTINGS[kind]
+            for name in sorted(settings):
+                if same(varied, edited(model, partial(turned, name=name, change=change))):
+                    still.append(f"{name} of {kind}")
+    fill = partial(filled, scalars(model))
+    whole = edited(model, fill)
+    for name in scalars(model) if whole is not None else ():
+        if same(whole, edited(model, partial(turned, name=name, change=fill))):
+            still.append(name)
+    said = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
+    moved = f"these move nothing: {', '.join(still)}" if still else "each field moves the logits"
+    return Cell(RED if ignored else GREEN, said + moved, float(len(ignored) + len(still)))
+
+
+def edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The logits of a text with another config; None if the release refuses it."""
+    text = [list(rows_of(model, [1])[0].text[:TOKENS])]
+    try:
+        changed = build(model.family, edit=edit)
+        return changed.call(text, changed.make_cache())
+    except Exception:
+        return None
+
+
+def same(logits: Any, others: Any) -> bool:
+    """Whether a changed config was not refused and moved nothing."""
+    import mlx.core as mx
+
+    return others is not None and bool(mx.array_equal(logits, others).item())
+
+
+def scalars(model: LabModel) -> dict[str, Any]:
+    """The numbers and switches of a model's settings that should move the logits."""
+    own = getattr(model.module, "args", None) or getattr(model.module, "config", None) or {}
+    settings = own if isinstance(own, dict) else vars(own)
+    return {
+        name: value
+        for name, value in {**settings, **(model.config.get("text_config") or {})}.items()
+        if isinstance(value, (bool, int, float)) and not any(one in name for one in UNREAD)
+    }
+
+
+def filled(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """A config with the settings that it leaves at their defaults."""
+    return {**settings, **config}
+
+
+def turned(
+    config: dict[str, Any], name: str, change: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> dict[str, Any]:
+    """A config, changed first, with another value of a field, at the top or further in."""
+
+    def other(value: Any) -> Any:
+        if isinstance(value, list):
+            return [2 * one for one in value]
+        return not value if isinstance(value, bool) else 2 * value + isinstance(value, int)
+
+    return {
+        key: other(value)
+        if key == name
+        else turned(value, name)
+        if isinstance(value, dict)
+        else value
+        for key, value in change(config).items()
+    }
+
+
+def worst(model: LabModel, compared: Iterable[Compared]) -> Cell:
+    """The first red comparison, else the one that differs most."""
+    found = Cell(GREEN)
+    for name, said, expected in compared:
+        cell = differences([said], [expected], model.tolerance)
+        if cell.verdict == RED:
+            return replace(cell, detail=f"{name}: {cell.detail.removeprefix('row 0, ')}")
+        found = max(cell, found, key=lambda one: one.figure or 0.0)
+    return found
+
+
+def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None]]:
+    """A text, and one that begins with an image if the lab can make it: name, tokens, image."""
+    count = max(LENGTHS) + steps(model)
+    text = list(rows_of(model, [1])[0].text[:count])
+    yield "a text", text, None
+    if model.family.distribution != "mlx-lm":
+        with suppress(NotApplicable):
+            # No other token may be an image's: one prefill would take it for one.
+            plain = [1 + token % (model.vocabulary - len(engine.MARKS) - 1) for token in text]
+            image = engine.with_image(model, plain[: max(LENGTHS)], (2, 2))
+            yield "an image", [*image.tokens, *plain[max(LENGTHS) :]], image
+
+
+def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) -> Any:
+    """The log-probabilities of a text that is read in one call, of shape (length, vocabulary)."""
+    import mlx.core as mx
+
+    ids, cache = mx.array([list(text)]), model.make_cache()
+    if model.family.distribution == "mlx-lm":
+        out = model.module(ids, cache=cache)
+    else:
+        whole, inputs = whole_model(model, image), inputs_of(ids, image)
+        made = whole.get_input_embeddings(ids, **inputs)
+        own = {name: value for name, value in made.to_dict().items() if value is not None}
+        inputs = {name: value for name, value in inputs.items() if name not in READ}
+        out = whole.language_model(ids, cache=cache, **inputs, **own)
+    logits = getattr(out, "logits", out)[0].astype(mx.float32)
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def stepped(
+    model: LabModel, text: Sequence[int], length: int, piece: int, image: engine.Image | None
+) -> dict[int, Any]:
+    """The log-probabilities by position that the release's ``generate_step`` hands to a sampler.
+
+    Args:
+        model: the model to run.
+        text: token ids, of which the first ``length`` are the prompt.
+        length: of the prompt.
+        piece: how many tokens of the prompt are read in one call.
+        image: the prompt, if it holds one.
+    """
+    import mlx.core as mx
+
+    said: list[Any] = []
+
+    def sampler(logprobs: Any) -> Any:
+        said.append(logprobs.reshape(-1).astype(mx.float32))
+        return mx.array([text[min(length + len(said), len(text)) - 1]])
+
+    step: Callable[..., Any] = engine.generate_module(model).generate_step
+    options = {
+        "sampler": sampler,
+        "max_tokens": len(text) - length,
+        "prefill_step_size": piece,
+        "prompt_cache": model.make_cache(),
+    }
+    prompt = mx.array(list(text[:length]))
+    if model.family.distribution == "mlx-lm":
+        steps = step(prompt, model.module, **options)
+    else:
+        whole = whole_model(model, image)
+        steps = step(prompt[None], whole, **inputs_of(prompt[None], image), **options)
+    for _ in steps:
+        pass
+    return dict(enumerate(said[: len(text) - length + 1], length - 1))
+
+
+def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:
+    """The whole model of mlx-vlm; some families' say that no prompt of theirs is read in pieces."""
+    whole = WholeModel(model, image is not None)
+    module = importlib.import_module(f"{engine.package(model.family)}.models.{model.family.name}")
+    whole.no_chunked_prefill = getattr(module.Model, "no_chunked_prefill", False)
+    return whole
+
+
+# What an embedding step reads, and the language model does not.
+READ = ("pixel_values", "mask")
+
+
+def inputs_of(ids: Any, image: engine.Image | None) -> dict[str, Any]:
+    """What ``generate_step`` gets with a prompt: of an image its grid, and pixels that are 0."""
+    import mlx.core as mx
+
+    mask = mx.ones_like(ids)
+    if image is None:
+        return {"pixel_values": None, "mask": mask}
+    return {"pixel_values": mx.zeros((1, 1)), "mask": mask, "image_grid_thw": image.grid}

@@ -1,0 +1,115 @@
+"""The scenario ``draws``: what a release samples in a thread is random, and its seeds hold.
+
+Servers sample in a thread of their own, not in the one that imported the release.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any
+
+from ..core.packages import package_of
+from ..evidence.words import GREEN, NOT_APPLICABLE, RED
+from ..probes import NotApplicable
+from . import Cell, engine
+from .served import Ask, serving
+
+# Likeliest tokens are little more likely than others, so that two right draws of COUNT tokens are
+# hardly ever equal.
+TOKENS, COUNT = 64, 24
+SETTINGS: dict[str, dict[str, Any]] = {
+    "temperature": {},
+    "top_p": {"top_p": 0.9},
+    "min_p": {"min_p": 0.1},
+    "top_k": {"top_k": 32},
+    "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.01},
+    "typical_p": {"typical_p": 0.9},
+    "top_n_sigma": {"top_n_sigma": 1.5},
+    "p_less": {"p_less": True},
+}
+PROMPT = "abc hag, fa"
+
+
+def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
+    """A name and a cell for each setting of the release's sampler, then for its server."""
+    generate = importlib.import_module(f"{package_of(distribution)}.generate")
+    make = getattr(generate, "make_sampler", None)
+    if make is None:
+        raise NotApplicable("the release has no make_sampler")
+    for name, options in SETTINGS.items():
+        if options.keys() <= inspect.signature(make).parameters.keys():
+            yield name, judged(in_a_thread(five, partial(draw, make, options)))
+    try:
+        with serving(distribution, patched) as ask:
+            yield "server", judged(five(partial(answer, ask)))
+    except NotApplicable as reason:
+        yield "server", Cell(NOT_APPLICABLE, str(reason))
+
+
+def five(drawn: Callable[[int | None], Any]) -> Any:
+    """Two draws without a seed, two with one seed, and one with another; or what was raised."""
+    try:
+        return [drawn(seed) for seed in (None, None, 1, 1, 2)]
+    except Exception as error:
+        return error
+
+
+def judged(drawn: Any) -> Cell:
+    """Red where draws are equal that should not be, or the other way round; see ``five``."""
+    if isinstance(drawn, Exception):
+        return Cell(RED, engine.where(drawn))
+    free, more, first, again, other = drawn
+    wrong = [
+        said
+        for said, is_wrong in (
+            ("all tokens are one token", len(set(free)) == 1),
+            ("two draws without a seed are equal", free == more),
+            ("two draws with one seed differ", first != again),
+            ("two seeds draw the same", first == other),
+        )
+        if is_wrong
+    ]
+    return Cell(RED, "; ".join(wrong)) if wrong else Cell(GREEN, "random, and its seeds hold")
+
+
+def draw(make: Callable[..., Any], options: dict[str, Any], seed: int | None) -> list[int]:
+    """The tokens that a sampler draws."""
+    import mlx.core as mx
+
+    if seed is not None:
+        mx.random.seed(seed)
+    sampler, logits = make(temp=1.0, **options), mx.arange(TOKENS)[None] / TOKENS
+    logprobs = logits - mx.logsumexp(logits)
+    return [int(sampler(logprobs).item()) for _ in range(COUNT)]
+
+
+def answer(ask: Ask, seed: int | None) -> str:
+    """The server's answer to a prompt."""
+    sent = {} if seed is None else {"seed": seed}
+    return ask(PROMPT, temperature=1.0, max_tokens=COUNT, **sent)[0]
+
+
+def in_a_thread(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a call returns in a new thread; raises what it raises.
+
+    The thread waits for the end of the process: MLX may abort where both end at once.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(call(*arguments))
+        except Exception as error:
+            answers.put(error)
+        Event().wait()
+
+    Thread(target=run, daemon=True).start()
+    found = answers.get()
+    if isinstance(found, Exception):
+        raise found
+    return found

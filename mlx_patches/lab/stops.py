@@ -1,0 +1,56 @@
+"""The scenario ``stops``: a release's server ends its answer at the first stop string.
+
+The tiny model speaks pairs of letters, so that parts of its answer are cut into tokens in every
+way, mostly in others than those of the stop string alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from ..evidence.words import GREEN, RED
+from . import Cell
+from .served import Ask, serving
+
+PROMPT, COUNT = "abc hag, fa", 12
+# Stop strings are the parts of an answer with these lengths that begin before this place.
+LENGTHS, STARTS = (1, 2, 3, 4), 10
+NOWHERE = ",.!"
+
+
+def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
+    """A name and a cell for answers at once, and for streamed ones."""
+    with serving(distribution, patched) as ask:
+        for name, stream in (("at once", False), ("streamed", True)):
+            yield name, judged(ask, stream)
+
+
+def judged(ask: Ask, stream: bool) -> Cell:
+    """Red if an answer with stop strings is not the whole answer up to the first of them."""
+
+    def answer(*stops: str) -> tuple[str, str]:
+        sent = {"stop": list(stops)} if stops else {}
+        return ask(PROMPT, temperature=0, max_tokens=COUNT, stream=stream, **sent)
+
+    whole, _ = answer()
+    wrong, tried = [], list(stop_strings(whole))
+    for stops in tried:
+        places = [place for stop in stops if (place := whole.find(stop)) >= 0]
+        wanted = (whole[: min(places)], "stop") if places else (whole, "length")
+        if (said := answer(*stops)) != wanted:
+            wrong.append(f"stop {stops!r} ends {whole!r} as {said!r} instead of {wanted!r}")
+    if wrong:
+        return Cell(RED, f"{len(wrong)} of {len(tried)} requests: {wrong[0]}", float(len(wrong)))
+    return Cell(GREEN, f"{len(tried)} requests", 0.0)
+
+
+def stop_strings(whole: str) -> Iterator[tuple[str, ...]]:
+    """The stop strings of each request, for an answer."""
+    for length, start in itertools.product(LENGTHS, range(STARTS)):
+        yield (whole[start : start + length],)
+    yield (whole[-2:],)
+    yield (NOWHERE,)
+    yield (whole[6:9], whole[4:6], NOWHERE)
+    # Two of them begin at one place.
+    yield (whole[2:7], whole[2:4])

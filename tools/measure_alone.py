@@ -1,0 +1,167 @@
+"""Measures the lab's scenarios of one request alone in a release set, and keeps them as evidence.
+
+    python tools/measure_alone.py --set 'mlx-lm 0.32.2' --python PYTHON  [--scenario NAME ...]
+
+``PYTHON`` is that of an environment of the set. All families run in one process that forks for
+each of them: to start a process for each would take hours. Scenarios that are not named keep what
+the file has of them. ``--table`` prints the results of all files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED  # noqa: E402
+
+EVIDENCE = ROOT / "tools" / "evidence" / "alone"
+# Seconds for one family, and for one scenario of the release.
+SECONDS, RELEASE_SECONDS = 120, 300
+PARTS = ("without", "with")
+
+
+def main() -> None:
+    from mlx_patches.lab.alone_scenarios import ALONE
+    from mlx_patches.lab.release_scenarios import RELEASE_SCENARIOS
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--set", help="the release set")
+    parser.add_argument("--python", help="an environment of this set")
+    parser.add_argument("--scenario", action="append", choices=(*ALONE, *RELEASE_SCENARIOS))
+    parser.add_argument("--table", action="store_true", help="print the results of all files")
+    parser.add_argument("--rows", choices=PARTS, help="print rows: run by this tool itself")
+    options = parser.parse_args()
+    names = options.scenario or [*ALONE, *RELEASE_SCENARIOS]
+    if options.table:
+        print("\n".join(table()))
+    elif options.rows:
+        print_rows(options.set.split()[0], names, options.rows == "with")
+    else:
+        measure(options.set, options.python, names)
+
+
+def measure(name: str, python: str, scenarios: Sequence[str]) -> None:
+    """Run the scenarios without and with the patches, and write the set's file."""
+    import release_sets
+
+    slug = release_sets.load()[name].slug
+    file = EVIDENCE / f"{slug}.json"
+    found = json.loads(file.read_text()) if file.exists() else {"set": name}
+    found["versions"] = release_sets.versions(Path(python))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for part in PARTS:
+        command = [python, __file__, "--set", name, "--rows", part]
+        command += [word for one in scenarios for word in ("--scenario", one)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True)
+        add(found, part, scenarios, list(map(json.loads, done.stdout.splitlines())))
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{file.relative_to(ROOT)}: {', '.join(scenarios)}")
+
+
+def add(
+    found: dict[str, Any], part: str, scenarios: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Put rows in a set's evidence: their letters, and the details of red ones."""
+    cells, details = found.setdefault(part, {}), found.setdefault(f"details_{part}", {})
+    for scenario in scenarios:
+        own = [row for row in rows if row["scenario"].partition(":")[0] == scenario]
+        own = [row for row in own if row["verdict"] != NOT_BUILT]
+        where = {id(row): row["scenario"].partition(":")[2] or row["family"] for row in own}
+        cells[scenario] = {where[id(row)]: LETTERS[row["verdict"]] for row in own}
+        told = scenario == "config-fields"
+        details[scenario] = {
+            where[id(row)]: row["detail"] for row in own if row["verdict"] == RED or told
+        }
+
+
+def print_rows(distribution: str, scenarios: Sequence[str], patched: bool) -> None:
+    """Print a row for each cell; each family runs in a fork of this process."""
+    import importlib
+
+    from mlx_patches.core.packages import package_of
+    from mlx_patches.lab import RELEASE, Family
+    from mlx_patches.lab.alone_scenarios import ALONE
+    from mlx_patches.lab.child import apply
+    from mlx_patches.lab.families import families
+
+    if patched:
+        apply(every=True)
+    importlib.import_module(f"{package_of(distribution)}.generate")
+    flags = ["--patched", "--every-patch"] if patched else []
+    own = [name for name in scenarios if name in ALONE]
+    for family in families(distribution) if own else []:
+        forked(family.name, str(family), own, flags, SECONDS)
+    # These have processes of their own, so that one does not change what another one sees.
+    for name in (name for name in scenarios if name not in ALONE):
+        forked("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
+
+
+def forked(name: str, family: str, scenarios: Sequence[str], flags: list[str], limit: int) -> None:
+    """Run a family's scenarios in a fork of this process, as the lab's process would."""
+    from mlx_patches.lab import child
+
+    arguments = [family, *flags, *(word for one in scenarios for word in ("--scenario", one))]
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.dup2(write, 1)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        signal.alarm(limit)
+        try:
+            child.main(arguments)
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    os.close(write)
+    with open(read) as file:
+        rows = [json.loads(line) for line in file if line.endswith("\n")]
+    _, status = os.waitpid(pid, 0)
+    said = {row["scenario"] for row in rows}
+    missing = [] if "build" in said else [one for one in scenarios if one not in said]
+    end = f"ended by signal {status & 127}" if status & 127 else "ended early"
+    rows += [{"scenario": one, "verdict": RED, "detail": end} for one in missing]
+    for row in rows:
+        print(json.dumps({**row, "family": name}), flush=True)
+
+
+def table() -> list[str]:
+    """A line of Markdown for each set: how many families or cases are right, repaired, wrong."""
+    from mlx_patches.lab.alone_scenarios import ALONE
+    from mlx_patches.lab.release_scenarios import RELEASE_SCENARIOS
+
+    names = [*ALONE, *RELEASE_SCENARIOS]
+    # No blanks around cells: the pages have a budget of words, and a bar is one.
+    lines = [f"|release set|{'|'.join(names)}|", "|---" * (len(names) + 1) + "|"]
+    for file in sorted(EVIDENCE.glob("*.json")):
+        found = json.loads(file.read_text())
+        lines.append(f"|{found['set']}|{'|'.join(counted(found, one) for one in names)}|")
+    return lines
+
+
+def counted(found: Mapping[str, Any], scenario: str) -> str:
+    """How many families or cases of a scenario are right, repaired and wrong, or n/a."""
+    before, after = (found.get(part, {}).get(scenario, {}) for part in PARTS)
+    green, red = LETTERS[GREEN], LETTERS[RED]
+    own = [(before[name], after.get(name)) for name in before if name]
+    counts = (
+        sum(one == green and other == green for one, other in own),
+        sum(one == red and other == green for one, other in own),
+        sum(other == red for _, other in own),
+    )
+    return "/".join(map(str, counts)) if any(counts) else "n/a"
+
+
+if __name__ == "__main__":
+    main()
