@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,12 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import real_judge
+from real_child import SERVED
 from real_judge import EVIDENCE, FLOAT32, KINDS, LEADS, SCENARIOS
 from real_weights import GEMMA3, SMOLLM2, Weights, save
 
@@ -41,7 +43,7 @@ REMEDY = "run make real again"
 TOKENS = 8
 # The prompts that have a repetition penalty: some of those that join late. The prompts that are
 # asked of every family; of the first one all are. How many of these are asked of other kinds.
-PENALIZED, SOME, FEW = (7, 10), (0, 3, 5, 7, 8, 10), 4
+PENALIZED, SOME, FEW = (7, 10), (0, 3, 5, 7, 8, 10), 3
 SECONDS = 1800
 QUESTIONS = (
     "What is the capital of France?",
@@ -74,6 +76,7 @@ BEGINNINGS = (
 # A text that is longer than the window of Gemma 3, and a short one.
 COUNTING = ", ".join(map(str, range(1, 150))) + ","
 LONG = (COUNTING, "1, 2, 3, 4, 5, 6,")
+PARTS = ("without", "with")
 # A question as SmolLM2's template writes it.
 TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 # From this difference of the first logits on, a family computes something else: its shapes fit.
@@ -100,25 +103,50 @@ def main() -> None:
     parser.add_argument("--family", help="only this family, in every scenario")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    name, start = installed(), time.monotonic()
+    name = installed()
+    whole = not (options.scenario or options.family)
+    evidence = real_judge.load().get(name, {})
+    evidence = {"set": name, "versions": versions(name), "seconds": {}, "unlike": {}, **evidence}
+    wrong = False
     with quick() as variables:
-        release = Release(name, options, variables)
-        rows, unlike = release.measured()
-    for row in rows:
-        print(line(row))
-    print(f"{name}: {time.monotonic() - start:.0f} s")
-    if not (options.weights or options.kind or options.scenario or options.family):
-        evidence = {
-            "set": name,
-            "versions": {one: metadata.version(one) for one in ("mlx", name.split()[0])},
-            "seconds": round(time.monotonic() - start),
-            "unlike": unlike,
-            "rows": rows,
-        }
-        EVIDENCE.mkdir(parents=True, exist_ok=True)
-        write(EVIDENCE / f"{name.replace(' ', '-')}.json", evidence)
-    wrong = [row for row in rows if row["with"].get(real_judge.WRONG) or "error" in row["with"]]
-    sys.exit(bool(wrong))
+        os.environ.update(variables)
+        for part in Release(name, options).measured():
+            for row in part.rows:
+                print(line(row), *row.get("texts", {}).items(), flush=True)
+                wrong |= bool(row["with"].get(real_judge.WRONG) or "error" in row["with"])
+            print(f"{name}, {', '.join(part.key)}: {part.seconds} s", flush=True)
+            if whole:
+                write(with_part(evidence, part))
+    sys.exit(wrong)
+
+
+class Part(NamedTuple):
+    """What was measured of weights that are kept as something."""
+
+    key: tuple[str, str]
+    rows: list[dict[str, Any]]
+    unlike: dict[str, float]
+    seconds: int
+
+
+def with_part(evidence: dict[str, Any], part: Part) -> dict[str, Any]:
+    """A release's evidence with a part added or replaced."""
+    kept = [r for r in evidence.get("rows", []) if (r["weights"], r["kind"]) != part.key]
+    evidence["rows"] = sorted(kept + part.rows, key=place_of)
+    evidence["seconds"][", ".join(part.key)] = part.seconds
+    evidence["unlike"] |= part.unlike
+    return evidence
+
+
+def place_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A row's place among a release's."""
+    scenario = SCENARIOS.index(row["scenario"])
+    return (row["weights"] != SMOLLM2.name, KINDS.index(row["kind"]), row["family"], scenario)
+
+
+def versions(name: str) -> dict[str, str]:
+    """The versions of the release and of MLX."""
+    return {one: metadata.version(one) for one in ("mlx", name.split()[0])}
 
 
 def installed() -> str:
@@ -155,16 +183,13 @@ class Release:
 
     name: str
     only: argparse.Namespace
-    variables: Mapping[str, str]
 
     @property
     def distribution(self) -> str:
         return self.name.split()[0]
 
-    def measured(self) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """The rows of evidence, and the families that compute something else with the weights."""
-        rows: list[dict[str, Any]] = []
-        unlike: dict[str, float] = {}
+    def measured(self) -> Iterator[Part]:
+        """Measure each part that is asked for."""
         for weights in (SMOLLM2, GEMMA3):
             if self.only.weights and not weights.name.startswith(self.only.weights):
                 continue
@@ -176,6 +201,9 @@ class Release:
             for kind in KINDS:
                 if self.only.kind not in (None, kind):
                     continue
+                start = time.monotonic()
+                rows: list[dict[str, Any]] = []
+                unlike: dict[str, float] = {}
                 some = [prompt for prompt in asked.prompts if prompt["some"]]
                 few = asked.prompts if kind == FLOAT32 else some[:FEW]
                 alone = asked.child(
@@ -184,13 +212,15 @@ class Release:
                 families = [first, *(name for name in found if name != first)]
                 if self.only.family or kind != FLOAT32:
                     families = [self.only.family or first]
+                if kind == FLOAT32 and self.only.scenario in (None, "server"):
+                    rows += asked.served([prompt for prompt in alone if prompt["some"]], found)
                 for names, scenarios in self.plan(families, kind, weights):
                     every = first in names or kind != FLOAT32
                     some = alone if every else [prompt for prompt in alone if prompt["some"]]
                     task = {"do": "ask", "kind": kind, "prompts": some}
                     task |= {"families": names, "scenarios": scenarios}
                     rows += asked.rows(task, unlike)
-        return rows, unlike
+                yield Part((weights.name, kind), rows, unlike, round(time.monotonic() - start))
 
     def plan(
         self, families: Sequence[str], kind: str, weights: Weights
@@ -202,8 +232,8 @@ class Release:
             every = more = ["joining"]
         for names, scenarios in ((families[:1], more), (families[1:], every)):
             if self.only.scenario:
-                scenarios = [self.only.scenario]
-            if names:
+                scenarios = [name for name in (self.only.scenario,) if name != "server"]
+            if names and scenarios:
                 yield names, scenarios
 
 
@@ -256,7 +286,7 @@ class Asked:
                 continue
             row = {"weights": self.weights.name, "family": family, "kind": task["kind"]}
             row["scenario"] = scenario
-            for part, one in (("without", without[family, scenario]), ("with", said)):
+            for part, one in zip(PARTS, (without[family, scenario], said), strict=True):
                 row[part], sample = self.judged(one, task, scenario)
                 if sample:
                     row.setdefault("texts", {})[part] = sample
@@ -280,6 +310,53 @@ class Asked:
                 right = [step["top"][0][0] for step in alone]
                 sample = [prompt["text"][-60:], *map(self.tokenizer.decode, (right, tokens))]
         return real_judge.count(verdicts), sample
+
+    def served(self, alone: Sequence[dict[str, Any]], found: Sequence[str]) -> list[dict[str, Any]]:
+        """The row of the release's server; none if it loads no model with these weights.
+
+        Each prompt is asked alone, then all are asked at once.
+        """
+        from tests.hosts.server import serving
+
+        folder, package = self.folder, self.release.distribution.replace("-", "_")
+        if self.weights.base not in found:
+            if self.weights is GEMMA3:
+                return []
+            folder = self.folder.with_name(f"served-{self.release.name.replace(' ', '-')}")
+            shutil.rmtree(folder, ignore_errors=True)
+            self.child({"do": "serve", "made": str(folder)})
+        command = f"{package}.server --model {{model}} --port {{port}}"
+        end = self.tokenizer.token_to_id(self.weights.end)
+
+        def answers(patched: bool) -> tuple[dict[str, Any], list[str]]:
+            texts = [prompt["text"] for prompt in alone]
+            with tempfile.TemporaryDirectory() as logs:
+                case = {"command": command, "chat": True}
+                with serving(case, folder, Path(logs) / "server.log", patched) as host:
+                    ask = partial(host.answer, max_tokens=TOKENS)
+                    said = [ask(text) for text in texts]
+                    with ThreadPoolExecutor(len(texts)) as pool:
+                        said += pool.map(ask, texts)
+            verdicts, sample = [], []
+            for prompt, text in zip([*alone, *alone], said, strict=True):
+                judged = real_judge.judge_text(
+                    text, prompt["alone"], LEADS[FLOAT32], self.tokenizer.decode, end
+                )
+                verdicts.append(judged)
+                if judged.word == real_judge.WRONG and not sample:
+                    right = [step["top"][0][0] for step in prompt["alone"]]
+                    sample = [prompt["text"][-60:], self.tokenizer.decode(right), text]
+            return real_judge.count(verdicts), sample
+
+        family = self.weights.base if folder == self.folder else SERVED
+        row = {"weights": self.weights.name, "family": family, "kind": FLOAT32}
+        row["scenario"] = "server"
+        with ThreadPoolExecutor(2) as pool:
+            for part, (counts, sample) in zip(PARTS, pool.map(answers, (False, True)), strict=True):
+                row[part] = counts
+                if sample:
+                    row.setdefault("texts", {})[part] = sample
+        return [row]
 
     def asked(self, task: dict[str, Any], patched: bool) -> list[dict[str, Any]]:
         """The answers to a task; a family with which the process dies is left out of the next."""
@@ -317,7 +394,7 @@ class Asked:
                 input=json.dumps(task),
                 capture_output=True,
                 text=True,
-                env={**os.environ, **self.release.variables, "TMPDIR": str(kernels)},
+                env={**os.environ, "TMPDIR": str(kernels)},
                 timeout=SECONDS,
             )
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -328,18 +405,17 @@ class Asked:
 def line(row: Mapping[str, Any]) -> str:
     """A row of evidence as a line of text."""
     name = f"{row['weights']}, {row['family']}, {row['kind']}, {row['scenario']}"
-    said = [
-        ", ".join(f"{key} {value}" for key, value in row[part].items())
-        for part in ("without", "with")
-    ]
+    said = [", ".join(f"{key} {value}" for key, value in row[part].items()) for part in PARTS]
     return f"{name}: {' | '.join(said)}"
 
 
-def write(file: Path, evidence: Mapping[str, Any]) -> None:
-    """Write evidence as JSON, a line for each row."""
+def write(evidence: Mapping[str, Any]) -> None:
+    """Write a release's evidence as JSON, a line for each row."""
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in evidence["rows"])
     head = json.dumps({**evidence, "rows": []}, indent=1)
-    file.write_text(f"{head[: head.rindex('[]')]}[\n{rows}\n]}}\n")
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    file = EVIDENCE / f"{evidence['set'].replace(' ', '-')}.json"
+    file.write_text(f"{head[: head.rindex('[]')]}[\n{rows}\n]\n}}\n")
 
 
 if __name__ == "__main__":

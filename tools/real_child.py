@@ -6,8 +6,10 @@ The task is JSON on standard input; answers are JSON lines on standard output.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +31,16 @@ from mlx_patches.probes import NotApplicable  # noqa: E402
 # How many of the likeliest tokens a step of an answer alone keeps.
 KEPT = 8
 PENALTY, CONTEXT = 1.3, 20
+# The family that mlx-vlm's server loads, and what it calls control tokens of SmolLM2, ids 3 to 6.
+SERVED = "qwen2_5_vl"
+MARKS = {
+    "<repo_name>": "<|vision_start|>",
+    "<reponame>": "<|image_pad|>",
+    "<file_sep>": "<|vision_end|>",
+    "<filename>": "<|video_pad|>",
+}
+# The pairs of rotated dimensions of a head of 64 that follow time, height and width.
+AXES = (8, 12, 12)
 BITS = {"8 bits": 8, "4 bits": 4}
 Prompt = dict[str, Any]
 
@@ -101,6 +113,41 @@ def apart(steps: Sequence[Any], prompt: Prompt) -> float:
     """How far the first token's logits are from those of the reference, by their scale."""
     step = prompt["alone"][0]
     return float(max(abs(steps[0][t].item() - logit) for t, logit in step["top"]) / step["scale"])
+
+
+def serve(task: dict[str, Any]) -> Iterator[Any]:
+    """Write a folder that mlx-vlm's server loads: the weights as Qwen2.5-VL's language model."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    from tests.hosts.model import WHOLE
+
+    source, made = Path(task["folder"]), Path(task["made"])
+    made.mkdir(parents=True)
+    named = (source / "tokenizer.json").read_text()
+    for old, new in MARKS.items():
+        named = named.replace(json.dumps(old), json.dumps(new))
+    (made / "tokenizer.json").write_text(named)
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(source / name, made)
+    (made / "preprocessor_config.json").write_text(json.dumps({"patch_size": 14, "merge_size": 2}))
+    text = config_of(task)
+    sections = {"type": "mrope", "mrope_section": [one * text["head_dim"] // 64 for one in AXES]}
+    own = {**text, "rope_scaling": sections, "image_token_id": 4, "video_token_id": 6}
+    config = {**WHOLE[SERVED], **own, "vision_start_token_id": 3}
+    config["text_config"] = {**WHOLE[SERVED]["text_config"], **own}
+    config["vision_config"] |= {"out_hidden_size": text["hidden_size"]}
+    (made / "config.json").write_text(json.dumps(config))
+    module = importlib.import_module(f"mlx_vlm.models.{SERVED}")
+    whole = module.ModelConfig.from_dict(copy.deepcopy(config))
+    for part in ("text", "vision"):
+        kind = getattr(module, f"{part.title()}Config")
+        setattr(whole, f"{part}_config", kind.from_dict(config[f"{part}_config"]))
+    model = module.Model(whole)
+    fill(model.language_model, task)
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(made / "model.safetensors"), weights, {"format": "mlx"})
+    yield str(made)
 
 
 def one_by_one(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
@@ -176,10 +223,7 @@ def model_of(task: dict[str, Any], name: str) -> LabModel:
 
     family, kind = Family(task["distribution"], name), task["kind"]
     module, config = unfilled(family, sizes=config_of(task))
-    held = mx.load(f"{task['folder']}/model.safetensors")
-    weights = {short(own): value for own, value in held.items()}
-    filled = [(own, filling(own, shape, weights)) for own, shape in parameters(module).items()]
-    module.load_weights(filled)
+    fill(module, task)
     if kind in BITS:
         nn.quantize(module, group_size=64, bits=BITS[kind])
     elif kind != FLOAT32:
@@ -187,6 +231,16 @@ def model_of(task: dict[str, Any], name: str) -> LabModel:
     module.eval()
     mx.eval(module.parameters())
     return lab_model(family, module, config, TOLERANCES[FLOAT32])
+
+
+def fill(module: Any, task: dict[str, Any]) -> None:
+    """Load the weights into a language model."""
+    import mlx.core as mx
+
+    held = mx.load(f"{task['folder']}/model.safetensors")
+    weights = {short(own): value for own, value in held.items()}
+    filled = [(own, filling(own, shape, weights)) for own, shape in parameters(module).items()]
+    module.load_weights(filled)
 
 
 def filling(name: str, shape: Sequence[int], weights: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ KINDS = (FLOAT32, "bfloat16", "8 bits", "4 bits")
 SCENARIOS = ("alone", "together", "joining", "penalty", "window", "server")
 # By what the weights are kept as: the lead over the token that was said instead, relative to the
 # scale, up to which rounding may have swapped the two.
-LEADS = {FLOAT32: 1e-3, "bfloat16": 2e-2, "8 bits": 1e-3, "4 bits": 1e-3}
+LEADS = {FLOAT32: 1e-4, "bfloat16": 2e-2, "8 bits": 1e-4, "4 bits": 1e-4}
 SAME, FLIP, WRONG = "same", "flip", "wrong"
 Step = Mapping[str, Any]
 
