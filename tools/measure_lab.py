@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import real_judge
 import release_sets
 from release_sets import ReleaseSet
 
@@ -472,6 +473,8 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "plain config are not compared, since the lab's config may be at fault.",
         "",
         *held_alone(),
+        "",
+        *real_judge.page(real_judge.load()),
     ]
     for distribution in MODEL_PACKAGES.values():
         for one in [one for one in evidence if one["set"].startswith(f"{distribution} ")][-1:]:

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import real_judge
 from real_child import SERVED
-from real_judge import EVIDENCE, FLOAT32, KINDS, LEADS, SCENARIOS
+from real_judge import EVIDENCE, FLOAT32, KINDS, LEADS, SCENARIOS, WRONG, Verdict
 from real_weights import GEMMA3, SMOLLM2, Weights, save
 
 ROOT = Path(__file__).parent.parent
@@ -113,7 +113,7 @@ def main() -> None:
         for part in Release(name, options).measured():
             for row in part.rows:
                 print(line(row), *row.get("texts", {}).items(), flush=True)
-                wrong |= bool(row["with"].get(real_judge.WRONG) or "error" in row["with"])
+                wrong |= bool(row["with"].get(WRONG))
             print(f"{name}, {', '.join(part.key)}: {part.seconds} s", flush=True)
             if whole:
                 write(with_part(evidence, part))
@@ -297,16 +297,18 @@ class Asked:
         self, said: dict[str, Any], task: dict[str, Any], scenario: str
     ) -> tuple[dict[str, Any], list[str]]:
         """The counts of a scenario, and of its first wrong answer: prompt, alone, said."""
-        if "said" not in said:
-            return {name: said[name] for name in ("n/a", "error") if name in said}, []
         prompts = [p for p in task["prompts"] if p["long"] is (scenario == "window")]
+        if "n/a" in said:
+            return {"n/a": said["n/a"]}, []
+        if "error" in said:
+            return {**real_judge.count([Verdict(WRONG)] * len(prompts)), "error": said["error"]}, []
         verdicts, sample = [], []
         for prompt, tokens in zip(prompts, said["said"], strict=True):
             penalized = scenario == "penalty" and prompt["penalty"]
             count = TOKENS if scenario == "together" else prompt["count"]
             alone = prompt["penalized" if penalized else "alone"][:count]
             verdicts.append(real_judge.judge(tokens, alone, LEADS[task["kind"]]))
-            if verdicts[-1].word == real_judge.WRONG and not sample:
+            if verdicts[-1].word == WRONG and not sample:
                 right = [step["top"][0][0] for step in alone]
                 sample = [prompt["text"][-60:], *map(self.tokenizer.decode, (right, tokens))]
         return real_judge.count(verdicts), sample
@@ -343,7 +345,7 @@ class Asked:
                     text, prompt["alone"], LEADS[FLOAT32], self.tokenizer.decode, end
                 )
                 verdicts.append(judged)
-                if judged.word == real_judge.WRONG and not sample:
+                if judged.word == WRONG and not sample:
                     right = [step["top"][0][0] for step in prompt["alone"]]
                     sample = [prompt["text"][-60:], self.tokenizer.decode(right), text]
             return real_judge.count(verdicts), sample

@@ -62,7 +62,8 @@ class Weights:
     Args:
         name: the model's name.
         base: the family of mlx-lm that it was trained as.
-        parts: the file's parts, each (package, file below it, size in bytes).
+        packages: the requirement of each part of the file.
+        parts: the file's parts, each (module, file below it, size in bytes).
         end: the token that ends a text.
         chat: the chat template.
     """
@@ -73,6 +74,11 @@ class Weights:
     parts: tuple[tuple[str, str, int], ...]
     end: str
     chat: str
+
+    @property
+    def size(self) -> int:
+        """The file's size in bytes."""
+        return sum(size for _, _, size in self.parts)
 
     def files(self, remedy: str) -> list[Path]:
         """The parts of the file; exits if a package is missing or a part is not whole."""
