@@ -556,9 +556,10 @@ def repairs(one: dict[str, Any]) -> list[str]:
     for family, by_scenario in one.get("needs", {}).items():
         for patch in {patch for ids in by_scenario.values() for patch in ids}:
             families[patch].add(family)
-    return table(
-        ("patch", "families"), [(f"`{patch}`", few(names)) for patch, names in largest(families)]
-    )
+    several = [(patch, names) for patch, names in largest(families) if len(names) > 1]
+    rows = [(f"`{patch}`", str(len(names))) for patch, names in several]
+    single = ", ".join(f"`{patch}`" for patch, names in largest(families) if len(names) == 1)
+    return table(("patch", "families"), rows + ([(single, "one each")] if single else []))
 
 
 def defects(one: dict[str, Any]) -> list[str]:
