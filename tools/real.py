@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import real_judge
 from real_child import SERVED
-from real_judge import EVIDENCE, FLOAT32, KINDS, LEADS, SCENARIOS, WRONG, Verdict
+from real_judge import ANOTHER, EVIDENCE, FLOAT32, KINDS, LEADS, SCENARIOS, WRONG, Verdict
 from real_weights import GEMMA3, SMOLLM2, Weights, save
 
 ROOT = Path(__file__).parent.parent
@@ -79,8 +79,6 @@ LONG = (COUNTING, "1, 2, 3, 4, 5, 6,")
 PARTS = ("without", "with")
 # A question as SmolLM2's template writes it.
 TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-# From this difference of the first logits on, a family computes something else: its shapes fit.
-ANOTHER = 1e-2
 # The first of these families that a release has gives the answers alone.
 FIRST = ("llama", "gemma3_text", "idefics3", "gemma3")
 SHIM = """
@@ -282,11 +280,10 @@ class Asked:
                 if said.get("apart", 0) > ANOTHER:
                     unlike[f"{self.weights.name} as {family}"] = round(said["apart"], 3)
                 continue
-            if f"{self.weights.name} as {family}" in unlike:
-                continue
             row = {"weights": self.weights.name, "family": family, "kind": task["kind"]}
             row["scenario"] = scenario
-            for part, one in zip(PARTS, (without[family, scenario], said), strict=True):
+            released = without.get((family, scenario), {"error": "its logits alone are others"})
+            for part, one in zip(PARTS, (released, said), strict=True):
                 row[part], sample = self.judged(one, task, scenario)
                 if sample:
                     row.setdefault("texts", {})[part] = sample

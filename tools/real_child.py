@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from real_judge import FLOAT32, Step
+from real_judge import ANOTHER, FLOAT32, Step
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -96,7 +96,10 @@ def ask(task: dict[str, Any]) -> Iterator[Any]:
             yield {**row, "scenario": "", "error": engines.where(error)}
             continue
         first = task["prompts"][0]
-        yield {**row, "scenario": "", "apart": apart(steps_alone(model, first["ids"], 1), first)}
+        off = apart(steps_alone(model, first["ids"], 1), first)
+        yield {**row, "scenario": "", "apart": off}
+        if off > ANOTHER:
+            continue
         for scenario in task["scenarios"]:
             prompts = [p for p in task["prompts"] if p["long"] is (scenario == "window")]
             try:

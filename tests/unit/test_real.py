@@ -98,11 +98,11 @@ def said(scenario="joining", **more):
     return {"family": "llama", "scenario": scenario, **more}
 
 
-def rows_of(without, with_, unlike=None, apart=0.0):
+def rows_of(without, with_):
     def answer(task):
-        return [said("", apart=apart), with_ if task["patched"] else without], ""
+        return [said("", apart=0.0), with_ if task["patched"] else without], ""
 
-    return Child(answer).rows(TASK, {} if unlike is None else unlike)
+    return Child(answer).rows(TASK, {})
 
 
 def test_a_wrong_answer_is_counted_with_its_text():
@@ -118,10 +118,19 @@ def test_a_scenario_that_raises_is_wrong_in_every_answer():
     assert row["with"] == {"n/a": "no penalty"}
 
 
-def test_a_family_of_other_arithmetic_is_left_out():
-    wrong, unlike = said(said=[[1, 3, 3]]), {}
-    assert rows_of(wrong, wrong, unlike, apart=0.3) == []
+def test_a_family_of_other_arithmetic_is_named():
+    unlike = {}
+    assert Child(lambda task: ([said("", apart=0.3)], "")).rows(TASK, unlike) == []
     assert unlike == {"SmolLM2 135M as llama": 0.3}
+
+
+def test_a_family_that_is_another_one_as_released_is_wrong_there():
+    def answer(task):
+        right = [said("", apart=0.0), said(said=[[1, 2, 3]])]
+        return right if task["patched"] else [said("", apart=0.3)], ""
+
+    (row,) = Child(answer).rows(TASK, {})
+    assert row["without"][WRONG] == row["with"][SAME] == 1
 
 
 def test_a_process_that_dies_costs_one_family():
