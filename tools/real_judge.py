@@ -118,11 +118,14 @@ COLUMNS = (
 
 
 def column(rows: Iterable[Mapping[str, Any]], kind: str, scenario: str) -> str:
-    """The answers that are the same as released, with the patches, and of all; the near ties."""
+    """The answers that are the same as released, with the patches, and of all; the near ties.
+
+    "-" stands for what was not measured.
+    """
     own = [r for r in rows if r["kind"] == kind and scenario in ("", r["scenario"])]
     pairs = [(r["without"], r["with"]) for r in own if "n/a" not in r["with"]]
     if not pairs:
-        return "n/a"
+        return "n/a" if own else "-"
     total = sum(right[word] for _, right in pairs for word in (SAME, FLIP, WRONG))
     before, after = (sum(pair[i].get(SAME, 0) for pair in pairs) for i in (0, 1))
     flips = sum(right[FLIP] for _, right in pairs)
