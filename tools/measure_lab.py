@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import measure_alone
+import real_judge
 import release_sets
 from release_sets import ReleaseSet
 
@@ -480,6 +481,8 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "that are right/repaired/wrong.",
         "",
         *measure_alone.table(),
+        "",
+        *real_judge.page(real_judge.load()),
     ]
     for distribution in MODEL_PACKAGES.values():
         for one in [one for one in evidence if one["set"].startswith(f"{distribution} ")][-1:]:
@@ -561,9 +564,10 @@ def repairs(one: dict[str, Any]) -> list[str]:
     for family, by_scenario in one.get("needs", {}).items():
         for patch in {patch for ids in by_scenario.values() for patch in ids}:
             families[patch].add(family)
-    return table(
-        ("patch", "families"), [(f"`{patch}`", few(names)) for patch, names in largest(families)]
-    )
+    several = [(patch, names) for patch, names in largest(families) if len(names) > 1]
+    rows = [(f"`{patch}`", str(len(names))) for patch, names in several]
+    single = ", ".join(f"`{patch}`" for patch, names in largest(families) if len(names) == 1)
+    return table(("patch", "families"), rows + ([(single, "one each")] if single else []))
 
 
 def defects(one: dict[str, Any]) -> list[str]:

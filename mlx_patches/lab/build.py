@@ -60,6 +60,22 @@ def build(
     Raises:
         NotBuilt: the family cannot be built; the message is the reason.
     """
+    model, small = unfilled(family, config, sizes, variant, edit)
+    if not sizes:
+        _refuse_giants(model)
+    _draw_weights(model, seed)
+    _cast(model, dtype)
+    return lab_model(family, model, small, TOLERANCES[dtype], dtype)
+
+
+def unfilled(
+    family: Family,
+    config: dict[str, Any] | None = None,
+    sizes: Mapping[str, Any] | None = None,
+    variant: str = "",
+    edit: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """A family's model before its weights are drawn, and its config; see ``build``."""
 
     def change(small: dict[str, Any]) -> dict[str, Any]:
         grown = grow_config(small, sizes or {})
@@ -68,17 +84,12 @@ def build(
 
     try:
         module = _module(family)
-        model, small = _model(family, module, config, change, edit is not None)
+        return _model(family, module, config, change, edit is not None)
     except NotBuilt:
         raise
     except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())[:160]
         raise NotBuilt(f"{type(error).__name__}: {text}") from error
-    if not sizes:
-        _refuse_giants(model)
-    _draw_weights(model, seed)
-    _cast(model, dtype)
-    return lab_model(family, model, small, TOLERANCES[dtype], dtype)
 
 
 def lab_model(

@@ -1,0 +1,421 @@
+"""Asks real models twelve prompts in a release: alone, together, joining, and through its server.
+
+    PYTHONPATH=FOLDER python tools/real.py --out FOLDER2 [--scenario S] [--family F] [--kind K]
+
+Run by each release's own Python; FOLDER has the packages of weights and their reader, and FOLDER2
+keeps what is made of them. `make real` does both, for five releases. Answers are held against a
+loop over the model, one prompt at a time, without the release's engine. The counts are written to
+tools/evidence/real/, unless only some scenarios, families or kinds are asked for.
+Exits with 1 if an answer is wrong with the patches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import real_judge
+from real_child import SERVED
+from real_judge import ANOTHER, EVIDENCE, FLOAT32, KINDS, LEADS, SCENARIOS, WRONG, Verdict
+from real_weights import GEMMA3, SMOLLM2, Weights, save
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mlx_patches.lab.kernels import kernel_folder  # noqa: E402
+
+REMEDY = "run make real again"
+TOKENS = 6
+# The prompts that have a repetition penalty: some of those that join late. The prompts that are
+# asked of every family; of the first one all are. How many of these are asked of other kinds.
+PENALIZED, SOME, FEW = (7, 10), (0, 3, 7, 10), 3
+SECONDS = 1800
+QUESTIONS = (
+    "What is the capital of France?",
+    "Name three colours.",
+    "Hi",
+    "How many days are in a week?",
+    "What is the opposite of hot?",
+    "Who wrote Hamlet?",
+    "What is two plus two?",
+    "Write one sentence about the sea and the birds that live above it.",
+    "Which planet is closest to the sun, and which one is the largest?",
+    "Translate 'good morning' into French.",
+    "Why is the sky blue? Answer as if you were talking to a small child.",
+    "List four animals.",
+)
+BEGINNINGS = (
+    "The capital of France is",
+    "The colours of the rainbow are red, orange,",
+    "Once",
+    "Monday, Tuesday, Wednesday,",
+    "The opposite of hot is",
+    "Hamlet is a play that was written by",
+    "Two plus two is",
+    "The old sailor looked at the sea, and at the birds that live above it, and said:",
+    "The planet that is closest to the sun is called Mercury, and the largest one is called",
+    "In French, 'good morning' is",
+    "When a small child asks why the sky is blue, it is best to say that",
+    "Four animals: a cat, a dog,",
+)
+# A text that is longer than the window of Gemma 3, and a short one.
+COUNTING = ", ".join(map(str, range(1, 150))) + ","
+LONG = (COUNTING, "1, 2, 3, 4, 5, 6,")
+PARTS = ("without", "with")
+# A question as SmolLM2's template writes it.
+TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+# The first of these families that a release has gives the answers alone.
+FIRST = ("llama", "gemma3_text", "idefics3", "gemma3")
+SHIM = """
+typedef long long wide;
+void scipy_cblas_sgemm64_(int, int, int, wide, wide, wide, float, const float *, wide,
+                          const float *, wide, float, float *, wide);
+void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
+                 int lda, const float *b, int ldb, float beta, float *c, int ldc) {
+  scipy_cblas_sgemm64_(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for models; kept")
+    parser.add_argument("--weights", choices=("SmolLM2", "Gemma"), help="only these")
+    parser.add_argument("--kind", choices=KINDS, help="only weights that are kept as this")
+    parser.add_argument("--scenario", choices=SCENARIOS, help="only this scenario")
+    parser.add_argument("--family", help="only this family, in every scenario")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = installed()
+    whole = not (options.scenario or options.family)
+    evidence = real_judge.load().get(name, {})
+    evidence = {"set": name, "versions": versions(name), "seconds": {}, "unlike": {}, **evidence}
+    wrong = False
+    with quick() as variables:
+        os.environ.update(variables)
+        for part in Release(name, options).measured():
+            for row in part.rows:
+                print(line(row), *row.get("texts", {}).items(), flush=True)
+                wrong |= bool(row["with"].get(WRONG))
+            print(f"{name}, {', '.join(part.key)}: {part.seconds} s", flush=True)
+            if whole:
+                write(with_part(evidence, part))
+    sys.exit(wrong)
+
+
+class Part(NamedTuple):
+    """What was measured of weights that are kept as something."""
+
+    key: tuple[str, str]
+    rows: list[dict[str, Any]]
+    unlike: dict[str, float]
+    seconds: int
+
+
+def with_part(evidence: dict[str, Any], part: Part) -> dict[str, Any]:
+    """A release's evidence with a part added or replaced."""
+    kept = [r for r in evidence.get("rows", []) if (r["weights"], r["kind"]) != part.key]
+    evidence["rows"] = sorted(kept + part.rows, key=place_of)
+    evidence["seconds"][", ".join(part.key)] = part.seconds
+    evidence["unlike"] |= part.unlike
+    return evidence
+
+
+def place_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A row's place among a release's."""
+    scenario = SCENARIOS.index(row["scenario"])
+    return (row["weights"] != SMOLLM2.name, KINDS.index(row["kind"]), row["family"], scenario)
+
+
+def versions(name: str) -> dict[str, str]:
+    """The versions of the release and of MLX."""
+    return {one: metadata.version(one) for one in ("mlx", name.split()[0])}
+
+
+def installed() -> str:
+    """The release in this environment, as release_sets.toml names it."""
+    for name in ("mlx-vlm", "mlx-lm"):
+        try:
+            return f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+    sys.exit("neither mlx-lm nor mlx-vlm is installed: use make real")
+
+
+@contextmanager
+def quick() -> Iterator[dict[str, str]]:
+    """Variables with which MLX on a CPU multiplies as fast as NumPy.
+
+    On Linux MLX has the reference BLAS, which takes twenty times as long as the one of NumPy.
+    """
+    libraries = Path(sysconfig.get_paths()["purelib"]) / "numpy.libs"
+    found = [*libraries.glob("libscipy_openblas64_*.so")]
+    with tempfile.TemporaryDirectory() as folder:
+        shim = Path(folder) / "blas.so"
+        command = ["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-x", "none", *map(str, found)]
+        command += [f"-Wl,-rpath,{libraries}", "-o", str(shim)]
+        if found and not subprocess.run(command, input=SHIM, text=True).returncode:
+            yield {"LD_PRELOAD": str(shim), "OPENBLAS_NUM_THREADS": "1"}
+        else:
+            yield {}
+
+
+@dataclass(frozen=True)
+class Release:
+    """The installed release, and what of it is asked."""
+
+    name: str
+    only: argparse.Namespace
+
+    @property
+    def distribution(self) -> str:
+        return self.name.split()[0]
+
+    def measured(self) -> Iterator[Part]:
+        """Measure each part that is asked for."""
+        for weights in (SMOLLM2, GEMMA3):
+            if self.only.weights and not weights.name.startswith(self.only.weights):
+                continue
+            folder = self.only.out / weights.base
+            save(weights, folder, REMEDY)
+            asked = Asked(self, weights, folder)
+            found = asked.child({"do": "find"})
+            first = next(name for name in FIRST if name in found)
+            for kind in KINDS:
+                if self.only.kind not in (None, kind):
+                    continue
+                start = time.monotonic()
+                rows: list[dict[str, Any]] = []
+                unlike: dict[str, float] = {}
+                some = [prompt for prompt in asked.prompts if prompt["some"]]
+                few = asked.prompts if kind == FLOAT32 else some[:FEW]
+                alone = asked.child(
+                    {"do": "reference", "kind": kind, "prompts": few, "family": first}
+                )
+                families = [first, *(name for name in found if name != first)]
+                if self.only.family or kind != FLOAT32:
+                    families = [self.only.family or first]
+                if kind == FLOAT32 and self.only.scenario in (None, "server"):
+                    rows += asked.served([prompt for prompt in alone if prompt["some"]], found)
+                for names, scenarios in self.plan(families, kind, weights):
+                    every = first in names or kind != FLOAT32
+                    some = alone if every else [prompt for prompt in alone if prompt["some"]]
+                    task = {"do": "ask", "kind": kind, "prompts": some}
+                    task |= {"families": names, "scenarios": scenarios}
+                    rows += asked.rows(task, unlike)
+                yield Part((weights.name, kind), rows, unlike, round(time.monotonic() - start))
+
+    def plan(
+        self, families: Sequence[str], kind: str, weights: Weights
+    ) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+        """Which families are asked in which scenarios: the first one in all."""
+        every = ["together", "penalty"]
+        more = ["alone", "joining", *every, *(["window"] if weights is GEMMA3 else [])]
+        if kind != FLOAT32:
+            every = more = ["joining"]
+        for names, scenarios in ((families[:1], more), (families[1:], every)):
+            if self.only.scenario:
+                scenarios = [name for name in (self.only.scenario,) if name != "server"]
+            if names and scenarios:
+                yield names, scenarios
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Weights in a folder, as a release is asked for them."""
+
+    release: Release
+    weights: Weights
+    folder: Path
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+
+    @cached_property
+    def prompts(self) -> list[dict[str, Any]]:
+        """The prompts as the release is fed them.
+
+        Some end early, before those with a penalty come.
+        """
+        chat = self.weights is SMOLLM2
+        texts = QUESTIONS if chat else BEGINNINGS + LONG
+        return [
+            {
+                "text": text,
+                "ids": self.tokenizer.encode(TURN.format(text) if chat else f"<bos>{text}").ids,
+                "count": TOKENS if index % 3 else TOKENS // 2,
+                "penalty": index in PENALIZED,
+                "some": index in SOME,
+                "long": index >= len(BEGINNINGS),
+            }
+            for index, text in enumerate(texts)
+        ]
+
+    def rows(self, task: dict[str, Any], unlike: dict[str, float]) -> list[dict[str, Any]]:
+        """The rows of evidence of a task, without the patches and with them."""
+        with ThreadPoolExecutor(2) as pool:
+            both = pool.map(lambda patched: self.asked(task, patched), (False, True))
+            without, with_ = ({(r["family"], r["scenario"]): r for r in one} for one in both)
+        rows = []
+        for (family, scenario), said in with_.items():
+            if scenario == "":
+                if said.get("apart", 0) > ANOTHER:
+                    unlike[f"{self.weights.name} as {family}"] = round(said["apart"], 3)
+                continue
+            row = {"weights": self.weights.name, "family": family, "kind": task["kind"]}
+            row["scenario"] = scenario
+            released = without.get((family, scenario), {"error": "its logits alone are others"})
+            for part, one in zip(PARTS, (released, said), strict=True):
+                row[part], sample = self.judged(one, task, scenario)
+                if sample:
+                    row.setdefault("texts", {})[part] = sample
+            rows.append(row)
+        return rows
+
+    def judged(
+        self, said: dict[str, Any], task: dict[str, Any], scenario: str
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The counts of a scenario, and of its first wrong answer: prompt, alone, said."""
+        prompts = [p for p in task["prompts"] if p["long"] is (scenario == "window")]
+        if "n/a" in said:
+            return {"n/a": said["n/a"]}, []
+        if "error" in said:
+            return {**real_judge.count([Verdict(WRONG)] * len(prompts)), "error": said["error"]}, []
+        verdicts, sample = [], []
+        for prompt, tokens in zip(prompts, said["said"], strict=True):
+            penalized = scenario == "penalty" and prompt["penalty"]
+            count = TOKENS if scenario == "together" else prompt["count"]
+            alone = prompt["penalized" if penalized else "alone"][:count]
+            verdicts.append(real_judge.judge(tokens, alone, LEADS[task["kind"]]))
+            if verdicts[-1].word == WRONG and not sample:
+                right = [step["top"][0][0] for step in alone]
+                sample = [prompt["text"][-60:], *map(self.tokenizer.decode, (right, tokens))]
+        return real_judge.count(verdicts), sample
+
+    def served(self, alone: Sequence[dict[str, Any]], found: Sequence[str]) -> list[dict[str, Any]]:
+        """The row of the release's server; none if it loads no model with these weights.
+
+        Each prompt is asked alone, then all are asked at once.
+        """
+        from tests.hosts.server import serving
+
+        folder, package = self.folder, self.release.distribution.replace("-", "_")
+        if self.weights.base not in found:
+            if self.weights is GEMMA3:
+                return []
+            folder = self.folder.with_name(f"served-{self.release.name.replace(' ', '-')}")
+            shutil.rmtree(folder, ignore_errors=True)
+            self.child({"do": "serve", "made": str(folder)})
+        command = f"{package}.server --model {{model}} --port {{port}}"
+        end = self.tokenizer.token_to_id(self.weights.end)
+
+        def answers(patched: bool) -> tuple[dict[str, Any], list[str]]:
+            texts = [prompt["text"] for prompt in alone]
+            with tempfile.TemporaryDirectory() as logs:
+                case = {"command": command, "chat": True}
+                with serving(case, folder, Path(logs) / "server.log", patched) as host:
+                    ask = partial(host.answer, max_tokens=TOKENS)
+                    said = [ask(text) for text in texts]
+                    with ThreadPoolExecutor(len(texts)) as pool:
+                        said += pool.map(ask, texts)
+            verdicts, sample = [], []
+            for prompt, text in zip([*alone, *alone], said, strict=True):
+                judged = real_judge.judge_text(
+                    text, prompt["alone"], LEADS[FLOAT32], self.tokenizer.decode, end
+                )
+                verdicts.append(judged)
+                if judged.word == WRONG and not sample:
+                    right = [step["top"][0][0] for step in prompt["alone"]]
+                    sample = [prompt["text"][-60:], self.tokenizer.decode(right), text]
+            return real_judge.count(verdicts), sample
+
+        family = self.weights.base if folder == self.folder else SERVED
+        row = {"weights": self.weights.name, "family": family, "kind": FLOAT32}
+        row["scenario"] = "server"
+        with ThreadPoolExecutor(2) as pool:
+            for part, (counts, sample) in zip(PARTS, pool.map(answers, (False, True)), strict=True):
+                row[part] = counts
+                if sample:
+                    row.setdefault("texts", {})[part] = sample
+        return [row]
+
+    def asked(self, task: dict[str, Any], patched: bool) -> list[dict[str, Any]]:
+        """The answers to a task; a family with which the process dies is left out of the next."""
+        answers: list[dict[str, Any]] = []
+        left = list(task["families"])
+        while left:
+            part, died = self.run({**task, "families": left, "patched": patched})
+            answers += part
+            if died:
+                family = part[-1]["family"] if part else left[0]
+                done = {(a["family"], a["scenario"]) for a in answers}
+                answers += [
+                    {"family": family, "scenario": name, "error": died}
+                    for name in ["", *task["scenarios"]]
+                    if (family, name) not in done
+                ]
+            left = [name for name in left if name not in {a["family"] for a in answers}]
+        return answers
+
+    def child(self, task: dict[str, Any]) -> list[Any]:
+        """What one process says of a task without the patches; exits if it fails."""
+        answers, died = self.run({**task, "patched": False})
+        if died:
+            sys.exit(f"{self.release.name}: {task['do']}: {died}")
+        return answers
+
+    def run(self, task: dict[str, Any]) -> tuple[list[Any], str]:
+        """What a process says of a task, and why it ended early, if it did."""
+        base = {"distribution": self.release.distribution, "folder": str(self.folder)}
+        task = {"kind": FLOAT32, "count": TOKENS, **base, **task}
+        command = [sys.executable, str(Path(__file__).with_name("real_child.py"))]
+        with kernel_folder() as kernels:
+            done = subprocess.run(
+                command,
+                input=json.dumps(task),
+                capture_output=True,
+                text=True,
+                env={**os.environ, "TMPDIR": str(kernels)},
+                timeout=SECONDS,
+            )
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        died = f"ended with {done.returncode}: {last}" if done.returncode else ""
+        return [json.loads(text) for text in done.stdout.splitlines()], died
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A row of evidence as a line of text."""
+    name = f"{row['weights']}, {row['family']}, {row['kind']}, {row['scenario']}"
+    said = [", ".join(f"{key} {value}" for key, value in row[part].items()) for part in PARTS]
+    return f"{name}: {' | '.join(said)}"
+
+
+def write(evidence: Mapping[str, Any]) -> None:
+    """Write a release's evidence as JSON, a line for each row."""
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in evidence["rows"])
+    head = json.dumps({**evidence, "rows": []}, indent=1)
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    file = EVIDENCE / f"{evidence['set'].replace(' ', '-')}.json"
+    file.write_text(f"{head[: head.rindex('[]')]}[\n{rows}\n]\n}}\n")
+
+
+if __name__ == "__main__":
+    main()
