@@ -1,0 +1,190 @@
+"""Asks mlx-engine's batch engine in several ways; see engine.py.
+
+    python engine_child.py MODEL [images]
+
+With `images` every second request has one.
+
+The last line that it prints is a JSON object: a way to pairs of an answer and the right one. An
+answer is a list of tokens, or the text of an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+from tests.hosts.model import START
+from tests.hosts.server import SHAPES, image, prompts
+
+COUNT = 6
+TOKENS = 16
+# The engine reads so many tokens of a prompt at a time, and keeps prefixes of 256 tokens on disk.
+PIECE = 64
+PREFIX = 90
+MARKS = "<|vision_start|><|image_pad|><|vision_end|>"
+PENALTY = {"repetition_penalty": 1.8}
+# A request joins when those before it have said so many tokens each.
+APART = 3
+SECONDS = 120
+numbers = count()
+# A prompt's tokens, and the other fields of the request.
+Request = tuple[list[int], dict[str, Any]]
+Answer = list[int] | str
+
+
+def main() -> None:
+    # The engine and outlines import torch; only its seed is called. transformers must not find it.
+    import transformers  # noqa: F401
+
+    sys.modules["torch"] = MagicMock(Tensor=type("Tensor", (), {}))
+    print(json.dumps(ask_in_every_way(Path(sys.argv[1]), "images" in sys.argv[2:])))
+
+
+def ask_in_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[Answer, Answer]]]:
+    """Each way of asking, with the answers and the right ones."""
+    with engine(folder) as kit:
+        plain = requests(kit, images)
+    alone = rights(folder, plain)
+    penalized = [
+        (tokens, fields | (PENALTY if number % 2 else {}))
+        for number, (tokens, fields) in enumerate(plain)
+    ]
+    longer = [
+        (tokens + text_of(said) + tokens[-number - 1 :], fields)
+        for number, ((tokens, fields), said) in enumerate(zip(plain, alone, strict=True))
+    ]
+    others, after = rights(folder, penalized), rights(folder, longer)
+    with engine(folder) as kit:
+        asked = {
+            "together": (together(kit, plain), alone),
+            "repeated": ([ask(kit, one) for one in plain], alone),
+            "joining": (together(kit, plain, APART), alone),
+            "beside cancelled": (beside_cancelled(kit, plain), alone[1::2]),
+            "continued": ([ask(kit, one) for one in longer], after),
+            "continued together": (together(kit, longer), after),
+            "with processors": (together(kit, penalized), others),
+            "with processors, joining": (together(kit, penalized, APART), others),
+        }
+    return {way: list(zip(*pair, strict=True)) for way, pair in asked.items()}
+
+
+@contextmanager
+def engine(folder: Path) -> Iterator[Any]:
+    """The engine's batched kit for a model, without what it has asked before.
+
+    Raises:
+        SystemExit: it loads the model for one request at a time.
+    """
+    from mlx_engine import load_model, unload
+
+    known = inspect.signature(load_model).parameters
+    # It fits the context to the memory that Metal tells.
+    more = {"auto_fit_context": False} if "auto_fit_context" in known else {}
+    kit = load_model(folder, max_seq_nums=COUNT, max_kv_size=None, prefill_step_size=PIECE, **more)
+    try:
+        if not type(kit).__name__.startswith("Batched"):
+            sys.exit(f"the engine loads it for one request at a time: {type(kit).__name__}")
+        yield kit
+    finally:
+        unload(kit)
+
+
+def requests(kit: Any, images: bool) -> list[Request]:
+    """Prompts of mixed lengths, half of which begin alike."""
+    from mlx_engine import tokenize
+
+    texts = [*prompts(COUNT // 2, prefix=PREFIX), *prompts(COUNT // 2, seed=1)]
+    found = []
+    for number, text in enumerate(texts):
+        shown = images and bool(number % 2)
+        url = image(*SHAPES[number % len(SHAPES)])
+        fields = {"images_b64": [url.partition(",")[2]]} if shown else {}
+        found.append((tokenize(kit, MARKS + text if shown else text), fields))
+    return found
+
+
+def rights(folder: Path, asked: Sequence[Request]) -> list[list[int]]:
+    """The answer to each request of an engine of its own.
+
+    Raises:
+        SystemExit: a request has no answer even there.
+    """
+    found = []
+    for number, one in enumerate(asked):
+        with engine(folder) as kit:
+            said = ask(kit, one)
+        if isinstance(said, str):
+            sys.exit(f"request {number} alone: {said}")
+        found.append(said)
+    return found
+
+
+def text_of(said: Sequence[int]) -> list[int]:
+    """An answer up to the first token that stands for an image."""
+    return list(takewhile(lambda token: token < START, said))
+
+
+def ask(kit: Any, request: Request, hear: Callable[[str, int], None] | None = None) -> Answer:
+    """The tokens of the answer; ``hear`` gets the request's id and their number so far."""
+    from mlx_engine import create_generator
+
+    tokens, fields = request
+    name, said = f"request {next(numbers)}", []
+    options = {"temp": 0.0, "max_tokens": TOKENS, "request_id": name, **fields}
+    try:
+        for piece in create_generator(kit, list(tokens), **options):
+            said += [token.id for token in piece.tokens]
+            if hear is not None:
+                hear(name, len(said))
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:150]}"
+    return said
+
+
+def together(
+    kit: Any, asked: Sequence[Request], apart: int = 0, cancelled: Sequence[int] = ()
+) -> list[Answer]:
+    """The answers to requests at once, or one after the other has said ``apart`` tokens.
+
+    Those of ``cancelled`` are cancelled, each after as many tokens as its number.
+    """
+    from mlx_engine import stop_generation
+
+    found: list[Answer] = ["no answer"] * len(asked)
+    lengths, changed = [0] * len(asked), threading.Condition()
+
+    def one(number: int) -> None:
+        def hear(name: str, length: int) -> None:
+            with changed:
+                lengths[number] = length
+                changed.notify_all()
+            if number in cancelled and length >= number:
+                stop_generation(kit, name)
+
+        with changed:
+            reached = changed.wait_for(lambda: sum(lengths) >= apart * number, SECONDS)
+        found[number] = ask(kit, asked[number], hear) if reached else "never joined"
+
+    threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(asked))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    return found
+
+
+def beside_cancelled(kit: Any, asked: Sequence[Request]) -> list[Answer]:
+    """The answers to every second request, while the others are cancelled."""
+    return together(kit, asked, cancelled=range(0, len(asked), 2))[1::2]
+
+
+if __name__ == "__main__":
+    main()
