@@ -159,7 +159,9 @@ def table() -> list[str]:
 
 
 def counted(found: Mapping[str, Any], scenario: str) -> str:
-    """How many families or cases of a scenario are right, repaired and wrong, or n/a."""
+    """How many families or cases of a scenario are right, repaired and wrong, or n/a, or ``-``."""
+    if scenario not in found.get(PARTS[1], {}):
+        return "-"  # not measured
     before, after = (found.get(part, {}).get(scenario, {}) for part in PARTS)
     green, red = LETTERS[GREEN], LETTERS[RED]
     own = [(before[name], after.get(name)) for name in before if name]

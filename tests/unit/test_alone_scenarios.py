@@ -99,7 +99,10 @@ def test_the_evidence_counts_what_is_right_repaired_and_wrong():
     measure_alone.add(found, "with", ["saved"], rows(a="green", b="green", c="red", d="n/a"))
     assert measure_alone.counted(found, "saved") == "1/1/1"
     assert found["details_with"] == {"saved": {"c": "c red"}}
-    assert measure_alone.counted(found, "streamed") == "n/a"
+    for part in measure_alone.PARTS:
+        measure_alone.add(found, part, ["draws"], [])
+    assert measure_alone.counted(found, "draws") == "n/a"
+    assert measure_alone.counted(found, "streamed") == "-"
 
 
 def test_the_evidence_names_the_cases_of_a_release():
