@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--set", help="the release set")
     parser.add_argument("--python", help="an environment of this set")
     parser.add_argument("--scenario", action="append", choices=(*ALONE, *RELEASE_SCENARIOS))
+    parser.add_argument("--family", action="append", default=[], help="only this one")
     parser.add_argument("--table", action="store_true", help="print the results of all files")
     parser.add_argument("--rows", choices=PARTS, help="print rows: run by this tool itself")
     options = parser.parse_args()
@@ -45,12 +46,12 @@ def main() -> None:
     if options.table:
         print("\n".join(table()))
     elif options.rows:
-        print_rows(options.set.split()[0], names, options.rows == "with")
+        print_rows(options.set.split()[0], names, options.rows == "with", options.family)
     else:
-        measure(options.set, options.python, names)
+        measure(options.set, options.python, names, options.family)
 
 
-def measure(name: str, python: str, scenarios: Sequence[str]) -> None:
+def measure(name: str, python: str, scenarios: Sequence[str], only: Sequence[str]) -> None:
     """Run the scenarios without and with the patches, and write the set's file."""
     import release_sets
 
@@ -62,6 +63,7 @@ def measure(name: str, python: str, scenarios: Sequence[str]) -> None:
     for part in PARTS:
         command = [python, __file__, "--set", name, "--rows", part]
         command += [word for one in scenarios for word in ("--scenario", one)]
+        command += [word for one in only for word in ("--family", one)]
         done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True)
         add(found, part, scenarios, list(map(json.loads, done.stdout.splitlines())))
     EVIDENCE.mkdir(parents=True, exist_ok=True)
@@ -78,14 +80,19 @@ def add(
         own = [row for row in rows if row["scenario"].partition(":")[0] == scenario]
         own = [row for row in own if row["verdict"] != NOT_BUILT]
         where = {id(row): row["scenario"].partition(":")[2] or row["family"] for row in own}
-        cells[scenario] = {where[id(row)]: LETTERS[row["verdict"]] for row in own}
         told = scenario == "config-fields"
-        details[scenario] = {
-            where[id(row)]: row["detail"] for row in own if row["verdict"] == RED or told
-        }
+        known, said = cells.setdefault(scenario, {}), details.setdefault(scenario, {})
+        for row in own:
+            name = where[id(row)]
+            known[name] = LETTERS[row["verdict"]]
+            said.pop(name, None)
+            if row["verdict"] == RED or told:
+                said[name] = row["detail"]
 
 
-def print_rows(distribution: str, scenarios: Sequence[str], patched: bool) -> None:
+def print_rows(
+    distribution: str, scenarios: Sequence[str], patched: bool, only: Sequence[str] = ()
+) -> None:
     """Print a row for each cell; each family runs in a fork of this process."""
     import importlib
 
@@ -100,7 +107,8 @@ def print_rows(distribution: str, scenarios: Sequence[str], patched: bool) -> No
     importlib.import_module(f"{package_of(distribution)}.generate")
     flags = ["--patched", "--every-patch"] if patched else []
     own = [name for name in scenarios if name in ALONE]
-    for family in families(distribution) if own else []:
+    found = families(distribution) if own else []
+    for family in (one for one in found if not only or one.name in only):
         forked(family.name, str(family), own, flags, SECONDS)
     # These have processes of their own, so that one does not change what another one sees.
     for name in (name for name in scenarios if name not in ALONE):
@@ -151,7 +159,9 @@ def table() -> list[str]:
 
 
 def counted(found: Mapping[str, Any], scenario: str) -> str:
-    """How many families or cases of a scenario are right, repaired and wrong, or n/a."""
+    """How many families or cases of a scenario are right, repaired and wrong, or n/a, or ``-``."""
+    if scenario not in found.get(PARTS[1], {}):
+        return "-"  # not measured
     before, after = (found.get(part, {}).get(scenario, {}) for part in PARTS)
     green, red = LETTERS[GREEN], LETTERS[RED]
     own = [(before[name], after.get(name)) for name in before if name]

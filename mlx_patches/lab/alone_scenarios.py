@@ -210,15 +210,15 @@ def worst(model: LabModel, compared: Iterable[Compared]) -> Cell:
 
 def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None]]:
     """A text, and one that begins with an image if the lab can make it: name, tokens, image."""
-    count = max(LENGTHS) + steps(model)
-    text = list(rows_of(model, [1])[0].text[:count])
+    # No other token may be an image's: a prefill would take it for one.
+    most = model.vocabulary - len(engine.MARKS) - 1
+    drawn = rows_of(model, [1])[0].text[: max(LENGTHS) + steps(model)]
+    text = [1 + token % most for token in drawn]
     yield "a text", text, None
     if model.family.distribution != "mlx-lm":
         with suppress(NotApplicable):
-            # No other token may be an image's: one prefill would take it for one.
-            plain = [1 + token % (model.vocabulary - len(engine.MARKS) - 1) for token in text]
-            image = engine.with_image(model, plain[: max(LENGTHS)], (2, 2))
-            yield "an image", [*image.tokens, *plain[max(LENGTHS) :]], image
+            image = engine.with_image(model, text[: max(LENGTHS)], (2, 2))
+            yield "an image", [*image.tokens, *text[max(LENGTHS) :]], image
 
 
 def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) -> Any:

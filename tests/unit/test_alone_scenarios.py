@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import measure_alone
 import pytest
 
 from mlx_patches.lab import Cell, draws, release_scenarios, stops
@@ -81,3 +82,42 @@ def server(whole, late=0, reason="stop"):
 )
 def test_stops_are_judged(ask, verdict):
     assert stops.judged(ask, stream=False).verdict == verdict
+
+
+def rows(**verdicts):
+    """Rows of one scenario for a family each, and a family that is not built."""
+    own = {**verdicts, "unbuilt": "not-built"}
+    return [
+        {"scenario": "saved", "family": name, "verdict": verdict, "detail": f"{name} {verdict}"}
+        for name, verdict in own.items()
+    ]
+
+
+def test_the_evidence_counts_what_is_right_repaired_and_wrong():
+    found = {}
+    measure_alone.add(found, "without", ["saved"], rows(a="green", b="red", c="red", d="n/a"))
+    measure_alone.add(found, "with", ["saved"], rows(a="green", b="green", c="red", d="n/a"))
+    assert measure_alone.counted(found, "saved") == "1/1/1"
+    assert found["details_with"] == {"saved": {"c": "c red"}}
+    for part in measure_alone.PARTS:
+        measure_alone.add(found, part, ["draws"], [])
+    assert measure_alone.counted(found, "draws") == "n/a"
+    assert measure_alone.counted(found, "streamed") == "-"
+
+
+def test_the_evidence_names_the_cases_of_a_release():
+    found = {}
+    cases = [
+        {"scenario": name, "family": "", "verdict": "red", "detail": "why"}
+        for name in ("streamed:texts", "streamed")
+    ]
+    for part in measure_alone.PARTS:
+        measure_alone.add(found, part, ["streamed"], cases)
+    assert found["with"] == {"streamed": {"texts": "r", "": "r"}}
+    assert measure_alone.counted(found, "streamed") == "0/0/1"
+
+
+def test_each_line_of_the_table_is_of_a_measured_set():
+    lines = measure_alone.table()
+    assert lines[0].startswith("|release set|own-prefill|saved|config-fields|streamed|draws|stops")
+    assert len(lines) == 2 + len(list(measure_alone.EVIDENCE.glob("*.json")))
