@@ -230,9 +230,9 @@ def test_a_column_counts_every_row():
     row = {"kind": FLOAT32, "scenario": "together", "without": {SAME: 1, FLIP: 0, WRONG: 3}}
     row["with"] = {SAME: 3, FLIP: 1, WRONG: 0}
     none = {**row, "without": {"n/a": "-"}, "with": {"n/a": "-"}}
-    assert real_judge.column([row, row, none], FLOAT32, "together") == "2→6/8~2"
-    assert real_judge.column([none], FLOAT32, "together") == "n/a"
-    assert real_judge.column([row], FLOAT32, "joining") == "-"
+    assert real_judge.column([row, row, none], [FLOAT32], "together") == "2→6/8~2"
+    assert real_judge.column([none], [FLOAT32], "together") == "n/a"
+    assert real_judge.column([row], [FLOAT32], "joining") == "-"
 
 
 def row_of(kind, family, scenario="joining", **more):
