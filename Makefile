@@ -13,7 +13,7 @@ demo: $(VENV)/ready
 # Two real models in every family that holds them: alone, in batches, through a server (351 MB of
 # weights, 2 GB on disk). SET='mlx-vlm 0.5.0': only there; ONLY='--kind float32': see tools/real.py.
 real: $(VENV)/ready
-	@$(NOX) -s "real$(if $(SET),(name='$(SET)'))" -- $(ONLY)
+	@$(NOX) -s "real$(if $(SET),($(SET)))" -- $(ONLY)
 
 # One Python, two release sets, a host with a third one, and the browser.
 test: $(VENV)/ready

@@ -44,7 +44,8 @@ TOKENS = 6
 # The prompts that have a repetition penalty: some of those that join late. The prompts that are
 # asked of every family; of the first one all are. How many of these are asked of other kinds.
 PENALIZED, SOME, FEW = (7, 10), (0, 3, 7, 10), 3
-SECONDS = 1800
+# How many families are asked between two writes of the evidence.
+AT_ONCE, SECONDS = 8, 1800
 QUESTIONS = (
     "What is the capital of France?",
     "Name three colours.",
@@ -99,41 +100,44 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, help="only weights that are kept as this")
     parser.add_argument("--scenario", choices=SCENARIOS, help="only this scenario")
     parser.add_argument("--family", help="only this family, in every scenario")
+    parser.add_argument("--again", action="store_true", help="also ask what has evidence")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     name = installed()
     whole = not (options.scenario or options.family)
-    evidence = real_judge.load().get(name, {})
-    evidence = {"set": name, "versions": versions(name), "seconds": {}, "unlike": {}, **evidence}
+    evidence = {"set": name, "versions": versions(name), "seconds": {}, "unlike": {}, "rows": []}
+    if whole and not options.again:
+        evidence |= real_judge.load().get(name, {})
     wrong = False
     with quick() as variables:
         os.environ.update(variables)
-        for part in Release(name, options).measured():
+        for part in Release(name, options, evidence).measured():
             for row in part.rows:
                 print(line(row), *row.get("texts", {}).items(), flush=True)
                 wrong |= bool(row["with"].get(WRONG))
-            print(f"{name}, {', '.join(part.key)}: {part.seconds} s", flush=True)
+            print(f"{name}, {part.key}: {part.seconds} s", flush=True)
+            add(evidence, part)
             if whole:
-                write(with_part(evidence, part))
+                write(evidence)
     sys.exit(wrong)
 
 
 class Part(NamedTuple):
     """What was measured of weights that are kept as something."""
 
-    key: tuple[str, str]
+    key: str
     rows: list[dict[str, Any]]
     unlike: dict[str, float]
     seconds: int
 
 
-def with_part(evidence: dict[str, Any], part: Part) -> dict[str, Any]:
-    """A release's evidence with a part added or replaced."""
-    kept = [r for r in evidence.get("rows", []) if (r["weights"], r["kind"]) != part.key]
+def add(evidence: dict[str, Any], part: Part) -> None:
+    """Add a part to a release's evidence; its rows replace those of the same places."""
+    places = {place_of(row) for row in part.rows}
+    kept = [row for row in evidence["rows"] if place_of(row) not in places]
     evidence["rows"] = sorted(kept + part.rows, key=place_of)
-    evidence["seconds"][", ".join(part.key)] = part.seconds
+    evidence["seconds"][part.key] = evidence["seconds"].get(part.key, 0) + part.seconds
     evidence["unlike"] |= part.unlike
-    return evidence
 
 
 def place_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -181,6 +185,7 @@ class Release:
 
     name: str
     only: argparse.Namespace
+    evidence: Mapping[str, Any]
 
     @property
     def distribution(self) -> str:
@@ -196,43 +201,56 @@ class Release:
             asked = Asked(self, weights, folder)
             found = asked.child({"do": "find"})
             first = next(name for name in FIRST if name in found)
+            families = [first, *(name for name in found if name != first)]
             for kind in KINDS:
-                if self.only.kind not in (None, kind):
-                    continue
-                start = time.monotonic()
-                rows: list[dict[str, Any]] = []
-                unlike: dict[str, float] = {}
-                some = [prompt for prompt in asked.prompts if prompt["some"]]
-                few = asked.prompts if kind == FLOAT32 else some[:FEW]
-                alone = asked.child(
-                    {"do": "reference", "kind": kind, "prompts": few, "family": first}
-                )
-                families = [first, *(name for name in found if name != first)]
-                if self.only.family or kind != FLOAT32:
-                    families = [self.only.family or first]
-                if kind == FLOAT32 and self.only.scenario in (None, "server"):
-                    rows += asked.served([prompt for prompt in alone if prompt["some"]], found)
-                for names, scenarios in self.plan(families, kind, weights):
-                    every = first in names or kind != FLOAT32
-                    some = alone if every else [prompt for prompt in alone if prompt["some"]]
-                    task = {"do": "ask", "kind": kind, "prompts": some}
-                    task |= {"families": names, "scenarios": scenarios}
-                    rows += asked.rows(task, unlike)
-                yield Part((weights.name, kind), rows, unlike, round(time.monotonic() - start))
+                if self.only.kind in (None, kind):
+                    yield from self.parts(asked, families, kind)
+
+    def parts(self, asked: Asked, families: Sequence[str], kind: str) -> Iterator[Part]:
+        """What is asked of weights that are kept as something, a few families at a time."""
+        start, key = time.monotonic(), f"{asked.weights.name}, {kind}"
+        some = [prompt for prompt in asked.prompts if prompt["some"]]
+        few = asked.prompts if kind == FLOAT32 else some[:FEW]
+        names = [self.only.family] if self.only.family else families
+        todo = list(self.plan(names, kind, asked.weights, families[0]))
+        if not todo:
+            return
+        task = {"kind": kind, "prompts": few, "family": families[0]}
+        alone = asked.child({"do": "reference", **task})
+        for own, scenarios in todo:
+            asked_of = alone if families[0] in own else [one for one in alone if one["some"]]
+            unlike: dict[str, float] = {}
+            if scenarios == ["server"]:
+                rows = asked.served([one for one in alone if one["some"]], families)
+            else:
+                task = {"do": "ask", "kind": kind, "prompts": asked_of}
+                rows = asked.rows({**task, "families": own, "scenarios": scenarios}, unlike)
+            yield Part(key, rows, unlike, round(time.monotonic() - start))
+            start = time.monotonic()
 
     def plan(
-        self, families: Sequence[str], kind: str, weights: Weights
-    ) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
-        """Which families are asked in which scenarios: the first one in all."""
+        self, families: Sequence[str], kind: str, weights: Weights, first: str
+    ) -> Iterator[tuple[list[str], list[str]]]:
+        """What is left to ask: families and their scenarios; the first family's are all."""
+        key = (weights.name, kind)
+        own = [row for row in self.evidence["rows"] if (row["weights"], row["kind"]) == key]
+        done = {row["family"] for row in own if row["scenario"] != "server"}
+        done |= {name.removeprefix(f"{weights.name} as ") for name in self.evidence["unlike"]}
         every = ["together", "penalty"]
         more = ["alone", "joining", *every, *(["window"] if weights is GEMMA3 else [])]
+        serves = kind == FLOAT32 and (weights is SMOLLM2 or weights.base in families)
         if kind != FLOAT32:
-            every = more = ["joining"]
-        for names, scenarios in ((families[:1], more), (families[1:], every)):
-            if self.only.scenario:
-                scenarios = [name for name in (self.only.scenario,) if name != "server"]
-            if names and scenarios:
-                yield names, scenarios
+            more, families = ["joining"], [first]
+        if self.only.scenario:
+            serves = serves and self.only.scenario == "server"
+            every = more = [name for name in (self.only.scenario,) if name != "server"]
+        if serves and not any(row["scenario"] == "server" for row in own):
+            yield [], ["server"]
+        left = [name for name in families if name not in done and name != first]
+        if more and first in families and first not in done:
+            yield [first], more
+        for start in range(0, len(left) if every else 0, AT_ONCE):
+            yield left[start : start + AT_ONCE], every
 
 
 @dataclass(frozen=True)
@@ -311,16 +329,15 @@ class Asked:
         return real_judge.count(verdicts), sample
 
     def served(self, alone: Sequence[dict[str, Any]], found: Sequence[str]) -> list[dict[str, Any]]:
-        """The row of the release's server; none if it loads no model with these weights.
+        """The row of the release's server.
 
         Each prompt is asked alone, then all are asked at once.
         """
-        from tests.hosts.server import serving
+        from tests.hosts import server
 
+        server.START_SECONDS = server.ANSWER_SECONDS = server.LOAD_SECONDS = SECONDS
         folder, package = self.folder, self.release.distribution.replace("-", "_")
         if self.weights.base not in found:
-            if self.weights is GEMMA3:
-                return []
             folder = self.folder.with_name(f"served-{self.release.name.replace(' ', '-')}")
             shutil.rmtree(folder, ignore_errors=True)
             self.child({"do": "serve", "made": str(folder)})
@@ -331,7 +348,7 @@ class Asked:
             texts = [prompt["text"] for prompt in alone]
             with tempfile.TemporaryDirectory() as logs:
                 case = {"command": command, "chat": True}
-                with serving(case, folder, Path(logs) / "server.log", patched) as host:
+                with server.serving(case, folder, Path(logs) / "server.log", patched) as host:
                     ask = partial(host.answer, max_tokens=TOKENS)
                     said = [ask(text) for text in texts]
                     with ThreadPoolExecutor(len(texts)) as pool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,30 +99,31 @@ def page(evidence: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The page's lines on real weights: per column how many answers are right."""
     lines = [
         "SmolLM2 135M and Gemma 3 270M in each family that holds them (`make real`): answers equal",
-        "to those alone, as released→patched/all, and `~`those that rounding changes.",
+        "to those alone, as released→patched/all; `~`: changed by rounding.",
         "",
-        f"| release set | {' | '.join(of or kind for kind, of in COLUMNS)} |",
+        f"| release set | {' | '.join(COLUMNS)} |",
         "|---" * (1 + len(COLUMNS)) + "|",
     ]
     for name, one in evidence.items():
-        cells = (column(one["rows"], *key) for key in COLUMNS)
+        cells = (column(one["rows"], *key) for key in COLUMNS.values())
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
-# A column of the page: what the weights are kept as, and the scenario; "" stands for all.
-COLUMNS = (
-    *((FLOAT32, scenario) for scenario in ("together", "joining", "penalty", "server")),
-    *((kind, "") for kind in KINDS[1:]),
-)
+# A column of the page to what the weights are kept as, and the scenario; "" stands for all.
+COLUMNS = {
+    **{name: ((FLOAT32,), name) for name in ("together", "joining", "penalty", "server")},
+    "bfloat16": (("bfloat16",), ""),
+    "quantized": (("8 bits", "4 bits"), ""),
+}
 
 
-def column(rows: Iterable[Mapping[str, Any]], kind: str, scenario: str) -> str:
+def column(rows: Iterable[Mapping[str, Any]], kinds: Collection[str], scenario: str) -> str:
     """The answers that are the same as released, with the patches, and of all; the near ties.
 
     "-" stands for what was not measured.
     """
-    own = [r for r in rows if r["kind"] == kind and scenario in ("", r["scenario"])]
+    own = [r for r in rows if r["kind"] in kinds and scenario in ("", r["scenario"])]
     pairs = [(r["without"], r["with"]) for r in own if "n/a" not in r["with"]]
     if not pairs:
         return "n/a" if own else "-"
