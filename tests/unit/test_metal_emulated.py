@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +11,7 @@ from click.testing import CliRunner
 from mlx_patches import MlxPatchesError
 from mlx_patches.cli import cli
 from mlx_patches.evidence.words import DEVICES, METAL_EMULATED
-from mlx_patches.lab import Cell, child, record, report
+from mlx_patches.lab import Cell, Family, child, record, report
 from mlx_patches.lab.metal_emulated import library
 from mlx_patches.lab.metal_emulated.journal import Journal, NotRun
 from mlx_patches.lab.metal_emulated.sites import reached, sites
@@ -260,7 +259,7 @@ def test_the_lab_lists_what_was_not_reached(release):
 
 
 def test_the_child_gets_the_device(monkeypatch):
-    monkeypatch.setattr("mlx_patches.lab.runner.chosen", lambda *args: [SimpleNamespace()])
+    monkeypatch.setattr("mlx_patches.lab.runner.chosen", lambda *args: [Family("mlx-lm", "llama")])
     monkeypatch.setattr(library, "missing", lambda: "")
     (task,) = tasks(mode="unpatched", device=METAL_EMULATED)
     assert task.command()[-60:].count(METAL_EMULATED) == 1
