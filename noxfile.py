@@ -43,16 +43,18 @@ TESTED = [
 ]
 # `make test-all` leaves out these sets' slow tests.
 OLDER = ["mlx-lm 0.28.4", "mlx-vlm 0.4.3", "mlx-vlm 0.5.0"]
-# `make test-all` has to be short: a release runs one of so many tests there, each set other ones,
-# and no patch's `remaining` targets. `whole` runs all, by name and in a job of the workflow.
-SHARE = 4
-# `make test` runs these sets' tests that are not marked slow, `make test-all` the slow ones.
+# `make test` runs these sets' probes and mutants, and a share of the tests not marked slow.
 QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
+# The default run has to be short, and `make test-all` too: of a release's tests one of so many runs
+# there, each set other ones, and no patch's `remaining` targets. `whole` runs all, by name and in a
+# job of the workflow.
+QUICK_SHARE, SHARE = 3, 4
 # Not tagged, since `make test-all` has to be short: run by name, and in a job of the workflow.
 BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 # These tests enable the patches in the environment, so no other tests may run there meanwhile.
 COMMANDS = "tests/releases/test_cli.py"
 RELEASES = ("tests/releases", "tests/patches", f"--ignore={COMMANDS}")
+PROBES = "tests/releases/test_probes.py"
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 # Held against transformers: run by name, since PyTorch is large.
 HELD = ["mlx-lm 0.31.3", "mlx-lm 0.32.2"]
@@ -154,16 +156,17 @@ def browser(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged(QUICK, dict.fromkeys(QUICK, "quick")))
 def quick(session: nox.Session, name: str) -> None:
-    """Probes, mutants and conformance against a real release: the tests not marked slow."""
-    test_release(session, name, "-m", "not slow")
+    """Probes and mutants against a real release, and a share of the other tests not marked slow."""
+    test_release(session, name, "-m", "not slow", paths=[PROBES])
+    test_release(session, name, "-m", "not slow", f"--ignore={PROBES}", share=QUICK_SHARE)
 
 
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged(TESTED, dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
-    """A share of these tests: the slow ones of what `quick` tests, of older sets the others."""
-    selected = dict.fromkeys(QUICK, "slow and not remaining") | dict.fromkeys(OLDER, "not slow")
-    test_release(session, name, "-m", selected.get(name, "not remaining"), share=SHARE)
+    """A share of a release's tests, and its commands."""
+    selected = "not slow" if name in OLDER else "not remaining"
+    test_release(session, name, "-m", selected, share=SHARE)
     if name in COMMANDS_IN:
         python = release_environment(session, name)
         session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)
@@ -176,23 +179,28 @@ def whole(session: nox.Session, name: str) -> None:
     test_release(session, name)
 
 
-def test_release(session: nox.Session, name: str, *selected: str, share: int = 1) -> None:
-    """Run the tests of one release set in its environment; ``selected`` is passed to pytest.
+def test_release(
+    session: nox.Session,
+    name: str,
+    *selected: str,
+    paths: Iterable[str] = RELEASES,
+    share: int = 1,
+) -> None:
+    """Run the tests of one release set in its environment.
 
-    One test of ``share`` runs.
-
-    A set of mlx-vlm tests only mlx-vlm's targets, and a host's only the host's patches: what is
-    installed beside them has sets of its own.
+    ``selected`` is passed to pytest; one test of ``share`` runs. A set of mlx-vlm tests only
+    mlx-vlm's targets, and a host's only the host's patches: what is installed beside them has sets
+    of its own.
     """
     distribution = SETS[name].distribution
     python = release_environment(session, name)
     pytest = (python, "-m", "pytest", "-q", "-n", "2", *selected, *session.posargs)
     if distribution in HOSTS:
         own = " or ".join(patches_of(distribution))
-        session.run(*pytest, "-k", own, *RELEASES)
+        session.run(*pytest, "-k", own, *paths)
         return
     env = {"MLX_PATCHES_TEST_ONLY": distribution, "MLX_PATCHES_TEST_SHARE": str(share)}
-    session.run(*pytest, *RELEASES, env=env)
+    session.run(*pytest, *paths, env=env)
 
 
 def patches_of(distribution: str) -> set[str]:
