@@ -48,7 +48,7 @@ QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
 # The default run has to be short, and `make test-all` too: of a release's tests one of so many runs
 # there, each set other ones, and no patch's `remaining` targets. `whole` runs all, by name and in a
 # job of the workflow.
-QUICK_SHARE, SHARE = 3, 6
+QUICK_SHARE, SHARE = 5, 6
 # Not tagged, since `make test-all` has to be short: run by name, and in a job of the workflow.
 BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 # These tests enable the patches in the environment, so no other tests may run there meanwhile.
