@@ -79,11 +79,10 @@ def add(
     for scenario in scenarios:
         own = [row for row in rows if row["scenario"].partition(":")[0] == scenario]
         own = [row for row in own if row["verdict"] != NOT_BUILT]
-        where = {id(row): row["scenario"].partition(":")[2] or row["family"] for row in own}
         told = scenario == "config-fields"
         known, said = cells.setdefault(scenario, {}), details.setdefault(scenario, {})
         for row in own:
-            name = where[id(row)]
+            name = row["scenario"].partition(":")[2] or row["family"]
             known[name] = LETTERS[row["verdict"]]
             said.pop(name, None)
             if row["verdict"] == RED or told:

@@ -6,7 +6,6 @@ The task is JSON on standard input; answers are JSON lines on standard output.
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import json
 import shutil
@@ -22,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from mlx_patches.lab import Family, LabModel, NotBuilt, generators, offline  # noqa: E402
 from mlx_patches.lab import engine as engines  # noqa: E402
-from mlx_patches.lab.build import lab_model, unfilled  # noqa: E402
+from mlx_patches.lab.build import lab_model, unfilled, with_vision_tower  # noqa: E402
 from mlx_patches.lab.families import families  # noqa: E402
 from mlx_patches.lab.rows import alone as steps_alone  # noqa: E402
 from mlx_patches.lab.weights import TOLERANCES  # noqa: E402
@@ -141,12 +140,7 @@ def serve(task: dict[str, Any]) -> Iterator[Any]:
     config["text_config"] = {**WHOLE[SERVED]["text_config"], **own}
     config["vision_config"] |= {"out_hidden_size": text["hidden_size"]}
     (made / "config.json").write_text(json.dumps(config))
-    module = importlib.import_module(f"mlx_vlm.models.{SERVED}")
-    whole = module.ModelConfig.from_dict(copy.deepcopy(config))
-    for part in ("text", "vision"):
-        kind = getattr(module, f"{part.title()}Config")
-        setattr(whole, f"{part}_config", kind.from_dict(config[f"{part}_config"]))
-    model = module.Model(whole)
+    model = with_vision_tower(config)
     fill(model.language_model, task)
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(made / "model.safetensors"), weights, {"format": "mlx"})

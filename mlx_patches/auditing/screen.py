@@ -354,13 +354,12 @@ def _measured(
     emulated = [one for one in marked if words.METAL_EMULATED in one.devices]
     if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
-    if one_model and marked:
-        logic = ", whose logic was run on a CPU" if emulated else ""
-        return f"{on if dtypes else 'Not measured'}; it has a {_BRANCH}{logic}."
     if marked:
+        several = "" if one_model else f" in {len(emulated)} of {len(marked)}"
+        logic = f"\nThe logic of that branch was run on a CPU{several}." if emulated else ""
         are = "family has" if len(marked) == 1 else "families have"
-        logic = f" (its logic run on a CPU in {len(emulated)})" if emulated else ""
-        return f"{on}; {len(marked)} {are} a {_BRANCH}{logic}."
+        has = "it has" if one_model else f"{len(marked)} {are}"
+        return f"{on if dtypes else 'Not measured'}; {has} a {_BRANCH}.{logic}"
     return f"{detailed}; not on Metal." if dtypes else "Not measured."
 
 

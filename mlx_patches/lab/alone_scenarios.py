@@ -56,10 +56,8 @@ def own_prefill(model: LabModel) -> Cell:
             for length, piece in PROMPTS if image is None else PROMPTS[1:]:
                 engine.forget(model)
                 said = stepped(model, text, length, piece or WHOLE, image)
-                where = f"{name} after a prompt of {length}" + f" in pieces of {piece}" * bool(
-                    piece
-                )
-                yield where, said, expected
+                pieces = f" in pieces of {piece}" if piece else ""
+                yield f"{name} after a prompt of {length}{pieces}", said, expected
 
     return worst(model, compared())
 

@@ -63,7 +63,7 @@ def build(
     model, small = unfilled(family, config, sizes, variant, edit)
     if not sizes:
         _refuse_giants(model)
-    _draw_weights(model, seed)
+    draw_weights(model, seed)
     _cast(model, dtype)
     return lab_model(family, model, small, TOLERANCES[dtype], dtype)
 
@@ -366,7 +366,16 @@ def _overrides_of(distribution: str, name: str) -> dict[str, Any]:
     return {**shared, **_overrides().get(distribution, {}).get(name, {})}
 
 
-def _draw_weights(model: Any, seed: int) -> None:
+def with_vision_tower(config: Mapping[str, Any]) -> Any:
+    """A whole model of mlx-vlm, of which ``config`` names the family; its weights are not drawn."""
+    module = importlib.import_module(f"mlx_vlm.models.{config['model_type']}")
+    whole = module.ModelConfig.from_dict(copy.deepcopy(config))
+    whole.text_config = module.TextConfig.from_dict(config["text_config"])
+    whole.vision_config = module.VisionConfig.from_dict(config["vision_config"])
+    return module.Model(whole)
+
+
+def draw_weights(model: Any, seed: int) -> None:
     """Draw weights with which every token matters: unit gain, norms near 1, stable recurrences."""
     import mlx.core as mx
     from mlx.utils import tree_map_with_path

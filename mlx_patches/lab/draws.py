@@ -9,13 +9,12 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from queue import SimpleQueue
-from threading import Event, Thread
 from typing import Any
 
 from ..core.packages import package_of
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED
 from ..probes import NotApplicable
+from ..probes.fixtures import in_a_thread
 from . import Cell, engine
 from .served import Ask, serving
 
@@ -43,7 +42,7 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
         raise NotApplicable("the release has no make_sampler")
     for name, options in SETTINGS.items():
         if options.keys() <= inspect.signature(make).parameters.keys():
-            yield name, judged(in_a_thread(five, partial(draw, make, options)))
+            yield name, judged(in_a_thread(partial(five, partial(draw, make, options))))
     try:
         with serving(distribution, patched) as ask:
             yield "server", judged(five(partial(answer, ask)))
@@ -92,24 +91,3 @@ def answer(ask: Ask, seed: int | None) -> str:
     """The server's answer to a prompt."""
     sent = {} if seed is None else {"seed": seed}
     return ask(PROMPT, temperature=1.0, max_tokens=COUNT, **sent)[0]
-
-
-def in_a_thread(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call returns in a new thread; raises what it raises.
-
-    The thread waits for the end of the process: MLX may abort where both end at once.
-    """
-    answers: SimpleQueue[Any] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put(call(*arguments))
-        except Exception as error:
-            answers.put(error)
-        Event().wait()
-
-    Thread(target=run, daemon=True).start()
-    found = answers.get()
-    if isinstance(found, Exception):
-        raise found
-    return found

@@ -20,7 +20,7 @@ from typing import Any
 from ..activation import settings
 from ..core.packages import package_of
 from ..probes import NotApplicable
-from .build import _draw_weights
+from .build import draw_weights, with_vision_tower
 from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
 
 # Seconds that a server may take to start, and to answer.
@@ -71,8 +71,8 @@ def save(distribution: str, folder: Path) -> None:
     from mlx.utils import tree_flatten
 
     config = CONFIGS[distribution]
-    model = made(distribution, json.loads(json.dumps(config)))
-    _draw_weights(model, seed=0)
+    model = made(distribution, config)
+    draw_weights(model, seed=0)
     weights = dict(tree_flatten(model.parameters()))
     name = next(name for name in weights if name.endswith("lm_head.weight"))
     plain = mx.arange(len(_NAMES)) >= len(SPECIAL)
@@ -88,15 +88,10 @@ def save(distribution: str, folder: Path) -> None:
 
 def made(distribution: str, config: dict[str, Any]) -> Any:
     """A model of the release."""
-    package = package_of(distribution)
-    module = importlib.import_module(f"{package}.models.{config['model_type']}")
-    if distribution == "mlx-lm":
-        return module.Model(module.ModelArgs.from_dict(config))
-    whole = module.ModelConfig.from_dict(config)
-    for part in ("text", "vision"):
-        kind = getattr(module, f"{part.title()}Config")
-        setattr(whole, f"{part}_config", kind.from_dict(config[f"{part}_config"]))
-    return module.Model(whole)
+    if distribution == "mlx-vlm":
+        return with_vision_tower(config)
+    module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+    return module.Model(module.ModelArgs.from_dict(config))
 
 
 @contextlib.contextmanager
@@ -158,7 +153,12 @@ def asked(url: str, model: str, text: str, **fields: Any) -> tuple[str, str]:
 
 
 def free_port() -> int:
-    """A free port below those that systems give to connections."""
+    """A free port.
+
+    A server binds its port some time after this call, a host minutes. The system gives ports of its
+    own range to connections meanwhile, so the port is one below that range (32768 on Linux, 49152
+    on macOS).
+    """
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as one, contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What probes share: a target's cache class, small caches and inputs, other patches beside."""
+"""What probes share: a cache class, small caches and inputs, other patches beside, a thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import importlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any
 
 from ..core.patch import Target
@@ -152,3 +154,21 @@ NEMOTRON_H: dict[str, Any] = {
     "hybrid_override_pattern": ["M"],
     "head_dim": 16,
 }
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """What a call returns or raises in a new thread.
+
+    The thread waits for the end of the process: MLX may abort where both end at once.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(call())
+        except Exception as error:
+            answers.put(error)
+        Event().wait()
+
+    Thread(target=run, daemon=True).start()
+    return answers.get()

@@ -19,15 +19,18 @@ SPACE = "Ġ"
 SPECIAL = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 VOCABULARY = 1 + len(CHARACTERS) + len(SPECIAL)
 START, IMAGE, END, VIDEO = range(1 + len(CHARACTERS), VOCABULARY)
+SIZES = {
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 # The lab's Llama has sliding windows; this one has none, as most served models.
 CONFIGS = {
     "llama": {
         "model_type": "llama",
-        "hidden_size": 128,
-        "num_hidden_layers": 4,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        **SIZES,
         "rms_norm_eps": 1e-5,
         "vocab_size": 96,
         "tie_word_embeddings": False,
@@ -36,11 +39,7 @@ CONFIGS = {
 # Config keys that transformers checks before it loads a tokenizer; the lab's models lack them.
 CHECKED = {"granitemoehybrid": {"mamba_expand": 1}}
 QWEN_TEXT = {
-    "hidden_size": 128,
-    "num_hidden_layers": 4,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    **SIZES,
     "rms_norm_eps": 1e-6,
     "vocab_size": VOCABULARY,
     "rope_theta": 10000.0,
@@ -76,11 +75,7 @@ WHOLE = {
         "vision_end_token_id": END,
         "text_config": {
             "model_type": "qwen3_5_text",
-            "hidden_size": 128,
-            "num_hidden_layers": 4,
-            "intermediate_size": 96,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
+            **SIZES,
             "head_dim": 32,
             "linear_num_value_heads": 4,
             "linear_num_key_heads": 2,
@@ -121,11 +116,7 @@ WHOLE = {
         "audio_config": None,
         "text_config": {
             "model_type": "gemma4_text",
-            "hidden_size": 128,
-            "num_hidden_layers": 4,
-            "intermediate_size": 96,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
+            **SIZES,
             "head_dim": 32,
             "global_head_dim": 32,
             "vocab_size": VOCABULARY,
@@ -203,18 +194,10 @@ def with_context(config: dict[str, Any]) -> dict[str, Any]:
 
 def whole_model(family: str) -> Any:
     """A model of the installed mlx-vlm, with its vision tower."""
-    import copy
-    import importlib
+    from mlx_patches.lab.build import draw_weights, with_vision_tower
 
-    from mlx_patches.lab.build import _draw_weights
-
-    module = importlib.import_module(f"mlx_vlm.models.{family}")
-    config = module.ModelConfig.from_dict(copy.deepcopy(WHOLE[family]))
-    for part in ("text", "vision"):
-        kind = getattr(module, f"{part.title()}Config")
-        setattr(config, f"{part}_config", kind.from_dict(WHOLE[family][f"{part}_config"]))
-    model = module.Model(config)
-    _draw_weights(model, seed=0)
+    model = with_vision_tower(WHOLE[family])
+    draw_weights(model, seed=0)
     norm = model.language_model.model.norm
     norm.weight = norm.weight * CERTAINTY
     return model

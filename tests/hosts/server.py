@@ -9,7 +9,6 @@ import os
 import random
 import shlex
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from mlx_patches.lab.served import free_port
 
 START_SECONDS = 240
 ANSWER_SECONDS = 60
@@ -100,19 +101,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def free_port() -> int:
-    """A free port.
-
-    A host binds its port minutes after this call. The system gives ports of its own range to
-    connections meanwhile, so the port is one below that range (32768 on Linux, 49152 on macOS).
-    """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            return port
 
 
 def resident(group: int) -> int | None:

@@ -17,7 +17,7 @@ import pytest
 from mlx_patches.core.patch import MISSING
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.sampling_threads import patch as sampling_threads
-from mlx_patches.patches.generation.sampling_threads.probe import in_a_thread
+from mlx_patches.probes.fixtures import in_a_thread
 from tests.hosts.server import serving
 
 from ..releases.conftest import installed

@@ -54,7 +54,6 @@ MAY_SET = {
     "lab/generators.py": "a model that the lab built, as a release's engine sets it",
     "lab/metal_emulated/mac.py": "what MLX says of its device, in a process of the lab",
     "lab/offline.py": "a model that the lab built: its vision parts are left out",
-    "lab/served.py": "a config that the lab read, of a model that it builds for a server",
     "patches/caches/": "a cache object that the patched method got or made",
     "patches/models/row_by_row/patch.py": "the positions of a prompt that the model object keeps",
     "patches/vllm_mlx/vllm_prefix/hit.py": "a copy of a cache object, which the request owns",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Event, Thread
 from types import FunctionType
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import in_a_thread
 
 _TOKENS, _CALLS = 64, 8
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -53,21 +51,3 @@ def probe(target: Target) -> Result:
     if state[0] is not before:
         return Result(True, "a call in a thread writes another thread's random state")
     return Result(False, "a thread reads and writes its own random state")
-
-
-def in_a_thread(call: Callable[[], Any]) -> Any:
-    """What a call returns or raises in a new thread.
-
-    The thread waits for the end of the process: MLX may abort where both end at once.
-    """
-    answers: SimpleQueue[Any] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put(call())
-        except Exception as error:
-            answers.put(error)
-        Event().wait()
-
-    Thread(target=run, daemon=True).start()
-    return answers.get()

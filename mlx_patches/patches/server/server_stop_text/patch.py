@@ -8,8 +8,9 @@ Why
 How
     The text of the answer is searched as it comes. At the first stop string the answer ends, with
     the text before it and ``finish_reason: stop``, and the generation is stopped. What may be the
-    beginning of a stop string is held back until it is known. Requests without stop strings take
-    the release's way.
+    beginning of a stop string is held back until it is known. The release is not told of the stop
+    strings: mlx-lm 0.32 drops text that it holds back itself. Requests without any take the
+    release's way.
 Upstream
     mlx-lm 1501, 1869; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not
     repaired.
@@ -37,7 +38,6 @@ def end_at_stops(
 ) -> tuple[Any, Any]:
     """The context of a request and its responses, up to the first stop string."""
     stops = [word for word in args.stop_words if isinstance(word, str) and word]
-    # The handler of mlx-lm 0.32 would drop text that may be the beginning of a stop string.
     args = copy.copy(args)
     args.stop_words = [word for word in args.stop_words if word not in stops]
     context, responses = generate(generator, request, args, *more, **options)
