@@ -108,8 +108,7 @@ def main() -> None:
         print("\n".join(lacking) or "every model's entry is enough")
         sys.exit(bool(lacking))
     for one in () if options.write else sets:
-        # Which patches a cell needs, the plain CPU says.
-        likely = None if options.no_needs or place.is_emulated else options.likely
+        likely = None if options.no_needs else options.likely
         chosen, again = only, options.again
         if options.distinct and one.name not in code.sets_of(one.distribution):
             chosen, again = replace(only, families=take_known(one)), True
@@ -224,8 +223,14 @@ def measure(
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
                 evidence[name] = updated(evidence.get(name, {}), found, only)
         if "with" in evidence and likely is not None:
+            # Which patches a cell needs, the plain CPU says where it can run the cell.
+            told = evidence_of(one).get("needs", {}) if place.is_emulated else {}
             repaired = {
-                family: [n for n, pair in pairs.items() if pair == "rg" and only.has(family, n)]
+                family: [
+                    name
+                    for name, pair in pairs.items()
+                    if pair == "rg" and only.has(family, name) and name not in told.get(family, {})
+                ]
                 for family, pairs in cell_pairs(evidence).items()
             }
             traced = updated(evidence.get("needs", {}), lab.traced(repaired, likely), only)
@@ -427,6 +432,7 @@ class Lab(NamedTuple):
         def attributed(family: str) -> dict[str, list[str]]:
             command = ["-m", "mlx_patches.lab.attribute", f"{distribution}:{family}"]
             command += ["--dtype", self.place.dtype, *flags]
+            command += ["--device", self.place.device] if self.place.is_emulated else []
             there = set(likely)
             for name in wanted[family]:
                 command += ["--scenario", name]

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..core.errors import MlxPatchesError
-from ..evidence.words import DTYPES, FLOAT32, GREEN
+from ..evidence.words import DTYPES, FLOAT32, GREEN, METAL_EMULATED
 from . import Family, LabModel
 from .child import built, every_patch
 
@@ -28,10 +28,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--scenario", action="append", required=True)
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32)
+    parser.add_argument("--device", choices=(METAL_EMULATED,), help="run Metal's branch on a CPU")
     parser.add_argument("--likely", action="append", default=[], help="a patch to try first")
     parser.add_argument("--beside-entry", action="store_true", help="what its entry lacks")
     options = parser.parse_args(argv)
     with contextlib.redirect_stdout(sys.stderr):
+        if options.device:
+            from .metal_emulated.mac import install
+
+            install()
         family = Family(*options.family.split(":", 1))
         kept = given(family) if options.beside_entry else frozenset()
         found = attribute(family, options.scenario, options.dtype, options.likely, kept)
