@@ -151,6 +151,7 @@ ENTRIES = (
     ("server-stop-text", "server.server_stop_text.patch", ""),
     ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
     ("prefix-widths", "caches.prefix_widths.patch", ""),
+    ("prefix-chunks", "caches.prefix_chunks.patch", "mlx-vlm"),
     ("metal-mrope", "positions.metal_mrope.patch", "mlx-vlm"),
 )
 
