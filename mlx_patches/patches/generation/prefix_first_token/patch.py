@@ -24,7 +24,7 @@ from typing import Any
 from ....core.patch import Patch, Target, around
 
 # On a batch of prompts: the logits after the last token of each row that has ended.
-ENDED = "_mlx_patches_ended"
+ENDED = "_mlx_patches_first_logits"
 
 
 def end_with_rows(step: Callable[..., int], batch: Any) -> int:
