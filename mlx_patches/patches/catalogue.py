@@ -150,7 +150,9 @@ ENTRIES = (
     ("server-tool-errors", "server.server_tool_errors.patch", ""),
     ("server-stop-text", "server.server_stop_text.patch", ""),
     ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
+    ("prefix-first-token", "generation.prefix_first_token.patch", "mlx-vlm"),
     ("prefix-widths", "caches.prefix_widths.patch", ""),
+    ("prefix-chunks", "caches.prefix_chunks.patch", "mlx-vlm"),
     ("metal-mrope", "positions.metal_mrope.patch", "mlx-vlm"),
 )
 

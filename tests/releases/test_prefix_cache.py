@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from mlx_patches.lab import Cell, LabModel, engine, generators, rows
+from mlx_patches.lab import Cell, engine, generators, rows
 from mlx_patches.lab.compare import compare_generated
 from mlx_patches.patches.models.recurrent_padding import by_row as recurrent_by_row
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
@@ -19,7 +19,14 @@ from .models import build_or_skip
 
 pytest.importorskip("mlx.core")
 
-PATCHES = ("offset-alias", "mask-by-offset", "rope-deltas", "arrays-mask", "recurrent-padding")
+PATCHES = (
+    "offset-alias",
+    "mask-by-offset",
+    "rope-deltas",
+    "arrays-mask",
+    "recurrent-padding",
+    "prefix-first-token",
+)
 QWEN = ("mlx-vlm:qwen3_5", "mlx-vlm:qwen3_5_moe")
 # The layers of these read counts beyond a piece.
 MAMBA = [
@@ -71,19 +78,10 @@ def answered(name: str) -> Cell:
     return compare_generated(said, alone, model.tolerance)
 
 
-def keeps_logits(model: LabModel) -> bool:
-    """Whether the engine keeps the logits of a row that ends in an earlier piece than others.
-
-    Others take some position of the last piece for it, with and without patches.
-    """
-    source = inspect.getsource(generators.generate_module(model).PromptProcessingBatch)
-    return "_finished_prompt_logits" in source
-
-
 @pytest.mark.parametrize("name", [one for one in (*QWEN, *MAMBA) if "vlm" in one])
 def test_rows_that_continue_one_stored_prompt(name):
     cell = answered(name)
-    assert cell.verdict == "green" or not keeps_logits(build_or_skip(name)), cell.detail
+    assert cell.verdict == "green", cell.detail
 
 
 def test_mutant_that_takes_one_rows_output_for_the_batch(monkeypatch):

@@ -1,0 +1,57 @@
+"""Joins rows of a layer with chunks: one that dropped tokens, a shorter one, and an empty one."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own
+
+CHUNK = 4
+LENGTHS = (6, 3, 0)
+
+
+def probe(target: Target) -> Result:
+    """Red where a row's tokens are not at its end of the joined cache."""
+    require_own(target)
+    join = getattr(importlib.import_module(target.module), target.name)
+    caches = importlib.import_module("mlx_vlm.models.cache")
+    if not hasattr(caches, "ChunkedKVCache"):
+        raise NotApplicable("this release has no caches with chunks")
+    rows = [chunked(caches, length) for length in LENGTHS]
+    joined = join(rows, list(LENGTHS))
+    wrong = differences(joined, rows)
+    return Result(bool(wrong), "; ".join(wrong) or "each row's tokens are in the joined cache")
+
+
+def chunked(caches: Any, length: int) -> Any:
+    """A row's cache of so many tokens, without those that it has dropped."""
+    mx: Any = importlib.import_module("mlx.core")
+    one = caches.ChunkedKVCache(CHUNK)
+    if length:
+        one.update_and_fetch(*mx.random.normal((2, 1, 2, length, 4)))
+        # As the release drops them, which counts the buffer's columns up to mlx-vlm 0.6.
+        one.start_position = max(0, length - CHUNK)
+        one.keys, one.values = (
+            held[..., one.start_position : length, :] for held in (one.keys, one.values)
+        )
+    return one
+
+
+def differences(joined: Any, rows: Any) -> list[str]:
+    """A line for each row whose length or tokens differ."""
+    mx: Any = importlib.import_module("mlx.core")
+    found = []
+    for number, (row, length) in enumerate(zip(rows, LENGTHS, strict=True)):
+        if (offset := joined.offset[number].item()) != length:
+            found.append(f"row {number}: at position {offset}, not {length}")
+            continue
+        for name in ("keys", "values"):
+            if (want := getattr(row, name)) is None:
+                continue
+            held = getattr(joined, name)[number : number + 1, :, : max(LENGTHS)]
+            if not mx.array_equal(held[:, :, -want.shape[2] :], want):
+                found.append(f"row {number}: {name} differ")
+    return found

@@ -1,0 +1,66 @@
+"""Processes a batch of prompts, padded on the right, in pieces of two tokens."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own
+
+RESTS = ((1, 2, 3, 4, 5, 6), (7, 8, 9), (10,))
+WORDS = 16
+
+
+def probe(target: Target) -> Result:
+    """Red where a row's first token is not chosen by the logits after its last token."""
+    require_own(target)
+    kind = importlib.import_module(target.module).PromptProcessingBatch
+    if "right_pad_per_row" not in inspect.signature(inspect.unwrap(kind.__init__)).parameters:
+        raise NotApplicable("this release pads no prompts on the right")
+    first = first_tokens(kind, RESTS)
+    want = [rest[-1] for rest in RESTS]
+    return Result(first != want, f"a model that repeats tokens goes on with {first}, of {want}")
+
+
+class Repeats:
+    """A model whose most probable next token is the one that it got."""
+
+    layers: tuple[()] = ()
+
+    def __call__(self, tokens: Any, **kwargs: Any) -> Any:
+        """The logits of each token."""
+        mx: Any = importlib.import_module("mlx.core")
+        return mx.eye(WORDS)[tokens]
+
+
+def first_tokens(
+    kind: Any, rests: Sequence[Sequence[int]], size: int | None = 2, model: Any = None
+) -> list[int]:
+    """The first token of each row after its prompt."""
+    mx: Any = importlib.import_module("mlx.core")
+    longest = max(map(len, rests))
+    batch = kind(
+        model=model or Repeats(),
+        uids=list(range(len(rests))),
+        input_ids=[list(rest) for rest in rests],
+        max_tokens=[4] * len(rests),
+        inputs_embeds=mx.zeros((len(rests), longest, 2)),
+        prompt_kwargs={},
+        prefill_step_size=size,
+        warm_cache=[],
+        right_pad_per_row=[longest - len(rest) for rest in rests],
+    )
+    while batch.needs_processing():
+        batch.prompt_step()
+    chosen: list[Any] = []
+
+    def choose(logprobs: Any) -> Any:
+        chosen.append(mx.argmax(logprobs, axis=-1))
+        return chosen[-1]
+
+    batch.generate(choose, lambda token: False)
+    return list(chosen[0].tolist())

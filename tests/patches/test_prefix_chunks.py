@@ -1,0 +1,51 @@
+"""``prefix-chunks``: caches with chunks are joined as plain ones of the same length."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.patches.caches.prefix_chunks import patch
+from mlx_patches.patches.caches.prefix_chunks.probe import CHUNK, chunked
+
+from ..releases.conftest import installed
+
+
+@pytest.fixture
+def caches():
+    """The release's module of caches with chunks."""
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose prefix cache this is")
+    found = importlib.import_module("mlx_vlm.models.cache")
+    if not hasattr(found, "ChunkedKVCache"):
+        pytest.skip("this release has no caches with chunks")
+    return found
+
+
+@pytest.mark.parametrize("length", [0, CHUNK - 1, CHUNK, CHUNK + 3])
+def test_a_plain_cache_counts_and_places_the_tokens(caches, length):
+    row = chunked(caches, length)
+    made = patch.plain(row)
+    assert isinstance(made, caches.KVCache)
+    assert made.offset == length
+    if length:
+        dropped = row.start_position
+        assert made.keys.shape[2] == length
+        assert made.keys[..., dropped:, :].tolist() == row.keys.tolist()
+        assert made.values[..., dropped:, :].tolist() == row.values.tolist()
+        assert not made.keys[..., :dropped, :].any()
+
+
+def test_another_cache_is_joined_as_it_is(caches):
+    rows = [caches.KVCache(), caches.RotatingKVCache(max_size=4)]
+    seen = patch.join_as_plain(lambda rows, lengths: (rows, lengths), rows, [0, 0])
+    assert all(new is old for new, old in zip(seen[0], rows, strict=True))
+    assert seen[1] == [0, 0]
+
+
+def the_caches_with_chunks_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "plain", lambda row: row)
+
+
+MUTANTS = {"prefix-chunks": the_caches_with_chunks_themselves}
