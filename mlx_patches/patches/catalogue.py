@@ -152,6 +152,7 @@ ENTRIES = (
     ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
     ("prefix-widths", "caches.prefix_widths.patch", ""),
     ("metal-mrope", "positions.metal_mrope.patch", "mlx-vlm"),
+    ("detokenizer-text", "generation.detokenizer_text.patch", ""),
 )
 
 # Former ids to those of today; a user's settings may still have the former ones.
