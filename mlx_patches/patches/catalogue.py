@@ -34,6 +34,7 @@ ENTRIES = (
     ("gemma2-masks", "masks.gemma2_masks.patch", ""),
     ("learned-positions", "positions.learned_positions.patch", ""),
     ("dynamic-rope", "positions.dynamic_rope.patch", ""),
+    ("internlm-positions", "positions.dynamic_rope.internlm", ""),
     ("rope-input", "positions.rope_input.patch", "mlx-lm"),
     ("long-rope", "positions.long_rope.patch", "mlx-lm"),
     ("rope-scaling", "positions.rope_scaling.patch", ""),
