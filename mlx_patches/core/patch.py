@@ -92,7 +92,8 @@ class Patch(NamedTuple):
         severity: what the defect does to a user, a word of ``evidence.words.SEVERITIES``.
         every_model: it is applied whatever model is loaded; others are, where the model's entry in
             the matrix names them.
-        wrong_alone: the model whose published configs are wrong even for a single request.
+        wrong_alone: the models, separated by spaces, whose published configs are wrong even for a
+            single request.
         changes_alone: it changes the result of a single request.
         optional: not part of the default set; applied only when named.
         profiles: the profiles that it belongs to besides that of its folder.

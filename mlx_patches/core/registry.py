@@ -143,8 +143,8 @@ class Registry:
         """The models that are wrong even for a single request, to the patches that repair them."""
         found: dict[str, list[Patch]] = {}
         for patch in self.each_declared():
-            if patch.wrong_alone:
-                found.setdefault(patch.wrong_alone, []).append(patch)
+            for family in patch.wrong_alone.split():
+                found.setdefault(family, []).append(patch)
         return found
 
     def in_profiles(self, names: Collection[str]) -> frozenset[str]:

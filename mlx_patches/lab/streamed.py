@@ -67,6 +67,7 @@ def sorts(names: Sequence[str], tokenizer: Any, decode: Decode) -> dict[str, lis
         "padded ids": [between(len(names) + one) for one in range(PADDED)],
         "cut characters": [
             *map(between, cut),
+            *([*before, one] for one in cut),
             *([*before, *emoji[:end], *after] for end in range(1, len(emoji))),
             *([*before, *emoji[:end]] for end in range(1, len(emoji))),
         ],

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..patches._shared.byte_letters import LETTERS, spelled
+
 SPACE = "\u2581"
-# The letter that stands for each byte in byte-level vocabularies.
-_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
-_OTHERS = iter(range(256, 512))
-BYTES = [chr(byte if byte in _PRINTABLE else next(_OTHERS)) for byte in range(256)]
 EOS = "</s>"
 # The tokens that stand for images and videos in prompts.
 IMAGE, VIDEO, START, END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
@@ -50,7 +48,7 @@ class Kind(NamedTuple):
     decoder: Mapping[str, Any]
     by_bytes: bool = True
     settings: Mapping[str, Any] = {}
-    single: Sequence[str] = BYTES
+    single: Sequence[str] = LETTERS
     words: Sequence[str] = WORDS
     added: Sequence[str] = ADDED
 
@@ -136,10 +134,10 @@ _PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": 
 def vocabulary(kind: Kind) -> list[str]:
     """The tokens of a kind by id, as its tokenizer.json spells them."""
     if kind.by_bytes:
-        spelled = ["".join(BYTES[byte] for byte in word.encode()) for word in kind.words]
+        words = [spelled(word) for word in kind.words]
     else:
-        spelled = [word.replace(" ", SPACE) for word in kind.words]
-    starts = [word[:end] for word in spelled for end in range(2, len(word) + 1)]
+        words = [word.replace(" ", SPACE) for word in kind.words]
+    starts = [word[:end] for word in words for end in range(2, len(word) + 1)]
     return [*SPECIAL, *dict.fromkeys([*kind.single, *starts]), *kind.added]
 
 

@@ -34,6 +34,7 @@ ENTRIES = (
     ("gemma2-masks", "masks.gemma2_masks.patch", ""),
     ("learned-positions", "positions.learned_positions.patch", ""),
     ("dynamic-rope", "positions.dynamic_rope.patch", ""),
+    ("internlm-positions", "positions.dynamic_rope.internlm", ""),
     ("rope-input", "positions.rope_input.patch", "mlx-lm"),
     ("long-rope", "positions.long_rope.patch", "mlx-lm"),
     ("rope-scaling", "positions.rope_scaling.patch", ""),
@@ -154,6 +155,7 @@ ENTRIES = (
     ("prefix-widths", "caches.prefix_widths.patch", ""),
     ("prefix-chunks", "caches.prefix_chunks.patch", "mlx-vlm"),
     ("metal-mrope", "positions.metal_mrope.patch", "mlx-vlm"),
+    ("detokenizer-text", "generation.detokenizer_text.patch", ""),
 )
 
 # Former ids to those of today; a user's settings may still have the former ones.

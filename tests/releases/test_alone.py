@@ -14,10 +14,11 @@ from mlx_patches.probes import NotApplicable
 from .conftest import is_tested, run_probe
 
 TARGETS = [
-    pytest.param(patch, target, family, id=f"{patch.id}-{target.path}")
-    for patch, family in ((patch, patch.wrong_alone) for patch in catalogue.builtin())
+    pytest.param(patch, target, family, id=f"{patch.id}-{family}-{target.path}")
+    for patch in catalogue.builtin()
+    for family in patch.wrong_alone.split()
     for target in patch.targets
-    if family and is_tested(target.distribution) and source_file(target.module)
+    if is_tested(target.distribution) and source_file(target.module)
 ]
 
 

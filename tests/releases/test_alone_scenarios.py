@@ -146,13 +146,23 @@ KINDS = tokenizers.KINDS.keys() - {tokenizers.TEKKEN}
 @pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
 def test_texts_are_streamed_as_they_are_decoded(distribution):
     wrong = reds("streamed", distribution)
+    utils = importlib.import_module(f"{distribution.replace('-', '_')}.tokenizer_utils")
+    if distribution == "mlx-vlm" and not hasattr(utils.SPMStreamingDetokenizer, "_flush_bytes"):
+        # Up to mlx-vlm 0.3.9 it takes bytes for letters, which no patch repairs.
+        assert "sentencepiece texts" in wrong
+        return
     assert not wrong & {f"{kind} texts" for kind in KINDS}
     assert {one for one in wrong if one.startswith("nested")} <= {
         "nested byte-level cut characters"
     }
-    # No release repairs these.
+    # No release repairs these; a patch does.
     assert {f"{kind} padded ids" for kind in KINDS if "nested" not in kind} <= wrong
     assert "tekken texts" in wrong
+    mlx_patches.apply(patches=every_patch())
+    try:
+        assert not reds("streamed", distribution)
+    finally:
+        mlx_patches.restore()
 
 
 def every_third_lost(original, self, token, *args, **kwargs):

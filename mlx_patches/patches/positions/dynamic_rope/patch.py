@@ -27,8 +27,11 @@ def rotated_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 
     """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
-    # InternLM uses the number of heads as the length, for a row alone as well.
-    return rotate_rows(rope, x, offset, offset + x.shape[1], rope.original_base, rope.scale)
+    # InternLM uses the number of heads as the length, for a row alone as well, unless its rope is
+    # repaired, which then has a factor.
+    factor = getattr(rope, "factor", None)
+    length = x.shape[1] if factor is None else x.shape[-2]
+    return rotate_rows(rope, x, offset, offset + length, rope.original_base, rope.scale, factor)
 
 
 def rotated(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:

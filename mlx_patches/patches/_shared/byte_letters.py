@@ -1,0 +1,13 @@
+"""The letters of byte-level vocabularies, which stand for the bytes of a text."""
+
+from __future__ import annotations
+
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = iter(range(256, 512))
+# By byte.
+LETTERS = [chr(byte if byte in _PRINTABLE else next(_OTHERS)) for byte in range(256)]
+
+
+def spelled(text: str) -> str:
+    """The letters of a text's bytes."""
+    return "".join(LETTERS[byte] for byte in text.encode())

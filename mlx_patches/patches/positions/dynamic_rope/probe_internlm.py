@@ -1,0 +1,61 @@
+"""Rotates by the rope of an attention layer, with each scaling, and compares it with the config."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require_own
+
+LIMIT, WIDTH, HEADS, BASE, FACTOR = 16, 8, 4, 1000.0, 3.0
+CONFIG = {
+    "hidden_size": WIDTH * HEADS,
+    "num_hidden_layers": 1,
+    "intermediate_size": 16,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 16,
+    "max_position_embeddings": LIMIT,
+    "rope_theta": BASE,
+}
+# A position within the length of training, one that the heads' number takes beyond it, and one
+# beyond it.
+WITHIN, NEAR, BEYOND = 3, LIMIT - 2, 2 * LIMIT
+TOLERANCE = 1e-5
+
+
+def probe(target: Target) -> Result:
+    """Red where a token is rotated otherwise than its config says."""
+    require_own(target)
+    module = importlib.import_module(target.module)
+    worst = max(
+        difference(module, kind, place)
+        for kind in ("none", "linear", "dynamic")
+        for place in (WITHIN, NEAR, BEYOND)
+    )
+    return Result(not worst <= TOLERANCE, f"rotated heads are off by {worst:.2g}", worst)
+
+
+def difference(module: Any, kind: str, place: int) -> float:
+    """How far a layer's rotation of a token at a position is from the config's."""
+    import mlx.core as mx
+
+    x = mx.random.normal((1, HEADS, 1, WIDTH), key=mx.random.key(0))
+    scale = 1 / FACTOR if kind == "linear" else 1.0
+    length = max(place + 1, LIMIT)
+    growth = FACTOR * length / LIMIT - (FACTOR - 1) if kind == "dynamic" else 1.0
+    base = BASE * growth ** (WIDTH / (WIDTH - 2))
+    wanted = mx.fast.rope(x, WIDTH, traditional=False, base=base, scale=scale, offset=place)
+    return float(mx.abs(layer(module, kind).rope(x, offset=place) - wanted).max().item())
+
+
+def layer(module: Any, kind: str) -> Any:
+    """An attention layer of the release, with a scaling of this kind."""
+    config = getattr(module, "ModelArgs", None) or module.ModelConfig
+    scaling = None if kind == "none" else {"rope_type": kind, "type": kind, "factor": FACTOR}
+    return module.Attention(
+        config.from_dict({"model_type": "internlm", **CONFIG, "rope_scaling": scaling})
+    )
