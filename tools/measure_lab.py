@@ -27,7 +27,7 @@ import json
 import re
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -68,6 +68,8 @@ print(json.dumps({one.name: code.measured(here, one.name).set for one in familie
 # Family to cell to the patches that the cell needs.
 Needs = dict[str, dict[str, list[str]]]
 SHOWN = words.FAMILY_RESULTS[:3]  # the results with a column of their own in the findings
+RAN_OR_NOT = ("ran", "not_reached")
+SHOWN_MODULES = 3  # how many modules a line of the findings names
 SHORTEST = 1  # how many families a line of the findings names
 
 
@@ -471,6 +473,10 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "",
         *counts(["release set", "device", "dtype"], elsewhere()),
         "",
+        "Kernels whose logic `metal-emulated` ran, of all in the release's packages:",
+        "",
+        *of_kernels(),
+        "",
         "Variants of the tiny configs (`mlx-patches lab --variant longrope --model NAME`):",
         "",
         *varied([json.loads(file.read_text()) for file in sorted(VARIED.glob("*.json"))]),
@@ -499,7 +505,7 @@ def findings(evidence: list[dict[str, Any]]) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table in Markdown."""
-    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
+    lines = [f"|{'|'.join(row)}|" for row in (heads, *rows)]
     return [lines[0], "|---" * len(heads) + "|", *lines[1:]]
 
 
@@ -524,6 +530,21 @@ def elsewhere() -> list[tuple[list[str], dict[str, Any]]]:
         for place in places
         if place != PLAIN and (evidence := evidence_of(one, place))
     ]
+
+
+def of_kernels() -> list[str]:
+    """A table of the kernels that ran where Metal was emulated, and of the others' modules."""
+    lines = []
+    for (name, device, _), one in elsewhere():
+        if device != METAL_EMULATED or record.KERNELS not in one:  # `lab --evidence` has them
+            continue
+        packages = one[record.KERNELS].values()
+        ran, left = ([call for of in packages for call in of[part]] for part in RAN_OR_NOT)
+        # A call is told as MODULE:LINE, and its name if it has one.
+        modules = Counter(call.split(":")[0].rpartition(".")[2] for call in left)
+        most = [f"`{module}` {count}" for module, count in modules.most_common(SHOWN_MODULES)]
+        lines.append([name, f"{len(ran)} of {len(ran) + len(left)}", ", ".join(most)])
+    return table(("release set", "kernels ran", "most that did not"), lines)
 
 
 def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
@@ -584,7 +605,7 @@ def defects(one: dict[str, Any]) -> list[str]:
         said = {name: one["details_with"][family][name] for name in red}
         silent = [name for name in red if not CRASH.search(said[name])]
         if silent:
-            groups[f"logits differ from alone: {', '.join(silent)}"][family] = silent
+            groups[f"logits differ from alone: {places_of(silent)}"][family] = silent
         for name in red:
             if name not in silent:
                 groups[crash(said[name])].setdefault(family, []).append(name)
@@ -598,6 +619,14 @@ def defects(one: dict[str, Any]) -> list[str]:
         command = f"`mlx-patches lab --model {family} --scenario {name}{kind}`"
         lines.append((said_, command, few(found)))
     return table(("what goes wrong", "reproduce", "families"), lines)
+
+
+def places_of(cells: Iterable[str]) -> str:
+    """The scenarios of cells, and the devices and dtypes other than the plain one."""
+    places = [words.place_of(cell) for cell in cells]
+    scenarios = ", ".join(dict.fromkeys(scenario for scenario, _, _ in places))
+    others = {fact for _, *place in places for fact in place} - {*PLAIN}
+    return f"{scenarios} (also {', '.join(sorted(others))})" if others else scenarios
 
 
 def largest(groups: Mapping[str, Collection[str]]) -> list[Any]:

@@ -82,17 +82,23 @@ def numbers() -> dict[str, tuple[int, ...]]:
     import measure_lab
     import patch_evidence
 
-    from mlx_patches.evidence import store
+    from mlx_patches.evidence import store, words
 
     lab = measure_lab.load()
     newest = [one for one in lab if one["set"].startswith("mlx-lm ")][-1]
     metal = store.metal_branches(*newest["set"].split()) or {}
+    run = [
+        [pair for name, pair in pairs.items() if words.place_of(name)[1] == words.METAL_EMULATED]
+        for pairs in store.cell_pairs(newest).values()
+    ]
+    right = sum(bool(pairs) and not any(map(words.is_red, pairs)) for pairs in run)
     late = {"samplers", "leaves", "engine-images"}
     built = [[f for f in one["without"].values() if "engine" in f] for one in lab]
     whole = [families for families in built if all(late & cells.keys() for cells in families)]
     return {
         "{} patches, one for each defect": (len(builtin().ids()),),
-        f"{{}} of the {{}} families of {newest['set']}": (len(metal), len(newest["without"])),
+        f"{{}} of {{}} families of {newest['set']}": (len(metal), len(newest["without"])),
+        "its logic is right with the patches in {}.": (right,),
         "green with it, in {} sets of releases": (len(patch_evidence.load()),),
         "batching scenarios, in {} sets; three": (len(lab),),
         "so far in {} of them": (len(whole),),

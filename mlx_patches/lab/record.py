@@ -14,15 +14,26 @@ from typing import Any
 from .. import __version__
 from ..core import distributions
 from ..core.errors import MlxPatchesError
-from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
-from ..evidence.words import DEVICES, DTYPES, LETTERS, NOT_BUILT, NOT_RUN, RED, SCENARIOS
+from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, MODELS
+from ..evidence.words import (
+    DEVICES,
+    DTYPES,
+    LETTERS,
+    METAL_EMULATED,
+    NOT_BUILT,
+    NOT_RUN,
+    RED,
+    SCENARIOS,
+)
 from .child import BUILD
+from .metal_emulated.sites import reached
 from .runner import Row, Task
 
 # The packages whose versions the evidence names.
 MEASURED = ("mlx", *DISTRIBUTIONS.values(), "transformers")
 PARTS = ("without", "with")
 _TEXTS = tuple(f"details_{part}" for part in PARTS)
+KERNELS = "kernels"  # of the set's packages, where Metal was emulated
 _FACTS = ("set", "device", "dtype", "mlx_patches", "versions")
 # The letters of red and unbuilt cells: these cells need a detail.
 _TOLD = {LETTERS[RED], LETTERS[NOT_BUILT]}
@@ -48,6 +59,19 @@ def details(rows: Iterable[Mapping[str, Any]]) -> Cells:
         if LETTERS.get(row["verdict"]) in _TOLD:
             found[row["family"].partition(":")[2]][row["scenario"]] = row["detail"]
     return dict(found)
+
+
+def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+    """Package to its kernels that ran and that did not; empty if Metal was not emulated."""
+    if not any(row.device == METAL_EMULATED for row in rows):
+        return {}
+    ran = {one for row in rows for one in row.kernels.split()}
+    found = {package: reached(package, ran) for package in MODELS}
+    return {
+        package: {"ran": list(map(str, both[0])), "not_reached": list(map(str, both[1]))}
+        for package, both in found.items()
+        if any(both)
+    }
 
 
 def check_tasks(tasks: Sequence[Task], path: Path) -> None:
@@ -96,6 +120,8 @@ def evidence(rows: Sequence[Row]) -> dict[str, Any]:
         own = [row.as_dict() for row in ordered if row.patched == (part == "with")]
         if own:
             result[part], result[f"details_{part}"] = letters(own), details(own)
+    if emulated := kernels(rows):
+        result[KERNELS] = emulated
     return result
 
 
@@ -142,9 +168,11 @@ def _problem(content: Any) -> str:
             return f"{name!r} is missing"
     if ("with" in content) != ("details_with" in content):
         return "only one of 'with' and 'details_with' is there"
-    known = {*_FACTS, *PARTS, *_TEXTS}
+    known = {*_FACTS, *PARTS, *_TEXTS, KERNELS}
     if strange := [name for name in content if name not in known]:
         return f"unknown key {strange[0]!r}"
+    if not _is_lists(content.get(KERNELS, {})):
+        return f"{KERNELS!r} does not map packages to lists of kernels"
     return _problem_of_facts(content) or _problem_of_cells(content)
 
 
@@ -191,6 +219,13 @@ def _is_texts(value: Any) -> bool:
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_texts, value.values()))
+
+
+def _is_lists(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(both, dict) and all(isinstance(one, list) for one in both.values())
+        for both in value.values()
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..core.files import printable
-from ..core.packages import MODELS
 from ..evidence.words import DEVICES, GREEN, METAL_EMULATED, NOT_APPLICABLE
-from .metal_emulated.sites import reached
+from .record import kernels
 from .runner import Row, Task, by_family, exit_code, summary
 from .walks.runner import Walked
 
@@ -87,19 +86,6 @@ def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
         ],
     )
     yield from _totals(rows)
-
-
-def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
-    """Package to its kernels that ran and that did not; empty if Metal was not emulated."""
-    if not any(row.device == METAL_EMULATED for row in rows):
-        return {}
-    ran = {one for row in rows for one in row.kernels.split()}
-    found = {package: reached(package, ran) for package in MODELS}
-    return {
-        package: {"ran": list(map(str, both[0])), "not_reached": list(map(str, both[1]))}
-        for package, both in found.items()
-        if any(both)
-    }
 
 
 def _of_kernels(rows: Sequence[Row]) -> Iterator[str]:

@@ -145,7 +145,8 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     assert branch.metal == ("gated_delta",)
     assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
     said = "Measured on a CPU and CUDA; it has a branch that only Metal takes."
-    assert screen.measured(report_of(branch)) == said
+    run = "The logic of that branch was run on a CPU"
+    assert screen.measured(report_of(branch)).splitlines() == [said, f"{run}."]
     places = "Measured on a CPU (float32, bfloat16) and CUDA (float32); not on Metal."
     assert screen.measured(report_of(plain)) == places
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
@@ -153,9 +154,10 @@ def test_the_screen_says_what_a_cpu_did_not_see():
         "Not measured; it has a branch that only Metal takes."
     )
     both = screen.measured(report_of(branch, plain, model=""))
-    assert both == "Measured on a CPU and CUDA; 1 family has a branch that only Metal takes."
+    one = "Measured on a CPU and CUDA; 1 family has a branch that only Metal takes."
+    assert both.splitlines() == [one, f"{run} in 1 of 1."]
     assert screen.measured(report_of(plain, model="")) == places
-    assert all(len(text) <= screen.WIDTH for text in (said, both, places))
+    assert all(len(text) <= screen.WIDTH for text in (said, *both.splitlines(), places))
 
 
 def test_the_screen_says_where_the_branch_of_metal_was_run_on_a_cpu():
