@@ -18,6 +18,7 @@ import write_docs
 from packaging.specifiers import SpecifierSet
 
 from mlx_patches.auditing import recommend, verdict
+from mlx_patches.evidence import store
 from mlx_patches.evidence.words import (
     FAIL_ON,
     MEMORY,
@@ -367,6 +368,45 @@ def test_what_was_measured_before_is_replaced_only_when_asked(sent):
     assert taken["details_without"] == {"llama": {"trim": "NaN"}}
 
 
+def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_traced(
+    sent, monkeypatch
+):
+    plain = json.loads((measure_lab.EVIDENCE / "mlx-lm-0.32.2.json").read_text())
+    known = plain["needs"]["olmo_hybrid"]["merge"]
+    monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
+    monkeypatch.setattr(release_sets, "versions", lambda python: plain["versions"])
+    ran, traced = [], []
+
+    def cells(lab, part):
+        ran.append(lab.only.families)
+        verdict = "red" if part == "without" else "green"
+        rows = [("olmo_hybrid", "merge"), ("muse_spark", "state")]
+        return [
+            {
+                "family": f"mlx-lm:{family}",
+                "scenario": name,
+                "verdict": verdict,
+                "detail": "differs",
+            }
+            for family, name in rows
+        ]
+
+    def trace(lab, wanted, likely):
+        traced.append(wanted)
+        return {"muse_spark": {"state": ["rotating-restored"]}}
+
+    monkeypatch.setattr(measure_lab.Lab, "cells", cells)
+    monkeypatch.setattr(measure_lab.Lab, "traced", trace)
+    emulated = measure_lab.Place(measure_lab.METAL_EMULATED)
+    one = release_sets.load()["mlx-lm 0.32.2"]
+    measure_lab.measure(one, ("without", "with"), 1, again=False, place=emulated)
+    assert ran == [tuple(store.metal_branches("mlx-lm", "0.32.2"))] * 2
+    assert traced == [{"olmo_hybrid": [], "muse_spark": ["state"]}]
+    (joined,) = measure_lab.load()
+    assert joined["needs"]["olmo_hybrid"]["merge@metal-emulated"] == known
+    assert joined["needs"]["muse_spark"]["state@metal-emulated"] == ["rotating-restored"]
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -392,6 +432,8 @@ def test_what_was_measured_before_is_replaced_only_when_asked(sent):
         ({"details_without": {}}, "no detail says what went wrong"),
         ({"with": {}}, "'llama' was not measured both"),
         ({"details_with": 3}, "do not map families to scenarios to strings"),
+        ({"kernels": ["ssm"]}, "'kernels' does not map packages to lists of kernels"),
+        ({"kernels": {"mlx_lm": {"ran": "ssm"}}}, "does not map packages to lists of kernels"),
         (
             {"set": "mlx-lm 9.9.9", "versions": {"mlx": "1", "mlx-lm": "9.9.9"}},
             "mlx-lm 9.9.9 is not in tools/release_sets.toml",
