@@ -52,7 +52,7 @@ def empty_caches(generator: Any, rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def filled(cache: Any, empty: Any, batch: Any) -> Any:
-    """A layer's cache in floats as the kind that ``empty`` is; as it is if that is not quantized."""
+    """A layer's cache, quantized if ``empty``, the same layer's of another batch, is."""
     if parts := getattr(empty, "caches", None):
         cache.caches = tuple(filled(*pair, batch) for pair in zip(cache.caches, parts, strict=True))
     if not holds_quantized(empty) or holds_quantized(cache):

@@ -8,9 +8,9 @@ How
     For a model without a config, they are read from an empty one. A prefix with media is still
     found for the same media only, by their hash.
 Upstream
-    Fixed in mlx-vlm 0.7.0, in the same way.
+    Fixed in mlx-vlm 0.6.9, in the same way.
 Retire when
-    No supported release is older than mlx-vlm 0.7.0.
+    No supported release is older than mlx-vlm 0.6.9.
 """
 
 from __future__ import annotations
