@@ -8,9 +8,9 @@ Why
 How
     The caches in a ``CacheList`` are asked too.
 Upstream
-    Fixed in mlx-vlm 0.7.0, in the same way.
+    Fixed in mlx-vlm 0.6.14, in the same way.
 Retire when
-    No supported release is older than mlx-vlm 0.7.0.
+    No supported release is older than mlx-vlm 0.6.14.
 """
 
 from __future__ import annotations

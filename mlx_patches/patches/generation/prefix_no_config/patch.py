@@ -21,6 +21,9 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 
+# The first reads the config itself up to mlx-vlm 0.6.2, then by the second.
+READERS = ("BatchGenerator._apc_pick_for", "BatchGenerator._apc_media_token_ids")
+
 
 def read_empty_config(read: Callable[..., Any], generator: Any, *args: Any) -> Any:
     """Call what reads the config of the generator's model, with an empty one."""
@@ -46,12 +49,13 @@ PATCH = Patch(
         Target(
             "mlx-vlm",
             module,
-            f"BatchGenerator.{name}",
+            name,
             around(read_empty_config),
+            fingerprint_of=READERS,
             when=has_no_config,
         )
         for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
-        for name in ("_apc_pick_for", "_apc_media_token_ids")
+        for name in READERS
     ),
     module=__name__,
 )
