@@ -204,14 +204,15 @@ def _generated(
 def generated(answer: Any) -> Generated:
     """What an answer of a release's generator says of its token.
 
-    A generator that was asked for the likeliest tokens was asked for all of them.
+    A generator that was asked for the likeliest tokens was asked for as many as texts are made of;
+    some models know more, and then it did not say all.
     """
     import mlx.core as mx
 
     own, every, top = (
         getattr(answer, name, None) for name in ("token_logprob", "logprobs", "top_logprobs")
     )
-    if every is None and top:
+    if every is None and top and max(top)[0] < len(top):
         every = mx.array([value for _, value in sorted(top)])
     return Generated(answer.token, own, every)
 

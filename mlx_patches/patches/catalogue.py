@@ -154,6 +154,9 @@ ENTRIES = (
     ("prefix-first-token", "generation.prefix_first_token.patch", "mlx-vlm"),
     ("prefix-widths", "caches.prefix_widths.patch", ""),
     ("prefix-chunks", "caches.prefix_chunks.patch", "mlx-vlm"),
+    ("prefix-cache-lists", "caches.prefix_cache_lists.patch", "mlx-vlm"),
+    ("prefix-no-config", "generation.prefix_no_config.patch", "mlx-vlm"),
+    ("prefix-kv-bits", "caches.prefix_kv_bits.patch", "mlx-vlm"),
     ("metal-mrope", "positions.metal_mrope.patch", "mlx-vlm"),
     ("detokenizer-text", "generation.detokenizer_text.patch", ""),
 )

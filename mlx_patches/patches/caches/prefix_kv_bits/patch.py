@@ -1,0 +1,89 @@
+"""With mlx-vlm's prefix cache and ``kv_bits``, a hit cannot join the running batch.
+
+Why
+    The caches of a batch with hits are not quantized as those of every other batch are: in exact
+    mode they stay in floats; in block mode mlx-vlm 0.6.5 quantizes also the last layer, and
+    TurboQuant's layers in the other way, and earlier releases quantize none. The batches cannot
+    be joined, and all requests fail.
+How
+    The release builds the batch in floats. Then each layer that it quantizes in other batches is
+    filled into such a cache.
+Upstream
+    Fixed in mlx-vlm 0.6.6, in the same way.
+Retire when
+    No supported release is older than mlx-vlm 0.6.6.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.quantized import holds_quantized
+
+
+def quantize_hits(build: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Build a batch of prompts with hits, its caches quantized as those of other batches."""
+    bits, generator.kv_bits = generator.kv_bits, None
+    try:
+        batch = build(generator, *args, **kwargs)
+    finally:
+        generator.kv_bits = bits
+    if batch is not None:
+        empty = empty_caches(generator, batch._apc_meta)
+        caches = zip(batch.prompt_cache, empty, strict=True)
+        batch.prompt_cache = [filled(*pair, batch) for pair in caches]
+    return batch
+
+
+def empty_caches(generator: Any, rows: list[dict[str, Any]]) -> list[Any]:
+    """The caches that the release makes for prompts without hits, padded to the longest prefix."""
+    make = sys.modules[type(generator).__module__]._make_cache
+    longest = max(row["prefix_len"] for row in rows)
+    known = vars(generator) | {
+        "left_padding": [longest - row["prefix_len"] for row in rows],
+        "prefill_length": max(len(row["full_input_ids"]) for row in rows),
+    }
+    taken = inspect.signature(make).parameters
+    return list(make(**{name: known[name] for name in taken if name in known}))
+
+
+def filled(cache: Any, empty: Any, batch: Any) -> Any:
+    """A layer's cache, quantized if ``empty``, the same layer's of another batch, is."""
+    if parts := getattr(empty, "caches", None):
+        cache.caches = tuple(filled(*pair, batch) for pair in zip(cache.caches, parts, strict=True))
+    if not holds_quantized(empty) or holds_quantized(cache):
+        return cache
+    if cache.keys is not None:
+        empty.update_and_fetch(*(held[..., : cache._idx, :] for held in (cache.keys, cache.values)))
+    if any(batch._right_pad_per_row):
+        empty.prepare(right_padding=batch._right_pad_per_row, lengths=batch._suffix_lens)
+    return empty
+
+
+def quantizes(generator: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether a generator has quantized caches."""
+    return generator.kv_bits is not None
+
+
+PATCH = Patch(
+    id="prefix-kv-bits",
+    every_model=True,
+    summary="with mlx-vlm's prefix cache and kv_bits, a hit cannot join the running batch",
+    severity="crash",
+    targets=tuple(
+        Target(
+            "mlx-vlm",
+            module,
+            "BatchGenerator._build_mixed_prompt_batch",
+            around(quantize_hits),
+            fingerprint_of=("BatchGenerator._build_mixed_prompt_batch", "_make_cache"),
+            when=quantizes,
+        )
+        for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
+    ),
+    module=__name__,
+)

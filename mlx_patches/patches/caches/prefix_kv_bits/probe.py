@@ -1,0 +1,107 @@
+"""Builds a batch of prompts with and without a prefix, of a generator with ``kv_bits``."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require_own, with_patches
+
+LAYERS = 3
+WIDTH = 64
+# Each row's prefix and the rest of its prompt.
+ROWS = ((5, 1), (3, 2), (0, 4))
+
+
+def probe(target: Target) -> Result:
+    """Red where a layer is not quantized as in other batches, or has lost the prefix."""
+    require_own(target)
+    module = importlib.import_module(target.module)
+    generator = generator_of(module)
+    picks = prefixes()
+    # Up to 0.6.4 a quantized batch takes no prompts that are padded on the right.
+    with with_patches(("batch-quantized",)):
+        wrong = differences(built(generator, picks), generator, picks)
+    return Result(bool(wrong), "; ".join(wrong) or "the caches are those of other batches")
+
+
+def generator_of(module: Any, **options: Any) -> Any:
+    """A generator of a model with plain caches."""
+    nothing: dict[str, Any] = dict.fromkeys(("__init__", "__del__"), lambda self: None)
+    nothing["__module__"] = module.__name__
+    generator = type("Generator", (module.BatchGenerator,), nothing)()
+    vars(generator).update(
+        {
+            "model": SimpleNamespace(layers=[None] * LAYERS),
+            "apc_manager": SimpleNamespace(release=lambda blocks: None),
+            "_apc_extra_hash": lambda *args: 0,
+            "apc_mode": "block",
+            "prefill_step_size": None,
+            "kv_bits": 8,
+            "kv_group_size": WIDTH,
+            "kv_quant_scheme": "uniform",
+            "quantized_kv_start": 0,
+            **options,
+        }
+    )
+    return generator
+
+
+def prefixes() -> list[dict[str, Any] | None]:
+    """What the prefix cache has of each row."""
+    mx: Any = importlib.import_module("mlx.core")
+
+    def made(length: int) -> list[Any]:
+        return [mx.random.normal((1, 2, length, WIDTH)) for _ in range(LAYERS)]
+
+    return [
+        {
+            "matched_blocks": [SimpleNamespace(keys=made(length), values=made(length))],
+            "prefix_len": length,
+            "extra_hash": 0,
+        }
+        if length
+        else None
+        for length, _ in ROWS
+    ]
+
+
+def built(generator: Any, picks: list[dict[str, Any] | None]) -> Any:
+    """The batch of prompts with these prefixes."""
+    mx: Any = importlib.import_module("mlx.core")
+    generator._apc_pick_for = lambda sequence: picks[sequence[0]]
+    return generator._build_mixed_prompt_batch(
+        [
+            (row, list(range(total)), 4, {"inputs_embeds": mx.zeros((1, total, 2))}, None, None)
+            for row, total in enumerate(map(sum, ROWS))
+        ]
+    )
+
+
+def differences(batch: Any, generator: Any, picks: list[dict[str, Any] | None]) -> list[str]:
+    """A line for each layer of another kind than in other batches, or with other keys."""
+    mx: Any = importlib.import_module("mlx.core")
+    make = importlib.import_module(type(generator).__module__)._make_cache
+    options = {name: vars(generator)[name] for name in ("kv_bits", "kv_group_size")}
+    options["kv_quant_scheme"] = generator.kv_quant_scheme
+    found = []
+    for layer, other in enumerate(make(generator.model, [0], **options)):
+        cache = batch.prompt_cache[layer]
+        if type(cache) is not type(other):
+            found.append(f"layer {layer}: {type(cache).__name__}, not {type(other).__name__}")
+            continue
+        if hasattr(cache, "seed"):
+            continue  # TurboQuant's keys are not close to what they were made of
+        keys = cache.keys
+        if hasattr(cache, "bits"):
+            keys = mx.dequantize(*keys, group_size=cache.group_size, bits=cache.bits)
+        for row, pick in enumerate(picks):
+            if pick is not None:
+                want = pick["matched_blocks"][0].keys[layer]
+                start = cache._idx - want.shape[2]
+                if not mx.allclose(keys[row, :, start : cache._idx], want[0], atol=0.05):
+                    found.append(f"layer {layer}, row {row}: keys differ")
+    return found

@@ -1,0 +1,61 @@
+"""mlx-vlm's prefix cache fails for language models that keep no config.
+
+Why
+    The numbers of the tokens that stand for media are read from the ``config`` of the language
+    model. Those of Phi-4 multimodal, InternVL and LocateAnything have none: with
+    ``APC_ENABLED=1``, every request fails.
+How
+    For a model without a config, they are read from an empty one. A prefix with media is still
+    found for the same media only, by their hash.
+Upstream
+    Fixed in mlx-vlm 0.6.9, in the same way.
+Retire when
+    No supported release is older than mlx-vlm 0.6.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+# The first reads the config itself up to mlx-vlm 0.6.2, then by the second.
+READERS = ("BatchGenerator._apc_pick_for", "BatchGenerator._apc_media_token_ids")
+
+
+def read_empty_config(read: Callable[..., Any], generator: Any, *args: Any) -> Any:
+    """Call what reads the config of the generator's model, with an empty one."""
+    model = generator.model
+    generator.model = SimpleNamespace(config=None)
+    try:
+        return read(generator, *args)
+    finally:
+        generator.model = model
+
+
+def has_no_config(generator: Any, *args: Any) -> bool:
+    """Whether a generator's model has no config."""
+    return not hasattr(generator.model, "config")
+
+
+PATCH = Patch(
+    id="prefix-no-config",
+    every_model=True,
+    summary="mlx-vlm's prefix cache fails for language models that keep no config",
+    severity="crash",
+    targets=tuple(
+        Target(
+            "mlx-vlm",
+            module,
+            name,
+            around(read_empty_config),
+            fingerprint_of=READERS,
+            when=has_no_config,
+        )
+        for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
+        for name in READERS
+    ),
+    module=__name__,
+)

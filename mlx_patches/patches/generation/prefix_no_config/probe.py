@@ -1,0 +1,44 @@
+"""Looks up a prompt in an empty prefix cache, for a language model without a config."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require_own
+
+
+def probe(target: Target) -> Result:
+    """Red where the look-up raises."""
+    require_own(target)
+    module = importlib.import_module(target.module)
+    if target.name.endswith("_apc_pick_for"):
+        found = generator_of(module)._apc_pick_for(sequence_of(module))
+    else:
+        found = generator_of(module)._apc_media_token_ids()
+    return Result(bool(found), f"an empty prefix cache has {found or 'nothing'}")
+
+
+def generator_of(module: Any, **options: Any) -> Any:
+    """A generator with a prefix cache, of a model without a config."""
+    nothing: dict[str, Any] = dict.fromkeys(("__init__", "__del__"), lambda self: None)
+    generator = type("Generator", (module.BatchGenerator,), nothing)()
+    apc = importlib.import_module("mlx_vlm.apc")
+    vars(generator).update(
+        {
+            "model": SimpleNamespace(layers=[]),
+            "apc_manager": apc.APCManager(num_blocks=8, block_size=4),
+            "apc_mode": "block",
+            **options,
+        }
+    )
+    return generator
+
+
+def sequence_of(module: Any) -> tuple[Any, ...]:
+    """A prompt as the release keeps it: 5 values in mlx-vlm 0.5, 6 in later releases."""
+    sequence: tuple[Any, ...] = (0, list(range(10)), 4, {}, None, None)
+    return sequence[:5] if module.__name__ == "mlx_vlm.generate" else sequence

@@ -1,0 +1,87 @@
+"""``prefix-kv-bits``: a batch with hits has caches that join those of other batches."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.prefix_kv_bits import patch
+from mlx_patches.patches.caches.prefix_kv_bits.probe import (
+    ROWS,
+    built,
+    differences,
+    generator_of,
+    prefixes,
+)
+
+from ..releases.conftest import installed
+
+
+@pytest.fixture
+def module(ungated):
+    """The release's module of the generator, patched where it has the defect."""
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose prefix cache this is")
+    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
+        try:
+            found = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        if hasattr(found.BatchGenerator, "_build_mixed_prompt_batch"):
+            for one in ("batch-quantized", "batch-turbo-quant"):
+                ungated(catalogue.builtin().get(one))
+            if not hasattr(importlib.import_module("mlx_vlm.apc"), "_fill_batch_layer_cache"):
+                ungated(patch.PATCH)
+            return found
+    pytest.skip("this release has no prefix cache in its batches")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_it_joins_a_batch_without_hits(module, bits):
+    generator, picks = generator_of(module, kv_bits=bits), prefixes()
+    batch = built(generator, picks)
+    options = {"kv_bits": bits, "kv_group_size": 64}
+    for layer, other in enumerate(module._make_cache(generator.model, [0], **options)):
+        cache = batch.prompt_cache[layer]
+        assert type(cache) is type(other)
+        other.extend(cache)
+        assert other.offset.tolist() == [0, *(length for length, _ in ROWS)]
+    assert generator.kv_bits == bits
+
+
+def test_the_rests_are_padded_on_the_right(module):
+    batch = built(generator_of(module), prefixes())
+    longest = max(rest for _, rest in ROWS)
+    for cache in batch.prompt_cache:
+        assert cache._right_padding.tolist() == [longest - rest for _, rest in ROWS]
+
+
+def test_turbo_quant_has_its_own_kind(module):
+    generator = generator_of(module, kv_bits=3.5, kv_quant_scheme="turboquant")
+    picks = prefixes()
+    batch = built(generator, picks)
+    assert not differences(batch, generator, picks)
+    assert type(batch.prompt_cache[0]).__name__ == "BatchTurboQuantKVCache"
+
+
+def test_without_bits_and_hits_nothing_changes(module):
+    batch = built(generator_of(module, kv_bits=None), prefixes())
+    assert {type(cache).__name__ for cache in batch.prompt_cache} == {"BatchKVCache"}
+    assert built(generator_of(module), [None] * len(ROWS)) is None
+
+
+def test_the_bits_come_back_when_the_batch_cannot_be_built():
+    generator = SimpleNamespace(kv_bits=8)
+    with pytest.raises(ZeroDivisionError):
+        patch.quantize_hits(lambda generator: 1 / 0, generator)
+    assert generator.kv_bits == 8
+
+
+def the_caches_in_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "filled", lambda cache, empty, batch: cache)
+
+
+MUTANTS = {"prefix-kv-bits": the_caches_in_floats}

@@ -1,0 +1,64 @@
+"""``prefix-no-config``: models without a config are looked up, others as before."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.generation.prefix_no_config import patch
+from mlx_patches.patches.generation.prefix_no_config.probe import generator_of, sequence_of
+
+from ..releases.conftest import installed
+
+
+@pytest.fixture
+def module(ungated):
+    """The release's module of the generator, patched."""
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose prefix cache this is")
+    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
+        try:
+            found = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        if hasattr(found.BatchGenerator, "_apc_pick_for"):
+            ungated(patch.PATCH)
+            return found
+    pytest.skip("this release has no prefix cache in its batches")
+
+
+def test_a_stored_prompt_is_found(module):
+    import mlx.core as mx
+
+    generator, sequence = generator_of(module), sequence_of(module)
+    model, manager = generator.model, generator.apc_manager
+    assert generator._apc_pick_for(sequence) is None
+    keys = [mx.random.normal((1, 2, 8, 4))]
+    extra_hash = generator._apc_extra_hash({})
+    manager.release(manager.store_kv_blocks(sequence[1][:8], keys, keys, extra_hash=extra_hash))
+    assert generator._apc_pick_for(sequence)["prefix_len"] == 8
+    assert generator.model is model
+
+
+def test_the_config_of_a_model_is_read(module):
+    model = SimpleNamespace(layers=[], config=SimpleNamespace(image_token_id=3))
+    generator = generator_of(module, model=model)
+    assert generator._apc_pick_for(sequence_of(module)) is None
+    if hasattr(generator, "_apc_media_token_ids"):
+        assert generator._apc_media_token_ids() == {3}
+
+
+def test_the_model_is_itself_again_when_the_look_up_fails():
+    generator = SimpleNamespace(model=(model := object()))
+    with pytest.raises(ZeroDivisionError):
+        patch.read_empty_config(lambda generator: 1 / 0, generator)
+    assert generator.model is model
+
+
+def a_stand_in_without_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "SimpleNamespace", lambda config: object())
+
+
+MUTANTS = {"prefix-no-config": a_stand_in_without_a_config}
