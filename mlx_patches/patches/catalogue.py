@@ -81,6 +81,7 @@ ENTRIES = (
     ("mask-by-offset", "masks.mask_by_offset.patch", "mlx-vlm"),
     ("padding-nan", "caches.padding_nan.patch:PADDING_NAN", ""),
     ("unknown-kwargs", "models.unknown_kwargs.patch", "mlx-vlm"),
+    ("token-names", "models.token_names.patch", "mlx-vlm"),
     ("mistral-row-scale", "positions.mistral_row_scale.patch", "mlx-vlm"),
     ("shared-layer-offset", "positions.shared_layer_offset.patch", ""),
     ("altup-batch", "models.altup_batch.patch", "mlx-vlm"),

@@ -46,17 +46,12 @@ def older(release: str) -> bool:
 
 
 def kinds(model: LabModel, *having: str) -> list[frozenset[str]]:
-    """The kinds of walks that are right here and have these operations and settings."""
+    """The kinds of walks that have these operations and settings."""
     try:
         found = engines.kinds(model)
     except NotApplicable as reason:
         pytest.skip(str(reason))
-    # As released, processors see no cached prefix (vlm-prefix-penalty), and mlx-vlm below 0.7.2
-    # reads the logits of a row out of bounds beside a cached prefix; walks find both everywhere.
-    wrong = [{"prefix", "processor"}]
-    if model.family.distribution == "mlx-vlm" and older("0.7.2"):
-        wrong.append({"prefix"})
-    return [one for one in found if one >= set(having) and not any(map(one.issuperset, wrong))]
+    return [one for one in found if one >= set(having)]
 
 
 def first_red(model: LabModel, may: list[frozenset[str]], most: int = MOST) -> str:

@@ -1,0 +1,50 @@
+"""A prompt longer than a piece crashes a model whose call names its tokens otherwise.
+
+Why
+    mlx-vlm reads a prompt of more than ``prefill_step_size`` tokens in pieces, and gives each as
+    ``inputs=``. Six language models name this argument ``x``, ``tokens`` or ``input_ids``: they
+    raise TypeError, and the request is not answered.
+How
+    ``inputs=`` is passed on as the first argument.
+Upstream
+    Not reported; present in mlx-vlm 0.7.10.
+Retire when
+    The probe is green without the patch for every supported release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+_FAMILIES = ("phi", "phixtral", "qwen", "recurrent_gemma", "stablelm", "zaya1_vl")
+
+
+def call_with_tokens(call: Callable[..., Any], model: Any, *, inputs: Any, **kwargs: Any) -> Any:
+    """Call a language model with its tokens (batch, length) in the first place."""
+    return call(model, inputs, **kwargs)
+
+
+def names_inputs(model: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether the tokens were given as ``inputs=``."""
+    return not args and "inputs" in kwargs
+
+
+PATCH = Patch(
+    id="token-names",
+    severity="crash",
+    summary="a prompt longer than prefill_step_size crashes: the model names its tokens otherwise",
+    targets=tuple(
+        Target(
+            "mlx-vlm",
+            f"mlx_vlm.models.{family}.language",
+            "LanguageModel.__call__",
+            around(call_with_tokens),
+            when=names_inputs,
+        )
+        for family in _FAMILIES
+    ),
+    module=__name__,
+)

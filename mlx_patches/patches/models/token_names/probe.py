@@ -1,0 +1,24 @@
+"""Calls a language model with its tokens by name, as mlx-vlm does for a piece of a prompt.
+
+No model is built. Python binds the arguments before the body runs, so a call on a plain object
+raises the TypeError of a missing argument first, and any other error only after it.
+"""
+
+from __future__ import annotations
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import cache_of
+
+
+def probe(target: Target) -> Result:
+    """Red where the model's call does not take ``inputs=``."""
+    model_class = cache_of(target)
+    try:
+        model_class.__call__(object(), inputs=None, inputs_embeds=None, cache=None)
+    except TypeError as error:
+        if "required positional argument" in str(error):
+            return Result(True, str(error))
+    except Exception:  # the body ran, and failed without a model
+        pass
+    return Result(False, "takes the tokens as inputs=")

@@ -1,0 +1,42 @@
+"""The tokens of a piece of a prompt arrive under any name."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models.token_names import patch as token_names
+
+from ..releases.conftest import installed
+
+PATCH = catalogue.builtin().get("token-names")
+
+
+@pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+@pytest.mark.parametrize("family", ["phi", "recurrent_gemma", "zaya1_vl"])
+def test_the_logits_are_those_of_tokens_in_the_first_place(family, ungated):
+    import mlx.core as mx
+
+    from mlx_patches.lab import Family, NotBuilt
+    from mlx_patches.lab.build import build
+
+    try:
+        model = build(Family("mlx-vlm", family))
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+    tokens = mx.array([[1, 2, 3]])
+    language = model.module
+    first = language(tokens, cache=model.make_cache()).logits
+    ungated(PATCH)
+    for cache in (model.make_cache(), model.make_cache()):
+        assert mx.array_equal(language(inputs=tokens, cache=cache).logits, first)
+    assert mx.array_equal(language(tokens, cache=model.make_cache()).logits, first)
+
+
+def names_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        token_names, "call_with_tokens", lambda call, model, **kwargs: call(model, **kwargs)
+    )
+
+
+MUTANTS = {"token-names": names_as_they_come}
