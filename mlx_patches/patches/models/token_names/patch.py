@@ -19,17 +19,18 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 
+GIVEN = "inputs"  # what mlx-vlm calls the tokens of a piece
 _FAMILIES = ("phi", "phixtral", "qwen", "recurrent_gemma", "stablelm", "zaya1_vl")
 
 
-def call_with_tokens(call: Callable[..., Any], model: Any, *, inputs: Any, **kwargs: Any) -> Any:
+def call_with_tokens(call: Callable[..., Any], model: Any, **kwargs: Any) -> Any:
     """Call a language model with its tokens (batch, length) in the first place."""
-    return call(model, inputs, **kwargs)
+    return call(model, kwargs.pop(GIVEN), **kwargs)
 
 
-def names_inputs(model: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the tokens were given as ``inputs=``."""
-    return not args and "inputs" in kwargs
+def are_named(model: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether the tokens were given by name."""
+    return not args and GIVEN in kwargs
 
 
 PATCH = Patch(
@@ -42,7 +43,7 @@ PATCH = Patch(
             f"mlx_vlm.models.{family}.language",
             "LanguageModel.__call__",
             around(call_with_tokens),
-            when=names_inputs,
+            when=are_named,
         )
         for family in _FAMILIES
     ),
