@@ -306,6 +306,7 @@ def test_where_it_was_measured_is_chosen_where_there_is_a_choice(chromium, tmp_p
         "a CPU, float32",
         "a CPU, bfloat16",
         "CUDA, float32",
+        "the branch that Metal takes, and its kernels' logic, run on a CPU, float32",
     ]
     one = {
         "set": "mlx-lm 9.9.9",
