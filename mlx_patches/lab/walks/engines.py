@@ -114,6 +114,8 @@ class VlmEngine:
             options.pop("top_logprobs_k")
         if "kv_bits" in options:
             options |= {"kv_group_size": engine.GROUP, "quantized_kv_start": 0}
+        if missing := options.keys() - taken.keys():
+            raise NotApplicable(f"the release's engine takes no {min(missing)}")
         self.generator = make_generator(model, 1, **options)
         if not self.generator.by_row:
             # Its only caller reads all prompts in one batch, with their embeddings.
@@ -158,10 +160,17 @@ def start(model: LabModel, options: Mapping[str, int], prefix: Any = None) -> En
 
 
 def prefix_cache(small: bool) -> Any:
-    """A prefix cache of mlx-vlm, small enough for a walk to fill or with its own settings."""
+    """A prefix cache of mlx-vlm, small enough for a walk to fill or with its own settings.
+
+    Raises:
+        NotApplicable: the release has none.
+    """
     for name in SMALL:
         os.environ.pop(name, None)
-    make = importlib.import_module("mlx_vlm.apc").APCManager
+    try:
+        make = importlib.import_module("mlx_vlm.apc").APCManager
+    except ImportError:
+        raise NotApplicable("this release has no prefix cache") from None
     if not small:
         return make()
     os.environ |= SMALL
