@@ -1,4 +1,4 @@
-"""What probes share: a cache class, small caches and inputs, other patches beside, a thread."""
+"""What probes share: small caches, prefixes and inputs, other patches beside, a thread."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 import importlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 from ..core.patch import Target
@@ -98,6 +99,41 @@ def with_patches(patches: tuple[str, ...]) -> Iterator[None]:
     finally:
         for manager in reversed(managers):
             manager.restore()
+
+
+def bare_generator(module: Any, **state: Any) -> Any:
+    """A batch generator of mlx-vlm with this state alone: it is neither constructed nor closed."""
+    nothing: dict[str, Any] = dict.fromkeys(("__init__", "__del__"), lambda self: None)
+    nothing["__module__"] = module.__name__
+    generator = type("Generator", (module.BatchGenerator,), nothing)()
+    vars(generator).update(state)
+    return generator
+
+
+def stored_prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
+    """What mlx-vlm's prefix cache finds for prompts: a prefix of each length, in one block.
+
+    Args:
+        layers: the heads and width of each layer's keys, and those of its values.
+        lengths: of the prefixes; None is found for 0.
+    """
+    mx: Any = importlib.import_module("mlx.core")
+
+    def made(shape: tuple[int, int], length: int) -> Any:
+        return mx.random.normal((1, shape[0], length, shape[1]))
+
+    def block(length: int) -> Any:
+        return SimpleNamespace(
+            keys=[made(keys, length) for keys, _ in layers],
+            values=[made(values, length) for _, values in layers],
+        )
+
+    return [
+        {"matched_blocks": [block(length)], "prefix_len": length, "extra_hash": 0}
+        if length
+        else None
+        for length in lengths
+    ]
 
 
 def count_edges(*arrays: Any) -> int:

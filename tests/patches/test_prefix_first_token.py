@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from mlx_patches.patches.generation.prefix_first_token import patch
 from mlx_patches.patches.generation.prefix_first_token.probe import RESTS, Repeats, first_tokens
 
-from ..releases.conftest import installed
+from ..releases.models import prefix_engine
 
 WANT = [rest[-1] for rest in RESTS]
 
@@ -18,17 +17,9 @@ WANT = [rest[-1] for rest in RESTS]
 @pytest.fixture
 def kind(ungated):
     """The release's class of a batch of prompts, patched."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose prefix cache this is")
-    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-        if hasattr(module, "_apc"):
-            ungated(patch.PATCH)
-            return module.PromptProcessingBatch
-    pytest.skip("this release pads no prompts on the right")
+    found = prefix_engine().PromptProcessingBatch
+    ungated(patch.PATCH)
+    return found
 
 
 class Seen(Repeats):

@@ -17,26 +17,18 @@ from mlx_patches.patches.caches.prefix_kv_bits.probe import (
     prefixes,
 )
 
-from ..releases.conftest import installed
+from ..releases.models import prefix_engine
 
 
 @pytest.fixture
 def module(ungated):
     """The release's module of the generator, patched where it has the defect."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose prefix cache this is")
-    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
-        try:
-            found = importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-        if hasattr(found.BatchGenerator, "_build_mixed_prompt_batch"):
-            for one in ("batch-quantized", "batch-turbo-quant"):
-                ungated(catalogue.builtin().get(one))
-            if not hasattr(importlib.import_module("mlx_vlm.apc"), "_fill_batch_layer_cache"):
-                ungated(patch.PATCH)
-            return found
-    pytest.skip("this release has no prefix cache in its batches")
+    found = prefix_engine()
+    for one in ("batch-quantized", "batch-turbo-quant"):
+        ungated(catalogue.builtin().get(one))
+    if not hasattr(importlib.import_module("mlx_vlm.apc"), "_fill_batch_layer_cache"):
+        ungated(patch.PATCH)
+    return found
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches.caches.prefix_widths import patch
-from mlx_patches.patches.caches.prefix_widths.probe import LATENT, differences, prefixes
+from mlx_patches.patches.caches.prefix_widths.probe import LATENT, differences
+from mlx_patches.probes.fixtures import stored_prefixes
 
 from ..releases.conftest import installed
 
@@ -34,7 +35,7 @@ def apc():
 @pytest.mark.parametrize("lengths", [(5, 3, 0), (0, 4), (3, 3), (6,)])
 def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, lengths):
     ungated(patch.PATCH)
-    picks = prefixes(layers, lengths)
+    picks = stored_prefixes(layers, lengths)
     caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(layers))
     assert longest == max(lengths)
     assert not differences(caches, picks, longest)
@@ -49,7 +50,7 @@ def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, leng
 def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated):
     """A pick may have a live cache, which may hold more than the prefix."""
     ungated(patch.PATCH)
-    (one, other) = prefixes(LATENT, (5, 4))
+    (one, other) = stored_prefixes(LATENT, (5, 4))
     block = one["matched_blocks"][0]
     live = [
         SimpleNamespace(keys=k, values=v) for k, v in zip(block.keys, block.values, strict=True)
@@ -68,7 +69,7 @@ def test_models_with_one_shape_get_what_the_release_makes(apc):
         calls.append(args)
         return apc.make_warm_batch_kv_cache_multi(*args)
 
-    picks = prefixes(PLAIN, (5, 0))
+    picks = stored_prefixes(PLAIN, (5, 0))
     caches, longest = patch.fill_by_shape(make, picks, len(PLAIN))
     assert len(calls) == 1 and calls[0][0] is picks
     assert not differences(caches, picks, longest)

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
 from mlx_patches.patches.generation.vlm_prefix_penalty import patch
 from mlx_patches.patches.generation.vlm_prefix_penalty.probe import batch_of
 
-from ..releases.conftest import installed
+from ..releases.models import prefix_engine
 
 
 @pytest.fixture
 def kind(ungated):
     """The release's class of a batch of prompts."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose prefix cache this is")
-    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
-        try:
-            found = getattr(importlib.import_module(name), "PromptProcessingBatch", None)
-        except ModuleNotFoundError:
-            continue
-        if found is not None and hasattr(importlib.import_module(name), "_apc"):
-            ungated(patch.PATCH)
-            return found
-    pytest.skip("this release has no prefix cache in its batches")
+    found = prefix_engine().PromptProcessingBatch
+    ungated(patch.PATCH)
+    return found
 
 
 def test_each_row_sees_its_own_prompt(kind):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
+
 import pytest
 
 from mlx_patches.lab import Family, LabModel, NotBuilt
@@ -20,3 +23,17 @@ def build_or_skip(family: Family | str) -> LabModel:
         return build(family)
     except NotBuilt as reason:
         pytest.skip(str(reason))
+
+
+def prefix_engine() -> ModuleType:
+    """The module of the installed mlx-vlm whose batch engine has a prefix cache, or a skip."""
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose prefix cache this is")
+    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        if hasattr(module, "_apc"):
+            return module
+    pytest.skip("this release has no prefix cache in its batches")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import require_own, with_patches
+from ....probes.fixtures import bare_generator, require_own, stored_prefixes, with_patches
 
 LAYERS = 3
 WIDTH = 64
@@ -30,43 +30,23 @@ def probe(target: Target) -> Result:
 
 def generator_of(module: Any, **options: Any) -> Any:
     """A generator of a model with plain caches."""
-    nothing: dict[str, Any] = dict.fromkeys(("__init__", "__del__"), lambda self: None)
-    nothing["__module__"] = module.__name__
-    generator = type("Generator", (module.BatchGenerator,), nothing)()
-    vars(generator).update(
-        {
-            "model": SimpleNamespace(layers=[None] * LAYERS),
-            "apc_manager": SimpleNamespace(release=lambda blocks: None),
-            "_apc_extra_hash": lambda *args: 0,
-            "apc_mode": "block",
-            "prefill_step_size": None,
-            "kv_bits": 8,
-            "kv_group_size": WIDTH,
-            "kv_quant_scheme": "uniform",
-            "quantized_kv_start": 0,
-            **options,
-        }
-    )
-    return generator
+    state: dict[str, Any] = {
+        "model": SimpleNamespace(layers=[None] * LAYERS),
+        "apc_manager": SimpleNamespace(release=lambda blocks: None),
+        "_apc_extra_hash": lambda *args: 0,
+        "apc_mode": "block",
+        "prefill_step_size": None,
+        "kv_bits": 8,
+        "kv_group_size": WIDTH,
+        "kv_quant_scheme": "uniform",
+        "quantized_kv_start": 0,
+    }
+    return bare_generator(module, **{**state, **options})
 
 
 def prefixes() -> list[dict[str, Any] | None]:
     """What the prefix cache has of each row."""
-    mx: Any = importlib.import_module("mlx.core")
-
-    def made(length: int) -> list[Any]:
-        return [mx.random.normal((1, 2, length, WIDTH)) for _ in range(LAYERS)]
-
-    return [
-        {
-            "matched_blocks": [SimpleNamespace(keys=made(length), values=made(length))],
-            "prefix_len": length,
-            "extra_hash": 0,
-        }
-        if length
-        else None
-        for length, _ in ROWS
-    ]
+    return stored_prefixes([((2, WIDTH),) * 2] * LAYERS, [length for length, _ in ROWS])
 
 
 def built(generator: Any, picks: list[dict[str, Any] | None]) -> Any:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.fixtures import require_own, stored_prefixes
 
 # Each layer's heads and width, of the keys and of the values.
 LATENT = [((2, 6), (2, 4)), ((2, 6), (2, 4))]
@@ -20,29 +19,10 @@ def probe(target: Target) -> Result:
     """Red where a prefix is not found in the caches again, or they cannot be built."""
     require_own(target)
     make = getattr(importlib.import_module(target.module), target.name)
-    picks = prefixes(LATENT, LENGTHS)
+    picks = stored_prefixes(LATENT, LENGTHS)
     caches, longest = make(picks, len(LATENT))
     wrong = differences(caches, picks, longest)
     return Result(bool(wrong), "; ".join(wrong) or "each row's prefix is in its caches")
-
-
-def prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
-    """A prefix of each length, in a block; None for none."""
-    mx: Any = importlib.import_module("mlx.core")
-
-    def made(shape: tuple[int, int], length: int) -> Any:
-        return mx.random.normal((1, shape[0], length, shape[1]))
-
-    def block(length: int) -> Any:
-        return SimpleNamespace(
-            keys=[made(keys, length) for keys, _ in layers],
-            values=[made(values, length) for _, values in layers],
-        )
-
-    return [
-        {"matched_blocks": [block(length)], "prefix_len": length} if length else None
-        for length in lengths
-    ]
 
 
 def differences(

@@ -26,8 +26,10 @@ READERS = ("BatchGenerator._apc_pick_for", "BatchGenerator._apc_media_token_ids"
 
 
 def read_empty_config(read: Callable[..., Any], generator: Any, *args: Any) -> Any:
-    """Call what reads the config of the generator's model, with an empty one."""
+    """Call what reads the config of the generator's model, with an empty one if it has none."""
     model = generator.model
+    if not has_no_config(generator):
+        return read(generator, *args)
     generator.model = SimpleNamespace(config=None)
     try:
         return read(generator, *args)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.fixtures import bare_generator, require_own
 
 
 def probe(target: Target) -> Result:
@@ -24,18 +24,13 @@ def probe(target: Target) -> Result:
 
 def generator_of(module: Any, **options: Any) -> Any:
     """A generator with a prefix cache, of a model without a config."""
-    nothing: dict[str, Any] = dict.fromkeys(("__init__", "__del__"), lambda self: None)
-    generator = type("Generator", (module.BatchGenerator,), nothing)()
     apc = importlib.import_module("mlx_vlm.apc")
-    vars(generator).update(
-        {
-            "model": SimpleNamespace(layers=[]),
-            "apc_manager": apc.APCManager(num_blocks=8, block_size=4),
-            "apc_mode": "block",
-            **options,
-        }
-    )
-    return generator
+    state: dict[str, Any] = {
+        "model": SimpleNamespace(layers=[]),
+        "apc_manager": apc.APCManager(num_blocks=8, block_size=4),
+        "apc_mode": "block",
+    }
+    return bare_generator(module, **{**state, **options})
 
 
 def sequence_of(module: Any) -> tuple[Any, ...]:

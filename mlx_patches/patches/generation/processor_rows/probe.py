@@ -16,8 +16,9 @@ from ....probes import NotApplicable, Result
 
 _VOCABULARY = 128
 # Turn to the rows that join then: first token, how many tokens they generate, and step. A row
-# without processors has step 1. The longer rows stay while others join and leave. The second row
-# ends while the last but two stays: mlx-vlm 0.6.0 to 0.6.3 crash there, after all processors ended.
+# without processors has step 1. The longer rows stay while others join and leave. When all rows
+# with processors have ended, the row of 30 tokens ends before one that joined it: mlx-vlm 0.6.0 to
+# 0.6.3 crash there.
 _JOINING = {
     0: [(3, 2, 1), (7, 30, 1)],
     5: [(11, 12, 2)],

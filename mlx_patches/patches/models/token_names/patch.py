@@ -23,9 +23,11 @@ GIVEN = "inputs"  # what mlx-vlm calls the tokens of a piece
 _FAMILIES = ("phi", "phixtral", "qwen", "recurrent_gemma", "stablelm", "zaya1_vl")
 
 
-def call_with_tokens(call: Callable[..., Any], model: Any, **kwargs: Any) -> Any:
+def call_with_tokens(call: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a language model with its tokens (batch, length) in the first place."""
-    return call(model, kwargs.pop(GIVEN), **kwargs)
+    if are_named(model, *args, **kwargs):
+        args = (kwargs.pop(GIVEN),)
+    return call(model, *args, **kwargs)
 
 
 def are_named(model: Any, *args: Any, **kwargs: Any) -> bool:
