@@ -68,7 +68,6 @@ print(json.dumps({one.name: code.measured(here, one.name).set for one in familie
 # Family to cell to the patches that the cell needs.
 Needs = dict[str, dict[str, list[str]]]
 SHOWN = words.FAMILY_RESULTS[:3]  # the results with a column of their own in the findings
-RAN_OR_NOT = ("ran", "not_reached")
 SHOWN_MODULES = 3  # how many modules a line of the findings names
 SHORTEST = 1  # how many families a line of the findings names
 
@@ -374,10 +373,25 @@ def joined(before: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
         if part in result:
             cells = updated(before.get(part, {}), sent.get(part, {}), only)
             result[part] = dict(sorted(cells.items()))
+    if record.KERNELS in before and record.KERNELS in sent:
+        result[record.KERNELS] = kernels_of_both(before[record.KERNELS], sent[record.KERNELS])
     if "needs" in before:
         left = {f: named for f, named in before["needs"].items() if f not in only.families}
         result["needs"] = left
     return result
+
+
+def kernels_of_both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Package to its kernels that ran in one of two runs of one set, and to the others."""
+    found = {}
+    for package, both in other.items():
+        ran = {*both[record.RAN], *one.get(package, both)[record.RAN]}
+        every = [call for calls in both.values() for call in calls]
+        found[package] = {
+            record.RAN: [call for call in every if call in ran],
+            record.NOT_REACHED: [call for call in every if call not in ran],
+        }
+    return found
 
 
 def updated(old: Cells, new: Cells, only: Only) -> Cells:
@@ -539,7 +553,8 @@ def of_kernels() -> list[str]:
         if device != METAL_EMULATED or record.KERNELS not in one:  # `lab --evidence` has them
             continue
         packages = one[record.KERNELS].values()
-        ran, left = ([call for of in packages for call in of[part]] for part in RAN_OR_NOT)
+        parts = (record.RAN, record.NOT_REACHED)
+        ran, left = ([call for of in packages for call in of[part]] for part in parts)
         # A call is told as MODULE:LINE, and its name if it has one.
         modules = Counter(call.split(":")[0].rpartition(".")[2] for call in left)
         most = [f"`{module}` {count}" for module, count in modules.most_common(SHOWN_MODULES)]

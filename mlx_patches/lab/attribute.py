@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ..core.errors import MlxPatchesError
 from ..evidence.words import DTYPES, FLOAT32, GREEN, METAL_EMULATED
 from . import Family, LabModel
-from .child import built, every_patch
+from .child import built, emulate, every_patch
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,10 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--beside-entry", action="store_true", help="what its entry lacks")
     options = parser.parse_args(argv)
     with contextlib.redirect_stdout(sys.stderr):
-        if options.device:
-            from .metal_emulated.mac import install
-
-            install()
+        emulate(options.device)
         family = Family(*options.family.split(":", 1))
         kept = given(family) if options.beside_entry else frozenset()
         found = attribute(family, options.scenario, options.dtype, options.likely, kept)

@@ -59,10 +59,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
     """Build the family's model and print a line for each scenario."""
-    if options.device:
-        from .metal_emulated.mac import install
-
-        install()
+    emulate(options.device)
     if options.patched:
         apply(options.every_patch)
     if options.reference:
@@ -97,6 +94,14 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
             cell = replace(cell, verdict=INSENSITIVE, detail=blunt)
         cell = unless_failed(cell, options.patched)
         say(out, name, cell, **place, **facts, dtype=model.dtype)
+
+
+def emulate(device: str | None) -> None:
+    """Let this process take the branch that Metal takes, if it is to be measured as that device."""
+    if device:
+        from .metal_emulated.mac import install
+
+        install()
 
 
 def apply(every: bool) -> None:

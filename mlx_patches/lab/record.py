@@ -33,7 +33,8 @@ from .runner import Row, Task
 MEASURED = ("mlx", *DISTRIBUTIONS.values(), "transformers")
 PARTS = ("without", "with")
 _TEXTS = tuple(f"details_{part}" for part in PARTS)
-KERNELS = "kernels"  # of the set's packages, where Metal was emulated
+# Where Metal was emulated: package to its kernels that ran, and to the others.
+KERNELS, RAN, NOT_REACHED = "kernels", "ran", "not_reached"
 _FACTS = ("set", "device", "dtype", "mlx_patches", "versions")
 # The letters of red and unbuilt cells: these cells need a detail.
 _TOLD = {LETTERS[RED], LETTERS[NOT_BUILT]}
@@ -68,7 +69,7 @@ def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
     ran = {one for row in rows for one in row.kernels.split()}
     found = {package: reached(package, ran) for package in MODELS}
     return {
-        package: {"ran": list(map(str, both[0])), "not_reached": list(map(str, both[1]))}
+        package: {RAN: list(map(str, both[0])), NOT_REACHED: list(map(str, both[1]))}
         for package, both in found.items()
         if any(both)
     }
@@ -171,8 +172,8 @@ def _problem(content: Any) -> str:
     known = {*_FACTS, *PARTS, *_TEXTS, KERNELS}
     if strange := [name for name in content if name not in known]:
         return f"unknown key {strange[0]!r}"
-    if not _is_lists(content.get(KERNELS, {})):
-        return f"{KERNELS!r} does not map packages to lists of kernels"
+    if not _is_kernels(content.get(KERNELS, {})):
+        return f"{KERNELS!r} does not map packages to lists of kernels, {RAN} and {NOT_REACHED}"
     return _problem_of_facts(content) or _problem_of_cells(content)
 
 
@@ -221,9 +222,12 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_texts, value.values()))
 
 
-def _is_lists(value: Any) -> bool:
+def _is_kernels(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        isinstance(both, dict) and all(isinstance(one, list) for one in both.values())
+        isinstance(both, dict)
+        and both.keys() == {RAN, NOT_REACHED}
+        and all(isinstance(calls, list) for calls in both.values())
+        and all(isinstance(call, str) for calls in both.values() for call in calls)
         for both in value.values()
     )
 

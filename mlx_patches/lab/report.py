@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..core.files import printable
 from ..evidence.words import DEVICES, GREEN, METAL_EMULATED, NOT_APPLICABLE
-from .record import kernels
+from .record import NOT_REACHED, RAN, kernels
 from .runner import Row, Task, by_family, exit_code, summary
 from .walks.runner import Walked
 
@@ -90,7 +90,7 @@ def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
 
 def _of_kernels(rows: Sequence[Row]) -> Iterator[str]:
     for package, both in kernels(rows).items():
-        ran, left = both["ran"], both["not_reached"]
+        ran, left = both[RAN], both[NOT_REACHED]
         said = DEVICES[METAL_EMULATED]
         yield f"{said[0].upper()}{said[1:]}:"
         yield f"  {package}: {len(ran)} of {len(ran) + len(left)} kernels ran"

@@ -368,6 +368,20 @@ def test_what_was_measured_before_is_replaced_only_when_asked(sent):
     assert taken["details_without"] == {"llama": {"trim": "NaN"}}
 
 
+def test_a_kernel_ran_if_it_ran_in_one_of_the_files(sent):
+    def file(family, ran, left):
+        kernels = {"mlx_lm": {"ran": ran, "not_reached": left}}
+        cells = {"without": {family: {"trim": "g"}}, "with": {family: {"trim": "g"}}}
+        return sent(device="metal-emulated", details_without={}, kernels=kernels, **cells)
+
+    measure_lab.take(file("a", ["ssm:1"], ["scan:2", "loss:3"]))
+    measure_lab.take(file("b", ["scan:2"], ["ssm:1", "loss:3"]))
+    name = "mlx-lm-0.32.2-metal-emulated-float32.json"
+    taken = json.loads((measure_lab.EVIDENCE / name).read_text())
+    assert taken["kernels"]["mlx_lm"]["not_reached"] == ["loss:3"]
+    assert sorted(taken["kernels"]["mlx_lm"]["ran"]) == ["scan:2", "ssm:1"]
+
+
 def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_traced(
     sent, monkeypatch
 ):
@@ -379,17 +393,9 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
 
     def cells(lab, part):
         ran.append(lab.only.families)
-        verdict = "red" if part == "without" else "green"
-        rows = [("olmo_hybrid", "merge"), ("muse_spark", "state")]
-        return [
-            {
-                "family": f"mlx-lm:{family}",
-                "scenario": name,
-                "verdict": verdict,
-                "detail": "differs",
-            }
-            for family, name in rows
-        ]
+        found = {"verdict": "red" if part == "without" else "green", "detail": "differs"}
+        rows = [("mlx-lm:olmo_hybrid", "merge"), ("mlx-lm:muse_spark", "state")]
+        return [{"family": family, "scenario": name, **found} for family, name in rows]
 
     def trace(lab, wanted, likely):
         traced.append(wanted)
@@ -434,6 +440,8 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
         ({"details_with": 3}, "do not map families to scenarios to strings"),
         ({"kernels": ["ssm"]}, "'kernels' does not map packages to lists of kernels"),
         ({"kernels": {"mlx_lm": {"ran": "ssm"}}}, "does not map packages to lists of kernels"),
+        ({"kernels": {"mlx_lm": {"ran": []}}}, "does not map packages to lists of kernels"),
+        ({"kernels": {"mlx_lm": {"ran": [], "not_reached": [1]}}}, "lists of kernels"),
         (
             {"set": "mlx-lm 9.9.9", "versions": {"mlx": "1", "mlx-lm": "9.9.9"}},
             "mlx-lm 9.9.9 is not in tools/release_sets.toml",
