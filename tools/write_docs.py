@@ -81,17 +81,17 @@ def numbers() -> dict[str, tuple[int, ...]]:
     """Sentences of the README, and the numbers in them."""
     import measure_lab
     import patch_evidence
+    import release_sets
 
     from mlx_patches.evidence import store, words
 
     lab = measure_lab.load()
     newest = [one for one in lab if one["set"].startswith("mlx-lm ")][-1]
     metal = store.metal_branches(*newest["set"].split()) or {}
-    run = [
-        [pair for name, pair in pairs.items() if words.place_of(name)[1] == words.METAL_EMULATED]
-        for pairs in store.cell_pairs(newest).values()
-    ]
-    right = sum(bool(pairs) and not any(map(words.is_red, pairs)) for pairs in run)
+    emulated = measure_lab.Place(words.METAL_EMULATED)
+    run = measure_lab.evidence_of(release_sets.load()[newest["set"]], emulated)
+    results = measure_lab.family_results(run).values()
+    right = sum(one not in (words.RED, words.NOT_BUILT) for one in results)
     late = {"samplers", "leaves", "engine-images"}
     built = [[f for f in one["without"].values() if "engine" in f] for one in lab]
     whole = [families for families in built if all(late & cells.keys() for cells in families)]
