@@ -436,20 +436,30 @@ def lab(
     from .lab.reference import check as check_reference
     from .lab.walks import runner as walking
 
+    walked: list[walking.Walked] = []
+
+    def hear(one: walking.Walked) -> None:
+        """Print a family's red walks as soon as they are known: a long run may be cut."""
+        walked.append(one)
+        for line in () if as_json else one.lines():
+            click.echo(line)
+
     session_of_readable()
     if walking.WALKS in scenarios:
         walks = walks or walking.SECONDS
     if (walks or replay is not None) and (
-        config or weights or dtype or variant or device or evidence or out
+        config or weights or dtype or variant or device or evidence
     ):
         raise click.UsageError(
-            "walks run the lab's own tiny models and are kept in no file: leave out --config,"
-            " --weights, --dtype, --variant, --device, --evidence and --out"
+            "walks run the lab's own tiny models: leave out --config, --weights, --dtype,"
+            " --variant, --device and --evidence"
         )
-    if replay is not None and (models or scenarios or walks):
+    if replay is not None and (models or scenarios or walks or out):
         raise click.UsageError("--replay runs the one walk that its line says, and nothing else")
     if replay is not None:
-        _show_lab([], walking.replay(replay, mode or "both", every_patch, timeout), as_json)
+        for one in walking.replay(replay, mode or "both", every_patch, timeout):
+            hear(one)
+        _show_lab([one.row() for one in walked], walked, as_json)
     if config and weights:
         raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
     if dtype and weights:
@@ -491,7 +501,8 @@ def lab(
     ways = runner.tasks(models, (), mode or "both", every_patch=every_patch) if walks else []
     with report.progress(len(fixed) + len(ways)) as tell:
         rows = runner.run(fixed, jobs, timeout, out, tell)
-        walked = walking.run(ways, walks, seed, jobs, timeout, tell) if walks else []
+        if walks:
+            rows += walking.run(ways, walks, seed, jobs, timeout, out, tell, hear)
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})
@@ -505,15 +516,12 @@ def _show_lab(
     """Print the lab's rows and walks, and exit."""
     from .lab import report, runner
 
-    rows = [*rows, *(one.row() for one in walked)]
     if as_json:
         click.echo(json.dumps(report.as_dict(rows, walked), indent=2))
     else:
         from .tables import show
 
         show(*(report.shown_reference if reference else report.shown)(rows))
-        for line in (line for one in walked for line in one.lines()):
-            click.echo(line)
     sys.exit(runner.exit_code(rows))
 
 

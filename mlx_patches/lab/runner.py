@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -278,6 +278,7 @@ def run(
     seconds: float = SECONDS,
     out: Path | None = None,
     tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
+    one: Callable[[Task], list[Row]] | None = None,
 ) -> list[Row]:
     """Run the tasks and return every row, first the rows of ``out`` that answer a task.
 
@@ -287,6 +288,7 @@ def run(
         seconds: time limit of each.
         out: a file of JSON lines; tasks that it answers are not run again, new rows are added.
         tell: called after each task.
+        one: runs a task, ``measure`` by default.
 
     Raises:
         MlxPatchesError: ``out`` cannot be read or written.
@@ -305,7 +307,8 @@ def run(
     file = _append(out) if out else None
     pool = ThreadPoolExecutor(max(1, jobs))
     try:
-        futures = {pool.submit(measure, task, seconds, jobs > 1): task for task in left}
+        one = one or partial(measure, seconds=seconds, beside=jobs > 1)
+        futures = {pool.submit(one, task): task for task in left}
         for future in as_completed(futures):
             fresh = future.result()
             if file:

@@ -395,7 +395,7 @@ def test_the_command_writes_what_the_repository_takes(two_families, released, ch
 
 def test_evidence_is_measured_with_every_patch(two_families, released, monkeypatch, tmp_path):
     seen = []
-    monkeypatch.setattr(runner, "measure", lambda task, *_: seen.append(task) or [])
+    monkeypatch.setattr(runner, "measure", lambda task, **_: seen.append(task) or [])
     command("--model", "mlx-lm:llama", "--evidence", str(tmp_path / "cells.json"))
     assert [(task.patched, task.every_patch) for task in seen] == [(False, False), (True, True)]
 

@@ -262,6 +262,14 @@ def test_walks_come_after_the_scenarios_or_alone(lab):
     assert lab()[2] == 1
 
 
+def test_a_run_that_was_cut_goes_on_with_the_next_family(lab, tmp_path):
+    out = ("--scenario", "walks", "--out", str(tmp_path / "rows.jsonl"))
+    assert "--replay" in lab(*out)[1]
+    code, said, _ = lab(*out)
+    assert code == 1 and "1 of 20 walks: row 1: 2 tokens, not 3" in said
+    assert "--replay" not in said  # it was not walked again
+
+
 def test_walks_are_in_the_json(lab):
     code, said, _ = lab("--scenario", "walks", "--walks", "7", "--json")
     content = json.loads(said)
@@ -280,7 +288,7 @@ def test_walks_are_in_the_json(lab):
         (("--walks", "5", "--dtype", "bfloat16"), "walks run the lab's own tiny models"),
         (("--scenario", "walks", "--evidence", "e.json"), "leave out --config"),
         (("--replay", LINE, "--model", "llama"), "--replay runs the one walk that its line says"),
-        (("--replay", LINE, "--out", "rows.jsonl"), "walks run the lab's own tiny models"),
+        (("--replay", LINE, "--out", "rows.jsonl"), "--replay runs the one walk that its line says"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(lab, arguments, said):

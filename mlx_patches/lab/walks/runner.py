@@ -8,8 +8,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
@@ -83,9 +83,11 @@ def run(
     seed: int = 0,
     jobs: int = 1,
     patience: float = runner.SECONDS,
+    out: Path | None = None,
     tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
-) -> list[Walked]:
-    """Walk in each task's family.
+    hear: Callable[[Walked], None] = lambda walked: None,
+) -> list[Row]:
+    """Walk in each task's family and return the cells.
 
     Args:
         tasks: the families, each without or with the patches.
@@ -93,16 +95,21 @@ def run(
         seed: of the first walk; the next has the next seed.
         jobs: families at a time.
         patience: how long one walk may take before it counts as one that does not end.
+        out: as for ``runner.run``, so that a run that was cut goes on where it was.
         tell: called after each family.
+        hear: called with the walks of each family that ``out`` lacks.
+
+    Raises:
+        MlxPatchesError: ``out`` cannot be read or written.
     """
 
-    def one(task: Task) -> Walked:
+    def one(task: Task) -> list[Row]:
         walked = walk(task, seconds, seed, patience)
-        tell(task, [walked.row()])
-        return walked
+        hear(walked)
+        return [walked.row()]
 
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, tasks))
+    walks = [replace(task, scenarios=(WALKS,)) for task in tasks]
+    return runner.run(walks, jobs, patience, out, tell, one)
 
 
 def walk(task: Task, seconds: float, seed: int = 0, patience: float = runner.SECONDS) -> Walked:
