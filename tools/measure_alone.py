@@ -15,19 +15,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from mlx_patches.activation import settings  # noqa: E402
+from mlx_patches.evidence.outside import PREFILL  # noqa: E402
 from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED  # noqa: E402
+from mlx_patches.patches import catalogue  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "alone"
 # Seconds for one family, and for one scenario of the release.
 SECONDS, RELEASE_SECONDS = 120, 300
 PARTS = ("without", "with")
+
+Rows = list[dict[str, Any]]
 
 
 def main() -> None:
@@ -60,15 +66,43 @@ def measure(name: str, python: str, scenarios: Sequence[str], only: Sequence[str
     found = json.loads(file.read_text()) if file.exists() else {"set": name}
     found["versions"] = release_sets.versions(Path(python))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for part in PARTS:
+
+    def rows(part: str, scenarios: Sequence[str], only: Sequence[str], off: str = "") -> Rows:
         command = [python, __file__, "--set", name, "--rows", part]
         command += [word for one in scenarios for word in ("--scenario", one)]
         command += [word for one in only for word in ("--family", one)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True)
-        add(found, part, scenarios, list(map(json.loads, done.stdout.splitlines())))
+        variables = environment | {settings.DISABLE: off}
+        done = subprocess.run(command, stdout=subprocess.PIPE, env=variables, check=True)
+        return list(map(json.loads, done.stdout.splitlines()))
+
+    for part in PARTS:
+        add(found, part, scenarios, rows(part, scenarios, only))
+    if PREFILL in scenarios:
+        found["needs"] = needs(found, name.split()[0], partial(rows, PARTS[1], [PREFILL]))
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {', '.join(scenarios)}")
+
+
+def needs(
+    found: Mapping[str, Any], distribution: str, run: Callable[[Sequence[str], str], Rows]
+) -> dict[str, dict[str, list[str]]]:
+    """Family to the patches without which its decode differs from its prefill.
+
+    Args:
+        run: the rows of some families, without one patch.
+    """
+    from measure_reference import concerns
+
+    before, after = (found[part][PREFILL] for part in PARTS)
+    repaired = [name for name in before if before[name] + after.get(name, "") == "rg"]
+    named: dict[str, list[str]] = {name: [] for name in repaired}
+    for patch in catalogue.builtin():
+        own = [name for name in repaired if concerns(patch, distribution, name)]
+        for row in run(own, patch.id) if own else ():
+            if row["verdict"] == RED:
+                named[row["family"]].append(patch.id)
+    return {PREFILL: named}
 
 
 def add(

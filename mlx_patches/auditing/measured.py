@@ -69,8 +69,9 @@ def verdicts_of_model(
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
         held = outside.held(where.set, model_type, family) if where.set else None
+        prefill = outside.own_prefill(where.set, family) if where.set else None
         one = (evidence, distribution, here.version, family, ids, note, metal, alone)
-        found.append(judge(*one, held=held, config=config))
+        found.append(judge(*one, held=held, config=config, prefill=prefill))
     return tuple(found)
 
 
@@ -128,8 +129,9 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
             likely = partial(ids, here.name, tuple(entry))
             metal = _metal(where, family) or ()
             held = outside.held(where.set, family) if where.set else None
+            prefill = outside.own_prefill(where.set, family) if where.set else None
             one = (evidence, here.name, here.version, family, likely, note, metal)
-            found.append(judge(*one, held=held))
+            found.append(judge(*one, held=held, prefill=prefill))
     return tuple(found)
 
 

@@ -40,11 +40,12 @@ class Recommendation:
 
     @property
     def alone(self) -> dict[str, tuple[str, ...]]:
-        """Release set to the configs with which a request alone stays wrong with the patches."""
+        """Release set to what stays wrong with the patches for a request alone."""
         found = {}
         for name in self.versions:
-            held = outside.held(name, self.family)
-            open_ = [one for one in held.defects() if one.is_open(True, ())] if held else []
+            held, prefill = outside.held(name, self.family), outside.own_prefill(name, self.family)
+            cells = [*(held.defects() if held else ()), *([prefill] if prefill else ())]
+            open_ = [one for one in cells if one.is_open(True, ())]
             if open_:
                 found[name] = tuple(dict.fromkeys(one.words for one in open_))
         return found

@@ -261,7 +261,7 @@ def commands(report: Audit) -> list[str]:
         host = report.host_report
         limit = f" --host {host.installed.name}" if host and not host.limited_to else ""
         said.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
-    elif report.model is not None and open_:
+    elif report.model is not None and (open_ or alone):
         family = next(iter(report.model.families.values()))
         said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
     if report.active:

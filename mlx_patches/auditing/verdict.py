@@ -100,6 +100,7 @@ class ModelVerdict:
             not held against one.
         defects: its configs that are not equal; of a folder, those that its own config has.
         own: whether the defects are of a folder.
+        prefill: whether its decode equals its own prefill; None if that was not measured.
     """
 
     family: str
@@ -116,6 +117,7 @@ class ModelVerdict:
     held: outside.Held | None = None
     defects: tuple[outside.HeldCell, ...] = ()
     own: bool = False
+    prefill: outside.HeldCell | None = None
 
     @property
     def verdict(self) -> str:
@@ -152,15 +154,24 @@ class ModelVerdict:
 
     def differs_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The configs with which a request alone is wrong in this environment."""
+        return self._open(self.defects, here)
+
+    def _open(
+        self, cells: Iterable[outside.HeldCell], here: PatchState
+    ) -> tuple[outside.HeldCell, ...]:
         return tuple(
             one
-            for one in self.defects
+            for one in cells
             if one.is_open(here.active, [id_ for id_ in one.needs if here.lacks(id_, self)])
         )
 
     def fails_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
-        """Those that the model has; without its folder, a config as models were released."""
-        return tuple(one for one in self.differs_alone(here) if self.own or one.is_usual)
+        """Those that the model has; without its folder, a config as models were released.
+
+        With its own prefill, if that differs.
+        """
+        cells = (*self.defects, *([self.prefill] if self.prefill else []))
+        return tuple(one for one in self._open(cells, here) if self.own or one.is_usual)
 
     def _fails_alone(self, here: PatchState, fail_on: Collection[str]) -> bool:
         severities = {words.CRASH if one.crash else WRONG_TEXT for one in self.fails_alone(here)}
@@ -196,6 +207,11 @@ class ModelVerdict:
             }
             if self.held
             else None,
+            "own_prefill": self.prefill
+            and {
+                "wrong": self.prefill.pair[0] == "r",
+                "wrong_with_patches": words.is_red(self.prefill.pair),
+            },
             "not_applicable": self.inapplicable,
             **fields(self, "patches", "traced", "note"),
             "metal_branches": list(self.metal),
@@ -226,6 +242,7 @@ def judge(
     alone: Sequence[str] = (),
     held: outside.Held | None = None,
     config: Mapping[str, Any] | None = None,
+    prefill: outside.HeldCell | None = None,
 ) -> ModelVerdict:
     """The verdict on one family; see ``ModelVerdict``.
 
@@ -237,6 +254,9 @@ def judge(
         config: the model's own config.
     """
     pairs = store.pairs_of(evidence, family) if evidence else {}
+    defects = held.defects(config) if held else ()
+    cells_alone = [one for one in (*defects, prefill) if one and (config or one.is_usual)]
+    ids_alone = [*alone, *(id_ for one in cells_alone for id_ in one.needs)]
     make = partial(
         ModelVerdict,
         family,
@@ -245,12 +265,13 @@ def judge(
         metal=(*metal,),
         alone=(*alone,),
         held=held,
-        defects=held.defects(config) if held else (),
+        defects=defects,
         own=config is not None,
+        prefill=prefill,
     )
     if evidence is None or not pairs:
         note = "the lab's evidence does not have this family" if evidence else note
-        ids = worst_first(dict.fromkeys((*alone, *possible())))
+        ids = worst_first(dict.fromkeys((*ids_alone, *possible())))
         return make("", patches=(*ids,), traced=False, note=note)
     result = words.family_result(pairs)
     needs = evidence.get("needs", {}).get(family, {})
@@ -268,7 +289,7 @@ def judge(
     )
     repairable = [cell for cell in cells if cell.wrong and cell.pair != "rr"]
     untraced = {cell.severity for cell in repairable if cell.needs is None}
-    patches = [*alone, *(id_ for cell in repairable for id_ in cell.needs or ())]
+    patches = [*ids_alone, *(id_ for cell in repairable for id_ in cell.needs or ())]
     if untraced == {FEATURE}:
         patches += [id_ for id_ in possible() if patch_severity(id_) == FEATURE]
     elif untraced or words.verdict_of(result) == NOT_MEASURED:
@@ -318,17 +339,18 @@ def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
 
 
 def alone(one: ModelVerdict, here: PatchState) -> str:
-    """The end of a verdict: with which configs a request alone is wrong."""
+    """The end of a verdict: what is wrong for a request alone, and with which configs."""
     open_ = one.fails_alone(here)
-    if not open_ or one.held is None:
-        return ""
     crashes = [cell for cell in open_ if cell.crash]
-    differs = [cell for cell in open_ if not cell.crash]
+    differs = [cell for cell in open_ if not cell.crash and cell is not one.prefill]
     texts = [
-        f"differs from {one.held.outside} with {outside.said(differs)}" if differs else "",
+        f"differs from {one.held.outside} with {outside.said(differs)}"
+        if one.held and differs
+        else "",
+        "decodes other text than its own prefill" if one.prefill in open_ and not crashes else "",
         f"fails with {outside.said(crashes)}" if crashes else "",
     ]
-    return f"; alone it {' and '.join(filter(None, texts))}"
+    return f"; alone it {' and '.join(filter(None, texts))}" if open_ else ""
 
 
 def in_a_batch(one: ModelVerdict, here: PatchState, name: str = "") -> str:

@@ -18,6 +18,8 @@ from . import store, words
 PLAIN, OLD = "plain", " old"
 THETA, WINDOW = "theta", "window"
 _ROPE = "rope type "
+# The scenario that holds a model's decode against its own prefill: no config, and no outside.
+PREFILL = "own-prefill"
 # The results of a model type: equal, equal with the patches, not even then, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 # The fields with a model's sliding window.
@@ -42,12 +44,14 @@ class HeldCell(NamedTuple):
     @property
     def is_usual(self) -> bool:
         """Whether folders of released models are of this config."""
-        return self.name == PLAIN + OLD
+        return self.name in (PLAIN + OLD, PREFILL)
 
     @property
     def words(self) -> str:
         """What such a config has that others lack."""
         base = self.name.removesuffix(OLD)
+        if base == PREFILL:
+            return "a prompt in pieces" if self.crash else "its own prefill"
         if base == PLAIN:
             return "a config of today" if base == self.name else "a config as released"
         if base == WINDOW:
@@ -160,6 +164,40 @@ def held_types(release: str) -> Mapping[str, Held]:
         return {
             kind: Held(found["outside"], tuple(_cells(found, kind, own)))
             for kind, own in found["without"].items()
+        }
+
+
+def own_prefill(release: str, family: str) -> HeldCell | None:
+    """Whether a request alone decodes what the family's own prefill says; None if not measured.
+
+    ``tools/measure_alone.py`` writes the file of a release.
+
+    Raises:
+        MlxPatchesError: the release's file is broken.
+    """
+    return _own_prefills(release).get(family)
+
+
+@functools.cache
+def _own_prefills(release: str) -> Mapping[str, HeldCell]:
+    file = store.folder().parent / "alone" / f"{release.replace(' ', '-')}.json"
+    if not file.exists():
+        return {}
+    with store.reading(file):
+        found = json.loads(file.read_bytes())
+        before, after, details = (
+            found.get(part, {}).get(PREFILL, {}) for part in ("without", "with", "details_without")
+        )
+        needs = found.get("needs", {}).get(PREFILL, {})
+        return {
+            family: HeldCell(
+                PREFILL,
+                letter + after.get(family, ""),
+                letter == "r" and "of the logits' scale" not in details.get(family, ""),
+                (*needs.get(family, ()),),
+            )
+            for family, letter in before.items()
+            if letter in "gr"
         }
 
 

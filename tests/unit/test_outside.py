@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence import outside
-from mlx_patches.evidence.outside import Held, HeldCell, held, said
+from mlx_patches.evidence.outside import Held, HeldCell, held, own_prefill, said
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
@@ -124,3 +124,49 @@ def test_a_release_or_a_type_that_was_not_held_is_none(evidence):
     assert write_tiny(evidence)
     assert held("mlx-lm 9.8", "tiny") is None
     assert held("mlx-lm 9.9", "other") is None
+
+
+SOLO = {
+    "without": {"own-prefill": {"tiny": "r", "other": "r", "fine": "g", "silent": "n"}},
+    "with": {"own-prefill": {"tiny": "g", "other": "r", "fine": "g"}},
+    "details_without": {
+        "own-prefill": {
+            "tiny": "TypeError: no x (ar.py:4)",
+            "other": "a text: token 4: differs by 0.2 of the logits' scale",
+        }
+    },
+    "needs": {"own-prefill": {"tiny": ["token-names"]}},
+}
+
+
+@pytest.fixture
+def prefills(tmp_path, monkeypatch):
+    """Writes what one release decodes alone, beside the evidence of the lab."""
+    monkeypatch.setattr(outside.store, "folder", lambda: tmp_path / "lab")
+    (tmp_path / "alone").mkdir()
+
+    def write(text):
+        (tmp_path / "alone" / "mlx-lm-9.9.json").write_text(text)
+        outside._own_prefills.cache_clear()
+
+    yield write
+    outside._own_prefills.cache_clear()
+
+
+def test_what_a_model_decodes_is_held_against_its_own_prefill(prefills):
+    prefills(json.dumps(SOLO))
+    tiny, other, fine, *none = (
+        own_prefill("mlx-lm 9.9", name) for name in ("tiny", "other", "fine", "silent", "absent")
+    )
+    assert none == [None, None] and own_prefill("mlx-lm 9.8", "tiny") is None
+    assert (tiny.pair, tiny.crash, tiny.needs) == ("rg", True, ("token-names",))
+    assert (other.pair, other.crash, other.is_usual) == ("rr", False, True)
+    assert [one.is_open(True, ()) for one in (tiny, other, fine)] == [False, True, False]
+    assert [one.is_open(False, ()) for one in (tiny, other, fine)] == [True, True, False]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"without": {"own-prefill": []}}'])
+def test_a_broken_file_of_prefills_is_one_line(prefills, content):
+    prefills(content)
+    with pytest.raises(MlxPatchesError, match=r"mlx-lm-9\.9\.json: no evidence .*reinstall"):
+        own_prefill("mlx-lm 9.9", "tiny")

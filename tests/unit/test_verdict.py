@@ -103,7 +103,8 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert words.verdict_of(summary[family]) == word
         code = report.exit_code()
         # No scenario shows that a request alone is wrong.
-        wanted = {1} if own.alone else expected_code(result, cells, False, evidence, family)
+        solo = own.alone or decodes_otherwise(evidence["set"], family, "without")
+        wanted = {1} if solo else expected_code(result, cells, False, evidence, family)
         assert code in wanted, (family, word)
         assert report.as_dict()["exit_code"] == code
         said = screen.verdict(report)
@@ -112,18 +113,26 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert needed <= set(own.patches)
         assert needed >= set(own.alone)
         if word in (words.RIGHT, "cannot batch"):
-            assert {verdict.patch_severity(id_) for id_ in needed - set(own.alone)} <= {
-                words.FEATURE
-            }
+            spared = {*own.alone, *(own.prefill.needs if own.prefill else ())}
+            assert {verdict.patch_severity(id_) for id_ in needed - spared} <= {words.FEATURE}
     # Enabled: every family's verdict is judged again, and every seventh family is audited again.
     monkeypatch.setattr(boot, "active", lambda: True)
     enabled = mlx_patches.audit()
     assert enabled.exit_code() == 0
     for index, (family, one) in enumerate(plain.items()):
         expected = expected_code(one.result, pairs[family], True, evidence, family)
+        if decodes_otherwise(evidence["set"], family, "with"):
+            expected = {1}
         assert one.exit_code(enabled.here()) in expected, family
         if index % 7 == 0:
             assert mlx_patches.audit(family).exit_code() in expected, family
+
+
+def decodes_otherwise(name, family, part):
+    """Whether the evidence says that a request alone does not decode what its prefill says."""
+    file = store.folder().parent / "alone" / f"{name.replace(' ', '-')}.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    return found.get(part, {}).get("own-prefill", {}).get(family) == "r"
 
 
 def word_in(said, one, here):
@@ -510,6 +519,25 @@ def test_a_model_that_is_right_in_a_batch_and_wrong_alone_is_one_sentence(qwen3)
     assert report.exit_code() == 1 and said in report.findings
     (one,) = report.as_dict()["verdicts"]
     assert one["wrong_alone"] and one["alone"]["wrong_here"] == ["yarn old"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "said", "codes"),
+    [
+        (outside.HeldCell("own-prefill", "rr"), "decodes other text than its own prefill", (1, 1)),
+        (outside.HeldCell("own-prefill", "rg", True), "fails with a prompt in pieces", (1, 0)),
+        (outside.HeldCell("own-prefill", "gg"), "", (0, 0)),
+    ],
+)
+def test_what_differs_from_its_own_prefill_is_wrong_alone(cell, said, codes):
+    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", prefill=cell)
+    for here, code in zip((IDLE, verdict.PatchState(True)), codes, strict=True):
+        assert (said in verdict.alone(one, here) and bool(said)) is bool(code)
+        assert one.exit_code(here) == code and one.as_dict(here)["wrong_alone"] is bool(code)
+    assert one.as_dict(IDLE)["own_prefill"] == {
+        "wrong": cell.pair[0] == "r",
+        "wrong_with_patches": cell.pair[1] == "r",
+    }
 
 
 def test_a_config_that_is_right_alone_is_not_blamed(qwen3):

@@ -288,7 +288,10 @@ def test_walks_are_in_the_json(lab):
         (("--walks", "5", "--dtype", "bfloat16"), "walks run the lab's own tiny models"),
         (("--scenario", "walks", "--evidence", "e.json"), "leave out --config"),
         (("--replay", LINE, "--model", "llama"), "--replay runs the one walk that its line says"),
-        (("--replay", LINE, "--out", "rows.jsonl"), "--replay runs the one walk that its line says"),
+        (
+            ("--replay", LINE, "--out", "rows.jsonl"),
+            "--replay runs the one walk that its line says",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(lab, arguments, said):
