@@ -503,6 +503,10 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "",
         *held_alone(),
         "",
+        "What stays unlike with the patches, in all of these sets:",
+        "",
+        *unlike_alone(),
+        "",
         "A request alone, held against itself ([lab.md](lab.md)): families, or cases of a release,",
         "that are right/repaired/wrong.",
         "",
@@ -598,6 +602,42 @@ def held_alone() -> list[str]:
     return table(
         ("release set", "held against", *heads, "configs equal", "made equal", "unlike"), lines
     )
+
+
+# Of the configs that stay unlike, by what they have: why no patch makes them equal.
+UNLIKE = {
+    "rope type longrope, short texts": "the release rotates every text with the factors of long ones,"
+    " so that a cached prompt stays valid: its own choice",
+    "another rope type": "no config that we know of these families has it",
+    "window": "Mistral 7B 0.1 is loaded as Llama, whose every layer would pay for it",
+    "theta": "the release has no such field, or one for all layers",
+    "a field of its own": "a bias, tied heads or a factor that the release does not know:"
+    " no config that we know of sets it so",
+}
+
+
+def kind_of(name: str) -> str:
+    """The line of ``UNLIKE`` that a config's name belongs to."""
+    base = name.removesuffix(outside.OLD)
+    if base == "longrope short":
+        return "rope type longrope, short texts"
+    if base in (outside.WINDOW, outside.THETA):
+        return base
+    return "a field of its own" if "=" in base else "another rope type"
+
+
+def unlike_alone() -> list[str]:
+    """A table of the configs that stay unlike with the patches: what they have, and why."""
+    found: Counter[str] = Counter()
+    types: dict[str, set[str]] = defaultdict(set)
+    for one in release_sets.load().values():
+        for kind, held in outside.held_types(one.name).items():
+            for cell in held.cells if held.comparable else ():
+                if words.is_red(cell.pair) and cell.name.removesuffix(outside.OLD) != outside.PLAIN:
+                    found[kind_of(cell.name)] += 1
+                    types[kind_of(cell.name)].add(kind)
+    rows = [(name, str(found[name]), few(types[name]), UNLIKE[name]) for name in UNLIKE]
+    return table(("config", "cells", "model types", "why"), [row for row in rows if row[1] != "0"])
 
 
 def repairs(one: dict[str, Any]) -> list[str]:

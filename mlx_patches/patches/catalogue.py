@@ -160,6 +160,8 @@ ENTRIES = (
     ("prefix-kv-bits", "caches.prefix_kv_bits.patch", "mlx-vlm"),
     ("metal-mrope", "positions.metal_mrope.patch", "mlx-vlm"),
     ("detokenizer-text", "generation.detokenizer_text.patch", ""),
+    ("nope-norm", "models.nope_norm.patch", ""),
+    ("embedding-scale", "models.embedding_scale.patch", "mlx-vlm"),
 )
 
 # Former ids to those of today; a user's settings may still have the former ones.

@@ -1,0 +1,42 @@
+"""Tokens are embedded as large as a prompt's embeddings."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.models.embedding_scale import patch as embedding_scale
+
+from ..releases.conftest import installed
+
+PATCH = catalogue.builtin().get("embedding-scale")
+
+
+@pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+@pytest.mark.parametrize("family", ["granite", "granitemoe", "minicpm", "minicpm3"])
+def test_a_decode_is_that_of_a_prefill_and_embeddings_stay_as_given(family, ungated):
+    import mlx.core as mx
+
+    from mlx_patches.lab import Family, NotBuilt
+    from mlx_patches.lab.build import build
+
+    try:
+        model = build(Family("mlx-vlm", family))
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+    language, tokens = model.module, mx.array([[1, 2, 3, 4, 5]])
+    embedded = language.model.embed_tokens(tokens)
+    prefill = language(tokens, inputs_embeds=embedded, cache=model.make_cache()).logits
+    ungated(PATCH)
+    again = language(tokens, inputs_embeds=embedded, cache=model.make_cache()).logits
+    assert mx.array_equal(again, prefill)
+    cache = model.make_cache()
+    rows = [language(tokens[:, place : place + 1], cache=cache).logits for place in range(5)]
+    assert mx.allclose(mx.concatenate(rows, axis=1), prefill, atol=1e-4)
+
+
+def tokens_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_scale, "embeds_itself", lambda *args, **kwargs: False)
+
+
+MUTANTS = {"embedding-scale": tokens_as_they_come}
