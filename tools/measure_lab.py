@@ -606,8 +606,8 @@ def held_alone() -> list[str]:
 
 # Of the configs that stay unlike, by what they have: why no patch makes them equal.
 UNLIKE = {
-    "rope type longrope, short texts": "the release rotates every text with the factors of long ones,"
-    " so that a cached prompt stays valid: its own choice",
+    "rope type longrope, short texts": "the release rotates every text with the factors of long"
+    " ones, so that a cached prompt stays valid: its own choice",
     "another rope type": "no config that we know of these families has it",
     "window": "Mistral 7B 0.1 is loaded as Llama, whose every layer would pay for it",
     "theta": "the release has no such field, or one for all layers",
