@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
-from ..._shared.targets import CACHES, VLM_CACHES
+from ..._shared.targets import VLM_CACHES, on_caches
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -239,33 +239,25 @@ PATCH = Patch(
     every_model=True,
     summary="a batch with max_kv_size loses the first tokens that a row alone would keep",
     targets=(
-        *(
-            Target(
-                *place,
-                f"{_BATCH}.keep",
-                lambda original: Attribute("keep", read_keep),
-                fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
-                defines_new_attribute=True,
-            )
-            for place in CACHES
+        *on_caches(
+            {f"{_BATCH}.keep": lambda original: Attribute("keep", read_keep)},
+            fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
+            defines_new_attribute=True,
         ),
-        *(
-            Target(*place, f"{_BATCH}.{name}", around(wrapper), when=has_keep)
-            for place in CACHES
-            for name, wrapper in (
-                ("_update_in_place", stepped),
-                ("_update_concat", joined),
-                ("finalize", finalized),
-            )
+        *on_caches(
+            {
+                f"{_BATCH}._update_in_place": around(stepped),
+                f"{_BATCH}._update_concat": around(joined),
+                f"{_BATCH}.finalize": around(finalized),
+            },
+            when=has_keep,
         ),
-        *(
-            Target(*place, f"{_BATCH}.{name}", around(wrapper))
-            for place in CACHES
-            for name, wrapper in (
-                ("merge", merge_rows),
-                ("extract", extract_row),
-                ("extend", extend_with_keep),
-            )
+        *on_caches(
+            {
+                f"{_BATCH}.merge": around(merge_rows),
+                f"{_BATCH}.extract": around(extract_row),
+                f"{_BATCH}.extend": around(extend_with_keep),
+            }
         ),
         Target(*VLM_CACHES, f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
         Target(

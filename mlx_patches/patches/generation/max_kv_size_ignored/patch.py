@@ -20,8 +20,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import CACHES
+from ....core.patch import Patch, around
+from ..._shared.targets import on_caches
 
 logger = logging.getLogger("mlx_patches")
 
@@ -69,9 +69,6 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     summary="max_kv_size is silently ignored where a model makes its own caches",
-    targets=tuple(
-        Target(distribution, module, "make_prompt_cache", around(made))
-        for distribution, module in CACHES
-    ),
+    targets=on_caches({"make_prompt_cache": around(made)}),
     module=__name__,
 )
