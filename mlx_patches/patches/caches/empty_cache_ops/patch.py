@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Factory, Patch, around
-from ..._shared.empty import is_empty, start_batch
+from ..._shared.rows import is_empty, make_empty_row, start_batch
 from ..._shared.targets import around_setter, on_caches
 
 # -- state ---------------------------------------------------------------------------------
@@ -51,14 +50,6 @@ def restore_empty(cache: Any, saved: Any, extra: tuple[str, ...]) -> None:
 def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
     """Row ``idx`` of an attention cache."""
     return make_empty_row(cache) if is_empty(cache) else extract(cache, idx)
-
-
-def make_empty_row(cache: Any) -> Any:
-    """An empty solo cache of the class that a row of this batch would have."""
-    caches = sys.modules[type(cache).__module__]
-    if hasattr(cache, "max_size"):
-        return caches.RotatingKVCache(cache.max_size)
-    return caches.KVCache()
 
 
 def extract_slots(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, around
-from ..._shared.empty import is_empty, start_batch
+from ..._shared.rows import is_empty, start_batch
 from ..._shared.targets import on_caches
 
 

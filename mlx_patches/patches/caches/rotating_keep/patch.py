@@ -21,7 +21,6 @@ Retire when
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import sys
@@ -29,6 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
+from ..._shared.rows import cut_to_window
 from ..._shared.targets import VLM_CACHES, on_caches
 
 _BATCH = "BatchRotatingKVCache"
@@ -163,34 +163,9 @@ def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> An
     keep = keeps.pop() if len(keeps) == 1 else 0
     if not 0 < keep < caches[0].max_size:
         return merge(cls, caches)
-    batch = merge(cls, [cut_behind(row) for row in caches])
+    batch = merge(cls, [cut_to_window(row, keep) for row in caches])
     batch.keep = keep
     return batch
-
-
-def cut_behind(row: Any) -> Any:
-    """A solo cache with the row's kept tokens and its newest, in order of age, a window in all.
-
-    Returns the row itself if it holds just these, or was never written. The row does not change.
-    """
-    size = min(row.offset, row.max_size)
-    if row.keys is None or (row._idx == size and row.keys.shape[2] <= row.max_size):
-        return row
-    cut = copy.copy(row)
-    cut.keys, cut.values = (
-        take_kept(row._temporal_order(side), row.keep, size) for side in (row.keys, row.values)
-    )
-    cut._idx = size
-    return cut
-
-
-def take_kept(side: Any, keep: int, size: int) -> Any:
-    """The first ``keep`` and the newest columns of keys or values, ``size`` in all."""
-    import mlx.core as mx
-
-    if side.shape[2] <= size:
-        return side
-    return mx.concatenate([side[..., :keep, :], side[..., keep - size :, :]], axis=2)
 
 
 def extract_row(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
