@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.offset_view import with_offset
+from ..._shared.parts import with_offset
 
 
 def modelled(
