@@ -8,18 +8,34 @@ from typing import Any
 from ...core.patch import Factory, Target, around
 
 # Distribution and module, as a ``Target`` begins.
+Place = tuple[str, str]
 
 LM_CACHES = ("mlx-lm", "mlx_lm.models.cache")
 VLM_CACHES = ("mlx-vlm", "mlx_vlm.models.cache")
 CACHES = (LM_CACHES, VLM_CACHES)
+BASES = (("mlx-lm", "mlx_lm.models.base"), ("mlx-vlm", "mlx_vlm.models.base"))
+SAMPLERS = (("mlx-lm", "mlx_lm.sample_utils"), ("mlx-vlm", "mlx_vlm.sample_utils"))
+# mlx-vlm's batch generator; the second from 0.6 on.
+GENERATORS = (("mlx-vlm", "mlx_vlm.generate"), ("mlx-vlm", "mlx_vlm.generate.ar"))
+# ``LRUPromptCache`` of mlx-lm's server.
+PROMPT_CACHES = (("mlx-lm", "mlx_lm.server"), LM_CACHES)
 
 
-def on_caches(
-    factories: Mapping[str, Factory],
-    places: Sequence[tuple[str, str]] = CACHES,
-    **options: Any,
+def vlm_models(*families: str) -> tuple[Place, ...]:
+    """The language models of these families in mlx-vlm."""
+    return tuple(("mlx-vlm", f"mlx_vlm.models.{family}.language") for family in families)
+
+
+def models(*families: str) -> tuple[Place, ...]:
+    """The language models of these families in both packages."""
+    own = (("mlx-lm", f"mlx_lm.models.{family}") for family in families)
+    return (*own, *vlm_models(*families))
+
+
+def at(
+    places: Sequence[Place], factories: Mapping[str, Factory], **options: Any
 ) -> tuple[Target, ...]:
-    """A target at each of these names in the packages' caches, with these options."""
+    """A target at each of these names in each place, with these options."""
     return tuple(
         Target(*place, name, factory, **options)
         for place in places

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Factory, Patch, around
 from ..._shared.rows import is_empty, make_empty_row, start_batch
-from ..._shared.targets import around_setter, on_caches
+from ..._shared.targets import CACHES, around_setter, at
 
 # -- state ---------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ EMPTY_CACHE_OPS = Patch(
     id="empty-cache-ops",
     severity="crash",
     summary="a cache that was never written cannot be saved, nor a row taken from its batch",
-    targets=on_caches(_FACTORIES),
+    targets=at(CACHES, _FACTORIES),
     module=__name__,
     doc="""A cache that was never written cannot be saved, and no row can be taken from its batch.
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ....core.patch import Patch, around
 from ..._shared.rows import is_empty, start_batch
-from ..._shared.targets import on_caches
+from ..._shared.targets import CACHES, at
 
 
 def joins_empty(cache: Any, other: Any) -> bool:
@@ -51,7 +51,8 @@ PATCH = Patch(
     severity="memory",
     every_model=True,
     summary="keys and values turn float32 when a prompt joins during prefill: twice the memory",
-    targets=on_caches(
+    targets=at(
+        CACHES,
         dict.fromkeys(
             ("BatchKVCache.extend", "BatchRotatingKVCache.extend"), around(extend_in_own_dtype)
         ),

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
 from ..._shared import quantized as contract
-from ..._shared.targets import on_caches
+from ..._shared.targets import CACHES, at
 
 # -- a batch of quantized rows ---------------------------------------------------------------
 
@@ -144,7 +144,8 @@ def dequantize_row(row: Any) -> Any:
 
 def _merge_targets() -> tuple[Target, ...]:
     return (
-        *on_caches(
+        *at(
+            CACHES,
             {"QuantizedKVCache.merge": lambda original: classmethod(merge_from_quantized)},
             fingerprint_of=(
                 "QuantizedKVCache.merge",
@@ -153,7 +154,7 @@ def _merge_targets() -> tuple[Target, ...]:
             ),
             defines_new_attribute=True,
         ),
-        *on_caches({"KVCache.merge": around(merge_from_floats)}, when=merges_quantized),
+        *at(CACHES, {"KVCache.merge": around(merge_from_floats)}, when=merges_quantized),
         Target("mlx-lm", "mlx_lm.generate", "_merge_caches", around(merge_prompts)),
         Target(
             "mlx-lm",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ....core.patch import Patch, around
 from ..._shared.handles import make_handle
-from ..._shared.targets import on_caches
+from ..._shared.targets import CACHES, at
 from .contract import write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------
@@ -107,7 +107,7 @@ ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     severity="memory",
     summary="a hybrid model's batch grows by a graph node a token and layer until Metal aborts",
-    targets=on_caches({"ArraysCache.advance": count_from_start}, when=has_padding),
+    targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
     probe=".probe_advance:probe",
     module=__name__,
     doc="""A hybrid model's batch grows by a graph node a token and layer until Metal aborts.

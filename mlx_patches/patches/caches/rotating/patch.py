@@ -32,7 +32,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around, stored
 from ..._shared.rows import cut_to_window
-from ..._shared.targets import CACHES, around_setter, on_caches
+from ..._shared.targets import CACHES, around_setter, at
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -169,7 +169,7 @@ ROTATING_MERGE = Patch(
     severity="crash",
     every_model=True,
     summary="a prompt longer than the window cannot join a batch",
-    targets=on_caches({f"{_BATCH}.merge": around(merge_rows)}),
+    targets=at(CACHES, {f"{_BATCH}.merge": around(merge_rows)}),
     probe=".probe_merge:probe",
     module=__name__,
     doc="""A prompt longer than the window cannot join a batch: rotating caches do not merge.

@@ -29,7 +29,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
 from ..._shared.rows import cut_to_window
-from ..._shared.targets import VLM_CACHES, on_caches
+from ..._shared.targets import CACHES, VLM_CACHES, at
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -214,12 +214,14 @@ PATCH = Patch(
     every_model=True,
     summary="a batch with max_kv_size loses the first tokens that a row alone would keep",
     targets=(
-        *on_caches(
+        *at(
+            CACHES,
             {f"{_BATCH}.keep": lambda original: Attribute("keep", read_keep)},
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
             defines_new_attribute=True,
         ),
-        *on_caches(
+        *at(
+            CACHES,
             {
                 f"{_BATCH}._update_in_place": around(stepped),
                 f"{_BATCH}._update_concat": around(joined),
@@ -227,12 +229,13 @@ PATCH = Patch(
             },
             when=has_keep,
         ),
-        *on_caches(
+        *at(
+            CACHES,
             {
                 f"{_BATCH}.merge": around(merge_rows),
                 f"{_BATCH}.extract": around(extract_row),
                 f"{_BATCH}.extend": around(extend_with_keep),
-            }
+            },
         ),
         Target(*VLM_CACHES, f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
         Target(

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import GENERATORS, at
 
 # A row's prompt within its padding, as (first token, one past the last).
 Span = tuple[int, int]
@@ -198,12 +199,11 @@ def rebased(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "rope_deltas": delta.astype(deltas.dtype).reshape(deltas.shape)}
 
 
-_MODULES = ("mlx_vlm.generate", "mlx_vlm.generate.ar")  # the second from 0.6 on
 _BODY = ("_generate_batch",)
-_PROMPT_LAYERS = (
-    ("BatchGenerator.insert", inserted),
-    ("BatchGenerator._process_prompts", processed),
-)
+_PROMPT_LAYERS = {
+    "BatchGenerator.insert": around(inserted),
+    "BatchGenerator._process_prompts": around(processed),
+}
 
 PADDED_PROMPTS = Patch(
     id="padded-prompts",
@@ -211,13 +211,10 @@ PADDED_PROMPTS = Patch(
     summary="mlx_vlm.batch_generate attends to the padding of the shorter prompts",
     targets=tuple(
         target
-        for module in _MODULES
+        for place in GENERATORS
         for target in (
-            Target("mlx-vlm", module, "_generate_batch", around(generated)),
-            *(
-                Target("mlx-vlm", module, name, around(layer), _BODY, when=in_batch_generate)
-                for name, layer in _PROMPT_LAYERS
-            ),
+            Target(*place, "_generate_batch", around(generated)),
+            *at([place], _PROMPT_LAYERS, fingerprint_of=_BODY, when=in_batch_generate),
         )
     ),
     module=__name__,
@@ -243,7 +240,7 @@ PADDED_DELTAS = Patch(
     id="padded-deltas",
     every_model=True,
     summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
-    targets=(Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),),
+    targets=(Target(*GENERATORS[1], "_unpad_batch_prompts", around(unpadded)),),
     probe=".probe:probe_deltas",
     module=__name__,
     doc="""

@@ -25,6 +25,7 @@ from functools import cache
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import GENERATORS, at
 
 logger = logging.getLogger("mlx_patches")
 
@@ -180,16 +181,11 @@ PATCH = Patch(
             )
             for name in ("generate_step", "speculative_generate_step")
         ),
-        *(
-            Target(
-                "mlx-vlm",
-                module,
-                "BatchGenerator.__init__",
-                around(made),
-                fingerprint_of=("BatchGenerator.__init__", "_make_cache"),
-                when=asks_for_bits,
-            )
-            for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
+        *at(
+            GENERATORS,
+            {"BatchGenerator.__init__": around(made)},
+            fingerprint_of=("BatchGenerator.__init__", "_make_cache"),
+            when=asks_for_bits,
         ),
     ),
     module=__name__,

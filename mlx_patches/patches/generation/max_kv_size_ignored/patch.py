@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from ....core.patch import Patch, around
-from ..._shared.targets import on_caches
+from ..._shared.targets import CACHES, at
 
 logger = logging.getLogger("mlx_patches")
 
@@ -69,6 +69,6 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     summary="max_kv_size is silently ignored where a model makes its own caches",
-    targets=on_caches({"make_prompt_cache": around(made)}),
+    targets=at(CACHES, {"make_prompt_cache": around(made)}),
     module=__name__,
 )

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, around
-from ..._shared.targets import on_caches
+from ..._shared.targets import CACHES, at
 
 
 def quantized(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
@@ -39,8 +39,9 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="kv_bits with sliding-window layers raises NotImplementedError mid-generation",
-    targets=on_caches(
-        {f"{name}.to_quantized": _factory for name in ("RotatingKVCache", "BatchRotatingKVCache")}
+    targets=at(
+        CACHES,
+        {f"{name}.to_quantized": _factory for name in ("RotatingKVCache", "BatchRotatingKVCache")},
     ),
     probe=".probe:rotating",
     module=__name__,

@@ -19,7 +19,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import PROMPT_CACHES, at
 
 CACHES = "mlx_lm.models.cache"
 
@@ -60,9 +61,6 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="a prompt that mlx_lm.server has cached completely stops it for good",
-    targets=tuple(
-        Target("mlx-lm", module, "LRUPromptCache.fetch_nearest_cache", around(fetched))
-        for module in ("mlx_lm.server", CACHES)
-    ),
+    targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetched)}),
     module=__name__,
 )
