@@ -54,14 +54,12 @@ def view_class(*names: str) -> Any:
     """The class of views with these attributes, made on first use."""
     import wrapt  # not at start-up
 
-    class View(wrapt.ObjectProxy[Any]):
-        def __init__(self, whole: Any, parts: dict[str, Callable[[Any], Any]]):
-            super().__init__(whole)
-            self._self_parts = parts
+    def make(proxy: Any, whole: Any, parts: dict[str, Callable[[Any], Any]]) -> None:
+        wrapt.ObjectProxy.__init__(proxy, whole)
+        proxy._self_parts = parts
 
     def read(name: str) -> property:
-        return property(lambda self: self._self_parts[name](self.__wrapped__))
+        return property(lambda proxy: proxy._self_parts[name](proxy.__wrapped__))
 
-    for name in names:
-        setattr(View, name, read(name))
-    return View
+    attributes = {name: read(name) for name in names}
+    return type("View", (wrapt.ObjectProxy,), {"__init__": make, **attributes})
