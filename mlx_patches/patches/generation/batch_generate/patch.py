@@ -27,12 +27,12 @@ def generated(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: An
     masks: list[Any] = []
     token = _masks.set(masks)
     try:
-        return generate(noting(model, masks), *args, **kwargs)
+        return generate(record_masks(model, masks), *args, **kwargs)
     finally:
         _masks.reset(token)
 
 
-def noting(model: Any, masks: list[Any]) -> Any:
+def record_masks(model: Any, masks: list[Any]) -> Any:
     """A shallow copy of the model that appends each mask of ``get_input_embeddings`` to a list."""
 
     def get_input_embeddings(*args: Any, mask: Any = None, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ def processed(
     if any(stop < length for _, stop in spans):
         shape = (len(spans), length)
         kwargs = {
-            name: moved(value, spans) if getattr(value, "shape", ())[:2] == shape else value
+            name: left_align(value, spans) if getattr(value, "shape", ())[:2] == shape else value
             for name, value in kwargs.items()
         }
     return process(generator, own, **kwargs)
@@ -162,10 +162,10 @@ def cut(
             # Positions may have three dimensions in front: (3, 1, length).
             axis = 1 if value.shape[1] == length else 2
             own[name] = value[(slice(None),) * axis + (slice(*span),)]
-    return rebased(own)
+    return recompute_delta(own)
 
 
-def moved(value: Any, spans: Sequence[Span]) -> Any:
+def left_align(value: Any, spans: Sequence[Span]) -> Any:
     """Move the padding of an array (prompts, length, ...) to the left."""
     import mlx.core as mx
 
@@ -181,12 +181,12 @@ def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[
     whole = [row.get("position_ids") for row in rows]
     texts, own = unpad(prompts, mask, rows)
     return texts, [
-        row if row.get("position_ids") is before else rebased(row)
+        row if row.get("position_ids") is before else recompute_delta(row)
         for row, before in zip(own, whole, strict=True)
     ]
 
 
-def rebased(row: Mapping[str, Any]) -> dict[str, Any]:
+def recompute_delta(row: Mapping[str, Any]) -> dict[str, Any]:
     """A prompt's arguments with a rope delta that is computed from its positions.
 
     The delta is the position after the last token minus the number of tokens. Releases count

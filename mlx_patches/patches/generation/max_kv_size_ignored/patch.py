@@ -26,7 +26,7 @@ from ..._shared.targets import CACHES, at
 logger = logging.getLogger("mlx_patches")
 
 
-def made(
+def make_bounded_caches(
     make: Callable[..., list[Any]],
     model: Any,
     max_kv_size: int | None = None,
@@ -69,6 +69,6 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     summary="max_kv_size is silently ignored where a model makes its own caches",
-    targets=at(CACHES, {"make_prompt_cache": around(made)}),
+    targets=at(CACHES, {"make_prompt_cache": around(make_bounded_caches)}),
     module=__name__,
 )

@@ -29,7 +29,7 @@ from ..._shared.unpadded import is_unpadded
 _FAMILIES = ("internvl_chat", "qwen2_vl", "qwen2_5_vl")
 
 
-def modelled(
+def call_with_mask(
     call: Callable[..., Any],
     model: Any,
     inputs: Any,
@@ -95,7 +95,7 @@ PATCH = Patch(
     summary="a batch's mask is cut to the newest keys: padding is attended to, chunks crash",
     targets=at(
         vlm_models(*_FAMILIES),
-        {"Qwen2Model.__call__": around(modelled)},
+        {"Qwen2Model.__call__": around(call_with_mask)},
         fingerprint_of=("Attention.__call__", "Qwen2Model.__call__"),
         when=makes_mask,
     ),

@@ -39,7 +39,7 @@ _CACHE = "MiniMaxM3BatchKVCache"
 # -- positions -----------------------------------------------------------------------------
 
 
-def modelled(
+def call_with_positions(
     call: Callable[..., Any],
     model: Any,
     inputs: Any,
@@ -241,7 +241,7 @@ PATCH = Patch(
     id="minimax-m3-batch",
     summary="MiniMax M3 rotates the rows of a batch to wrong positions, and picks wrong blocks",
     targets=(
-        _target("LanguageModel.__call__", around(modelled)),
+        _target("LanguageModel.__call__", around(call_with_positions)),
         _target("MiniMaxM3Indexer.__call__", around(indexed)),
         _target("MiniMaxM3Indexer.build_block_mask", around(block_mask), supports=True),
         _target("MiniMaxAttention._sparse_decode_attention", around(decoded), supports=True),

@@ -25,7 +25,7 @@ from ..._shared.targets import PROMPT_CACHES, at
 CACHES = "mlx_lm.models.cache"
 
 
-def fetched(
+def fetch_and_leave_one(
     fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
 ) -> tuple[Any, Any]:
     """The caches of a prefix, None for a miss, and the tokens that are left, at least one."""
@@ -61,6 +61,6 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="a prompt that mlx_lm.server has cached completely stops it for good",
-    targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetched)}),
+    targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_and_leave_one)}),
     module=__name__,
 )
