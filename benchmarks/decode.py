@@ -13,11 +13,12 @@ import argparse
 import importlib.util
 import statistics
 import time
+from typing import Any
 
 import mlx_patches
 from mlx_patches.activation.session import MODEL_PACKAGES
 from mlx_patches.patches import catalogue
-from mlx_patches.probes import tiny
+from mlx_patches.probes.batch_invariance import batch_cache, tiny
 
 
 def main() -> None:
@@ -26,9 +27,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=8)
     options = parser.parse_args()
+    full = ["full_attention"] * 4
     models = {
-        "mlx_lm": ("llama, tiny", lambda: tiny.llama(layers=4)),
-        "mlx_vlm": ("gemma4, tiny", lambda: tiny.gemma4()),
+        "mlx_lm": ("llama, tiny", lambda: tiny("mlx-lm", "llama", layer_types=full)),
+        "mlx_vlm": ("gemma4, tiny", lambda: tiny("mlx-vlm", "gemma4")),
     }
     for package in dict.fromkeys(p.partition(".")[0] for p in MODEL_PACKAGES):
         if importlib.util.find_spec(package):
@@ -40,13 +42,13 @@ def main() -> None:
             )
 
 
-def paired_ratios(model: tiny.TinyModel, batch: int, steps: int, rounds: int) -> list[float]:
+def paired_ratios(model: Any, batch: int, steps: int, rounds: int) -> list[float]:
     """Patched over unpatched steps per second, one ratio for each round."""
     decode(model, batch, steps)
     return [one_round(model, batch, steps, patched_first=n % 2 == 0) for n in range(rounds)]
 
 
-def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool) -> float:
+def one_round(model: Any, batch: int, steps: int, patched_first: bool) -> float:
     """One ratio, with all patches that the release needs, even if the model does not need them."""
     seconds = {}
     for patched in (patched_first, not patched_first):
@@ -57,16 +59,16 @@ def one_round(model: tiny.TinyModel, batch: int, steps: int, patched_first: bool
     return seconds[False] / seconds[True]
 
 
-def decode(model: tiny.TinyModel, batch: int, steps: int) -> float:
+def decode(model: Any, batch: int, steps: int) -> float:
     """Seconds for ``steps`` decode steps of a batch."""
     import mlx.core as mx
 
-    cache = model.batch_cache([0] * batch)
-    mx.eval(model.logits([[1, 2, 3, 4]] * batch, cache))
+    cache = batch_cache(model, [0] * batch)
+    mx.eval(model.call([[1, 2, 3, 4]] * batch, cache))
     token = [[5]] * batch
     start = time.perf_counter()
     for _ in range(steps):
-        mx.eval(model.logits(token, cache))
+        mx.eval(model.call(token, cache))
     return time.perf_counter() - start
 
 

@@ -265,19 +265,17 @@ def probe(name: str, as_json: bool) -> None:
     """
     from .auditing.preflight import session_of_readable
     from .lab import report
-    from .probes.tiny import MODELS
 
     registry = session_of_readable().registry
     name = registry.today(name)
-    if name not in registry and name not in MODELS:
+    if name not in registry:
         rows = _probe_family(name)
     else:
-        kind = "--patch" if name in registry else "--model"
         with report.steps() as tell:
             tell(f"{name}, without the patches")
-            without = _run_child(kind, name)
+            without = _run_child("--patch", name)
             tell(f"{name}, with the patches")
-            with_ = _run_child(kind, name, "--patched")
+            with_ = _run_child("--patch", name, "--patched")
         rows = _pairs(name, without, with_)
     if as_json:
         click.echo(json.dumps(rows, indent=2))

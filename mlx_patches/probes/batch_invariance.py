@@ -1,19 +1,58 @@
-"""Batch invariance: compares each row's logits in a batch with the same row run alone."""
+"""Batch invariance of tiny models: each row's logits in a batch, and the same row run alone."""
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import Result
-from .tiny import TinyModel
+from . import NotApplicable, Result
 
 TOLERANCE = 1e-3
+# Every tiny model knows at least so many tokens.
+VOCABULARY = 64
+
+
+def tiny(distribution: str, family: str, seed: int = 0, **fields: Any) -> Any:
+    """The lab's tiny model of a family, with these fields in its text model's config.
+
+    Raises:
+        NotApplicable: the release has none.
+    """
+    from ..lab import Family, NotBuilt
+    from ..lab.build import build
+
+    def edit(config: dict[str, Any]) -> dict[str, Any]:
+        text = config.get("text_config")
+        return config | fields if text is None else config | {"text_config": text | fields}
+
+    try:
+        return build(Family(distribution, family), seed, edit=edit if fields else None)
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+
+
+def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
+    """The caches of a left-padded batch, also in a release without a batch engine.
+
+    Raises:
+        NotApplicable: the release batches no cache of a kind that the model has.
+    """
+
+    def batched(layer: Any) -> Any:
+        caches, kind = importlib.import_module(type(layer).__module__), type(layer).__name__
+        if kind == "KVCache":
+            return caches.BatchKVCache(list(padding))
+        if kind == "RotatingKVCache":
+            return caches.BatchRotatingKVCache(layer.max_size, list(padding))
+        raise NotApplicable(f"no batch cache for {kind}")
+
+    return [batched(layer) for layer in model.make_cache()]
 
 
 def difference(
-    model: TinyModel, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
+    model: Any, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
 ) -> float:
     """The largest absolute difference of logits over rows and steps; NaN where any is NaN.
 
@@ -28,7 +67,7 @@ def difference(
 
     longest = max(map(len, prompts))
     padding = [longest - len(prompt) for prompt in prompts]
-    cache = model.batch_cache(padding)
+    cache = batch_cache(model, padding)
     rows = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
     batch = [_last(model, rows, cache)]
     for tokens in zip(*continuations, strict=True):
@@ -36,7 +75,7 @@ def difference(
 
     apart: list[float] = []
     for row, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
-        solo_cache = model.solo_cache()
+        solo_cache = model.make_cache()
         solo = [_last(model, [list(prompt)], solo_cache)]
         for token in continuation:
             solo.append(_last(model, [[token]], solo_cache))
@@ -50,7 +89,7 @@ def largest(figures: Sequence[float]) -> float:
     return next(filter(math.isnan, figures), max(figures))
 
 
-def measure(model: TinyModel, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Result:
+def measure(model: Any, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Result:
     """Red where a batch of random prompts of these lengths differs from each row run alone."""
     prompts, continuations = random_rows(lengths, steps)
     figure = difference(model, prompts, continuations)
@@ -65,8 +104,6 @@ def random_rows(
     """Draw prompts of these lengths and continuations of ``steps`` tokens from a seed."""
     import random
 
-    from .tiny import VOCABULARY
-
     draw = random.Random(seed)
 
     def tokens(count: int) -> list[int]:
@@ -75,24 +112,24 @@ def random_rows(
     return [tokens(n) for n in lengths], [tokens(steps) for _ in lengths]
 
 
-def _last(model: TinyModel, rows: list[list[int]], cache: list[Any]) -> Any:
+def _last(model: Any, rows: list[list[int]], cache: list[Any]) -> Any:
     import mlx.core as mx
 
-    logits = model.logits(rows, cache)[:, -1]
+    logits = model.call(rows, cache)[:, -1]
     mx.eval(logits)
     return logits
 
 
-def differs(model: TinyModel, ways: Sequence[Sequence[int]]) -> float:
+def differs(model: Any, ways: Sequence[Sequence[int]]) -> float:
     """The largest difference of the last logits between the first split and the others."""
     import mlx.core as mx
 
     ((text,), _) = random_rows([sum(ways[0])], 0)
     said = []
     for pieces in ways:
-        cache, start = model.solo_cache(), 0
+        cache, start = model.make_cache(), 0
         for size in pieces:
-            logits = model.logits([text[start : start + size]], cache)[0, -1]
+            logits = model.call([text[start : start + size]], cache)[0, -1]
             start += size
         said.append(logits)
     return largest([float(mx.abs(one - said[0]).max().item()) for one in said[1:]])

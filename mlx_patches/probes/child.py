@@ -29,17 +29,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--patch", action="append", default=[], help="probe the targets of this patch"
     )
-    parser.add_argument("--model", help="measure the batch invariance of this tiny model")
     parser.add_argument("--distribution", help="only the targets of this distribution")
     parser.add_argument("--code", action="store_true", help="only the fingerprint of each target")
     parser.add_argument("--patched", action="store_true")
     parser.add_argument("--force", action="store_true")
     options = parser.parse_args(argv)
-    if options.model:
-        rows = [probe_model(options.model, options.patched)]
-        json.dump(rows, sys.stdout)
-        print()
-        return
     rows = []
     session = activation.session()
     for patch in map(session.registry.get, options.patch):
@@ -81,25 +75,6 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
         row.update(verdict=verdict, detail=_where(error), figure=None)
     if manager is not None and patch.id in manager.failures:  # the probe saw unpatched code
         row.update(verdict="red", detail=manager.failures[patch.id].last, figure=None)
-    return row
-
-
-def probe_model(name: str, patched: bool) -> dict[str, Any]:
-    """The same result for a model: red where a batch differs from its rows run alone."""
-    row: dict[str, Any] = {"patch": None, "target": name}
-    if patched:
-        activation.session().apply(None, None, strict=False, dry_run=False)
-    from .batch_invariance import measure
-    from .tiny import MODELS
-
-    try:
-        result = measure(MODELS[name]())
-        verdict = "red" if result.red else "green"
-        row.update(verdict=verdict, detail=result.detail, figure=result.figure)
-    except NotApplicable as error:
-        row.update(verdict="n/a", detail=str(error), figure=None)
-    except Exception as error:
-        row.update(verdict="red", detail=_where(error), figure=None)
     return row
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
@@ -162,6 +163,19 @@ def feed_one_by_one(cache: Any, length: int) -> Any:
         step = mx.full((1, 1, 1, 1), float(token))
         cache.update_and_fetch(step, step)
     return cache
+
+
+def listened(act: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Call ``act``; returns its result, and the messages that mlx_patches logged meanwhile."""
+    heard: list[str] = []
+    listener = logging.Handler()
+    listener.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("mlx_patches")
+    logger.addHandler(listener)
+    try:
+        return act(), heard
+    finally:
+        logger.removeHandler(listener)
 
 
 NEMOTRON_H: dict[str, Any] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
+from .batch_invariance import tiny
 
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
 CHUNK = 4
@@ -29,13 +30,9 @@ def whole(target: Target) -> Result:
 
 def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
     """Compare the logits of a batch that ``feed`` runs with those of its rows alone."""
-    from ..lab import Family, NotBuilt, engine
-    from ..lab.build import build
+    from ..lab import engine
 
-    try:
-        model = build(Family(target.distribution, target.module.split(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, target.module.split(".")[2])
     if not has(model.module, target):
         raise NotApplicable(f"no part of the tiny model is a {target.name.partition('.')[0]}")
     try:

@@ -8,7 +8,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.aya_masks import patch as aya_masks
 from mlx_patches.patches.masks.aya_masks.patch import Masks, attended
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.tiny import aya_vision
+from mlx_patches.probes.batch_invariance import tiny
 
 mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("aya-masks")
@@ -18,18 +18,18 @@ TEXT = [list(range(1, 8))]
 @pytest.fixture
 def model():
     try:
-        return aya_vision()
+        return tiny("mlx-vlm", "aya_vision")
     except NotApplicable as reason:
         pytest.skip(str(reason))
 
 
 def said(model) -> list:
-    cache = model.solo_cache()
+    cache, width = model.make_cache(), model.module.config.hidden_size
     return [
-        model.logits(TEXT, None),
-        model.logits(TEXT, cache),
+        model.call(TEXT, None),
+        model.call(TEXT, cache),
         model.module.model(mx.array(TEXT), None, mx.ones((7, 7), dtype=mx.bool_)),
-        model.module.model(None, mx.ones((1, 5, 32)), None, model.solo_cache()),
+        model.module.model(None, mx.ones((1, 5, width)), None, model.make_cache()),
     ]
 
 

@@ -58,7 +58,7 @@ def test_the_model_is_left_as_it_is(applied, model):
     whole = offline.WholeModel(model)
     before = dict(vars(whole))
     masks = []
-    view = batch_generate.noting(whole, masks)
+    view = batch_generate.record_masks(whole, masks)
     view.get_input_embeddings(mx.array([[1, 2]]), None, mask=mx.ones((1, 2)))
     assert vars(whole) == before
     assert type(view) is type(whole)
@@ -145,8 +145,8 @@ def test_what_belongs_to_the_padding_goes():
 def test_deltas_of_an_image_stay_what_they_are():
     # Three image patches share a position: later positions are two less than the column number.
     row = {"position_ids": mx.array([[0, 1, 1, 1, 2]]), "rope_deltas": mx.array([[-9]])}
-    assert batch_generate.rebased(row)["rope_deltas"].tolist() == [[-2]]
-    assert "rope_deltas" not in batch_generate.rebased({"position_ids": mx.array([[0]])})
+    assert batch_generate.recompute_delta(row)["rope_deltas"].tolist() == [[-2]]
+    assert "rope_deltas" not in batch_generate.recompute_delta({"position_ids": mx.array([[0]])})
 
 
 def test_padding_by_its_token():
@@ -187,7 +187,7 @@ def prompts_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deltas_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_generate, "rebased", lambda row: row)
+    monkeypatch.setattr(batch_generate, "recompute_delta", lambda row: row)
 
 
 MUTANTS = {"padded-prompts": prompts_with_their_padding, "padded-deltas": deltas_with_their_padding}

@@ -313,7 +313,7 @@ def test_rows_that_come_and_go_leave_no_chain_of_offsets(ungated):
     for _ in range(12):
         cache.filter(mx.array([0]))
         cache.extend(module.BatchKVCache.merge([one(5)]))
-        for _ in range(2 * chains.EVERY):
+        for _ in range(2 * chains.CUT_INTERVAL):
             mx.eval(cache.update_and_fetch(token, token))
         sizes.append(count_edges(cache.offset))
     assert max(sizes[6:]) <= max(sizes[:6])
@@ -340,7 +340,7 @@ def test_no_keys_are_copied(ungated):
 
 
 def offsets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "EVERY", 10**9)
+    monkeypatch.setattr(chains, "CUT_INTERVAL", 10**9)
 
 
 def counts_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from mlx_patches.patches.caches.concatenate_trim import patch as concatenate_tri
 
 
 def columns_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concatenate_trim, "kept", lambda columns, cache: columns)
+    monkeypatch.setattr(concatenate_trim, "cut_columns", lambda columns, cache: columns)
 
 
 MUTANTS = {"concatenate-trim": columns_that_stay}

@@ -25,9 +25,11 @@ PATCH = catalogue.builtin().get("kv-bits-refused")
 @pytest.mark.parametrize(("name", "reads"), [("qwen3", True), ("gemma2", False)])
 def test_a_model_is_asked_once_for_each_kind_of_quantization(name, reads, ungated, monkeypatch):
     asked = []
-    goes_on = kv_bits_refused.goes_on
+    goes_on = kv_bits_refused.reads_quantized_row
     monkeypatch.setattr(
-        kv_bits_refused, "goes_on", lambda *args: asked.append(args[1:]) or goes_on(*args)
+        kv_bits_refused,
+        "reads_quantized_row",
+        lambda *args: asked.append(args[1:]) or goes_on(*args),
     )
     ungated(PATCH)
     model = build(Family("mlx-lm", name)).module
@@ -84,7 +86,7 @@ def test_a_model_that_reads_none_gets_no_bits(options, wanted, monkeypatch):
     asked = []
     monkeypatch.setattr(
         kv_bits_refused,
-        "goes_on_in_batch",
+        "reads_quantized_batch",
         lambda model, make, options: asked.append(options) or False,
     )
     monkeypatch.setattr(kv_bits_refused, "_ANSWERS", {})
@@ -102,7 +104,7 @@ def test_a_model_that_reads_none_gets_no_bits(options, wanted, monkeypatch):
 
 def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
-    monkeypatch.setattr(kv_bits_refused, "goes_on_in_batch", lambda model, make, options: True)
+    monkeypatch.setattr(kv_bits_refused, "reads_quantized_batch", lambda model, make, options: True)
 
 
 MUTANTS = {"kv-bits-refused": models_that_read_all}

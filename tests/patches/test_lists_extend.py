@@ -10,7 +10,7 @@ from mlx_patches.lab import EXACT, Family, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.compare import compare_generated
 from mlx_patches.lab.rows import alone
-from mlx_patches.patches.caches.lists.patch import convert_chunks, convert_to_batch
+from mlx_patches.patches.caches.lists.patch import as_plain, convert_to_batch
 from mlx_patches.probes.fixtures import with_patches
 
 mx = pytest.importorskip("mlx.core")
@@ -42,9 +42,9 @@ def test_a_chunk_is_in_its_place(caches):
 
 
 def test_an_empty_chunk_is_an_empty_row(caches):
-    assert convert_chunks(caches.ChunkedKVCache(4)).keys is None
+    assert as_plain(caches.ChunkedKVCache(4)).keys is None
     plain = caches.KVCache()
-    assert convert_chunks(plain) is plain
+    assert as_plain(plain) is plain
 
 
 def test_a_row_joins_llama4(monkeypatch):

@@ -6,9 +6,9 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.positions.mistral_row_scale import patch as mistral_row_scale
-from mlx_patches.patches.positions.mistral_row_scale.probe import probe
+from mlx_patches.patches.positions.mistral_row_scale.probe import model_of, probe
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.tiny import mistral3
+from mlx_patches.probes.batch_invariance import batch_cache
 
 mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("mistral-row-scale")
@@ -18,32 +18,32 @@ PATCH = catalogue.builtin().get("mistral-row-scale")
 def model(request):
     try:
         probe(PATCH.targets[0])
-        return mistral3(request.param)
+        return model_of(request.param)
     except NotApplicable as reason:
         pytest.skip(str(reason))
 
 
 def said(model, cache):
-    return [model.logits(row, cache) for row in ([list(range(1, 8))], [[9]], [[3]])]
+    return [model.call(row, cache) for row in ([list(range(1, 8))], [[9]], [[3]])]
 
 
 def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
-    before = said(model, model.solo_cache()), said(model, model.batch_cache([0]))
+    before = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
     ungated(PATCH)
-    after = said(model, model.solo_cache()), said(model, model.batch_cache([0]))
+    after = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
     for one, other in zip(before, after, strict=True):
         assert all(map(mx.array_equal, one, other))
 
 
 def test_a_batch_leaves_nothing_behind(model, ungated):
     ungated(PATCH)
-    before = said(model, model.solo_cache())
-    cache = model.batch_cache([2, 0])
+    before = said(model, model.make_cache())
+    cache = batch_cache(model, [2, 0])
     with pytest.raises(ValueError, match=r"."):
-        model.logits([[1, 2, 3]] * 3, cache)  # three rows for a cache of two
+        model.call([[1, 2, 3]] * 3, cache)  # three rows for a cache of two
         mx.eval([layer.keys for layer in cache])
     assert mistral_row_scale._batch.get() is None
-    assert all(map(mx.array_equal, before, said(model, model.solo_cache())))
+    assert all(map(mx.array_equal, before, said(model, model.make_cache())))
 
 
 def test_the_scale_of_padding_is_that_of_the_first_position():

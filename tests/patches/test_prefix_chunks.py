@@ -26,7 +26,7 @@ def caches():
 @pytest.mark.parametrize("length", [0, CHUNK - 1, CHUNK, CHUNK + 3])
 def test_a_plain_cache_counts_and_places_the_tokens(caches, length):
     row = chunked(caches, length)
-    made = patch.plain(row)
+    made = patch.as_plain(row)
     assert isinstance(made, caches.KVCache)
     assert made.offset == length
     if length:
@@ -45,7 +45,7 @@ def test_another_cache_is_joined_as_it_is(caches):
 
 
 def the_caches_with_chunks_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "plain", lambda row: row)
+    monkeypatch.setattr(patch, "as_plain", lambda row: row)
 
 
 MUTANTS = {"prefix-chunks": the_caches_with_chunks_themselves}

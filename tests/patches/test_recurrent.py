@@ -302,7 +302,7 @@ def rows_that_are_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counts_that_always_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advance, "goes_on", lambda *_: False)
+    monkeypatch.setattr(advance, "is_continued", lambda *_: False)
 
 
 MUTANTS = {

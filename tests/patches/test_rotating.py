@@ -292,7 +292,7 @@ def lengths_that_were_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def windows_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "take_last", lambda side, size: side[:, :, :size])
+    monkeypatch.setattr(rows, "take_last", lambda side, size, keep: side[:, :, :size])
 
 
 MUTANTS = {

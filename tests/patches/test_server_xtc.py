@@ -9,7 +9,12 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.server_xtc import patch as server_xtc
-from mlx_patches.patches.server.server_xtc.patch import complete, flat, made, with_all_ends
+from mlx_patches.patches.server.server_xtc.patch import (
+    complete,
+    flat,
+    make_with_ends,
+    with_all_ends,
+)
 
 from ..releases.conftest import installed
 
@@ -47,7 +52,8 @@ def test_tokens_are_one_list():
     ids=str,
 )
 def test_a_threshold_that_is_named_stays(args, kwargs, threshold):
-    assert made(record, *args, **kwargs) == {**record(*args, **kwargs), "xtc_threshold": threshold}
+    sampler = make_with_ends(record, *args, **kwargs)
+    assert sampler == {**record(*args, **kwargs), "xtc_threshold": threshold}
 
 
 def test_the_release_has_these_parameters():

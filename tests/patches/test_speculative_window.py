@@ -8,7 +8,7 @@ from mlx_patches.patches.generation.speculative_window import patch as speculati
 
 
 def windows_with_nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculative_window, "spare", lambda layer: 0)
+    monkeypatch.setattr(speculative_window, "count_trimmable", lambda layer: 0)
 
 
 MUTANTS = {"speculative-window": windows_with_nothing_to_spare}

@@ -9,7 +9,7 @@ from mlx_patches.patches.vllm_mlx.vllm_sliding import vlm as sliding_vlm
 
 
 def caches_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sliding_vlm, "welcome", list)
+    monkeypatch.setattr(sliding_vlm, "as_kv_caches", list)
 
 
 def windows_that_are_never_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.vlm_prompt_cache_cut import patch as prompt_cache_cut
-from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import found
+from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import find_cuttable_prefix
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, otherwise
 from mlx_patches.probes.fixtures import feed_one_by_one
 
@@ -40,7 +40,7 @@ def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
         feed_one_by_one(kinds.KVCache(), HELD),
         feed_one_by_one(kinds.RotatingKVCache(max_size=16), HELD),
     )
-    assert found(State.find, state, [0, 1, 2, 9, 9]) == 3
+    assert find_cuttable_prefix(State.find, state, [0, 1, 2, 9, 9]) == 3
     assert [cache.offset for cache in state.cache] == [3, 3]
     assert state.token_ids == [0, 1, 2]
 
@@ -49,7 +49,7 @@ def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
 def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
     """The prompt repeats all of the last turn, none of it, or is a beginning of it."""
     state = State(feed_one_by_one(kinds.RotatingKVCache(max_size=4), HELD))
-    assert found(State.find, state, prompt) == State.find(state, prompt)
+    assert find_cuttable_prefix(State.find, state, prompt) == State.find(state, prompt)
     assert state.cache[0].offset == HELD
     assert len(state.token_ids) == HELD
 
@@ -61,14 +61,14 @@ def test_what_cannot_be_cut_is_read_anew(kinds):
     for other in (feed_one_by_one(kinds.RotatingKVCache(max_size=4), HELD), Recurrent()):
         plain = feed_one_by_one(kinds.KVCache(), HELD)
         state = State(plain, other)
-        assert found(State.find, state, [0, 1, 2, 9, 9]) == 0
+        assert find_cuttable_prefix(State.find, state, [0, 1, 2, 9, 9]) == 0
         assert plain.offset == HELD
 
 
 def test_no_cache_is_no_matter():
     state = State()
     state.cache = None
-    assert found(State.find, state, [0, 1, 9]) == 2
+    assert find_cuttable_prefix(State.find, state, [0, 1, 9]) == 2
 
 
 @pytest.mark.parametrize("place", ["mlx_vlm", "mlx_vlm.generate.dispatch"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import mlx_patches
 from mlx_patches.activation.session import session
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.batch_invariance import TOLERANCE, measure, random_rows
-from mlx_patches.probes.tiny import gemma4, llama
+from mlx_patches.probes.batch_invariance import TOLERANCE, batch_cache, measure, random_rows, tiny
 
 from .conftest import installed
 
@@ -20,11 +20,12 @@ pytestmark = pytest.mark.slow
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 needs_lm = pytest.mark.skipif(not installed("mlx-lm"), reason="this set has no mlx-lm")
 
+SLIDING, FULL = "sliding_attention", "full_attention"
 SHAPES = [
-    {},
-    {"window": 16, "layer_types": ("sliding_attention",) * 3 + ("full_attention",)},
-    {"layer_types": ("sliding_attention", "full_attention") * 3, "shared_layers": 2},
-    {"layer_types": ("full_attention",) * 2},
+    {"num_kv_shared_layers": 0},
+    {"num_kv_shared_layers": 0, "sliding_window": 16, "layer_types": [SLIDING] * 3 + [FULL]},
+    {"num_hidden_layers": 6, "layer_types": [SLIDING, FULL] * 3},
+    {"layer_types": [FULL] * 4},
     {"seed": 7},
 ]
 LENGTHS = [(5, 9), (1, 2, 17), (12, 12), (30, 4, 8, 21)]
@@ -51,7 +52,7 @@ def applied():
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_gemma4_batch_equals_solo(shape, lengths, applied):
-    model = gemma4(**shape)
+    model = tiny("mlx-vlm", "gemma4", **shape)
     without = measure(model, lengths)
     assert without.red == has_defect(), without.detail
     assert without.figure > 0.5 or not has_defect()
@@ -64,13 +65,13 @@ def test_gemma4_batch_equals_solo(shape, lengths, applied):
 def test_solo_generation_is_bit_for_bit_the_same(applied):
     import mlx.core as mx
 
-    model = gemma4(shared_layers=2, layer_types=("sliding_attention", "full_attention") * 3)
+    model = tiny("mlx-vlm", "gemma4")
     (prompt,), (continuation,) = random_rows([11], 14)
 
     def run():
-        cache = model.solo_cache()
-        steps = [model.logits([prompt], cache)]
-        steps += [model.logits([[token]], cache) for token in continuation]
+        cache = model.make_cache()
+        steps = [model.call([prompt], cache)]
+        steps += [model.call([[token]], cache) for token in continuation]
         return [step.tolist() for step in steps]
 
     before = run()
@@ -98,24 +99,18 @@ def test_a_model_gets_its_row_and_nothing_else():
 
 @needs_lm
 def test_llama_is_right_in_a_batch():
-    result = measure(llama(), (5, 9, 3))
+    result = measure(tiny("mlx-lm", "llama"), (5, 9, 3))
     assert result.figure <= TOLERANCE, result.detail
 
 
 @needs_vlm
 def test_importing_gemma4_activates_its_row(applied):
-    gemma4()
+    tiny("mlx-vlm", "gemma4")
     applied()
     asked = {outcome.patch for outcome in mlx_patches.status()}
     assert {"offset-alias", "frozen-state"} <= asked
 
 
-@needs_lm
 def test_unknown_kind_of_cache_is_not_applicable():
-    from mlx_patches.probes.tiny import _batched
-
-    class Strange:
-        pass
-
-    with pytest.raises(NotApplicable):
-        _batched(Strange(), [0], "mlx_lm.models.llama")
+    with pytest.raises(NotApplicable, match="no batch cache for object"):
+        batch_cache(SimpleNamespace(make_cache=lambda: [object()]), [0])

@@ -1,32 +1,32 @@
 """A target's ``when`` says no only where its layer returns what the original returns.
 
-The lab's scenarios run with checks that skip nothing. In each call that the checks would have
-skipped, the layers must call the original once, with the call's arguments, and return its result.
+The lab's scenarios and the patches' probes run with layers that run in every call. Where a layer's
+check says no, the layer must call the original once, with the call's arguments, and return its
+result.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
+import importlib
+import inspect
 from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 import pytest
 
-from mlx_patches.core import guard
+from mlx_patches.core.distributions import source_file
 from mlx_patches.core.manager import Manager
-from mlx_patches.core.patch import Target, around
-from mlx_patches.core.site import Aliases, Layer, Site
+from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.lab import Family
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
-from .conftest import installed
+from .conftest import is_tested, run_probe, sampled
 from .models import build_or_skip
-
-pytestmark = pytest.mark.slow
 
 FAMILIES = {
     "mlx-lm": ("llama", "nemotron_h"),
@@ -34,61 +34,116 @@ FAMILIES = {
 }
 
 
-class Skips:
-    """Runs a chain's layers in every call, and notes what they do where no check asks for them."""
+class Watched:
+    """Runs layers without their checks, and notes what they do where a check says no."""
 
     def __init__(self) -> None:
-        self.skipped: dict[str, int] = {}
-        self.wrong: list[str] = []
+        self.applied: set[str] = set()
+        self.passed: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
 
-    def watch(self, site: Site) -> None:
-        for chain in site._chains:
-            if chain is not None and chain.composition.checks:
-                composition = chain.composition
-                body = functools.partial(self.run, site.path, chain, composition)
-                chain.composition = guard.Composition(
-                    body, composition.steps, composition.without, composition.answers_none
-                )
+    def patch(self, patch: Patch) -> Patch:
+        """The patch with all its layers watched that have a check."""
+        targets = [self.target(patch.id, one) if one.when else one for one in patch.targets]
+        return patch._replace(targets=tuple(targets))
 
-    def run(self, path: str, chain: Any, composition: Any, *args: Any, **kwargs: Any) -> Any:
-        needed = any(check(*args, **kwargs) for _, check in composition.checks)
-        result = composition.body(*args, **kwargs)
-        if not needed:
-            self.skipped[path] = self.skipped.get(path, 0) + 1
-            entries = chain._calls.entries
-            if not guard._returned_once(entries, args, kwargs) or result is not entries[0][2]:
-                self.wrong.append(path)
-        return result
+    def target(self, patch: str, target: Target) -> Target:
+        """A target whose layer runs in every call, and is watched."""
+        calls: list[list[tuple[Any, Any]]] = []  # of the original, in each call of the layer
+
+        def watched(original: Any) -> Any:
+            def note(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if calls:
+                    calls[-1].append((_given(original, args, kwargs), result))
+                return result
+
+            def run(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+                assert target.when
+                is_needed = target.when(*args, **kwargs)
+                calls.append([])
+                try:
+                    result = layer(*args, **kwargs)
+                finally:
+                    seen = calls.pop()
+                if not is_needed:
+                    self.passed[patch] += 1
+                    same = len(seen) == 1 and seen[0][1] is result
+                    self.wrong[target.path] += not (
+                        same and seen[0][0] == _given(layer, args, kwargs)
+                    )
+                return result
+
+            self.applied.add(patch)
+            return around(run)(target.factory(around(note)(original)))
+
+        return target._replace(factory=watched, when=None, answers_none=True)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [Family(name, family) for name in FAMILIES if installed(name) for family in FAMILIES[name]],
-    ids=str,
-)
-def test_a_skipped_call_is_one_that_the_layers_pass_on(family: Family) -> None:
-    model = build_or_skip(family)
-    manager, skips = Manager(Gate(CompatMatrix.builtin())), Skips()
+def _given(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+    """A call's arguments with the defaults: their names, and the objects themselves."""
+    bound = inspect.signature(inspect.unwrap(function)).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return [*bound.arguments, *map(id, bound.args), *map(id, bound.kwargs.values())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", [name for name in FAMILIES if is_tested(name)])
+def test_a_layer_passes_on_the_calls_that_its_check_skips(distribution: str) -> None:
+    watched, manager = Watched(), Manager(Gate(CompatMatrix.builtin()))
     try:
         for patch in catalogue.builtin():
-            manager.apply(patch)
-        for site in manager.sites():
-            skips.watch(site)
-        found = {name: scenario(model).verdict for name, scenario in SCENARIOS.items()}
+            for target in patch.targets:
+                if source_file(target.module):
+                    importlib.import_module(target.module)
+            manager.apply(watched.patch(patch))
+        for family in FAMILIES[distribution]:
+            model = build_or_skip(Family(distribution, family))
+            for scenario in SCENARIOS.values():
+                scenario(model)
+        for patch in catalogue.builtin():
+            for target in sampled(patch) if any(one.when for one in patch.targets) else ():
+                run_probe(patch, target)
     finally:
         manager.restore()
-    assert found["left-padded"] in ("green", "n/a"), found
-    assert not Counter(skips.wrong)
-    assert sum(skips.skipped.values()) > 100, skips.skipped
+    assert not +watched.wrong
+    assert watched.applied - {*watched.passed} <= {*SKIPPED}
+
+
+ANSWER = [17]
+# A call that each check skips, of the patches whose probes and families in the lab make none.
+SKIPPED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "arrays-advance": ((Namespace(left_padding=None, lengths=None), 3), {}),
+    "dropped-window": ((Namespace(), [[0]], None, None), {}),
+    "internlm-positions": ((Namespace(), [[0]], 0), {}),
+    "kv-bits-refused": ((Namespace(), Namespace()), {"kv_bits": None}),
+    "mask-after-update": ((Namespace(), [[0]], None, Namespace(), [Namespace()]), {}),
+    "prefix-no-config": ((Namespace(model=Namespace(config={})), [0]), {}),
+    "processor-rows": ((Namespace(logits_processors=[], token_context=[]),) * 2, {}),
+    "server-stop-text": ((None, None, Namespace(stop_words=[])), {}),
+    "token-names": ((Namespace(), [[0]]), {}),
+}
+
+
+@pytest.mark.parametrize("patch", SKIPPED)
+def test_a_layer_passes_on_a_call_that_its_check_skips(patch: str) -> None:
+    args, kwargs = SKIPPED[patch]
+    for target in catalogue.builtin().get(patch).targets:
+        if target.when:
+            watched = Watched()
+            none = target.name.endswith(("advance", "extend", "__init__"))
+            original = (lambda *args, **kwargs: None) if none else (lambda *args, **kwargs: ANSWER)
+            layer = watched.target(patch, target).factory(original)
+            assert layer(*args, **kwargs) is (None if none else ANSWER)
+            assert watched.passed
+            assert not +watched.wrong
 
 
 def test_a_check_that_says_no_too_often_is_found() -> None:
-    skips = Skips()
+    watched = Watched()
     double = Target("mlx-lm", "m", "f", around(lambda original, x: 2 * original(x)))
-    site = Site("m:f", sys.modules[__name__], lambda x: x, guard.Policy(print), Aliases())
-    site.install(site.compose([Layer("p", double._replace(when=lambda x: x > 9), 0, "")]))
-    skips.watch(site)
-    assert site.live(10) == 20
-    assert not skips.wrong
-    assert site.live(9) == 18
-    assert skips.wrong == ["m:f"]
+    layer = watched.target("p", double._replace(when=lambda x: x > 9)).factory(lambda x: x)
+    assert layer(10) == 20
+    assert not +watched.wrong
+    assert layer(9) == 18
+    assert watched.wrong == {"m:f": 1}

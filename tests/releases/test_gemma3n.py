@@ -8,8 +8,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.altup_batch.patch import one_row
 from mlx_patches.patches.positions.shared_layer_offset.patch import before
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.batch_invariance import TOLERANCE, differs, measure
-from mlx_patches.probes.tiny import gemma3n, gemma4
+from mlx_patches.probes.batch_invariance import TOLERANCE, differs, measure, tiny
 
 from .conftest import installed
 
@@ -34,14 +33,14 @@ def repaired(ungated):
 
 
 def test_a_text_in_pieces_says_what_it_says_at_once(distribution, repaired):
-    model = gemma3n(distribution)
+    model = tiny(distribution, "gemma3n")
     assert differs(model, ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)) <= TOLERANCE
 
 
 @pytest.mark.parametrize("lengths", [(5, 9), (9, 3, 6), (12, 2)])
 def test_a_batch_says_what_its_rows_say_alone(distribution, repaired, lengths):
     try:
-        result = measure(gemma3n(distribution), lengths)
+        result = measure(tiny(distribution, "gemma3n"), lengths)
     except NotApplicable as reason:
         pytest.skip(str(reason))
     assert not result.red, result.detail
@@ -49,7 +48,7 @@ def test_a_batch_says_what_its_rows_say_alone(distribution, repaired, lengths):
 
 def test_gemma4_in_pieces_says_what_it_says_at_once(repaired):
     try:
-        model = gemma4(layer_types=("sliding_attention", "full_attention") * 3, shared_layers=2)
+        model = tiny("mlx-vlm", "gemma4")
     except NotApplicable as reason:
         pytest.skip(str(reason))
     assert differs(model, ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)) <= TOLERANCE
@@ -57,20 +56,20 @@ def test_gemma4_in_pieces_says_what_it_says_at_once(repaired):
 
 def test_without_shared_layers_nothing_changes(distribution, ungated):
     text = [list(range(1, 8))]
-    model = gemma3n(distribution, shared_layers=0)
-    said = model.logits(text, model.solo_cache())
+    model = tiny(distribution, "gemma3n", num_kv_shared_layers=0)
+    said = model.call(text, model.make_cache())
     for patch in PATCHES[2:]:
         ungated(patch)
-    assert mx.array_equal(said, model.logits(text, model.solo_cache()))
+    assert mx.array_equal(said, model.call(text, model.make_cache()))
 
 
 def test_without_a_cache_nothing_changes(distribution, ungated):
     text = [list(range(1, 8))]
-    model = gemma3n(distribution)
-    said = model.logits(text, None)
+    model = tiny(distribution, "gemma3n")
+    said = model.call(text, None)
     for patch in PATCHES[2:]:
         ungated(patch)
-    assert mx.array_equal(said, model.logits(text, None))
+    assert mx.array_equal(said, model.call(text, None))
 
 
 def test_the_view_is_of_the_cache_s_own_kind():
@@ -94,7 +93,8 @@ def test_rows_are_laid_end_to_end():
 
 
 def test_every_release_says_what_mlx_lm_0_32_says(distribution, repaired):
-    """The logits equal those of the fixed release for the same weights."""
-    model = gemma3n(distribution)
-    said = model.logits([list(range(1, 8))], model.solo_cache())[0, -1, :4]
-    assert mx.allclose(said, mx.array([-0.93133, 0.21528, 0.96913, -0.24742]), atol=1e-3)
+    """The logits equal those of the fixed release for the same weights and config."""
+    fields = {"laurel_rank": 8, "altup_correct_scale": True, "altup_coef_clip": 120.0}
+    model = tiny(distribution, "gemma3n", **fields)
+    said = model.call([list(range(1, 8))], model.make_cache())[0, -1, :4]
+    assert mx.allclose(said, mx.array([-0.94541, -0.17857, -0.07295, 1.32236]), atol=1e-3)

@@ -9,8 +9,8 @@ import pytest
 
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch, Target, around
+from mlx_patches.probes.batch_invariance import batch_cache, tiny
 from mlx_patches.probes.child import open_gate
-from mlx_patches.probes.tiny import MODELS
 
 from .conftest import installed
 
@@ -25,14 +25,14 @@ def early(original, *args, **kwargs):
 
 
 def logits(model):
-    return model.logits([[1, 2, 3, 4]], model.batch_cache([0]))
+    return model.call([[1, 2, 3, 4]], batch_cache(model, [0]))
 
 
 @pytest.mark.parametrize("name", [n for n, (own, *_) in PLACES.items() if installed(own)])
 def test_the_model_goes_on_as_released(name, caplog):
     place = Target(*PLACES[name], around(early))
     patch = Patch("raising", "on purpose", (place,), probe="none:none", module=__name__)
-    model = MODELS[name]()
+    model = tiny(PLACES[name][0], name)
     expected = logits(model)
     manager = Manager(open_gate(patch))
     assert [o.status for o in manager.apply(patch)] == ["applied"]

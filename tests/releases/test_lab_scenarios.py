@@ -15,14 +15,14 @@ from packaging.version import Version
 
 import mlx_patches
 from mlx_patches.evidence.words import BFLOAT16
-from mlx_patches.lab import Family, LabModel, NotBuilt, generators
+from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import device, main
 from mlx_patches.lab.engine_scenarios import penalized, second_best
 from mlx_patches.lab.rows import LENGTHS
 from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.patches import catalogue
-from mlx_patches.probes import tiny
+from mlx_patches.probes.batch_invariance import tiny
 
 from .conftest import installed, verdict
 from .test_batch_invariance import has_defect
@@ -33,35 +33,12 @@ needs_lm = pytest.mark.skipif(not installed("mlx-lm"), reason="this set has no m
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
 
-def lab_model(distribution: str, made: tiny.TinyModel, window: int | None) -> LabModel:
-    # The tiny model keeps its language model in the closure of its functions.
-    inside = [cell.cell_contents for cell in made.solo_cache.__closure__]
-    return LabModel(
-        Family(distribution, made.name),
-        {},
-        tiny.VOCABULARY,
-        window,
-        lambda tokens, cache, **kwargs: made.logits(tokens, cache),
-        made.solo_cache,
-        made.batch_cache,
-        next(one for one in inside if hasattr(one, "parameters")),
-    )
-
-
-def llama() -> LabModel:
-    return lab_model("mlx-lm", tiny.llama(), None)
-
-
-def gemma4(**kwargs) -> LabModel:
-    return lab_model("mlx-vlm", tiny.gemma4(**kwargs), 8)
-
-
 @pytest.fixture
 def right() -> LabModel:
     """A model whose batches this release gets right."""
     if installed("mlx-lm"):
-        return llama()
-    return gemma4(layer_types=("full_attention",) * 2)
+        return tiny("mlx-lm", "llama", layer_types=["full_attention"] * 4)
+    return tiny("mlx-vlm", "gemma4", layer_types=["full_attention"] * 4)
 
 
 @pytest.fixture
@@ -116,13 +93,13 @@ def test_a_right_family_is_green(right):
 @needs_vlm
 @pytest.mark.parametrize("name", ["left-padded", "equal-lengths", "extend", "history"])
 def test_gemma4_where_it_is_wrong(name):
-    cell = SCENARIOS[name](gemma4())
+    cell = SCENARIOS[name](tiny("mlx-vlm", "gemma4"))
     assert cell.verdict == ("red" if has_defect() else "green"), cell.detail
 
 
 @needs_vlm
 def test_gemma4_is_right_with_the_patches(applied):
-    model = gemma4()
+    model = tiny("mlx-vlm", "gemma4")
     for name in ("left-padded", "equal-lengths", "extend", "filter", "extract-late", "history"):
         assert SCENARIOS[name](model).verdict == "green", name
 
@@ -243,7 +220,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(("method", "plant", "names"), PLANTED)
 def test_a_planted_defect_turns_its_cells_red(right, monkeypatch, method, plant, names):
-    kinds = {type(layer) for layer in right.make_batch_cache([0])}
+    kinds = {type(layer) for layer in engine.batch_cache(right, [0])}
     for kind in kinds:
         plant(monkeypatch, kind, method)
     for name in names:
@@ -305,7 +282,7 @@ def test_a_row_that_leaves_in_a_wrong_way_is_red(right, applied, monkeypatch, ch
         for kind in (generators._LmGenerator, generators._VlmGenerator):
             monkeypatch.setattr(kind, "remove", lambda self, uid: None)
     else:
-        for kind in {type(layer) for layer in right.make_batch_cache([0])}:
+        for kind in {type(layer) for layer in engine.batch_cache(right, [0])}:
             change(monkeypatch, kind, "filter")
     assert SCENARIOS["leaves"](right).verdict == "red"
 
@@ -329,7 +306,7 @@ def test_images_in_the_engine():
 def test_a_chain_that_grows_with_each_token_is_red(right, monkeypatch):
     import mlx.core as mx
 
-    for kind in {type(layer) for layer in right.make_batch_cache([0])}:
+    for kind in {type(layer) for layer in engine.batch_cache(right, [0])}:
         original = kind.update_and_fetch
 
         def broken(self, *args, update=original):
@@ -347,7 +324,7 @@ def test_a_cache_that_turns_another_dtype_is_red(right, applied, monkeypatch):
     model = replace(right, dtype=BFLOAT16)
     if SCENARIOS["cache-dtype"](model).verdict == "n/a":
         pytest.skip("no batch joins here that has no keys yet")
-    for kind in {type(layer) for layer in right.make_batch_cache([0])}:
+    for kind in {type(layer) for layer in engine.batch_cache(right, [0])}:
         original = kind.extend
 
         def broken(self, other, extend=original):
@@ -399,8 +376,8 @@ def test_a_scenario_is_red_where_the_release_has_the_defect(scenario, name, patc
 
 @needs_vlm
 def test_a_defect_that_shows_after_the_window_has_wrapped(applied, monkeypatch):
-    model = gemma4()
-    kinds = {type(layer) for layer in model.make_batch_cache([0])}
+    model = tiny("mlx-vlm", "gemma4")
+    kinds = {type(layer) for layer in engine.batch_cache(model, [0])}
     kind = next(one for one in kinds if "Rotating" in one.__name__)
     original = kind.make_mask
 
@@ -449,7 +426,7 @@ def test_a_crash_names_the_line_in_the_package(right):
         return right.call(tokens, cache, **kwargs)
 
     cell = SCENARIOS["left-padded"](replace(right, call=call))
-    package = type(right.make_batch_cache([0])[0]).__module__.replace(".", "/")
+    package = type(engine.batch_cache(right, [0])[0]).__module__.replace(".", "/")
     assert cell.verdict == "red"
     assert cell.detail.startswith("AttributeError: ")
     assert f"({package}.py:" in cell.detail
@@ -466,7 +443,7 @@ def test_what_a_release_refuses_or_lacks_is_not_applicable(right, monkeypatch):
         patched.setattr(generate, "_merge_caches", refuses, raising=False)
         cell = SCENARIOS["left-padded"](replace(right, make_batch_cache=refuses))
     assert (cell.verdict, cell.detail) == ("n/a", "StrangeCache does not yet support batching")
-    kind = type(right.make_batch_cache([0])[0])
+    kind = type(engine.batch_cache(right, [0])[0])
     monkeypatch.delattr(kind, "extract")
     cell = SCENARIOS["extract-early"](right)
     assert (cell.verdict, cell.detail) == ("n/a", f"{kind.__name__} has no extract")
@@ -521,7 +498,7 @@ def test_the_child_prints_a_line_a_scenario(child):
 
 
 def test_an_insensitive_family_is_never_green(child, right, monkeypatch):
-    nothing(monkeypatch, type(right.make_batch_cache([0])[0]), "trim")
+    nothing(monkeypatch, type(engine.batch_cache(right, [0])[0]), "trim")
     names = ["left-padded", "rope-deltas", "trim"]
     lines = child(*(part for name in names for part in ("--scenario", name)), sensitivity=1e-9)
     assert [line["verdict"] for line in lines] == ["insensitive", "n/a", "red"]

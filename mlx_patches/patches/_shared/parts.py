@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 
@@ -32,3 +34,32 @@ def with_parts(module: Any, **parts: Any) -> Any:
     # Instance attributes are found before the module's parameters and its class's methods.
     vars(copied).update(vars(module), **parts)
     return copied
+
+
+def view(whole: Any, **parts: Callable[[Any], Any]) -> Any:
+    """A proxy, of the same class to ``isinstance``, whose attributes ``parts`` are computed.
+
+    Each is the result of its function of ``whole``, at each read. They cannot be set.
+    """
+    return view_class(*parts)(whole, parts)
+
+
+def with_offset(cache: Any, offset: Any) -> Any:
+    """A view of a cache with this offset."""
+    return view(cache, offset=lambda cache: offset)
+
+
+@functools.cache
+def view_class(*names: str) -> Any:
+    """The class of views with these attributes, made on first use."""
+    import wrapt  # not at start-up
+
+    def make(proxy: Any, whole: Any, parts: dict[str, Callable[[Any], Any]]) -> None:
+        wrapt.ObjectProxy.__init__(proxy, whole)
+        proxy._self_parts = parts
+
+    def read(name: str) -> property:
+        return property(lambda proxy: proxy._self_parts[name](proxy.__wrapped__))
+
+    attributes = {name: read(name) for name in names}
+    return type("View", (wrapt.ObjectProxy,), {"__init__": make, **attributes})

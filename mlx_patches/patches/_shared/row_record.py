@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.patch import Target, around
+from .targets import around_setter
 
 RECORD = "_mlx_patches_rows"
 # The fields of a record that are arrays (rows, 1).
@@ -226,24 +227,20 @@ def detach_record(saved: Any) -> tuple[Any, RowRecord | None]:
     return saved, None
 
 
-def carry_in_state(original: Any) -> property:
-    """``state`` or ``meta_state`` that carries the record of the rows."""
-    assert original.fget is not None and original.fset is not None
-    get, put = original.fget, original.fset
+def save_record(get: Callable[[Any], Any], cache: Any) -> Any:
+    """``state`` or ``meta_state`` with the record of the rows."""
+    # Engines read each layer's state after each piece of a prompt; only the first has a record.
+    record = getattr(cache, RECORD, None)
+    saved = get(cache)
+    return saved if record is None else attach_record(saved, record)
 
-    def save(cache: Any) -> Any:
-        # Engines read each layer's state after each piece of a prompt; only the first has a record.
-        record = getattr(cache, RECORD, None)
-        saved = get(cache)
-        return saved if record is None else attach_record(saved, record)
 
-    def restore(cache: Any, saved: Any) -> None:
-        plain, record = detach_record(saved)
-        put(cache, plain)
-        if record is not None:
-            write_record(cache, record)
-
-    return property(save, restore, original.fdel, original.__doc__)
+def restore_record(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
+    """Set ``state`` or ``meta_state``, and the record that it carries."""
+    plain, record = detach_record(saved)
+    put(cache, plain)
+    if record is not None:
+        write_record(cache, record)
 
 
 # -- files -----------------------------------------------------------------------------
@@ -327,7 +324,7 @@ def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
         for name, (factory, check) in _OPERATIONS.items()
     ]
     saved = ("_BaseCache.meta_state", *(name for kind in kinds for name in _SAVED[kind]))
-    factories: dict[str, Any] = dict.fromkeys(saved, carry_in_state)
+    factories: dict[str, Any] = dict.fromkeys(saved, around_setter(restore_record, save_record))
     if distribution == "mlx-lm":
         factories |= _FILES
     rest = [

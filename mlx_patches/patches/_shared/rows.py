@@ -131,6 +131,36 @@ def make_empty_row(layer: Any) -> Any:
     return copy_empty(layer, find_class(layer, "KVCache")())
 
 
+def start_batch(batch: Any, like: Any) -> None:
+    """Give an empty batch cache zero columns, with the heads, width and dtype of ``like``'s."""
+    import mlx.core as mx
+
+    rows = batch.offset.size
+    batch.keys, batch.values = (
+        mx.zeros((rows, side.shape[1], 0, side.shape[3]), side.dtype)
+        for side in (like.keys, like.values)
+    )
+
+
+def as_plain(layer: Any) -> Any:
+    """A ``ChunkedKVCache`` as a ``KVCache`` of all tokens; any other cache is returned unchanged.
+
+    Zeros stand for the dropped tokens, which no later token attends to.
+    """
+    if not hasattr(layer, "chunk_size"):
+        return layer
+    import mlx.core as mx
+
+    row = find_class(layer, "KVCache")()
+    if layer.keys is not None:
+        dropped = layer.start_position
+        front = [(0, 0), (0, 0), (dropped, 0), (0, 0)]
+        held = layer.offset - dropped
+        row.keys, row.values = (mx.pad(s[..., :held, :], front) for s in (layer.keys, layer.values))
+        row.offset = layer.offset
+    return row
+
+
 def find_class(layer: Any, name: str) -> Any:
     """The cache class of this name in the module of the layer's class or of one of its bases.
 
@@ -234,22 +264,28 @@ def recurrent(cache: Iterable[Any]) -> Iterator[Any]:
     return (layer for layer in flatten_caches(cache) if is_recurrent(layer))
 
 
-def cut_to_window(row: Any) -> Any:
-    """A solo cache that holds the row's last ``max_size`` tokens in order of age.
+def cut_to_window(row: Any, keep: int = 0) -> Any:
+    """A solo cache with the row's first ``keep`` tokens and its newest, a window in all.
 
-    Returns the row itself if it holds just these, or was never written. The row does not change.
+    They are in order of age. Returns the row itself if it holds just these, or was never written.
+    The row does not change.
     """
     size = min(row.offset, row.max_size)
-    if row.keys is None or row._idx == size:
+    wider = keep and row.keys is not None and row.keys.shape[2] > row.max_size
+    if row.keys is None or (row._idx == size and not wider):
         return row
     cut = copy.copy(row)
     cut.keys, cut.values = (
-        take_last(row._temporal_order(side), size) for side in (row.keys, row.values)
+        take_last(row._temporal_order(side), size, keep) for side in (row.keys, row.values)
     )
     cut._idx = size
     return cut
 
 
-def take_last(side: Any, size: int) -> Any:
-    """The last ``size`` columns of keys or values (rows, heads, columns, width)."""
-    return side[:, :, -size:]
+def take_last(side: Any, size: int, keep: int = 0) -> Any:
+    """The first ``keep`` and the last columns of keys or values, ``size`` in all."""
+    if not keep or side.shape[2] <= size:
+        return side[:, :, -size:]
+    import mlx.core as mx
+
+    return mx.concatenate([side[..., :keep, :], side[..., keep - size :, :]], axis=2)

@@ -10,7 +10,7 @@ from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
 # The graph is cut once in this many positions.
-EVERY = 32
+CUT_INTERVAL = 32
 
 # -- offset-chain ------------------------------------------------------------------------------
 
@@ -23,11 +23,11 @@ Count = tuple[object, Any, int, Any, bool]
 # Attributes of a cache: its ``Count``, or None; ``_idx`` from which a read of ``offset`` begins a
 # count or replaces the chain; ``_idx`` at the last write of ``offset``; the counts that ended since
 # the offset was evaluated.
-COUNT, DUE = "_mlx_patches_count", "_mlx_patches_due"
-LAST, ENDED = "_mlx_patches_last", "_mlx_patches_ended"
-FRESH = {COUNT: None, DUE: 0, LAST: None, ENDED: 0}
+COUNT, NEXT_CUT = "_mlx_patches_count", "_mlx_patches_due"
+LAST_WRITE, RESTARTS = "_mlx_patches_last", "_mlx_patches_ended"
+FRESH = {COUNT: None, NEXT_CUT: 0, LAST_WRITE: None, RESTARTS: 0}
 # The offset is evaluated after so many counts that ended.
-MANY = 8
+MAX_RESTARTS = 8
 
 
 def count_tokens(original: Any) -> Attribute:
@@ -45,7 +45,7 @@ def count_tokens(original: Any) -> Attribute:
         held = cache.__dict__
         try:
             position = held["_idx"]
-            if position >= held[DUE] and held[LAST] == position - 1:
+            if position >= held[NEXT_CUT] and held[LAST_WRITE] == position - 1:
                 cut_chain(since, cache)
             return held["offset"].__copy__() if makes_handles else held["offset"]
         except (KeyError, AttributeError):  # the cache is being made, or was before the patch
@@ -56,16 +56,16 @@ def count_tokens(original: Any) -> Attribute:
         held["offset"] = value
         try:
             position = held["_idx"]
-            if held[LAST] != position - 1:  # the count ends, and the next single token begins one
-                held[COUNT], held[DUE] = None, 0
-                held[ENDED] += 1
-                if held[ENDED] >= MANY:
+            if held[LAST_WRITE] != position - 1:  # the count ends; the next token begins one
+                held[COUNT], held[NEXT_CUT] = None, 0
+                held[RESTARTS] += 1
+                if held[RESTARTS] >= MAX_RESTARTS:
                     evaluate_offset(cache)
         except KeyError:  # the cache is being made, or was made without the patch
             position = held.get("_idx", 0)
             held = detach_dict(cache)
             held.update(FRESH)
-        held[LAST] = position
+        held[LAST_WRITE] = position
 
     return Attribute("offset", read, put=write)
 
@@ -74,7 +74,7 @@ def cut_chain(since: object, cache: Any) -> None:
     """Replace the chain of additions by one if it is counted; else begin a count."""
     held = cache.__dict__
     position = held["_idx"]
-    held[DUE] = position + EVERY
+    held[NEXT_CUT] = position + CUT_INTERVAL
     count: Count | None = held[COUNT]
     held[COUNT] = None  # where this fails, the release's chain goes on, which is right
     padding = held["left_padding"]
@@ -91,7 +91,7 @@ def cut_chain(since: object, cache: Any) -> None:
 def evaluate_offset(cache: Any) -> None:
     """Let the next step evaluate the offset, whose chain nothing else replaces."""
     held = cache.__dict__
-    held[ENDED] = 0
+    held[RESTARTS] = 0
     if cache.keys is not None:
         tie(cache, held["offset"], held["left_padding"])
 
@@ -160,7 +160,7 @@ OFFSET_CHAIN = Patch(
 def update_and_tie(
     update: Callable[[Any, Any, Any], Any], cache: Any, keys: Any, values: Any
 ) -> Any:
-    """Run the release's update; once in ``EVERY`` positions, tie the counts to the keys."""
+    """Run the release's update; once in ``CUT_INTERVAL`` positions, tie the counts to the keys."""
     due = is_due(cache, keys, values)
     out = update(cache, keys, values)
     if due:
@@ -170,10 +170,10 @@ def update_and_tie(
 
 
 def is_due(cache: Any, keys: Any, values: Any) -> bool:
-    """Whether an update with these keys (..., tokens, width) passes a multiple of ``EVERY``."""
+    """Whether an update with these keys (..., tokens, width) is due for a cut."""
     tokens = keys.shape[-2]
     fed = cache._offset  # ``_idx`` starts over when the window wraps
-    return bool((fed + tokens) % EVERY < tokens < EVERY)
+    return bool((fed + tokens) % CUT_INTERVAL < tokens < CUT_INTERVAL)
 
 
 ROTATING_CHAIN = Patch(

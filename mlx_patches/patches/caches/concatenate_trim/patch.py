@@ -24,11 +24,11 @@ def trimmed(trim: Callable[..., Any], cache: Any, count: int) -> Any:
     """Cut the newest tokens off; returns how many."""
     done = trim(cache, count)
     if cache.keys is not None:
-        cache.keys, cache.values = kept(cache.keys, cache), kept(cache.values, cache)
+        cache.keys, cache.values = cut_columns(cache.keys, cache), cut_columns(cache.values, cache)
     return done
 
 
-def kept(columns: Any, cache: Any) -> Any:
+def cut_columns(columns: Any, cache: Any) -> Any:
     """The columns (rows, heads, columns, width) that a cache's offset counts."""
     return columns[..., : cache.offset, :]
 

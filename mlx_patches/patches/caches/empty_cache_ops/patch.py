@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Factory, Patch, Target, around
-from ..._shared.empty import is_empty, start_batch
-from ..._shared.targets import CACHES
+from ....core.patch import Factory, Patch, around
+from ..._shared.rows import is_empty, make_empty_row, start_batch
+from ..._shared.targets import CACHES, around_setter, at
 
 # -- state ---------------------------------------------------------------------------------
 
@@ -18,25 +16,18 @@ from ..._shared.targets import CACHES
 def make_state(extra: tuple[str, ...]) -> Factory:
     """Factory of ``state``, which is keys, values and the ``extra`` attributes."""
 
-    def factory(original: property) -> property:
-        assert original.fget is not None and original.fset is not None
-        get, put = original.fget, original.fset
+    def save(get: Callable[[Any], Any], cache: Any) -> Any:
+        # ``is_empty`` inlined: engines read every layer's state after each piece of a prompt.
+        return save_empty(cache, extra) if cache.keys is None else get(cache)
 
-        @functools.wraps(get)
-        def save(cache: Any) -> Any:
-            # ``is_empty`` inlined: engines read every layer's state after each piece of a prompt.
-            return save_empty(cache, extra) if cache.keys is None else get(cache)
+    def restore(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
+        # A later release's state is longer, and its setter accepts None.
+        if saved[0] is None and len(saved) == 2 + len(extra):
+            restore_empty(cache, saved, extra)
+        else:
+            put(cache, saved)
 
-        def restore(cache: Any, saved: Any) -> None:
-            # A later release's state is longer, and its setter accepts None.
-            if saved[0] is None and len(saved) == 2 + len(extra):
-                restore_empty(cache, saved, extra)
-            else:
-                put(cache, saved)
-
-        return property(save, restore, original.fdel, original.__doc__)
-
-    return factory
+    return around_setter(restore, save)
 
 
 def save_empty(cache: Any, extra: tuple[str, ...]) -> tuple[Any, ...]:
@@ -59,14 +50,6 @@ def restore_empty(cache: Any, saved: Any, extra: tuple[str, ...]) -> None:
 def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
     """Row ``idx`` of an attention cache."""
     return make_empty_row(cache) if is_empty(cache) else extract(cache, idx)
-
-
-def make_empty_row(cache: Any) -> Any:
-    """An empty solo cache of the class that a row of this batch would have."""
-    caches = sys.modules[type(cache).__module__]
-    if hasattr(cache, "max_size"):
-        return caches.RotatingKVCache(cache.max_size)
-    return caches.KVCache()
 
 
 def extract_slots(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
@@ -171,11 +154,7 @@ EMPTY_CACHE_OPS = Patch(
     id="empty-cache-ops",
     severity="crash",
     summary="a cache that was never written cannot be saved, nor a row taken from its batch",
-    targets=tuple(
-        Target(distribution, module, name, factory)
-        for distribution, module in CACHES
-        for name, factory in _FACTORIES.items()
-    ),
+    targets=at(CACHES, _FACTORIES),
     module=__name__,
     doc="""A cache that was never written cannot be saved, and no row can be taken from its batch.
 

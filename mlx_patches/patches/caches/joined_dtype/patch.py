@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.empty import is_empty, start_batch
-from ..._shared.targets import CACHES
+from ....core.patch import Patch, around
+from ..._shared.rows import is_empty, start_batch
+from ..._shared.targets import CACHES, at
 
 
 def joins_empty(cache: Any, other: Any) -> bool:
@@ -51,12 +51,12 @@ PATCH = Patch(
     severity="memory",
     every_model=True,
     summary="keys and values turn float32 when a prompt joins during prefill: twice the memory",
-    targets=tuple(
-        Target(
-            distribution, module, f"{name}.extend", around(extend_in_own_dtype), when=joins_empty
-        )
-        for distribution, module in CACHES
-        for name in ("BatchKVCache", "BatchRotatingKVCache")
+    targets=at(
+        CACHES,
+        dict.fromkeys(
+            ("BatchKVCache.extend", "BatchRotatingKVCache.extend"), around(extend_in_own_dtype)
+        ),
+        when=joins_empty,
     ),
     module=__name__,
 )

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.rows import as_plain
 from ..._shared.targets import CACHES
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
@@ -138,28 +139,8 @@ def convert_to_batch(layer: Any) -> Any:
         return type(layer)(*map(convert_to_batch, layer.caches))
     if hasattr(layer, "extend"):
         return layer
-    row = convert_chunks(layer)
+    row = as_plain(layer)
     return type(row).merge([row]) if hasattr(type(row), "merge") else layer
-
-
-def convert_chunks(layer: Any) -> Any:
-    """A ``ChunkedKVCache`` as a ``KVCache`` of all tokens, as in the generator's batches.
-
-    Zeros stand for the dropped tokens, which no later token attends to. Any other cache is
-    returned unchanged.
-    """
-    if not hasattr(layer, "chunk_size"):
-        return layer
-    import mlx.core as mx
-
-    row = sys.modules[type(layer).__module__].KVCache()
-    if layer.keys is not None:
-        dropped = layer.start_position
-        front = [(0, 0), (0, 0), (dropped, 0), (0, 0)]
-        held = layer.offset - dropped
-        row.keys, row.values = (mx.pad(s[..., :held, :], front) for s in (layer.keys, layer.values))
-        row.offset = layer.offset
-    return row
 
 
 EXTEND_SOLO_BATCH = Patch(

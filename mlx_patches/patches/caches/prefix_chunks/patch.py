@@ -15,35 +15,16 @@ Retire when
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-
-CHUNKED = "ChunkedKVCache"
+from ..._shared.rows import as_plain
 
 
 def join_as_plain(join: Callable[..., Any], rows: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     """Join one layer's caches of several rows; see the release's function."""
-    return join([plain(row) for row in rows], *args, **kwargs)
-
-
-def plain(row: Any) -> Any:
-    """A cache with chunks as a plain one; any other as it is."""
-    if type(row).__name__ != CHUNKED:
-        return row
-    import mlx.core as mx
-
-    made = sys.modules[type(row).__module__].KVCache()
-    if row.keys is not None:
-        dropped = row.start_position
-        made.offset = row.offset
-        made.keys, made.values = (
-            mx.pad(held[..., : row.offset - dropped, :], [(0, 0), (0, 0), (dropped, 0), (0, 0)])
-            for held in (row.keys, row.values)
-        )
-    return made
+    return join([as_plain(row) for row in rows], *args, **kwargs)
 
 
 PATCH = Patch(

@@ -21,8 +21,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
 from ..._shared.quantized import holds_quantized
+from ..._shared.targets import GENERATORS, at
 
 
 def quantize_hits(build: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,16 +75,11 @@ PATCH = Patch(
     every_model=True,
     summary="with mlx-vlm's prefix cache and kv_bits, a hit cannot join the running batch",
     severity="crash",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            module,
-            "BatchGenerator._build_mixed_prompt_batch",
-            around(quantize_hits),
-            fingerprint_of=("BatchGenerator._build_mixed_prompt_batch", "_make_cache"),
-            when=quantizes,
-        )
-        for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
+    targets=at(
+        GENERATORS,
+        {"BatchGenerator._build_mixed_prompt_batch": around(quantize_hits)},
+        fingerprint_of=("BatchGenerator._build_mixed_prompt_batch", "_make_cache"),
+        when=quantizes,
     ),
     module=__name__,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
 from ..._shared import quantized as contract
-from ..._shared.targets import CACHES
+from ..._shared.targets import CACHES, at
 
 # -- a batch of quantized rows ---------------------------------------------------------------
 
@@ -143,33 +143,18 @@ def dequantize_row(row: Any) -> Any:
 
 
 def _merge_targets() -> tuple[Target, ...]:
-    classes = CACHES
     return (
-        *(
-            Target(
-                distribution,
-                module,
+        *at(
+            CACHES,
+            {"QuantizedKVCache.merge": lambda original: classmethod(merge_from_quantized)},
+            fingerprint_of=(
                 "QuantizedKVCache.merge",
-                lambda original: classmethod(merge_from_quantized),
-                fingerprint_of=(
-                    "QuantizedKVCache.merge",
-                    "QuantizedKVCache.update_and_fetch",
-                    "BatchKVCache.merge",
-                ),
-                defines_new_attribute=True,
-            )
-            for distribution, module in classes
+                "QuantizedKVCache.update_and_fetch",
+                "BatchKVCache.merge",
+            ),
+            defines_new_attribute=True,
         ),
-        *(
-            Target(
-                distribution,
-                module,
-                "KVCache.merge",
-                around(merge_from_floats),
-                when=merges_quantized,
-            )
-            for distribution, module in classes
-        ),
+        *at(CACHES, {"KVCache.merge": around(merge_from_floats)}, when=merges_quantized),
         Target("mlx-lm", "mlx_lm.generate", "_merge_caches", around(merge_prompts)),
         Target(
             "mlx-lm",

@@ -8,7 +8,6 @@ and a saved cache records which channels its codecs keep at more bits.
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared import quantized as contract
+from ..._shared.targets import around_setter
 
 CLASS = "BatchTurboQuantKVCache"
 _CODECS = ("key_codec", "value_codec")
@@ -133,43 +133,26 @@ def name_states(cache: Any, tree: Any) -> Any:
     return module.TurboQuantSplitState(*(name_states(cache, part) for part in tree))
 
 
-def restore_named_states(original: property) -> property:
-    """``state`` whose setter accepts lists as well as named tuples."""
-    get: Any = original.fget
-    put: Any = original.fset
-
-    @functools.wraps(get)  # finds this getter below another package's wrapper
-    def save(cache: Any) -> Any:
-        return get(cache)
-
-    @functools.wraps(put)
-    def restore(cache: Any, state: Any) -> None:
-        keys, values, *rest = state
-        put(cache, (name_states(cache, keys), name_states(cache, values), *rest))
-
-    return property(save, restore, original.fdel, original.__doc__)
+def put_state(put: Callable[..., None], cache: Any, state: Any) -> None:
+    """Set the state, whose keys and values are named tuples or lists."""
+    keys, values, *rest = state
+    put(cache, (name_states(cache, keys), name_states(cache, values), *rest))
 
 
-def save_codecs(original: property) -> property:
+def save_codecs(get: Callable[..., Any], cache: Any) -> tuple[Any, ...]:
     """``meta_state`` with one more entry if the cache has codecs."""
-    get: Any = original.fget
-    put: Any = original.fset
+    codecs = [getattr(cache, name, None) for name in _CODECS]
+    texts = () if None in codecs else (_MARK + json.dumps([*map(read_channels, codecs)]),)
+    return (*get(cache), *texts)
 
-    @functools.wraps(get)
-    def save(cache: Any) -> Any:
-        codecs = [getattr(cache, name, None) for name in _CODECS]
-        texts = () if None in codecs else (_MARK + json.dumps([*map(read_channels, codecs)]),)
-        return (*get(cache), *texts)
 
-    @functools.wraps(put)
-    def restore(cache: Any, meta: Any) -> None:
-        texts = [text for text in meta if str(text).startswith(_MARK)]
-        put(cache, [entry for entry in meta if entry not in texts])
-        copy_codecs(cache, None)
-        for text in texts:
-            restore_codecs(cache, text.removeprefix(_MARK))
-
-    return property(save, restore, original.fdel, original.__doc__)
+def put_meta_state(put: Callable[..., None], cache: Any, meta: Any) -> None:
+    """Set the ``meta_state``, and rebuild the codecs that it has."""
+    texts = [text for text in meta if str(text).startswith(_MARK)]
+    put(cache, [entry for entry in meta if entry not in texts])
+    copy_codecs(cache, None)
+    for text in texts:
+        restore_codecs(cache, text.removeprefix(_MARK))
 
 
 _BATCH = contract.BatchClass("mlx_vlm.turboquant", CLASS)
@@ -193,8 +176,10 @@ BATCH_TURBO_QUANT = Patch(
         ),
         _BATCH.added("size", lambda original: contract.size),
         _BATCH.target("extend", around(extend), ["extend"]),
-        _BATCH.target("state", restore_named_states, ["state", "meta_state"]),
-        _BATCH.target("meta_state", save_codecs, ["state", "meta_state"]),
+        _BATCH.target("state", around_setter(put_state), ["state", "meta_state"]),
+        _BATCH.target(
+            "meta_state", around_setter(put_meta_state, save_codecs), ["state", "meta_state"]
+        ),
     ),
     module=__name__,
     doc="""A TurboQuant batch cache lacks methods that engines and hosts call on every batch cache.

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
 from ..._shared.handles import make_handle
-from ..._shared.targets import CACHES
+from ..._shared.targets import CACHES, at
 from .contract import write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------
@@ -51,7 +51,7 @@ def advance_from_start(
     held = cache.__dict__
     left_now, lengths_now = held.get("left_padding"), held.get("lengths")
     note: Counted | None = held.get(NOTE)
-    if note is None or not goes_on(note, since, left_now, lengths_now):
+    if note is None or not is_continued(note, since, left_now, lengths_now):
         note = start_count(cache, note, since, left_now, lengths_now)
     _, left, lengths, fed, _, _, changes = note
     # Handles: the release changes them in place.
@@ -75,7 +75,7 @@ def has_padding(cache: Any, N: int) -> bool:
     return held.get("left_padding") is not None or held.get("lengths") is not None
 
 
-def goes_on(note: Counted, since: object, left: Any, lengths: Any) -> bool:
+def is_continued(note: Counted, since: object, left: Any, lengths: Any) -> bool:
     """Whether only this count has changed the padding."""
     return note.since is since and note.left_padding_now is left and note.lengths_now is lengths
 
@@ -107,10 +107,7 @@ ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     severity="memory",
     summary="a hybrid model's batch grows by a graph node a token and layer until Metal aborts",
-    targets=tuple(
-        Target(*where, "ArraysCache.advance", count_from_start, when=has_padding)
-        for where in CACHES
-    ),
+    targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
     probe=".probe_advance:probe",
     module=__name__,
     doc="""A hybrid model's batch grows by a graph node a token and layer until Metal aborts.

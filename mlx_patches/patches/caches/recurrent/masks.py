@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.targets import CACHES, LM_CACHES
+from ..._shared.targets import CACHES, LM_CACHES, at
 from .contract import PADDING, read_padding
 
 # -- make_mask: arrays-mask ----------------------------------------------------------------------
@@ -36,15 +36,11 @@ def mask_right(lengths: Any, N: int) -> Any:
 ARRAYS_MASK = Patch(
     id="arrays-mask",
     summary="recurrent layers read the right padding of a batch's shorter prompts",
-    targets=tuple(
-        Target(
-            *where,
-            "ArraysCache.make_mask",
-            around(mask_both_sides),
-            fingerprint_of=("ArraysCache.make_mask", "ArraysCache.merge"),
-            when=has_both,
-        )
-        for where in CACHES
+    targets=at(
+        CACHES,
+        {"ArraysCache.make_mask": around(mask_both_sides)},
+        fingerprint_of=("ArraysCache.make_mask", "ArraysCache.merge"),
+        when=has_both,
     ),
     probe=".probe_mask:probe",
     module=__name__,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 from ....probes.model_batch import difference
 
 _SLOTS = 2
@@ -57,13 +58,8 @@ def write_row(kind: Any, number: int) -> Any:
 
 def decode_extracted() -> str:
     """Decode rows extracted from a tiny Mamba's batch; describe the first that is wrong."""
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
 
-    try:
-        model: Any = build(Family("mlx-lm", "mamba")).module
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model: Any = tiny("mlx-lm", "mamba").module
     rows = [model.make_cache() for _ in _PROMPTS]
     for cache, prompt in zip(rows, _PROMPTS, strict=True):
         decode(model, cache, prompt)

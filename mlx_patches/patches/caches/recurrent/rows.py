@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.targets import CACHES, LM_CACHES
+from ..._shared.targets import CACHES, LM_CACHES, at
 from .contract import (
     concatenate_padding,
     count_rows,
@@ -113,10 +113,12 @@ def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -
 ARRAYS_ROWS = Patch(
     id="arrays-rows",
     summary="a recurrent batch masks with the padding of rows that have left it",
-    targets=tuple(
-        Target(*where, f"ArraysCache.{name}", around(wrapper))
-        for where in CACHES
-        for name, wrapper in (("filter", filter_padding), ("extend", extend_padding))
+    targets=at(
+        CACHES,
+        {
+            "ArraysCache.filter": around(filter_padding),
+            "ArraysCache.extend": around(extend_padding),
+        },
     ),
     probe=".probe_rows:probe",
     module=__name__,

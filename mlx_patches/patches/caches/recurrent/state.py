@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target
-from ..._shared.targets import LM_CACHES
+from ..._shared.targets import LM_CACHES, around_setter
 from .contract import PADDING
 
 
-def complete_restored(original: property) -> property:
-    """``state`` whose setter also sets missing padding attributes."""
-    assert original.fget is not None and original.fset is not None
-    get, put = original.fget, original.fset
-
-    def save(cache: Any) -> Any:
-        return get(cache)
-
-    def restore(cache: Any, saved: Any) -> None:
-        put(cache, saved)
-        set_missing_padding(cache)
-
-    return property(save, restore, original.fdel, original.__doc__)
+def complete_restored(put: Callable[..., None], cache: Any, saved: Any) -> None:
+    """Set the state, and the padding attributes that are missing."""
+    put(cache, saved)
+    set_missing_padding(cache)
 
 
 def set_missing_padding(cache: Any) -> None:
@@ -38,7 +30,7 @@ ARRAYS_RESTORED = Patch(
         Target(
             *LM_CACHES,
             "ArraysCache.state",
-            complete_restored,
+            around_setter(complete_restored),
             fingerprint_of=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
         ),
     ),

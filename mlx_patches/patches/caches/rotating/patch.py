@@ -32,7 +32,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around, stored
 from ..._shared.rows import cut_to_window
-from ..._shared.targets import CACHES
+from ..._shared.targets import CACHES, around_setter, at
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -169,10 +169,7 @@ ROTATING_MERGE = Patch(
     severity="crash",
     every_model=True,
     summary="a prompt longer than the window cannot join a batch",
-    targets=tuple(
-        Target(distribution, module, f"{_BATCH}.merge", around(merge_rows))
-        for distribution, module in CACHES
-    ),
+    targets=at(CACHES, {f"{_BATCH}.merge": around(merge_rows)}),
     probe=".probe_merge:probe",
     module=__name__,
     doc="""A prompt longer than the window cannot join a batch: rotating caches do not merge.
@@ -201,19 +198,10 @@ def read_lengths(cache: Any) -> Any:
     return cache.__dict__.get("_lengths")
 
 
-def make_meta_state(original: property) -> property:
-    """``meta_state`` whose setter reads ``rotated`` from the texts "False" and "True"."""
-    assert original.fget is not None and original.fset is not None
-    get, put = original.fget, original.fset
-
-    def save(cache: Any) -> Any:
-        return get(cache)
-
-    def restore(cache: Any, saved: Any) -> None:
-        put(cache, saved)
-        cache.rotated = parse_truth(saved[-1], cache.rotated)
-
-    return property(save, restore, original.fdel, original.__doc__)
+def put_meta_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
+    """Set the ``meta_state``; ``rotated`` is read from the texts "False" and "True"."""
+    put(cache, saved)
+    cache.rotated = parse_truth(saved[-1], cache.rotated)
 
 
 def parse_truth(saved: Any, read: bool) -> bool:
@@ -236,7 +224,7 @@ ROTATING_RESTORED = Patch(
                 fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
                 defines_new_attribute=True,
             ),
-            Target(distribution, module, f"{_BATCH}.meta_state", make_meta_state),
+            Target(distribution, module, f"{_BATCH}.meta_state", around_setter(put_meta_state)),
         )
     ),
     probe=".probe_restored:probe",

@@ -21,7 +21,6 @@ Retire when
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import sys
@@ -29,7 +28,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
-from ..._shared.targets import CACHES, VLM_CACHES
+from ..._shared.rows import cut_to_window
+from ..._shared.targets import CACHES, VLM_CACHES, at
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -163,34 +163,9 @@ def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> An
     keep = keeps.pop() if len(keeps) == 1 else 0
     if not 0 < keep < caches[0].max_size:
         return merge(cls, caches)
-    batch = merge(cls, [cut_behind(row) for row in caches])
+    batch = merge(cls, [cut_to_window(row, keep) for row in caches])
     batch.keep = keep
     return batch
-
-
-def cut_behind(row: Any) -> Any:
-    """A solo cache with the row's kept tokens and its newest, in order of age, a window in all.
-
-    Returns the row itself if it holds just these, or was never written. The row does not change.
-    """
-    size = min(row.offset, row.max_size)
-    if row.keys is None or (row._idx == size and row.keys.shape[2] <= row.max_size):
-        return row
-    cut = copy.copy(row)
-    cut.keys, cut.values = (
-        take_kept(row._temporal_order(side), row.keep, size) for side in (row.keys, row.values)
-    )
-    cut._idx = size
-    return cut
-
-
-def take_kept(side: Any, keep: int, size: int) -> Any:
-    """The first ``keep`` and the newest columns of keys or values, ``size`` in all."""
-    import mlx.core as mx
-
-    if side.shape[2] <= size:
-        return side
-    return mx.concatenate([side[..., :keep, :], side[..., keep - size :, :]], axis=2)
 
 
 def extract_row(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
@@ -239,33 +214,28 @@ PATCH = Patch(
     every_model=True,
     summary="a batch with max_kv_size loses the first tokens that a row alone would keep",
     targets=(
-        *(
-            Target(
-                *place,
-                f"{_BATCH}.keep",
-                lambda original: Attribute("keep", read_keep),
-                fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
-                defines_new_attribute=True,
-            )
-            for place in CACHES
+        *at(
+            CACHES,
+            {f"{_BATCH}.keep": lambda original: Attribute("keep", read_keep)},
+            fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
+            defines_new_attribute=True,
         ),
-        *(
-            Target(*place, f"{_BATCH}.{name}", around(wrapper), when=has_keep)
-            for place in CACHES
-            for name, wrapper in (
-                ("_update_in_place", stepped),
-                ("_update_concat", joined),
-                ("finalize", finalized),
-            )
+        *at(
+            CACHES,
+            {
+                f"{_BATCH}._update_in_place": around(stepped),
+                f"{_BATCH}._update_concat": around(joined),
+                f"{_BATCH}.finalize": around(finalized),
+            },
+            when=has_keep,
         ),
-        *(
-            Target(*place, f"{_BATCH}.{name}", around(wrapper))
-            for place in CACHES
-            for name, wrapper in (
-                ("merge", merge_rows),
-                ("extract", extract_row),
-                ("extend", extend_with_keep),
-            )
+        *at(
+            CACHES,
+            {
+                f"{_BATCH}.merge": around(merge_rows),
+                f"{_BATCH}.extract": around(extract_row),
+                f"{_BATCH}.extend": around(extend_with_keep),
+            },
         ),
         Target(*VLM_CACHES, f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
         Target(

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import GENERATORS, at
 
 # A row's prompt within its padding, as (first token, one past the last).
 Span = tuple[int, int]
@@ -26,12 +27,12 @@ def generated(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: An
     masks: list[Any] = []
     token = _masks.set(masks)
     try:
-        return generate(noting(model, masks), *args, **kwargs)
+        return generate(record_masks(model, masks), *args, **kwargs)
     finally:
         _masks.reset(token)
 
 
-def noting(model: Any, masks: list[Any]) -> Any:
+def record_masks(model: Any, masks: list[Any]) -> Any:
     """A shallow copy of the model that appends each mask of ``get_input_embeddings`` to a list."""
 
     def get_input_embeddings(*args: Any, mask: Any = None, **kwargs: Any) -> Any:
@@ -92,7 +93,7 @@ def processed(
     if any(stop < length for _, stop in spans):
         shape = (len(spans), length)
         kwargs = {
-            name: moved(value, spans) if getattr(value, "shape", ())[:2] == shape else value
+            name: left_align(value, spans) if getattr(value, "shape", ())[:2] == shape else value
             for name, value in kwargs.items()
         }
     return process(generator, own, **kwargs)
@@ -161,10 +162,10 @@ def cut(
             # Positions may have three dimensions in front: (3, 1, length).
             axis = 1 if value.shape[1] == length else 2
             own[name] = value[(slice(None),) * axis + (slice(*span),)]
-    return rebased(own)
+    return recompute_delta(own)
 
 
-def moved(value: Any, spans: Sequence[Span]) -> Any:
+def left_align(value: Any, spans: Sequence[Span]) -> Any:
     """Move the padding of an array (prompts, length, ...) to the left."""
     import mlx.core as mx
 
@@ -180,12 +181,12 @@ def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[
     whole = [row.get("position_ids") for row in rows]
     texts, own = unpad(prompts, mask, rows)
     return texts, [
-        row if row.get("position_ids") is before else rebased(row)
+        row if row.get("position_ids") is before else recompute_delta(row)
         for row, before in zip(own, whole, strict=True)
     ]
 
 
-def rebased(row: Mapping[str, Any]) -> dict[str, Any]:
+def recompute_delta(row: Mapping[str, Any]) -> dict[str, Any]:
     """A prompt's arguments with a rope delta that is computed from its positions.
 
     The delta is the position after the last token minus the number of tokens. Releases count
@@ -198,12 +199,11 @@ def rebased(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "rope_deltas": delta.astype(deltas.dtype).reshape(deltas.shape)}
 
 
-_MODULES = ("mlx_vlm.generate", "mlx_vlm.generate.ar")  # the second from 0.6 on
 _BODY = ("_generate_batch",)
-_PROMPT_LAYERS = (
-    ("BatchGenerator.insert", inserted),
-    ("BatchGenerator._process_prompts", processed),
-)
+_PROMPT_LAYERS = {
+    "BatchGenerator.insert": around(inserted),
+    "BatchGenerator._process_prompts": around(processed),
+}
 
 PADDED_PROMPTS = Patch(
     id="padded-prompts",
@@ -211,13 +211,10 @@ PADDED_PROMPTS = Patch(
     summary="mlx_vlm.batch_generate attends to the padding of the shorter prompts",
     targets=tuple(
         target
-        for module in _MODULES
+        for place in GENERATORS
         for target in (
-            Target("mlx-vlm", module, "_generate_batch", around(generated)),
-            *(
-                Target("mlx-vlm", module, name, around(layer), _BODY, when=in_batch_generate)
-                for name, layer in _PROMPT_LAYERS
-            ),
+            Target(*place, "_generate_batch", around(generated)),
+            *at([place], _PROMPT_LAYERS, fingerprint_of=_BODY, when=in_batch_generate),
         )
     ),
     module=__name__,
@@ -243,7 +240,7 @@ PADDED_DELTAS = Patch(
     id="padded-deltas",
     every_model=True,
     summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
-    targets=(Target("mlx-vlm", _MODULES[1], "_unpad_batch_prompts", around(unpadded)),),
+    targets=(Target(*GENERATORS[1], "_unpad_batch_prompts", around(unpadded)),),
     probe=".probe:probe_deltas",
     module=__name__,
     doc="""

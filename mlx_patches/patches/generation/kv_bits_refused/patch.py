@@ -25,6 +25,7 @@ from functools import cache
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import GENERATORS, at
 
 logger = logging.getLogger("mlx_patches")
 
@@ -58,7 +59,8 @@ def generated(
 
 def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
     """Whether a model can be called after its caches were quantized."""
-    return tried_once(model, (bits, group_size), lambda: goes_on(model, bits, group_size))
+    key = bits, group_size
+    return tried_once(model, key, lambda: reads_quantized_row(model, *key))
 
 
 def tried_once(model: Any, key: Any, succeeds: Callable[[], bool]) -> bool:
@@ -79,7 +81,7 @@ def answers_of(model: Any) -> dict[Any, bool]:
     return known[1]
 
 
-def goes_on(model: Any, bits: int, group_size: int) -> bool:
+def reads_quantized_row(model: Any, bits: int, group_size: int) -> bool:
     """Feed a token, quantize the caches and feed another; whether the last call succeeds.
 
     True also if an earlier step fails: then the release's own error is left to occur.
@@ -103,7 +105,9 @@ def goes_on(model: Any, bits: int, group_size: int) -> bool:
     return True
 
 
-def made(init: Callable[..., None], generator: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+def init_readable(
+    init: Callable[..., None], generator: Any, model: Any, *args: Any, **kwargs: Any
+) -> None:
     """Make a batch generator of mlx-vlm; without quantized caches if its model reads none."""
     init(generator, model, *args, **readable(model, type(generator).__module__, kwargs))
 
@@ -115,16 +119,18 @@ def asks_for_bits(*args: Any, **kwargs: Any) -> bool:
 
 def readable(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """A call's arguments, without those for quantized caches if the model cannot read them."""
+    if not asks_for_bits(**kwargs):  # another patch's layer let this one run
+        return kwargs
     options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
     key = tuple(sorted((name, str(value)) for name, value in options.items()))
     make = sys.modules[module]._make_cache
-    if tried_once(model, key, lambda: goes_on_in_batch(model, make, options)):
+    if tried_once(model, key, lambda: reads_quantized_batch(model, make, options)):
         return kwargs
     warn(f"{type(model).__module__}.{type(model).__qualname__}")
     return {name: value for name, value in kwargs.items() if name not in _BITS}
 
 
-def goes_on_in_batch(model: Any, make: Callable[..., Any], options: dict[str, Any]) -> bool:
+def reads_quantized_batch(model: Any, make: Callable[..., Any], options: dict[str, Any]) -> bool:
     """Whether a language model of mlx-vlm reads a token with the caches that ``make`` makes.
 
     True also if the caches cannot be made, or the model cannot read floats either: then the
@@ -178,16 +184,11 @@ PATCH = Patch(
             )
             for name in ("generate_step", "speculative_generate_step")
         ),
-        *(
-            Target(
-                "mlx-vlm",
-                module,
-                "BatchGenerator.__init__",
-                around(made),
-                fingerprint_of=("BatchGenerator.__init__", "_make_cache"),
-                when=asks_for_bits,
-            )
-            for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
+        *at(
+            GENERATORS,
+            {"BatchGenerator.__init__": around(init_readable)},
+            fingerprint_of=("BatchGenerator.__init__", "_make_cache"),
+            when=asks_for_bits,
         ),
     ),
     module=__name__,

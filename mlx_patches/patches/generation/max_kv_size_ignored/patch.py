@@ -20,13 +20,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import CACHES
+from ....core.patch import Patch, around
+from ..._shared.targets import CACHES, at
 
 logger = logging.getLogger("mlx_patches")
 
 
-def made(
+def make_bounded_caches(
     make: Callable[..., list[Any]],
     model: Any,
     max_kv_size: int | None = None,
@@ -69,9 +69,6 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     summary="max_kv_size is silently ignored where a model makes its own caches",
-    targets=tuple(
-        Target(distribution, module, "make_prompt_cache", around(made))
-        for distribution, module in CACHES
-    ),
+    targets=at(CACHES, {"make_prompt_cache": around(make_bounded_caches)}),
     module=__name__,
 )

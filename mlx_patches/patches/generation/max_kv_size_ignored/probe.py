@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
-import logging
-from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import listened
 
 SIZE = 4
 _TOKENS = 3 * SIZE
@@ -56,16 +55,3 @@ def tokens_held(cache: Any) -> int:
     step = mx.zeros((1, 1, 1, 1))
     held: list[int] = [cache.update_and_fetch(step, step)[0].shape[2] for _ in range(_TOKENS)]
     return held[-1]
-
-
-def listened(act: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """Call ``act``; returns its result, and the messages that mlx_patches logged meanwhile."""
-    heard: list[str] = []
-    listener = logging.Handler()
-    listener.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("mlx_patches")
-    logger.addHandler(listener)
-    try:
-        return act(), heard
-    finally:
-        logger.removeHandler(listener)

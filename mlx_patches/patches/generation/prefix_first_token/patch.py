@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import GENERATORS, at
 
 # On a batch of prompts: the logits after the last token of each row that has ended.
 ENDED = "_mlx_patches_first_logits"
@@ -106,10 +107,12 @@ PATCH = Patch(
     id="prefix-first-token",
     every_model=True,
     summary="with mlx-vlm's prefix cache, a request of a batch gets a wrong first token",
-    targets=tuple(
-        Target("mlx-vlm", module, f"PromptProcessingBatch.{name}", around(wrapper))
-        for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
-        for name, wrapper in (("prompt_step", end_with_rows), ("generate", find_ended))
+    targets=at(
+        GENERATORS,
+        {
+            "PromptProcessingBatch.prompt_step": around(end_with_rows),
+            "PromptProcessingBatch.generate": around(find_ended),
+        },
     ),
     module=__name__,
 )

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import GENERATORS, at
 
 # The first reads the config itself up to mlx-vlm 0.6.2, then by the second.
 READERS = ("BatchGenerator._apc_pick_for", "BatchGenerator._apc_media_token_ids")
@@ -47,17 +48,11 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-vlm's prefix cache fails for language models that keep no config",
     severity="crash",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            module,
-            name,
-            around(read_empty_config),
-            fingerprint_of=READERS,
-            when=has_no_config,
-        )
-        for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
-        for name in READERS
+    targets=at(
+        GENERATORS,
+        dict.fromkeys(READERS, around(read_empty_config)),
+        fingerprint_of=READERS,
+        when=has_no_config,
     ),
     module=__name__,
 )

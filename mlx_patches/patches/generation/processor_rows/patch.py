@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import GENERATORS, at
 
 
 def prompts_joined(extend: Callable[..., None], batch: Any, *args: Any, **kwargs: Any) -> None:
@@ -77,16 +78,7 @@ PATCH = Patch(
             around(prompts_joined),
         ),
         Target("mlx-lm", "mlx_lm.generate", "GenerationBatch.filter", around(rows_kept)),
-        *(
-            Target(
-                "mlx-vlm",
-                module,
-                "GenerationBatch.extend",
-                around(rows_joined),
-                when=have_processors,
-            )
-            for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
-        ),
+        *at(GENERATORS, {"GenerationBatch.extend": around(rows_joined)}, when=have_processors),
     ),
     module=__name__,
 )

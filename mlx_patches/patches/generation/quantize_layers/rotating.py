@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import CACHES
+from ....core.patch import Patch, around
+from ..._shared.targets import CACHES, at
 
 
 def quantized(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
@@ -39,10 +39,9 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="kv_bits with sliding-window layers raises NotImplementedError mid-generation",
-    targets=tuple(
-        Target(distribution, module, f"{name}.to_quantized", _factory)
-        for distribution, module in CACHES
-        for name in ("RotatingKVCache", "BatchRotatingKVCache")
+    targets=at(
+        CACHES,
+        {f"{name}.to_quantized": _factory for name in ("RotatingKVCache", "BatchRotatingKVCache")},
     ),
     probe=".probe:rotating",
     module=__name__,

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import SAMPLERS, at
 
 # As many numbers as MLX takes for a seed, and more tokens than any context or vocabulary has.
 SEEDS = 2**64
@@ -90,16 +91,14 @@ def seed_within(
     return generate(server, request, options, *args, **kwargs)
 
 
-_MODULES = (("mlx-lm", "mlx_lm.sample_utils"), ("mlx-vlm", "mlx_vlm.sample_utils"))
-
 PATCH = Patch(
     id="sampling-limits",
     severity="crash",
     every_model=True,
     summary="a token id or top_k outside of the vocabulary, in one request, ends the server",
     targets=(
-        *(Target(*module, "make_logits_processors", around(within_limits)) for module in _MODULES),
-        *(Target(*module, "apply_top_k", around(top_k_within)) for module in _MODULES),
+        *at(SAMPLERS, {"make_logits_processors": around(within_limits)}),
+        *at(SAMPLERS, {"apply_top_k": around(top_k_within)}),
         Target("mlx-lm", "mlx_lm.server", "ResponseGenerator.generate", around(seed_within)),
     ),
     module=__name__,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
-from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import listened
 
 SIZE = 8
 
@@ -24,18 +23,11 @@ def probe(target: Target) -> Result:
     caches = importlib.import_module("mlx_lm.models.cache")
     if hasattr(caches.BatchRotatingKVCache(SIZE, [0]), "keep"):
         return Result(False, "a batch's window keeps first tokens")
-    heard: list[str] = []
-    listener = logging.Handler()
-    listener.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("mlx_patches")
-    logger.addHandler(listener)
-    try:
-        made: Any = module.BatchGenerator(build(Family("mlx-lm", "llama")).module, max_kv_size=SIZE)
-        close = getattr(made, "close", None)
-        if close is not None:
-            close()
-    finally:
-        logger.removeHandler(listener)
+    model = build(Family("mlx-lm", "llama")).module
+    made, heard = listened(lambda: module.BatchGenerator(model, max_kv_size=SIZE))
+    close = getattr(made, "close", None)
+    if close is not None:
+        close()
     if any("max_kv_size" in message for message in heard):
         return Result(False, "the window drops the first tokens, with a warning")
     return Result(True, "the window drops the first tokens, without a warning")

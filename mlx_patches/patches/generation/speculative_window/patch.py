@@ -28,7 +28,7 @@ def trimmed(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> 
     """Cut the last tokens off all caches, or off none; returns the number of tokens cut."""
     layers = [inner for layer in cache for inner in getattr(layer, "caches", (layer,))]
     free = all(layer.is_trimmable() for layer in layers)
-    given = all(layer.is_trimmable() or spare(layer) >= num_tokens for layer in layers)
+    given = all(layer.is_trimmable() or count_trimmable(layer) >= num_tokens for layer in layers)
     if free or not given or num_tokens < 1:
         return trim(cache, num_tokens)
     for layer in layers:
@@ -39,7 +39,7 @@ def trimmed(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> 
     return num_tokens
 
 
-def spare(layer: Any) -> int:
+def count_trimmable(layer: Any) -> int:
     """The number of last tokens that can be cut off a full window exactly."""
     alone = hasattr(layer, "max_size") and isinstance(layer.offset, int)
     if not alone or layer._idx != layer.keys.shape[2]:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import SAMPLERS, at
 
 
 def applied(apply_top_p: Callable[..., Any], logprobs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,8 +57,7 @@ PATCH = Patch(
     every_model=True,
     summary="top_p keeps far too few tokens of a bfloat16 or float16 model, or none",
     targets=(
-        Target("mlx-lm", "mlx_lm.sample_utils", "apply_top_p", around(applied)),
-        Target("mlx-vlm", "mlx_vlm.sample_utils", "apply_top_p", around(applied)),
+        *at(SAMPLERS, {"apply_top_p": around(applied)}),
         Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),
     ),
     module=__name__,

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import GENERATORS, at
 
 
 def know_whole_prompts(init: Callable[..., None], batch: Any, *args: Any, **kwargs: Any) -> None:
@@ -44,15 +45,10 @@ PATCH = Patch(
     id="vlm-prefix-penalty",
     every_model=True,
     summary="with mlx-vlm's prefix cache, penalties do not cover the tokens in the cache",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            module,
-            "PromptProcessingBatch.__init__",
-            around(know_whole_prompts),
-            when=uses_prefixes,
-        )
-        for module in ("mlx_vlm.generate", "mlx_vlm.generate.ar")
+    targets=at(
+        GENERATORS,
+        {"PromptProcessingBatch.__init__": around(know_whole_prompts)},
+        when=uses_prefixes,
     ),
     module=__name__,
 )

@@ -21,12 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import GENERATORS, at
 
+_PUBLIC = ("mlx-vlm", "mlx_vlm.generate.common")
 _FIND = "PromptCacheState.find_prefix_length"
 
 
-def found(find: Callable[..., int], state: Any, new_ids: Sequence[int]) -> int:
+def find_cuttable_prefix(find: Callable[..., int], state: Any, new_ids: Sequence[int]) -> int:
     """The length of the prompt's prefix in the last turn's caches, which are cut to it."""
     length = find(state, new_ids)
     caches = state.cache
@@ -61,11 +63,12 @@ PATCH = Patch(
     every_model=True,
     summary="stream_generate cuts a rotating cache at a prefix: the next turn has a broken window",
     targets=(
-        *(
-            Target("mlx-vlm", module, _FIND, around(found), fingerprint_of=("stream_generate",))
-            for module in ("mlx_vlm.generate", "mlx_vlm.generate.dispatch")
+        *at(
+            (GENERATORS[0], ("mlx-vlm", "mlx_vlm.generate.dispatch")),
+            {_FIND: around(find_cuttable_prefix)},
+            fingerprint_of=("stream_generate",),
         ),
-        Target("mlx-vlm", "mlx_vlm.generate.common", _FIND, around(found), supports=True),
+        *at([_PUBLIC], {_FIND: around(find_cuttable_prefix)}, supports=True),
     ),
     module=__name__,
 )

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import SAMPLERS, at
 
 
 def applied(apply_xtc: Callable[..., Any], logits: Any, *args: Any, **kwargs: Any) -> Any:
@@ -39,9 +40,6 @@ PATCH = Patch(
     id="xtc-rows",
     every_model=True,
     summary="XTC sampling cuts a batch's rows at one row's threshold",
-    targets=tuple(
-        Target(distribution, f"{package}.sample_utils", "apply_xtc", around(applied))
-        for distribution, package in (("mlx-lm", "mlx_lm"), ("mlx-vlm", "mlx_vlm"))
-    ),
+    targets=at(SAMPLERS, {"apply_xtc": around(applied)}),
     module=__name__,
 )

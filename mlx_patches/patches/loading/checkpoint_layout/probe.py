@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import require
 
 KEY, VALUE = 0.25, 0.5
@@ -52,12 +53,7 @@ def gpt_oss(target: Target) -> Result:
 
 def built(target: Target) -> Any:
     """A tiny model of the target's family."""
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
 
     require(target)
     family = target.module.removesuffix(".language").rpartition(".")[2]
-    try:
-        return build(Family(target.distribution, family)).module
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    return tiny(target.distribution, family).module

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 
 
 def probe(target: Target) -> Result:
@@ -20,13 +21,8 @@ def probe(target: Target) -> Result:
 
 def make(family: str) -> Any:
     """Build a tiny model of a family with the lab."""
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
 
-    try:
-        return build(Family("mlx-lm", family)).module
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    return tiny("mlx-lm", family).module
 
 
 def weights_of(model: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Masks(NamedTuple):
     sliding: Any
 
 
-def modelled(
+def call_with_masks(
     call: Callable[..., Any],
     model: Any,
     inputs: Any,
@@ -71,7 +71,7 @@ PATCH = Patch(
     summary="Aya Vision's sliding layers get the full layers' mask: wrong past the window",
     targets=(
         Target("mlx-vlm", _MODULE, "Attention.__call__", around(attended), _BODY),
-        Target("mlx-vlm", _MODULE, "CohereModel.__call__", around(modelled), _BODY),
+        Target("mlx-vlm", _MODULE, "CohereModel.__call__", around(call_with_masks), _BODY),
     ),
     module=__name__,
 )

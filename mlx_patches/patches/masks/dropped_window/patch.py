@@ -21,6 +21,7 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared.configs import every_from_dict
+from ..._shared.targets import models
 
 _KEPT = "_dropped_window"
 # The families whose layers have a window in turn: which ones.
@@ -102,16 +103,11 @@ PATCH = Patch(
         *every_from_dict(read, supports=True),
         *(
             target
-            for place, module in (
-                ("mlx-lm", "mlx_lm.models.{}"),
-                ("mlx-vlm", "mlx_vlm.models.{}.language"),
-            )
-            for family, model in _MODELS.items()
+            for place, model in zip(models(*_MODELS), [*_MODELS.values()] * 2, strict=True)
             for target in (
-                Target(place, module.format(family), f"{model}.__init__", around(built)),
+                Target(*place, f"{model}.__init__", around(built)),
                 Target(
-                    place,
-                    module.format(family),
+                    *place,
                     "Attention.__call__",
                     around(called),
                     fingerprint_of=(f"{model}.__init__", "Attention.__call__"),

@@ -7,7 +7,8 @@ from typing import Any
 
 from ....core.distributions import source_file
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import require
 
 WINDOW, PROMPT, STEPS = 4, 7, 3
@@ -42,15 +43,9 @@ def make(target: Target) -> tuple[Any, list[Any]]:
     """A model of one layer from a config with a window, and its caches."""
     import mlx.core as mx
 
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
     family = target.module.removesuffix(".language").rpartition(".")[2]
     module = importlib.import_module(target.module)
-    try:
-        built = build(Family(target.distribution, family))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    built = tiny(target.distribution, family)
     lm = target.distribution == "mlx-lm"
     configs = module if lm else importlib.import_module(f"mlx_vlm.models.{family}.config")
     kind = configs.ModelArgs if lm else configs.ModelConfig

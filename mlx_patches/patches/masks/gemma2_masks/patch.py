@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at, models
 
 
 def attended(
@@ -37,10 +38,7 @@ def by_group(mask: Any) -> Any:
 PATCH = Patch(
     id="gemma2-masks",
     summary="Gemma 2 raises in a batch, or masks a row by another row's padding",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.gemma2", "Attention.__call__", around(attended)),
-        Target("mlx-vlm", "mlx_vlm.models.gemma2.language", "Attention.__call__", around(attended)),
-    ),
+    targets=at(models("gemma2"), {"Attention.__call__": around(attended)}),
     probe="mlx_patches.probes.model_batch:probe",
     module=__name__,
 )

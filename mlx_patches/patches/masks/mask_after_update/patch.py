@@ -22,13 +22,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at, vlm_models
 from ..._shared.unpadded import is_unpadded
 
 _FAMILIES = ("internvl_chat", "qwen2_vl", "qwen2_5_vl")
 
 
-def modelled(
+def call_with_mask(
     call: Callable[..., Any],
     model: Any,
     inputs: Any,
@@ -92,16 +93,11 @@ def _whole() -> Any:
 PATCH = Patch(
     id="mask-after-update",
     summary="a batch's mask is cut to the newest keys: padding is attended to, chunks crash",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            f"mlx_vlm.models.{family}.language",
-            "Qwen2Model.__call__",
-            around(modelled),
-            fingerprint_of=("Attention.__call__", "Qwen2Model.__call__"),
-            when=makes_mask,
-        )
-        for family in _FAMILIES
+    targets=at(
+        vlm_models(*_FAMILIES),
+        {"Qwen2Model.__call__": around(call_with_mask)},
+        fingerprint_of=("Attention.__call__", "Qwen2Model.__call__"),
+        when=makes_mask,
     ),
     module=__name__,
 )

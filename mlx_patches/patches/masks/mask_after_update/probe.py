@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import largest
+from ....probes import Result
+from ....probes.batch_invariance import largest, tiny
 
 _LEFT_PADDING = (3, 0, 1)
 _PIECES = (5, 4, 1, 1)
@@ -45,14 +45,9 @@ def probe(target: Target) -> Result:
 
 def decoder(target: Target) -> tuple[Any, Any]:
     """Build the tiny decoder of a target's family; returns it and its ``make_cache``."""
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
 
     importlib.import_module(target.module)
-    try:
-        built = build(Family(target.distribution, target.module.split(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from reason
+    built = tiny(target.distribution, target.module.split(".")[2])
     return built.module.model, built.make_cache
 
 

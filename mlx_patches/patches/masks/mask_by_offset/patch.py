@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.offset_view import with_offset
+from ..._shared.parts import with_offset
 
 _ATTENTION = {
     "qwen3_5": "Qwen3_5Attention",

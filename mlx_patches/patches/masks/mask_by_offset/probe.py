@@ -8,6 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 
 # Both rows are padded, so each has fewer tokens than the cache has columns.
 _PADDING = [4, 3]
@@ -18,13 +19,7 @@ def probe(target: Target) -> Result:
     """Red where the layer raises on its mask, or an extra column of padding changes its output."""
     import mlx.core as mx
 
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
-    try:
-        model = build(Family(target.distribution, target.module.split(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, target.module.split(".")[2])
     layer = attention_of(model.module, target)
     width = layer.q_proj.weight.shape[1]
     x = mx.random.normal((2, 1, width), key=mx.random.key(0))

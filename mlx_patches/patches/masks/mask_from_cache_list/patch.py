@@ -24,7 +24,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.patch import Patch
+from ..._shared.targets import BASES, at
 from ..._shared.unpadded import is_unpadded
 
 
@@ -62,12 +63,6 @@ def holds_keys(cache: Any) -> bool:
 PATCH = Patch(
     id="mask-from-cache-list",
     summary="a mask made from a list of caches ignores left padding",
-    targets=tuple(
-        Target(distribution, module, "create_attention_mask", taking_lists, when=is_list)
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.base"),
-            ("mlx-vlm", "mlx_vlm.models.base"),
-        )
-    ),
+    targets=at(BASES, {"create_attention_mask": taking_lists}, when=is_list),
     module=__name__,
 )

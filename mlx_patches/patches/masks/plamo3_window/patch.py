@@ -21,7 +21,7 @@ from typing import Any
 from ....core.patch import Patch, Target, around
 
 
-def made(make_cache: Callable[[Any], list[Any]], model: Any) -> list[Any]:
+def make_windowed_caches(make_cache: Callable[[Any], list[Any]], model: Any) -> list[Any]:
     """The model's caches, one a layer."""
     caches = make_cache(model)
     for cache in caches:
@@ -43,7 +43,7 @@ PATCH = Patch(
             "mlx-lm",
             "mlx_lm.models.plamo3",
             "Model.make_cache",
-            around(made),
+            around(make_windowed_caches),
             fingerprint_of=("Model.make_cache", "Plamo3Decoder.__call__"),
         ),
     ),

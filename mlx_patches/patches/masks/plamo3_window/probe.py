@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 
 TOLERANCE = 1e-3
 
@@ -12,13 +13,7 @@ def probe(target: Target) -> Result:
     """Red where a position's logits differ between the two."""
     import mlx.core as mx
 
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
-    try:
-        model = build(Family(target.distribution, target.module.split(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, target.module.split(".")[2])
     assert model.window is not None
     text = [1 + (7 * i) % (model.vocabulary - 2) for i in range(3 * model.window)]
     whole = model.call([text], model.make_cache())[0]

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import BASES, at
 
 
 def make_padded_mask(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,13 +121,7 @@ PATCH = Patch(
             # ``update_and_fetch`` alone is the same in releases whose models read no shape.
             ("BatchQuantizedKVCache.update_and_fetch", "BatchQuantizedKVCache.make_mask"),
         ),
-        *(
-            Target(distribution, module, "quantized_scaled_dot_product_attention", _attention)
-            for distribution, module in (
-                ("mlx-lm", "mlx_lm.models.base"),
-                ("mlx-vlm", "mlx_vlm.models.base"),
-            )
-        ),
+        *at(BASES, {"quantized_scaled_dot_product_attention": _attention}),
     ),
     module=__name__,
 )

@@ -6,7 +6,7 @@ import importlib
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.tiny import gemma3n
+from ....probes.batch_invariance import tiny
 
 _ROWS, _TOKENS = 3, 5
 _TOLERANCE = 1e-5
@@ -17,7 +17,7 @@ def probe(target: Target) -> Result:
     import mlx.core as mx
 
     importlib.import_module(target.module)
-    altup = gemma3n(target.distribution).module.layers[0].altup
+    altup = tiny(target.distribution, "gemma3n").module.layers[0].altup
     inputs, width = altup.config.altup_num_inputs, altup.config.hidden_size
     predictions = mx.random.normal((inputs, _ROWS, _TOKENS, width), key=mx.random.key(0))
     activated = mx.random.normal((_ROWS, _TOKENS, width), key=mx.random.key(1))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared.experts import mixed
+from ..._shared.targets import at, models
 
 Weights = dict[str, Any]
 _BIAS = ".e_score_correction_bias"
@@ -71,13 +72,7 @@ JAMBA_ROUTING = Patch(
     wrong_alone="jamba",
     changes_alone=True,
     summary="Jamba's experts weigh too much: their weights are made to sum to one",
-    targets=tuple(
-        Target(distribution, module, "JambaSparseMoeBlock.__call__", around(jamba))
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.jamba"),
-            ("mlx-vlm", "mlx_vlm.models.jamba.language"),
-        )
-    ),
+    targets=at(models("jamba"), {"JambaSparseMoeBlock.__call__": around(jamba)}),
     module=__name__,
     probe=".probe:jamba",
     doc="""Jamba's experts weigh too much: their weights are made to sum to one.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import require
 
 TOLERANCE = 1e-5
@@ -32,15 +33,10 @@ def ernie(target: Target) -> Result:
 
 def built(target: Target, name: str) -> tuple[Any, Any]:
     """A tiny model of the target's family, and its first block that has this attribute."""
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
 
     require(target)
     family = target.module.removesuffix(".language").rpartition(".")[2]
-    try:
-        model = build(Family(target.distribution, family)).module
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, family).module
     blocks = [layer.get("mlp", layer.get("feed_forward")) for layer in model.layers]
     return model, next(block for block in blocks if hasattr(block, name))
 

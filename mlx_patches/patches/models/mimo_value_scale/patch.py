@@ -32,7 +32,9 @@ def keep_scale(args: Any, params: Params) -> None:
         args.attention_value_scale = params[_KEY]
 
 
-def made(init: Callable[..., Any], attention: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+def init_attention(
+    init: Callable[..., Any], attention: Any, args: Any, *more: Any, **kwargs: Any
+) -> None:
     """Construct an attention layer, and store the scale that the release ignores."""
     init(attention, args, *more, **kwargs)
     if not any(name in vars(attention) for name in _OWN):
@@ -64,7 +66,7 @@ def _targets(distribution: str, configs: str, layers: str, kind: str, base: str)
             fingerprint_of=(kind,),
             defines_new_attribute=True,
         ),
-        Target(distribution, layers, "Attention.__init__", around(made)),
+        Target(distribution, layers, "Attention.__init__", around(init_attention)),
         Target(distribution, layers, "Attention.__call__", around(called)),
     ]
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from ....core.patch import Factory, Patch, Target, around
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
+from ..._shared.targets import around_setter
 
 MODULE = "mlx_vlm.models.minimax_m3_vl.language"
 _CACHE = "MiniMaxM3BatchKVCache"
@@ -38,7 +39,7 @@ _CACHE = "MiniMaxM3BatchKVCache"
 # -- positions -----------------------------------------------------------------------------
 
 
-def modelled(
+def call_with_positions(
     call: Callable[..., Any],
     model: Any,
     inputs: Any,
@@ -204,19 +205,10 @@ def read_offset(get: Callable[[Any], Any], cache: Any) -> Any:
     return make_handle(get(cache))
 
 
-def make_state(original: property) -> property:
-    """``state`` whose setter accepts a cache that was made without ``__init__``."""
-    assert original.fget is not None and original.fset is not None
-    get, put = original.fget, original.fset
-
-    def save(cache: Any) -> Any:
-        return get(cache)
-
-    def restore(cache: Any, saved: Any) -> None:
-        initialize(cache)
-        put(cache, saved)
-
-    return property(save, restore, original.fdel, original.__doc__)
+def put_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
+    """Set the state of a cache that may have been made without ``__init__``."""
+    initialize(cache)
+    put(cache, saved)
 
 
 def initialize(cache: Any) -> None:
@@ -249,12 +241,12 @@ PATCH = Patch(
     id="minimax-m3-batch",
     summary="MiniMax M3 rotates the rows of a batch to wrong positions, and picks wrong blocks",
     targets=(
-        _target("LanguageModel.__call__", around(modelled)),
+        _target("LanguageModel.__call__", around(call_with_positions)),
         _target("MiniMaxM3Indexer.__call__", around(indexed)),
         _target("MiniMaxM3Indexer.build_block_mask", around(block_mask), supports=True),
         _target("MiniMaxAttention._sparse_decode_attention", around(decoded), supports=True),
         _target(f"{_CACHE}.offset", around(read_offset)),
-        _target(f"{_CACHE}.state", make_state),
+        _target(f"{_CACHE}.state", around_setter(put_state)),
         _target(f"{_CACHE}.extend", around(extend_index_keys), f"{_CACHE}._extend_index_keys"),
     ),
     module=__name__,

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at, models, vlm_models
 
 
 def embedded(
@@ -46,13 +47,9 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="LongCat Flash Ngram: rows with histories shorter than its context cannot be batched",
-    targets=tuple(
-        Target(distribution, module, "NgramEmbedding.__call__", around(embedded))
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.longcat_flash_ngram"),
-            ("mlx-vlm", "mlx_vlm.models.longcat_flash_ngram.language"),
-            ("mlx-vlm", "mlx_vlm.models.longcat_flash_sparse.language"),
-        )
+    targets=at(
+        (*models("longcat_flash_ngram"), *vlm_models("longcat_flash_sparse")),
+        {"NgramEmbedding.__call__": around(embedded)},
     ),
     module=__name__,
 )

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
 from ..._shared.experts import mixed
+from ..._shared.targets import at, models
 
 _BLOCK = "PhiMoESparseMoeBlock"
 # ``router_jitter_noise`` of the published configs.
@@ -56,12 +57,6 @@ PATCH = Patch(
     wrong_alone="phimoe",
     changes_alone=True,
     summary="Phi-3.5-MoE weights its experts by another rule than it was trained with",
-    targets=tuple(
-        Target(distribution, module, f"{_BLOCK}.__call__", around(called))
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.phimoe"),
-            ("mlx-vlm", "mlx_vlm.models.phimoe.language"),
-        )
-    ),
+    targets=at(models("phimoe"), {f"{_BLOCK}.__call__": around(called)}),
     module=__name__,
 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
-from ..._shared.parts import with_parts
+from ..._shared.parts import view, with_parts
 from ..._shared.row_calls import find_argument
 from .offsets import RowOffset, RowRope, put_argument, put_layers
 
@@ -32,16 +31,4 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 def with_pair(cache: Any) -> Any:
     """A view of a batch's cache whose ``state`` is (keys, values), like that of a single row's."""
-    return _view()(cache)
-
-
-@functools.cache
-def _view() -> Any:
-    import wrapt  # not at start-up
-
-    class Pair(wrapt.ObjectProxy[Any]):
-        @property
-        def state(self) -> Any:
-            return self.__wrapped__.state[:2]
-
-    return Pair
+    return view(cache, state=lambda cache: cache.state[:2])

@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import Any
 
-from ..._shared.offset_view import view_class
+from ..._shared.parts import view_class
 from ..._shared.row_calls import find_argument
 from .offsets import REFUSED, RowOffset, given_deltas, is_text, put_argument, start_deltas
 
@@ -55,12 +55,12 @@ def with_mask_alone(cache: Any, offset: int) -> Any:
 
     With ``left_padding``, the attention slices out each row, with two device reads a layer.
     """
-    return _view()(cache, offset)
+    return _view()(cache, {"offset": lambda cache: offset})
 
 
 @functools.cache
 def _view() -> Any:
-    kind: Any = view_class()
+    kind: Any = view_class("offset")
 
     class MaskAlone(kind):  # type: ignore[misc]
         def __getattr__(self, name: str) -> Any:

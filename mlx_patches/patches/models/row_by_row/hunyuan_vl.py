@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..._shared.parts import with_parts
+from ..._shared.parts import view, with_parts
 from ..._shared.row_calls import find_argument
 from .offsets import EMBEDDINGS, REFUSED, RowOffset, is_text, put_argument, put_mask, put_model
 
@@ -70,14 +69,4 @@ class LongTable:
 
 def as_prompt(cache: Any) -> Any:
     """A view of a cache that looks as if it was fed nothing."""
-    return _view()(cache)
-
-
-@functools.cache
-def _view() -> Any:
-    import wrapt  # not at start-up
-
-    class Prompt(wrapt.ObjectProxy[Any]):
-        offset = _idx = 0
-
-    return Prompt
+    return view(cache, offset=lambda cache: 0, _idx=lambda cache: 0)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target, around
-from ..._shared.offset_view import with_offset
-from ..._shared.parts import with_parts
+from ..._shared.parts import with_offset, with_parts
 from .offsets import RowOffset, put_layers, put_views
 
 MODULE = "mlx_vlm.models.limite.language"

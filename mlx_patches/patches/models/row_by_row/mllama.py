@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ..._shared.offset_view import with_offset
-from ..._shared.parts import with_parts
+from ..._shared.parts import with_offset, with_parts
 from ..._shared.row_calls import find_argument
 from .offsets import RowOffset, RowRope, put_argument, put_layers, put_mask
 

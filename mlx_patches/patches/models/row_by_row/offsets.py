@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..._shared import rows as cache_rows
-from ..._shared.offset_view import with_offset
-from ..._shared.parts import with_parts
+from ..._shared.parts import with_offset, with_parts
 from ..._shared.row_caches import counts_rows
 from ..._shared.row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_shape
 

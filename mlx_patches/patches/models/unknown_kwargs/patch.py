@@ -20,7 +20,8 @@ import functools
 import inspect
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.patch import Patch
+from ..._shared.targets import at, vlm_models
 
 _FAMILIES = (
     "aya_vision",
@@ -72,9 +73,6 @@ PATCH = Patch(
     id="unknown-kwargs",
     severity="crash",
     summary="a keyword argument that an engine forwards to every model crashes this one",
-    targets=tuple(
-        Target("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", tolerant)
-        for family in _FAMILIES
-    ),
+    targets=at(vlm_models(*_FAMILIES), {"LanguageModel.__call__": tolerant}),
     module=__name__,
 )

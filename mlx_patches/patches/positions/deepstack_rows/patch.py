@@ -25,7 +25,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import GENERATORS, at, vlm_models
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
@@ -154,29 +155,22 @@ def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
     return [layer[lines] for layer in table]
 
 
-_GENERATE = "mlx_vlm.generate.ar"
-
 PATCH = Patch(
     id="deepstack-rows",
     summary="Qwen3-VL adds an image's features to the wrong tokens in a batch or a long prompt",
     targets=(
-        *(
-            Target(
-                "mlx-vlm",
-                f"mlx_vlm.models.{family}.language",
-                "LanguageModel.__call__",
-                call_with_lists,
-                when=has_table,
-            )
-            for family in ("qwen3_vl", "qwen3_vl_moe")
+        *at(
+            vlm_models("qwen3_vl", "qwen3_vl_moe"),
+            {"LanguageModel.__call__": call_with_lists},
+            when=has_table,
         ),
-        Target("mlx-vlm", _GENERATE, "_merge_prefill_prompt_kwargs", around(merge_with_numbers)),
-        Target("mlx-vlm", _GENERATE, "_split_prompt_kwargs_per_row", around(split_with_numbers)),
-        Target(
-            "mlx-vlm",
-            _GENERATE,
-            "BatchGenerator._build_mixed_prompt_batch",
-            around(build_with_numbers),
+        *at(
+            GENERATORS[1:],
+            {
+                "_merge_prefill_prompt_kwargs": around(merge_with_numbers),
+                "_split_prompt_kwargs_per_row": around(split_with_numbers),
+                "BatchGenerator._build_mixed_prompt_batch": around(build_with_numbers),
+            },
         ),
     ),
     module=__name__,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import with_patches
 
 _LAYERS = 2
@@ -25,15 +26,11 @@ _OTHERS = (
 
 def probe(target: Target) -> Result:
     """Red where a row's logits differ from those of its prompt fed alone in one call."""
-    from ....lab import EXACT, Family, NotBuilt, engine
-    from ....lab.build import build
+    from ....lab import EXACT, engine
     from ....lab.compare import compare_generated
 
     in_model = target.module.startswith("mlx_vlm.models.")
-    try:
-        model = build(Family("mlx-vlm", target.module.split(".")[2] if in_model else _FAMILY))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny("mlx-vlm", target.module.split(".")[2] if in_model else _FAMILY)
     if not engine.own_positions(model):
         raise NotApplicable("the release passes no image positions to its generator")
     prompts = prompts_of(model)

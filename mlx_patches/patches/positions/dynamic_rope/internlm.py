@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import models
 
 
 def built(init: Callable[..., None], attention: Any, args: Any, *more: Any, **named: Any) -> None:
@@ -69,15 +70,11 @@ PATCH = Patch(
     changes_alone=True,
     summary="InternLM 2 and 3 double the position of each token",
     targets=tuple(
-        target._replace(distribution=distribution, module=module.format(family))
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.{}"),
-            ("mlx-vlm", "mlx_vlm.models.{}.language"),
-        )
-        for family in ("internlm2", "internlm3")
+        target
+        for place in models("internlm2", "internlm3")
         for target in (
-            Target("", "", "Attention.__init__", around(built)),
-            Target("", "", _CALL, around(rotated), when=may_grow, supports=True),
+            Target(*place, "Attention.__init__", around(built)),
+            Target(*place, _CALL, around(rotated), when=may_grow, supports=True),
         )
     ),
     probe=".probe_internlm:probe",

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import at, models
 
 
 def rotated_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
@@ -111,15 +112,7 @@ PATCH = Patch(
     every_model=True,
     summary="models with dynamic NTK scaling, InternLM among them, fail in every batch",
     targets=(
-        *(
-            Target(distribution, module, _CALL, around(rotated_internlm))
-            for distribution, module in (
-                ("mlx-lm", "mlx_lm.models.internlm2"),
-                ("mlx-lm", "mlx_lm.models.internlm3"),
-                ("mlx-vlm", "mlx_vlm.models.internlm2.language"),
-                ("mlx-vlm", "mlx_vlm.models.internlm3.language"),
-            )
-        ),
+        *at(models("internlm2", "internlm3"), {_CALL: around(rotated_internlm)}),
         Target("mlx-lm", "mlx_lm.models.rope_utils", _CALL, around(rotated)),
     ),
     module=__name__,

@@ -18,12 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at, models
 
 _TYPES = ("deepseek_v32",)
 
 
-def made(init: Callable[..., Any], indexer: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+def init_indexer(
+    init: Callable[..., Any], indexer: Any, args: Any, *more: Any, **kwargs: Any
+) -> None:
     """Make an indexer from a model's config."""
     init(indexer, args, *more, **kwargs)
     if rotates_halves(args):
@@ -43,12 +46,6 @@ PATCH = Patch(
     wrong_alone="deepseek_v32",
     changes_alone=True,
     summary="DeepSeek V3.2 attends to the wrong tokens of a text of over 2,048 tokens",
-    targets=tuple(
-        Target(distribution, module, "Indexer.__init__", around(made))
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.deepseek_v32"),
-            ("mlx-vlm", "mlx_vlm.models.deepseek_v32.language"),
-        )
-    ),
+    targets=at(models("deepseek_v32"), {"Indexer.__init__": around(init_indexer)}),
     module=__name__,
 )

@@ -17,11 +17,12 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.offset_view import with_offset
+from ....core.patch import Patch, around
+from ..._shared.parts import with_offset
+from ..._shared.targets import at, models
 
 
-def modelled(
+def call_with_positions(
     call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """The decoder's output for token ids of shape (rows, length)."""
@@ -56,15 +57,7 @@ PATCH = Patch(
     id="learned-positions",
     severity="crash",
     summary="GPT-BigCode fails in every batch: it treats cache.offset as a scalar",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.gpt_bigcode", "GPTBigCodeModel.__call__", around(modelled)),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.gpt_bigcode.language",
-            "GPTBigCodeModel.__call__",
-            around(modelled),
-        ),
-    ),
+    targets=at(models("gpt_bigcode"), {"GPTBigCodeModel.__call__": around(call_with_positions)}),
     probe="mlx_patches.probes.model_batch:probe",
     module=__name__,
 )

@@ -38,7 +38,9 @@ def rotated(
     call: Callable[..., Any], rope: Any, q: Any, k: Any, position_ids: Any, **options: Any
 ) -> Any:
     """Rotate q and k (rows, heads, tokens, width) by position ids (axes, rows, tokens)."""
-    return call(rope, q, k, whole(position_ids, q), **options)
+    if lacks_positions(rope, q, k, position_ids):
+        position_ids = whole(position_ids, q)
+    return call(rope, q, k, position_ids, **options)
 
 
 def whole(position_ids: Any, q: Any) -> Any:

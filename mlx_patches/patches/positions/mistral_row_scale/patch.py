@@ -21,13 +21,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at, vlm_models
 
 # Each row's offset and the number of tokens, while a model runs a batch.
 _batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_batch", default=None)
 
 
-def modelled(
+def call_with_offsets(
     call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, inputs_embeds: Any = None
 ) -> Any:
     """Run the model, with the rows' offsets set for the function that makes the scale."""
@@ -60,17 +61,18 @@ def scaled(make: Callable[..., Any], start: Any, stop: Any, beta: float, positio
     return (1 + beta * mx.log(1 + mx.floor(places / positions)))[:, None, :, None]
 
 
-_MISTRAL4 = "mlx_vlm.models.mistral4.language"
-
 PATCH = Patch(
     id="mistral-row-scale",
     summary="all rows of a Ministral 3 or Mistral 4 batch get row 0's attention scale, or NaN",
     targets=(
-        Target("mlx-vlm", _MISTRAL4, "_get_llama_4_attn_scale", around(scaled)),
-        Target("mlx-vlm", _MISTRAL4, "Mistral4Model.__call__", around(modelled)),
-        Target(
-            "mlx-vlm", "mlx_vlm.models.mistral3.language", "Ministral3.__call__", around(modelled)
+        *at(
+            vlm_models("mistral4"),
+            {
+                "_get_llama_4_attn_scale": around(scaled),
+                "Mistral4Model.__call__": around(call_with_offsets),
+            },
         ),
+        *at(vlm_models("mistral3"), {"Ministral3.__call__": around(call_with_offsets)}),
     ),
     module=__name__,
 )

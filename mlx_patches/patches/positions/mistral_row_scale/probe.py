@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import measure
-from ....probes.tiny import mistral3
+from ....probes.batch_invariance import measure, tiny
 
+# The scale grows after each fourth position.
+_ROPE = {"rope_theta": 10000.0, "rope_type": "default", "llama_4_scaling_beta": 0.5}
+_FIELDS = {"rope_parameters": _ROPE | {"original_max_position_embeddings": 4}}
+_MISTRAL4: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "layer_types": ["full_attention"] * 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "qk_head_dim": 32,
+    "v_head_dim": 16,
+}
 # The defect gives all rows the first row's scale: here that row is padded, or the longest.
 _LENGTHS = ((5, 9), (9, 5, 2))
+
+
+def model_of(model_type: str) -> Any:
+    """A tiny Mistral 3 whose text model is ``ministral3`` or ``mistral4``."""
+    fields: dict[str, Any] = _FIELDS | (_MISTRAL4 if model_type == "mistral4" else {})
+    return tiny("mlx-vlm", "mistral3", model_type=model_type, **fields)
 
 
 def probe(target: Target) -> Result:
@@ -19,6 +38,6 @@ def probe(target: Target) -> Result:
         importlib.import_module("mlx_vlm.models.mistral4.language")
     except ModuleNotFoundError as error:
         raise NotApplicable("this release has no module mistral4.language") from error
-    model = mistral3("ministral3" if "Ministral3" in target.name else "mistral4")
+    model = model_of("ministral3" if "Ministral3" in target.name else "mistral4")
     results = [measure(model, lengths) for lengths in _LENGTHS]
     return next((result for result in results if result.red), results[0])

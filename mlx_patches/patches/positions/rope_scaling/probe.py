@@ -9,6 +9,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import require_own
 
 FACTOR, PLACE = 2, 3
@@ -51,15 +52,10 @@ def turned(layer: Any, x: Any, place: int) -> list[Any]:
 
 def make(target: Target, scaling: dict[str, Any]) -> Any:
     """Make a target's attention layer, from a small config with this scaling."""
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
 
     family = target.module.removesuffix(".language").rpartition(".")[2]
     module = importlib.import_module(target.module)
-    try:
-        config = build(Family(target.distribution, family)).config
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    config = tiny(target.distribution, family).config
     if target.distribution == "mlx-lm":
         kind = module.ModelArgs
     else:

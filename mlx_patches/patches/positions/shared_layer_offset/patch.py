@@ -19,11 +19,11 @@ Retire when
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.parts import view
 
 
 def attended(
@@ -44,27 +44,9 @@ def attended(
 
 def before(cache: Any, tokens: int) -> Any:
     """A view of a cache that was just updated by ``tokens``, with the offset before them."""
-    return _view()(cache, tokens)
-
-
-@functools.cache
-def _view() -> Any:
-    import wrapt
-
-    class Before(wrapt.ObjectProxy[Any]):
-        def __init__(self, cache: Any, tokens: int):
-            super().__init__(cache)
-            self._self_tokens = tokens
-
-        @property
-        def offset(self) -> Any:
-            return self.__wrapped__.offset - self._self_tokens
-
-        @property
-        def state(self) -> Any:
-            return self.__wrapped__.state[:2]
-
-    return Before
+    return view(
+        cache, offset=lambda cache: cache.offset - tokens, state=lambda cache: cache.state[:2]
+    )
 
 
 PATCH = Patch(

@@ -6,8 +6,7 @@ import importlib
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import TOLERANCE, differs
-from ....probes.tiny import TinyModel, gemma3n, gemma4
+from ....probes.batch_invariance import TOLERANCE, differs, tiny
 
 # Shorter than the window: past it, older releases of mlx-vlm also have a mask defect.
 _LENGTH = 7
@@ -17,13 +16,6 @@ _PIECES = ((_LENGTH,), (5, 2), (2, 1, 4), (1,) * _LENGTH)
 def probe(target: Target) -> Result:
     """Red where the last token's logits depend on how the text is split."""
     importlib.import_module(target.module)
-    worst = differs(model_of(target), _PIECES)
+    worst = differs(tiny(target.distribution, target.module.split(".")[2]), _PIECES)
     detail = f"largest logit difference, whole against in pieces: {worst:.3g}"
     return Result(not worst <= TOLERANCE, detail, worst)
-
-
-def model_of(target: Target) -> TinyModel:
-    """The tiny model of a target's family, with shared layers."""
-    if "gemma4" in target.module:
-        return gemma4(layer_types=("sliding_attention", "full_attention") * 3, shared_layers=2)
-    return gemma3n(target.distribution)

@@ -19,7 +19,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at, models
 
 
 def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
@@ -55,12 +56,6 @@ PATCH = Patch(
     wrong_alone="gpt_oss",
     changes_alone=True,
     summary="gpt-oss rotates its heads by other frequencies than in training",
-    targets=tuple(
-        Target(distribution, module, "AttentionBlock.__init__", around(built))
-        for distribution, module in (
-            ("mlx-lm", "mlx_lm.models.gpt_oss"),
-            ("mlx-vlm", "mlx_vlm.models.gpt_oss.language"),
-        )
-    ),
+    targets=at(models("gpt_oss"), {"AttentionBlock.__init__": around(built)}),
     module=__name__,
 )

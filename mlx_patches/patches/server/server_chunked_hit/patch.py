@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import PROMPT_CACHES, at
 
 
-def fetched(
+def fetch_whole_chunks(
     fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
 ) -> tuple[Any, Any]:
     """The caches of a prefix, None for a miss, and the tokens that are left to feed."""
@@ -43,9 +44,6 @@ PATCH = Patch(
     id="server-chunked-hit",
     every_model=True,
     summary="mlx_lm.server answers a Llama 4 prompt from a cache that lost the chunk's beginning",
-    targets=tuple(
-        Target("mlx-lm", module, "LRUPromptCache.fetch_nearest_cache", around(fetched))
-        for module in ("mlx_lm.server", "mlx_lm.models.cache")
-    ),
+    targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_whole_chunks)}),
     module=__name__,
 )

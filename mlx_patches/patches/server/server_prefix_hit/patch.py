@@ -19,12 +19,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import PROMPT_CACHES, at
 
 CACHES = "mlx_lm.models.cache"
 
 
-def fetched(
+def fetch_and_leave_one(
     fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
 ) -> tuple[Any, Any]:
     """The caches of a prefix, None for a miss, and the tokens that are left, at least one."""
@@ -60,9 +61,6 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="a prompt that mlx_lm.server has cached completely stops it for good",
-    targets=tuple(
-        Target("mlx-lm", module, "LRUPromptCache.fetch_nearest_cache", around(fetched))
-        for module in ("mlx_lm.server", CACHES)
-    ),
+    targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_and_leave_one)}),
     module=__name__,
 )

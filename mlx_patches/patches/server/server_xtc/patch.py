@@ -38,7 +38,7 @@ def asked(make: Callable[..., Any], args: Any, tokenizer: Any) -> Any:
     return make(args, with_all_ends(tokenizer))
 
 
-def made(make_sampler: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def make_with_ends(make_sampler: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Make a sampler, with a default threshold and a flat list of special tokens."""
     call = inspect.signature(inspect.unwrap(make_sampler)).bind(*args, **kwargs)
     given = call.arguments
@@ -67,8 +67,8 @@ PATCH = Patch(
     every_model=True,
     summary="a request with XTC stops the generation of mlx_lm.server, or gets garbage",
     targets=(
-        Target("mlx-lm", "mlx_lm.sample_utils", "make_sampler", around(made)),
-        Target("mlx-vlm", "mlx_vlm.sample_utils", "make_sampler", around(made)),
+        Target("mlx-lm", "mlx_lm.sample_utils", "make_sampler", around(make_with_ends)),
+        Target("mlx-vlm", "mlx_vlm.sample_utils", "make_sampler", around(make_with_ends)),
         Target("mlx-lm", "mlx_lm.server", "_make_sampler", around(asked)),
         Target(
             "mlx-lm",

@@ -16,15 +16,14 @@ _ROW = ("offset-alias", "shared-layer-offset")
 
 def probe(target: Target) -> Result:
     """Red where a batch raises or differs after the host has patched the model."""
-    from ....probes.batch_invariance import measure
-    from ....probes.tiny import gemma4
+    from ....probes.batch_invariance import measure, tiny
 
     host = importlib.import_module(target.module)
     language = importlib.import_module("mlx_vlm.models.gemma4.language")
     with unchanged(language.Attention), with_patches(_ROW):
         if not getattr(host, target.name)():
             raise NotApplicable("the host does not patch the model")
-        return measure(gemma4(shared_layers=2))
+        return measure(tiny("mlx-vlm", "gemma4"))
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from ....core.patch import Patch, Target, around
 from .stored import evaluate
 
 
-def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
+def fetch_evaluated(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
     """The caches of a prefix, evaluated, and the tokens that are left to feed; or a miss."""
     found, rest = fetch(prefixes, tokens)
     evaluate(found or ())
@@ -40,7 +40,7 @@ PATCH = Patch(
             "vllm-mlx",
             "vllm_mlx.memory_cache",
             "MemoryAwarePrefixCache.fetch",
-            around(fetched),
+            around(fetch_evaluated),
             fingerprint_of=("MemoryAwarePrefixCache.fetch", "_trim_cache_offset"),
         ),
     ),

@@ -30,18 +30,18 @@ MODULE = "vllm_mlx.memory_cache"
 INCOMPLETE = "_mlx_patches_incomplete"
 
 
-def fetched(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
+def fetch_and_cut(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
     """The caches of a prefix and the tokens that are left to feed, at least one; or a miss."""
     found, rest = fetch(prefixes, tokens)
     if not found or not any(map(is_cache, found)):
         return found, rest
     held = min(len(tokens) - len(rest), len(tokens) - 1)
-    owned = cut_to(found, held) if held > 0 else None
-    if owned is None:
+    cut = cut_to(found, held) if held > 0 else None
+    if cut is None:
         if hasattr(prefixes, "_last_match_type"):
             prefixes._last_match_type = "miss"
         return None, tokens
-    return owned, list(tokens[held:])
+    return cut, list(tokens[held:])
 
 
 def is_cache(layer: Any) -> bool:
@@ -58,7 +58,7 @@ def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
     excess = lengths.pop() - length
     if excess < 0 or (excess and not all(map(trimmable, layers))):
         return None
-    return [owned(cache, excess) for cache in caches]
+    return [copy_cut(cache, excess) for cache in caches]
 
 
 def trimmable(layer: Any) -> bool:
@@ -67,24 +67,24 @@ def trimmable(layer: Any) -> bool:
     return bool(said() if callable(said) else said)
 
 
-def owned(cache: Any, excess: int) -> Any:
+def copy_cut(cache: Any, excess: int) -> Any:
     """A copy of a cache with its own array objects, without its last ``excess`` tokens."""
     taken = copy.copy(cache)
     if hasattr(cache, "caches"):
-        taken.caches = type(cache.caches)(owned(layer, excess) for layer in cache.caches)
+        taken.caches = type(cache.caches)(copy_cut(layer, excess) for layer in cache.caches)
         return taken
     for name in ("keys", "values", "cache"):
         if name in vars(taken):
-            setattr(taken, name, handles(getattr(taken, name)))
+            setattr(taken, name, new_handles(getattr(taken, name)))
     if excess:
         taken.trim(excess)
     return taken
 
 
-def handles(value: Any) -> Any:
+def new_handles(value: Any) -> Any:
     """The same arrays as new array objects: an in-place write to one does not change the other."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(handles, value))
+        return type(value)(map(new_handles, value))
     return copy.copy(value)
 
 
@@ -100,7 +100,7 @@ def cut_layer(layer: Any, cut: Any, trim_by: int) -> Any:
     """A layer that the host has cut, of its original class; marked if it lacks tokens."""
     other = type(cut) is not type(layer)
     if other and trimmable(layer):
-        return owned(layer, trim_by)
+        return copy_cut(layer, trim_by)
     wrapped = hasattr(layer, "max_size") and not trimmable(layer)
     if other or hasattr(layer, INCOMPLETE) or (wrapped and trim_by > 1 and cut is not layer):
         setattr(cut, INCOMPLETE, True)
@@ -121,7 +121,7 @@ PATCH = Patch(
     every_model=True,
     summary="a prompt found in the prefix cache is answered from a wrong context",
     targets=(
-        Target("vllm-mlx", MODULE, "MemoryAwarePrefixCache.fetch", around(fetched)),
+        Target("vllm-mlx", MODULE, "MemoryAwarePrefixCache.fetch", around(fetch_and_cut)),
         Target(
             "vllm-mlx",
             MODULE,

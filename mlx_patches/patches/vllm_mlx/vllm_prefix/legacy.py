@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from .hit import fetched, trimmable
+from .hit import fetch_and_cut, trimmable
 
 _BODY = tuple(f"PrefixCacheManager.{name}" for name in ("fetch_cache", "_can_trim_cache"))
 
@@ -38,7 +38,7 @@ PATCH = Patch(
         for name, wrapper in zip(
             _BODY,
             (
-                lambda *args: fetched(*args),
+                lambda *args: fetch_and_cut(*args),
                 lambda *args: all_trimmable(*args),
             ),
             strict=True,

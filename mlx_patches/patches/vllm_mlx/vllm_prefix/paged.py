@@ -28,7 +28,7 @@ from hashlib import sha256
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from .hit import handles
+from .hit import new_handles
 
 # The prefix cache's attribute with the ``Index`` of its blocks.
 INDEX = "_mlx_patches_blocks"
@@ -146,7 +146,7 @@ class Piece:
         return any(isinstance(layer, Whole) for layer in self.layers)
 
 
-def stored(
+def store_blocks(
     store: Any, cache: Any, request_id: str, tokens: Sequence[int], cache_data: Sequence[Any]
 ) -> Any | None:
     """Store a sequence in blocks that are found by prefix; returns its table, or None."""
@@ -195,7 +195,7 @@ def part(layer: dict[str, Any], start: int, end: int, last: bool) -> Span | Whol
     if is_sequence(layer):
         keys, values = (side[..., start:end, :] for side in layer["state"][:2])
         return Span(kind, keys, values)
-    return Whole(kind, handles(layer["state"]), layer.get("meta_state")) if last else None
+    return Whole(kind, new_handles(layer["state"]), layer.get("meta_state")) if last else None
 
 
 def named(name: str | None) -> type:
@@ -206,7 +206,7 @@ def named(name: str | None) -> type:
     return kind
 
 
-def fetched(fetch: Any, cache: Any, request_id: str, tokens: Sequence[int]) -> Any:
+def fetch_blocks(fetch: Any, cache: Any, request_id: str, tokens: Sequence[int]) -> Any:
     """The table of the longest stored prefix that leaves a token, and the remaining tokens."""
     if INDEX not in vars(cache):
         return fetch(cache, request_id, tokens)
@@ -276,7 +276,7 @@ def joined(parts: Sequence[Any]) -> Any:
 
     last = parts[-1]
     if isinstance(last, Whole):
-        return last.kind.from_state(handles(last.state), last.meta_state)  # type: ignore[attr-defined]
+        return last.kind.from_state(new_handles(last.state), last.meta_state)  # type: ignore[attr-defined]
     cache: Any = last.kind()
     cache.keys = mx.concatenate([one.keys for one in parts], axis=-2)
     cache.values = mx.concatenate([one.values for one in parts], axis=-2)
@@ -284,7 +284,7 @@ def joined(parts: Sequence[Any]) -> Any:
     return cache
 
 
-def found(find: Any, manager: Any, tokens: Sequence[int]) -> Any | None:
+def find_blocks(find: Any, manager: Any, tokens: Sequence[int]) -> Any | None:
     """A block with these tokens; None if this patch has stored it, by its prefix."""
     block = find(manager, tokens)
     return None if piece_of(block) else block
@@ -314,8 +314,8 @@ PATCH = Patch(
             for name, wrapper, may_be_none in zip(
                 _BODY,
                 (
-                    lambda *args, **kwargs: fetched(*args, **kwargs),
-                    lambda *args, **kwargs: stored(*args, **kwargs),
+                    lambda *args, **kwargs: fetch_blocks(*args, **kwargs),
+                    lambda *args, **kwargs: store_blocks(*args, **kwargs),
                     lambda *args, **kwargs: cut(*args, **kwargs),
                     lambda *args, **kwargs: restored(*args, **kwargs),
                 ),
@@ -327,7 +327,7 @@ PATCH = Patch(
             "vllm-mlx",
             "vllm_mlx.paged_cache",
             "PagedCacheManager.find_cached_block",
-            around(found),
+            around(find_blocks),
         ),
     ),
     probe=".probe_paged:probe",

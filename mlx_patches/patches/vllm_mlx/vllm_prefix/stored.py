@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at
 
 
-def stored(
+def store_copies(
     store: Callable[..., Any], prefixes: Any, tokens: Sequence[int], *args: Any, **kwargs: Any
 ) -> Any:
     """Store the caches of these tokens; returns whether they are in the prefix cache now."""
@@ -120,8 +121,9 @@ PATCH = Patch(
     id="vllm-stored-prefix",
     every_model=True,
     summary="vllm-mlx's prefix cache keeps whole batches alive, until memory runs out",
-    targets=(
-        Target("vllm-mlx", "vllm_mlx.memory_cache", "MemoryAwarePrefixCache.store", around(stored)),
+    targets=at(
+        [("vllm-mlx", "vllm_mlx.memory_cache")],
+        {"MemoryAwarePrefixCache.store": around(store_copies)},
     ),
     probe=".probe_stored:probe",
     module=__name__,

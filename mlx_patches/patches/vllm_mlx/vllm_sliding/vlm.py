@@ -28,11 +28,11 @@ def encoded(encode: Any, generator: Any, request: Any, cache: Any = None) -> Any
     """A row's logits; its caches are changed so that they can be merged."""
     logits = encode(generator, request, cache=cache)
     if cache:
-        cache[:] = welcome(cache)
+        cache[:] = as_kv_caches(cache)
     return logits
 
 
-def welcome(caches: Sequence[Any]) -> list[Any]:
+def as_kv_caches(caches: Sequence[Any]) -> list[Any]:
     """The caches as the generator accepts them."""
     from mlx_lm.models.cache import RotatingKVCache
 
@@ -40,13 +40,13 @@ def welcome(caches: Sequence[Any]) -> list[Any]:
     for layer in caches:
         if type(layer) is RotatingKVCache:
             layer = cut_to_window(layer)
-            layer.__class__ = windowed()
+            layer.__class__ = mergeable_class()
         welcomed.append(layer)
     return welcomed
 
 
 @cache
-def windowed() -> type:
+def mergeable_class() -> type:
     """A rotating cache class that ``isinstance`` accepts as a ``KVCache``."""
     from mlx_lm.models.cache import KVCache, RotatingKVCache
 
