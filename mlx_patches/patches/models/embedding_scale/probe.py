@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import cache_of
 
 
@@ -11,14 +12,8 @@ def probe(target: Target) -> Result:
     """Red where their logits differ."""
     import mlx.core as mx
 
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
     cache_of(target)
-    try:
-        language = build(Family(target.distribution, target.module.split(".")[2])).module
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    language = tiny(target.distribution, target.module.split(".")[2]).module
     tokens = mx.array([[5, 9, 2, 7]])
     embedded = language.model.embed_tokens(tokens)
     wanted = language(tokens, inputs_embeds=embedded).logits
