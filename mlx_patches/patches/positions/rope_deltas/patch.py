@@ -90,7 +90,8 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         own, starts = None, None
         if feeds_prompts(waiting, record_cache, length):
             starts = read_starts(counting_cache.offset, rows)
-        if kwargs.get("position_ids") is not None:
+        if (whole := kwargs.get("position_ids")) is not None:
+            kwargs["position_ids"] = of_piece(whole, counting_cache.offset, length)
             if starts is not None:  # the host passes positions: take its prompts off the queue
                 prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
@@ -119,6 +120,19 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return replacement
+
+
+def of_piece(position_ids: Any, offset: Any, length: int) -> Any:
+    """The position ids of one piece, where a host passes those of the whole prompt with each.
+
+    Args:
+        position_ids: of any shape whose last axis is tokens.
+        offset: the cache's; a host that batches rows cuts the ids itself.
+        length: the number of the piece's tokens.
+    """
+    if not isinstance(offset, int) or not length < position_ids.shape[-1] >= offset + length:
+        return position_ids
+    return position_ids[..., offset : offset + length]
 
 
 def step_positions(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, Any]:
