@@ -185,6 +185,13 @@ def test_nothing_is_kept_for_an_object_without_weak_references():
     assert not image_prompts.waiting_prompts(stand_in)
 
 
+def test_positions_of_a_whole_prompt_are_cut_to_the_piece():
+    whole = mx.arange(33).reshape(3, 1, 11)
+    assert mx.array_equal(rope_deltas.of_piece(whole, 6, 4), whole[..., 6:10])
+    for offset, length in ((0, 11), (6, 6), (mx.array([6]), 4)):
+        assert rope_deltas.of_piece(whole, offset, length) is whole
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     write = row_record.write_record
 
@@ -196,6 +203,7 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rope_deltas, "holds_saved_positions", lambda *_: True)
     monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
     monkeypatch.setattr(kept_deltas, "own_deltas", lambda *_: None)
+    monkeypatch.setattr(rope_deltas, "of_piece", lambda position_ids, *_: position_ids)
 
 
 MUTANTS = {"rope-deltas": deltas_that_stay}
