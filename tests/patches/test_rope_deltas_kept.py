@@ -1,4 +1,4 @@
-"""Rope deltas of Ernie and Falcon OCR beyond the probe: rows in the release's engine, and records."""
+"""Rope deltas of Ernie and Falcon OCR beyond the probe: rows in the engine, and records."""
 
 from __future__ import annotations
 
