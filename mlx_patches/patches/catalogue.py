@@ -50,6 +50,7 @@ ENTRIES = (
     ("recurrent-padding", "models.recurrent_padding.patch", ""),
     ("row-by-row", "models.row_by_row.patch", ""),
     ("rope-deltas", "positions.rope_deltas.patch", "mlx-vlm"),
+    ("minicpm-deltas", "positions.rope_deltas.minicpm", "mlx-vlm"),
     ("batch-quantized", "caches.quantized.affine:BATCH_QUANTIZED", "mlx-vlm"),
     ("batch-turbo-quant", "caches.quantized.turbo:BATCH_TURBO_QUANT", "mlx-vlm"),
     ("quantized-merge", "caches.quantized.affine:QUANTIZED_MERGE", ""),

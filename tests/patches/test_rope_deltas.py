@@ -14,7 +14,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.lab.rows import decode, feed, row_with_image, rows_of
 from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
-from mlx_patches.patches.positions.rope_deltas import kept_deltas, prompts
+from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, prompts
 from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
 from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
 from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
@@ -206,4 +206,8 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rope_deltas, "of_piece", lambda position_ids, *_: position_ids)
 
 
-MUTANTS = {"rope-deltas": deltas_that_stay}
+def deltas_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minicpm, "keep_one", lambda deltas: deltas)
+
+
+MUTANTS = {"rope-deltas": deltas_that_stay, "minicpm-deltas": deltas_of_all_rows}
