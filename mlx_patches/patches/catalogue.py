@@ -59,6 +59,7 @@ ENTRIES = (
     ("dropped-window", "masks.dropped_window.patch", ""),
     ("plamo3-window", "masks.plamo3_window.patch", "mlx-lm"),
     ("ngram-context", "models.ngram_context.patch", ""),
+    ("ngram-prompt", "models.ngram_context.prompt", "mlx-vlm"),
     ("speculative-window", "generation.speculative_window.patch", "mlx-lm"),
     ("speculative-split", "generation.speculative_split.patch", "mlx-lm"),
     ("processors-prompt", "generation.processors_prompt.patch", "mlx-lm"),
