@@ -54,7 +54,7 @@ def compare_generated(target: Target) -> Result:
             ]
             alone = [solo(model, row) for row in rows]
             cell = differences([row.logits for row in rows], alone, EXACT)
-            if cell.verdict != "red":
+            if cell.verdict != "red" and engine.own_positions(model):
                 cell = alone_scenarios.own_prefill(model)
         except NotApplicable:
             raise
