@@ -6,6 +6,8 @@ Why
     more rows, its next piece finds too few deltas and raises.
 How
     One delta is stored: the model, and engines that read it, use a single one for any rows.
+    Not repaired: from 0.6.8 on the model also stores the deltas that a decode step of other rows
+    is given, with the same effect on a batch of more rows.
 Upstream
     Not reported; present in mlx-vlm 0.7.10.
 Retire when
