@@ -11,6 +11,7 @@ from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.ngram_context import patch as ngram_context
+from mlx_patches.patches.models.ngram_context import prompt
 from mlx_patches.patches.models.ngram_context.patch import fill_context
 
 PATCH = catalogue.builtin().get("ngram-context")
@@ -53,4 +54,11 @@ def contexts_as_short_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngram_context, "fill_context", lambda cache, width: None)
 
 
-MUTANTS = {"ngram-context": contexts_as_short_as_they_are}
+def tokens_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt, "note", lambda *_: None)
+
+
+MUTANTS = {
+    "ngram-context": contexts_as_short_as_they_are,
+    "ngram-prompt": tokens_that_are_not_noted,
+}

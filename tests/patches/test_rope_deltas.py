@@ -14,7 +14,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.lab.rows import decode, feed, row_with_image, rows_of
 from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
-from mlx_patches.patches.positions.rope_deltas import kept_deltas, prompts
+from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, prompts
 from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
 from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
 from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
@@ -185,6 +185,13 @@ def test_nothing_is_kept_for_an_object_without_weak_references():
     assert not image_prompts.waiting_prompts(stand_in)
 
 
+def test_positions_of_a_whole_prompt_are_cut_to_the_piece():
+    whole = mx.arange(33).reshape(3, 1, 11)
+    assert mx.array_equal(rope_deltas.of_piece(whole, 6, 4), whole[..., 6:10])
+    for offset, length in ((0, 11), (6, 6), (mx.array([6]), 4)):
+        assert rope_deltas.of_piece(whole, offset, length) is whole
+
+
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     write = row_record.write_record
 
@@ -196,6 +203,11 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rope_deltas, "holds_saved_positions", lambda *_: True)
     monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
     monkeypatch.setattr(kept_deltas, "own_deltas", lambda *_: None)
+    monkeypatch.setattr(rope_deltas, "of_piece", lambda position_ids, *_: position_ids)
 
 
-MUTANTS = {"rope-deltas": deltas_that_stay}
+def deltas_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minicpm, "keep_one", lambda deltas: deltas)
+
+
+MUTANTS = {"rope-deltas": deltas_that_stay, "minicpm-deltas": deltas_of_all_rows}

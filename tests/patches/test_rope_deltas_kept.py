@@ -1,4 +1,4 @@
-"""Falcon OCR's rope deltas beyond the probe: rows in the release's own engine, and records."""
+"""Rope deltas of Ernie and Falcon OCR beyond the probe: rows in the engine, and records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from mlx_patches.lab import engine, offline
 from mlx_patches.lab.rows import LENGTHS, alone, rows_of
 from mlx_patches.patches import catalogue
-from mlx_patches.patches._shared.row_record import read_column
+from mlx_patches.patches._shared.row_calls import accepts_deltas
+from mlx_patches.patches._shared.row_record import fill_column, read_column
 from mlx_patches.patches.positions.rope_deltas import kept_deltas
 from mlx_patches.patches.positions.rope_deltas import probe_kept as probe
 
@@ -18,12 +19,12 @@ pytest.importorskip("mlx_vlm")
 COUNT = 8
 
 
-@pytest.fixture
-def model(ungated):
-    built = build_or_skip("mlx-vlm:falcon_ocr")
-    if not hasattr(built.module, kept_deltas.KEPT):
+@pytest.fixture(params=kept_deltas.FAMILIES)
+def model(request, ungated):
+    built = build_or_skip(f"mlx-vlm:{request.param}")
+    if not accepts_deltas(type(built.module).__call__):
         pytest.skip("the release's model accepts no rope deltas")
-    for patch in ("rope-deltas", "row-by-row", "padded-prompts"):
+    for patch in ("row-by-row", "rope-deltas", "padded-prompts"):  # the order of the catalogue
         ungated(catalogue.builtin().get(patch))
     engine.forget(built)
     return built
@@ -45,8 +46,8 @@ def test_a_text_leaves_no_delta_of_an_image(model):
     model.call([list(probe.PROMPT)], model.make_cache(), rope_deltas=mx.array([[probe.DELTA]]))
     cache = model.make_cache()
     model.call([list(probe.OTHER)], cache)
-    assert getattr(model.module, kept_deltas.KEPT) is None
-    assert read_column(cache[0], "deltas", 1) is None
+    assert not mx.any(getattr(model.module, kept_deltas.KEPT) or mx.array(0))
+    assert not mx.any(fill_column(cache[0], "deltas", 1))
 
 
 def test_merged_rows_keep_their_deltas(model):

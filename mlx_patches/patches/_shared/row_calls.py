@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # Arguments with a call's tokens: ids (rows, tokens), or embeddings (rows, tokens, width).
@@ -63,6 +64,12 @@ def find_shape(bound: inspect.BoundArguments) -> tuple[int, int] | None:
         if getattr(value, "ndim", 0) >= 2:
             return int(value.shape[0]), int(value.shape[1])
     return None
+
+
+@functools.cache
+def accepts_deltas(call: Callable[..., Any]) -> bool:
+    """Whether a model's call takes ``rope_deltas`` from its keyword arguments."""
+    return "rope_deltas" in inspect.unwrap(call).__code__.co_consts
 
 
 def slice_call(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ..._shared.row_calls import find_argument
+from ..._shared.row_calls import accepts_deltas, find_argument
 from .offsets import (
     REFUSED,
     RowOffset,
@@ -50,9 +48,3 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     put_mask(bound, length)
     put_views(bound, offset)
     return None
-
-
-@functools.cache
-def accepts_deltas(call: Callable[..., Any]) -> bool:
-    """Whether a model's call takes ``rope_deltas`` from its keyword arguments."""
-    return "rope_deltas" in inspect.unwrap(call).__code__.co_consts

@@ -7,19 +7,19 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..._shared.row_record import read_column, update_record
+from ..._shared.row_record import fill_column, read_column, update_record
 
-FAMILIES = ("falcon_ocr",)
-# The attribute of the model; releases before 0.5.0 have another, and accept no deltas.
+FAMILIES = ("ernie4_5_moe_vl", "falcon_ocr")
+# The attribute of the model; releases before 0.5.0 have another, or accept no deltas.
 KEPT = "_rope_deltas"
 
 
 def with_own(call: Callable[..., Any]) -> Callable[..., Any]:
     """The language model's call, with the rope deltas of the rows that it is fed.
 
-    Deltas that the host passes go to the record of the rows' first cache. A call without deltas
-    gets those of the record. If there are none either, the rows are texts, and the model forgets
-    the deltas of other rows before the call: an engine reads them after a prompt.
+    Deltas that the host passes, and those that the model computes, go to the record of the rows'
+    first cache. Before a call the model gets those of the record in place of other rows'; an
+    engine also reads them after a prompt. Rows without a record are texts.
     """
     # The place of ``cache`` among the arguments after the model and the token ids.
     place = list(inspect.signature(call).parameters).index("cache") - 2
@@ -31,23 +31,22 @@ def with_own(call: Callable[..., Any]) -> Callable[..., Any]:
         if carrier is None or not hasattr(model, KEPT):
             return call(model, inputs, *args, **kwargs)
         rows, given = inputs.shape[0], kwargs.get("rope_deltas")
-        if given is None:
-            own = own_deltas(carrier, rows)
-            if own is not None:
-                kwargs["rope_deltas"] = own
-            elif getattr(model, KEPT) is not None:
-                model._rope_deltas = None
-            return call(model, inputs, *args, **kwargs)
+        own = own_deltas(carrier, rows) if given is None else given
+        if own is not getattr(model, KEPT):  # setting an attribute of a module is slow
+            setattr(model, KEPT, own)
         out = call(model, inputs, *args, **kwargs)
-        keep_deltas(carrier, given, rows)
+        own = getattr(model, KEPT) if given is None else given
+        if own is not None:
+            keep_deltas(carrier, own, rows)
         return out
 
     return replacement
 
 
 def own_deltas(carrier: Any, rows: int) -> Any:
-    """The deltas (rows, 1) in a cache's record, None if it has none for these rows."""
-    return read_column(carrier, "deltas", rows)
+    """The deltas (rows, 1) in a cache's record, 0 without one; None before the first tokens."""
+    begins = getattr(carrier, "keys", carrier) is None
+    return None if begins else fill_column(carrier, "deltas", rows)
 
 
 def keep_deltas(carrier: Any, deltas: Any, rows: int) -> None:

@@ -4,19 +4,21 @@ Why
     An image takes fewer positions than tokens. The difference, the rope delta, is stored on the
     language model, where the next request overwrites it. The offset of a batch's first row is
     used for all rows, and the positions of a left-padded prompt are counted from its padding.
+    mlx-vlm 0.6.4 forgets the delta that a single request's prompt came with, and up to 0.6.7 the
+    models are given the position ids of the whole prompt with each of its pieces, which raises.
 How
     The record of a batch's first cache holds each row's delta. A call with a batch's caches gets
     explicit position ids, from each row's own offset and delta, through the model's own argument
     ``position_ids``. A row alone that has a delta gets them too. Positions that the model
     computes for a prompt with images are queued outside the model, go to the row that is fed the
     prompt's tokens, whichever prompts came in between, and are dropped after its last token.
-    Positions that a host passes are not changed. Falcon OCR computes right positions from the
-    deltas that it is given, and without any from those that the last request left on the model: a
-    call without deltas gets those of the record, and a text gets none.
+    Positions that a host passes are only cut to the piece that is read. Ernie 4.5 VL and Falcon
+    OCR compute right positions from the deltas that they are given, and without any from those
+    that the last request left on the model: before a call the model gets those of the record.
 Upstream
-    mlx-vlm 0.5.0 accepts ``rope_deltas``, and 0.6.5 passes each row's positions to the Qwen
-    models; the glm4v, PaddleOCR and Falcon OCR models still store them in 0.7.10. In 0.5.0 the
-    engine raises where Falcon OCR has stored the deltas of more rows than it is fed.
+    mlx-vlm 0.5.0 accepts ``rope_deltas``, 0.6.5 passes each row's positions to the Qwen models,
+    and 0.6.8 cuts them. The models of glm4v, PaddleOCR, Ernie and Falcon OCR still store deltas
+    in 0.7.10. In 0.5.0 the engine raises if the model has stored those of more rows than it is fed.
 Retire when
     No supported release stores positions on the model.
 """
@@ -90,7 +92,8 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         own, starts = None, None
         if feeds_prompts(waiting, record_cache, length):
             starts = read_starts(counting_cache.offset, rows)
-        if kwargs.get("position_ids") is not None:
+        if (whole := kwargs.get("position_ids")) is not None:
+            kwargs["position_ids"] = of_piece(whole, counting_cache.offset, length)
             if starts is not None:  # the host passes positions: take its prompts off the queue
                 prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
@@ -119,6 +122,19 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return replacement
+
+
+def of_piece(position_ids: Any, offset: Any, length: int) -> Any:
+    """The position ids of one piece, where a host passes those of the whole prompt with each.
+
+    Args:
+        position_ids: of any shape whose last axis is tokens.
+        offset: the cache's; a host that batches rows cuts the ids itself.
+        length: the number of the piece's tokens.
+    """
+    if not isinstance(offset, int) or not length < position_ids.shape[-1] >= offset + length:
+        return position_ids
+    return position_ids[..., offset : offset + length]
 
 
 def step_positions(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, Any]:

@@ -30,7 +30,7 @@ def probe(target: Target) -> Result:
 def compare_generated(target: Target) -> Result:
     """Compare the logits of a tiny model's rows in batches with those alone."""
     require_own(target)
-    from ....lab import EXACT, Family, NotBuilt, engine
+    from ....lab import EXACT, Family, NotBuilt, alone_scenarios, engine
     from ....lab.build import build
     from ....lab.compare import differences
     from ....lab.rows import LENGTHS, rows_of, solo
@@ -53,11 +53,13 @@ def compare_generated(target: Target) -> Result:
                 *queued_prompts(model),
             ]
             alone = [solo(model, row) for row in rows]
+            cell = differences([row.logits for row in rows], alone, EXACT)
+            if cell.verdict != "red" and engine.own_positions(model):
+                cell = alone_scenarios.own_prefill(model)
         except NotApplicable:
             raise
         except Exception as error:
             return Result(True, engine.where(error))
-        cell = differences([row.logits for row in rows], alone, EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 

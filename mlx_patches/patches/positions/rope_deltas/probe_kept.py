@@ -1,4 +1,4 @@
-"""Feeds a row with an image and a text in turn, and then a text after a batch."""
+"""Feeds a row with an image and a text in turn, and then a batch between a text's two pieces."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ..._shared.row_calls import accepts_deltas
 
 # The rope delta of the row with the image: its positions are that far behind its tokens.
 DELTA = -3
@@ -24,7 +25,7 @@ def probe(target: Target) -> Result:
         model = build(Family(target.distribution, target.module.split(".")[2]))
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
-    if not hasattr(model.module, KEPT):
+    if not (hasattr(model.module, KEPT) and accepts_deltas(type(model.module).__call__)):
         return Result(False, "the release's model accepts no rope deltas")
     for row, apart in zip(("the image's row", "the text"), decode_in_turn(model), strict=True):
         if not apart <= EXACT.logits:
@@ -84,7 +85,7 @@ def read(
 def left_by_text(model: Any) -> int:
     """The number of rows whose deltas are on the model after the prompt of one, 0 for none.
 
-    A batch of two rows decodes before. An engine takes the new row's delta from the model.
+    A batch of two rows comes between its pieces. An engine takes the row's delta from the model.
     """
     import mlx.core as mx
 
@@ -92,9 +93,10 @@ def left_by_text(model: Any) -> int:
     from .kept_deltas import KEPT
 
     engine.forget(model)
-    cache = engine.batch_cache(model, [0, 0])
+    cache, own = engine.batch_cache(model, [0, 0]), engine.batch_cache(model, [0])
+    model.call([list(PROMPT[:-1])], own)
     model.call([list(PROMPT), list(OTHER)], cache)
     model.call([[token] for token in STEPS[:2]], cache, rope_deltas=mx.zeros((2, 1), mx.int32))
-    model.call([list(PROMPT)], engine.batch_cache(model, [0]))
+    model.call([list(PROMPT[-1:])], own)
     deltas = getattr(model.module, KEPT)
     return 0 if deltas is None else int(deltas.size)

@@ -1,0 +1,61 @@
+"""Goes on after a prompt of LongCat Flash Ngram, embedded apart and by the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+PROMPT = (5, 9, 2, 7, 3)
+ANSWER = (8, 4, 6, 1)
+
+
+def probe(target: Target) -> Result:
+    """Red where the logits of the answer differ from those of the whole text read in one call."""
+    import mlx.core as mx
+
+    from ....lab import EXACT, Family, NotBuilt, engine
+    from ....lab.build import build
+    from ....lab.offline import shell
+
+    try:
+        model = build(Family(target.distribution, target.module.split(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    whole, text = shell(model), mx.array([[*PROMPT, *ANSWER]])
+    expected = model.call(text, model.make_cache())[:, len(PROMPT) :]
+    for by_whole in (False, True):
+        try:
+            said = mx.concatenate(list(answered(model, whole, by_whole)), axis=1)
+        except Exception as error:
+            return Result(True, engine.where(error))
+        apart = (mx.abs(said - expected).max() / mx.abs(expected).max()).item()
+        if not apart <= EXACT.logits:
+            caller = "the whole model" if by_whole else "the language model"
+            return Result(True, f"{caller} differs by {apart:.2g} of the logits' scale", apart)
+    return Result(False, "as the whole text in one call")
+
+
+def answered(model: Any, whole: Any, by_whole: bool) -> Iterator[Any]:
+    """The logits (1, 1, vocabulary) after each token of the answer.
+
+    Args:
+        model: the lab's model, whose language model runs.
+        whole: the release's whole model around it.
+        by_whole: the whole model is called, as some hosts do; else the language model with
+            embeddings and then with tokens, as the release's engines do.
+    """
+    import mlx.core as mx
+
+    prompt, cache = mx.array([PROMPT]), model.make_cache()
+    if by_whole:
+        whole(prompt, cache=cache)
+    else:
+        embeddings = whole.get_input_embeddings(prompt).inputs_embeds
+        whole.language_model(prompt, inputs_embeds=embeddings, cache=cache)
+    for token in ANSWER:
+        ids = mx.array([[token]])
+        out = whole(ids, cache=cache) if by_whole else whole.language_model(ids, cache=cache)
+        yield out.logits
