@@ -33,7 +33,7 @@ def with_own(call: Callable[..., Any]) -> Callable[..., Any]:
         rows, given = inputs.shape[0], kwargs.get("rope_deltas")
         own = own_deltas(carrier, rows) if given is None else given
         if own is not getattr(model, KEPT):  # setting an attribute of a module is slow
-            setattr(model, KEPT, own)
+            model._rope_deltas = own
         out = call(model, inputs, *args, **kwargs)
         own = getattr(model, KEPT) if given is None else given
         if own is not None:
