@@ -255,7 +255,8 @@ def judge(
     """
     pairs = store.pairs_of(evidence, family) if evidence else {}
     defects = held.defects(config) if held else ()
-    cells_alone = [one for one in (*defects, prefill) if one and (config or one.is_usual)]
+    own = config is not None
+    cells_alone = [one for one in (*defects, prefill) if one and (own or one.is_usual)]
     ids_alone = [*alone, *(id_ for one in cells_alone for id_ in one.needs)]
     make = partial(
         ModelVerdict,
@@ -266,7 +267,7 @@ def judge(
         alone=(*alone,),
         held=held,
         defects=defects,
-        own=config is not None,
+        own=own,
         prefill=prefill,
     )
     if evidence is None or not pairs:
@@ -347,7 +348,9 @@ def alone(one: ModelVerdict, here: PatchState) -> str:
         f"differs from {one.held.outside} with {outside.said(differs)}"
         if one.held and differs
         else "",
-        "decodes other text than its own prefill" if one.prefill in open_ and not crashes else "",
+        "decodes other text than its own prefill"
+        if one.prefill in open_ and one.prefill not in crashes
+        else "",
         f"fails with {outside.said(crashes)}" if crashes else "",
     ]
     return f"; alone it {' and '.join(filter(None, texts))}" if open_ else ""

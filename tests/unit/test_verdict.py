@@ -540,6 +540,16 @@ def test_what_differs_from_its_own_prefill_is_wrong_alone(cell, said, codes):
     }
 
 
+def test_a_config_that_fails_hides_no_other_text():
+    crash = outside.HeldCell("plain old", "rr", True)
+    held = outside.Held("transformers 5", (outside.HeldCell("plain", "gg"), crash))
+    prefill = outside.HeldCell("own-prefill", "rr")
+    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", held=held, prefill=prefill)
+    assert verdict.alone(one, IDLE) == (
+        "; alone it decodes other text than its own prefill and fails with a config as released"
+    )
+
+
 def test_a_config_that_is_right_alone_is_not_blamed(qwen3):
     report = qwen3(OTHER)
     assert "alone" not in screen.verdict(report) and report.exit_code() == 0
