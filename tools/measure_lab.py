@@ -605,39 +605,41 @@ def held_alone() -> list[str]:
 
 
 # Of the configs that stay unlike, by what they have: why no patch makes them equal.
+SHORT, ROPE, FIELD = "rope type longrope, short texts", "another rope type", "a field of its own"
 UNLIKE = {
-    "rope type longrope, short texts": "the release rotates every text with the factors of long"
-    " ones, so that a cached prompt stays valid: its own choice",
-    "another rope type": "no config that we know of these families has it",
-    "window": "Mistral 7B 0.1 is loaded as Llama, whose every layer would pay for it",
-    "theta": "the release has no such field, or one for all layers",
-    "a field of its own": "a bias, tied heads or a factor that the release does not know:"
+    SHORT: "the release rotates every text with the factors of long ones, so that a cached prompt"
+    " stays valid: its own choice",
+    ROPE: "no config that we know of these families has it",
+    outside.WINDOW: "Mistral 7B 0.1 is loaded as Llama, whose every layer would pay for it",
+    outside.THETA: "the release has no such field, or one for all layers",
+    FIELD: "a bias, tied heads or a factor that the release does not know:"
     " no config that we know of sets it so",
 }
 
 
 def kind_of(name: str) -> str:
-    """The line of ``UNLIKE`` that a config's name belongs to."""
+    """The line of ``UNLIKE`` that a config's name belongs to; empty for a plain config."""
     base = name.removesuffix(outside.OLD)
-    if base == "longrope short":
-        return "rope type longrope, short texts"
-    if base in (outside.WINDOW, outside.THETA):
-        return base
-    return "a field of its own" if "=" in base else "another rope type"
+    known = {"longrope short": SHORT, outside.PLAIN: ""}
+    if base in known or base in UNLIKE:
+        return known.get(base, base)
+    return FIELD if "=" in base else ROPE
 
 
 def unlike_alone() -> list[str]:
     """A table of the configs that stay unlike with the patches: what they have, and why."""
-    found: Counter[str] = Counter()
-    types: dict[str, set[str]] = defaultdict(set)
+    types: dict[str, list[str]] = defaultdict(list)  # a model type once for each config
     for one in release_sets.load().values():
-        for kind, held in outside.held_types(one.name).items():
-            for cell in held.cells if held.comparable else ():
-                if words.is_red(cell.pair) and cell.name.removesuffix(outside.OLD) != outside.PLAIN:
-                    found[kind_of(cell.name)] += 1
-                    types[kind_of(cell.name)].add(kind)
-    rows = [(name, str(found[name]), few(types[name]), UNLIKE[name]) for name in UNLIKE]
-    return table(("config", "cells", "model types", "why"), [row for row in rows if row[1] != "0"])
+        for model_type, held in outside.held_types(one.name).items():
+            red = [cell.name for cell in held.defects() if words.is_red(cell.pair)]
+            for name in red:
+                types[kind_of(name)].append(model_type)
+    rows = [
+        (name, str(len(types[name])), few(set(types[name])), why)
+        for name, why in UNLIKE.items()
+        if name in types
+    ]
+    return table(("config", "cells", "model types", "why"), rows)
 
 
 def repairs(one: dict[str, Any]) -> list[str]:

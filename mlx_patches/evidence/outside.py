@@ -1,5 +1,7 @@
 """What model types compute alone, held against an implementation that is not the release's.
 
+And ``own_prefill``: what they decode alone, held against their own prefill.
+
 One file for each release set that was held: ``tools/measure_reference.py`` writes it from the rows
 of ``lab --reference``. A cell is one config of a model type, with the letters of ``words``.
 """

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..evidence.outside import PREFILL
 from ..evidence.words import GREEN, RED
 from ..probes import NotApplicable
 from . import Cell, LabModel, engine
@@ -42,7 +43,7 @@ NO_SETTINGS["longrope"] = _TYPE | {"factor", "short_factor"}
 Compared = tuple[str, Mapping[int, Any], Mapping[int, Any]]
 
 
-@scenario("own-prefill", ALONE)
+@scenario(PREFILL, ALONE)
 def own_prefill(model: LabModel) -> Cell:
     """Each step of ``generate_step``, after a prompt in one piece or in two, against one prefill.
 

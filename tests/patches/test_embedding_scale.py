@@ -7,23 +7,16 @@ import pytest
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.embedding_scale import patch as embedding_scale
 
-from ..releases.conftest import installed
+from ..releases.models import build_or_skip
 
 PATCH = catalogue.builtin().get("embedding-scale")
 
 
-@pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
 @pytest.mark.parametrize("family", ["granite", "granitemoe", "minicpm", "minicpm3"])
 def test_a_decode_is_that_of_a_prefill_and_embeddings_stay_as_given(family, ungated):
     import mlx.core as mx
 
-    from mlx_patches.lab import Family, NotBuilt
-    from mlx_patches.lab.build import build
-
-    try:
-        model = build(Family("mlx-vlm", family))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    model = build_or_skip(f"mlx-vlm:{family}")
     language, tokens = model.module, mx.array([[1, 2, 3, 4, 5]])
     embedded = language.model.embed_tokens(tokens)
     prefill = language(tokens, inputs_embeds=embedded, cache=model.make_cache()).logits

@@ -8,13 +8,14 @@ import importlib
 import pytest
 
 from mlx_patches.core.distributions import source_file
-from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.kv_bits_refused import patch as kv_bits_refused
 from mlx_patches.patches.generation.kv_bits_refused.probe import answer
 
 from ..releases.conftest import installed
+from ..releases.models import build_or_skip
 
 lm = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm here")
 vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
@@ -58,10 +59,7 @@ def test_the_answers_go_with_the_model():
 
 @vlm
 def test_a_trial_leaves_a_vision_model_as_it_is():
-    try:
-        model = build(Family("mlx-vlm", "qwen2_5_vl")).module
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    model = build_or_skip("mlx-vlm:qwen2_5_vl").module
     mx = importlib.import_module("mlx.core")
     model._rope_deltas, model._position_ids = mx.array([[7]]), None
     before = dict(model), dict(vars(model))

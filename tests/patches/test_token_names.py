@@ -7,23 +7,16 @@ import pytest
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.token_names import patch as token_names
 
-from ..releases.conftest import installed
+from ..releases.models import build_or_skip
 
 PATCH = catalogue.builtin().get("token-names")
 
 
-@pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
 @pytest.mark.parametrize("family", ["phi", "recurrent_gemma", "zaya1_vl"])
 def test_the_logits_are_those_of_tokens_in_the_first_place(family, ungated):
     import mlx.core as mx
 
-    from mlx_patches.lab import Family, NotBuilt
-    from mlx_patches.lab.build import build
-
-    try:
-        model = build(Family("mlx-vlm", family))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    model = build_or_skip(f"mlx-vlm:{family}")
     tokens = mx.array([[1, 2, 3]])
     language = model.module
     first = language(tokens, cache=model.make_cache()).logits

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 
 PROMPT = (5, 9, 2, 7, 3)
 ANSWER = (8, 4, 6, 1)
@@ -16,14 +17,10 @@ def probe(target: Target) -> Result:
     """Red where the logits of the answer differ from those of the whole text read in one call."""
     import mlx.core as mx
 
-    from ....lab import EXACT, Family, NotBuilt, engine
-    from ....lab.build import build
+    from ....lab import EXACT, engine
     from ....lab.offline import shell
 
-    try:
-        model = build(Family(target.distribution, target.module.split(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, target.module.split(".")[2])
     whole, text = shell(model), mx.array([[*PROMPT, *ANSWER]])
     expected = model.call(text, model.make_cache())[:, len(PROMPT) :]
     for by_whole in (False, True):

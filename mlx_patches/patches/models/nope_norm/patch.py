@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at, models
 
 
 def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
@@ -38,11 +39,6 @@ PATCH = Patch(
     wrong_alone="llama4_text",
     changes_alone=True,
     summary="MobileLLM's layers without positions normalize their queries and keys",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.llama4_text", "Attention.__init__", around(built)),
-        Target(
-            "mlx-vlm", "mlx_vlm.models.llama4_text.language", "Attention.__init__", around(built)
-        ),
-    ),
+    targets=at(models("llama4_text"), {"Attention.__init__": around(built)}),
     module=__name__,
 )

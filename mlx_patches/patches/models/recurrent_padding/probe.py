@@ -8,6 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import require_own, with_patches
 from ....probes.model_batch import (
     CHUNK,
@@ -30,14 +31,10 @@ def probe(target: Target) -> Result:
     if target.supports:
         return keeps_states(target)
     require_own(target)
-    from ....lab import Family, NotBuilt, engine
-    from ....lab.build import build
+    from ....lab import engine
 
-    family = Family(target.distribution, target.module.split(".")[2])
-    try:
-        model = build(family)
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, target.module.split(".")[2])
+    family = model.family
     require_merge(target)
     try:
         alone(model, PROMPTS[0])

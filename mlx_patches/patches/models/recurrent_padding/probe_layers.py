@@ -8,6 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 from .batch import announced
 from .patch import MAMBA2
 
@@ -88,14 +89,11 @@ def build_with(target: Target) -> Any:
     Raises:
         NotApplicable: none can be built.
     """
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
     scan = target.module.endswith(".ssm")
     reason: Exception = NotApplicable("no family")
     for family in MAMBA2 if scan else (target.module.split(".")[2],):
         try:
-            return build(Family(target.distribution, family))
-        except NotBuilt as error:
+            return tiny(target.distribution, family)
+        except NotApplicable as error:
             reason = error
     raise NotApplicable(str(reason))

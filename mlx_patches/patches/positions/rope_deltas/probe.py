@@ -6,6 +6,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import require_own, with_patches
 from . import kept_deltas
 
@@ -30,15 +31,11 @@ def probe(target: Target) -> Result:
 def compare_generated(target: Target) -> Result:
     """Compare the logits of a tiny model's rows in batches with those alone."""
     require_own(target)
-    from ....lab import EXACT, Family, NotBuilt, alone_scenarios, engine
-    from ....lab.build import build
+    from ....lab import EXACT, alone_scenarios, engine
     from ....lab.compare import differences
     from ....lab.rows import LENGTHS, rows_of, solo
 
-    try:
-        model = build(Family(target.distribution, target.module.split(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, target.module.split(".")[2])
     try:
         solo(model, rows_of(model, LENGTHS)[0])
     except Exception as error:

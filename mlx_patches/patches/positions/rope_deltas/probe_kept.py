@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 from ..._shared.row_calls import accepts_deltas
 
 # The rope delta of the row with the image: its positions are that far behind its tokens.
@@ -17,14 +18,10 @@ STEPS = (12, 3, 8)
 
 def probe(target: Target) -> Result:
     """Red where rows are rotated by the deltas that another request left on the model."""
-    from ....lab import EXACT, Family, NotBuilt
-    from ....lab.build import build
+    from ....lab import EXACT
     from .kept_deltas import KEPT
 
-    try:
-        model = build(Family(target.distribution, target.module.split(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, target.module.split(".")[2])
     if not (hasattr(model.module, KEPT) and accepts_deltas(type(model.module).__call__)):
         return Result(False, "the release's model accepts no rope deltas")
     for row, apart in zip(("the image's row", "the text"), decode_in_turn(model), strict=True):

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny
 
 PIECES = (((5, 9), (2, 7), (3, 8)), ((4, 6), (1, 3), (8, 5)))
 OTHERS = ((7, 2, 9), (6, 1, 4))
@@ -15,13 +16,9 @@ OTHERS = ((7, 2, 9), (6, 1, 4))
 
 def probe(target: Target) -> Result:
     """Red where the second piece fails, or its logits differ from those without the others."""
-    from ....lab import EXACT, Family, NotBuilt, engine
-    from ....lab.build import build
+    from ....lab import EXACT, engine
 
-    try:
-        model = build(Family(target.distribution, target.module.split(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny(target.distribution, target.module.split(".")[2])
     kind = importlib.import_module(target.module).Model
     try:
         alone, between = (read(model, kind, others) for others in ((), OTHERS))

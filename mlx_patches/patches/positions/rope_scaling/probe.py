@@ -52,7 +52,6 @@ def turned(layer: Any, x: Any, place: int) -> list[Any]:
 
 def make(target: Target, scaling: dict[str, Any]) -> Any:
     """Make a target's attention layer, from a small config with this scaling."""
-
     family = target.module.removesuffix(".language").rpartition(".")[2]
     module = importlib.import_module(target.module)
     config = tiny(target.distribution, family).config
