@@ -154,13 +154,15 @@ def walked(monkeypatch):
 
 
 def test_right_walks_are_a_green_cell(walked):
-    found = walked("say(device='cpu'); walk(0, said=''); walk(1, refused='x'); say(over=True)")
+    found = walked(
+        "say(device='cpu'); walk(0, said='', sequences=3); walk(1, refused='x'); say(over=True)"
+    )
     assert (found.walks, found.refused, found.reds) == (2, 1, [])
     row = found.row()
     assert (row.scenario, row.verdict, row.detail, row.device) == (
         "walks",
         "green",
-        "2 walks",
+        "2 walks, 3 sequences",
         "cpu",
     )
 

@@ -107,7 +107,7 @@ def _result(model: LabModel, program: Program) -> dict[str, Any]:
         failures = run(model, program)
     except NotApplicable as refusal:
         return {"refused": str(refusal)}
-    return {"said": next(iter(failures), "") or raised()}
+    return {"said": next(iter(failures), "") or raised(), "sequences": program.sequences}
 
 
 if __name__ == "__main__":

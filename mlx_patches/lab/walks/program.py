@@ -71,6 +71,11 @@ class Program:
     options: Mapping[str, int]
     operations: Sequence[Operation]
 
+    @property
+    def sequences(self) -> int:
+        """How many rows it adds."""
+        return sum(operation.verb == "add" for operation in self.operations)
+
     def __str__(self) -> str:
         head = " ".join([self.family, *_pairs(self.options)])
         return "; ".join([head, *map(str, self.operations)])

@@ -42,6 +42,7 @@ class Red:
 class Walked:
     """The walks of a family without or with the patches.
 
+    ``sequences``: the rows of the walks that ran to their end.
     ``verdict`` is that of a cell, and ``detail`` says why, where no walk was red.
     """
 
@@ -49,6 +50,7 @@ class Walked:
     patched: bool
     every_patch: bool = False
     walks: int = 0
+    sequences: int = 0
     refused: int = 0
     reds: list[Red] = field(default_factory=list)
     verdict: str = GREEN
@@ -64,7 +66,7 @@ class Walked:
         elif not detail and self.walks == self.refused:
             verdict, detail = NOT_APPLICABLE, f"{self.walks} walks, all of them refused"
         elif not detail:
-            detail = f"{self.walks} walks"
+            detail = f"{self.walks} walks, {self.sequences} sequences"
         place = (runner.environment(), self.family, self.patched)
         return Row(*place, WALKS, verdict, detail, device=self.device)
 
@@ -221,6 +223,7 @@ def _hear(walked: Walked, line: str, event: dict[str, Any]) -> None:
         else:
             known.walks += 1
     walked.refused += "refused" in event
+    walked.sequences += event.get("sequences", 0)
     walked.verdict = event.get("verdict", walked.verdict)
     walked.detail = event.get("detail", walked.detail)
     walked.device = event.get("device", walked.device)
