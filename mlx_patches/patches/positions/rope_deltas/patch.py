@@ -101,7 +101,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
                 own = feed_prompts(waiting, record_cache, starts, inputs)
             is_left = own is None and length > 1 and waiting.left_on(model)
             if is_left and all(kwargs.get(name) is None for name in GRIDS):
-                own = text_positions(record_cache, counting_cache, inputs.shape)
+                own = text_positions(waiting, record_cache, counting_cache, inputs)
             if own is None:
                 own = positions(model, record_cache, counting_cache, inputs.shape)
             if own is not None:
@@ -219,20 +219,31 @@ def feed_prompts(
     return mx.concatenate(places, axis=1)
 
 
-def text_positions(record_cache: Any, counting_cache: Any, shape: tuple[int, ...]) -> Any:
-    """Position ids (3, rows, length) of texts at their beginning; None if rows have begun."""
-    whole = (
-        counting_cache.offset == 0
-        if isinstance(counting_cache.offset, int)
-        else counting_cache.keys is None
-    )
-    if not whole:
-        return None
-    deltas = fill_column(record_cache, "deltas", shape[0])
+def text_positions(
+    waiting: prompts.Waiting, record_cache: Any, counting_cache: Any, ids: Any
+) -> Any:
+    """Position ids (3, rows, length) of texts, where the model would take an image prompt's.
+
+    None if a row goes on from a cache and may be fed that very prompt.
+
+    Args:
+        waiting: the prompts of the model.
+        record_cache: the cache with the record of the rows.
+        counting_cache: a cache whose ``offset`` is an int or an array (rows,).
+        ids: the token ids of the piece, (rows, length).
+    """
+    offset = counting_cache.offset
+    is_whole = offset == 0 if isinstance(offset, int) else counting_cache.keys is None
+    rows, length = ids.shape[:2]
+    if not is_whole:
+        starts = read_starts(offset, rows)
+        if starts is None or waiting.continues_newest(starts, ids):
+            return None
+    deltas = fill_column(record_cache, "deltas", rows)
     update_record(record_cache, deltas=deltas)
-    if begins(counting_cache, shape[1]):
-        return make_text_positions(shape)
-    return count_positions(as_column(counting_cache.offset, shape[0]), deltas, shape)
+    if begins(counting_cache, length):
+        return make_text_positions((rows, length))
+    return count_positions(as_column(offset, rows), deltas, (rows, length))
 
 
 def positions(model: Any, record_cache: Any, counting_cache: Any, shape: tuple[int, ...]) -> Any:

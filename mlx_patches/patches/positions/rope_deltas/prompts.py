@@ -104,7 +104,7 @@ class Waiting:
         self._lock = threading.Lock()
         self._queue: list[ImagePrompt] = []
         self._claimed: weakref.WeakSet[ImagePrompt] = weakref.WeakSet()
-        self._newest: Callable[[], Any] = lambda: None
+        self._newest: tuple[Sequence[ImagePrompt], Callable[[], Any]] = ((), lambda: None)
         self.noted = 0  # number of prompts so far
 
     def __bool__(self) -> bool:
@@ -120,13 +120,19 @@ class Waiting:
         """
         with self._lock:
             self._queue = [*self._queue, *prompts][-WAITING:]
-            self._newest = weakref.ref(returned)
+            self._newest = (prompts, weakref.ref(returned))
             self.noted += len(prompts)
 
     def left_on(self, model: Any) -> bool:
         """Whether the positions stored on the model are those of the newest image prompts."""
         held = getattr(model, "_position_ids", None)
-        return held is not None and held is self._newest()
+        return held is not None and held is self._newest[1]()
+
+    def continues_newest(self, starts: Sequence[int], ids: Any) -> bool:
+        """Whether any row's piece may be one of the newest image prompts; reads the tokens."""
+        newest = [RowPrompt(prompt, skipped=0) for prompt in self._newest[0]]
+        pieces = [(max(0, start), as_bytes(row)) for start, row in zip(starts, ids, strict=True)]
+        return any(prompt.fits(*piece) for prompt in newest for piece in pieces)
 
     def claim(self, text: bytes) -> RowPrompt | None:
         """Find the prompt of a row by the first tokens that it is fed, and take it off the queue.
