@@ -47,6 +47,8 @@ _BY_NAME: dict[str, Any] = {
     r"hidden_size_per_layer_input": 8,
     # A factor of 1 would hide where it is left out.
     r"(embedding_multiplier|scale_emb)": 2.0,
+    # One by the width of a head, as in released models: a factor of 1 would magnify rounding.
+    r"attention_multiplier": 1 / 32,
     # Metal's kernel of state spaces gives each of 32 threads a part of the state.
     r"(state_size|ssm_state_size|mamba_d_state|d_state)": 32,
     r"(mamba_num_heads|mamba_n_heads)": 4,
