@@ -11,7 +11,7 @@ import pytest
 
 from mlx_patches.lab import Family, NotBuilt, engine
 from mlx_patches.lab.build import build
-from mlx_patches.lab.rows import decode, feed, row_with_image, rows_of
+from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
 from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
 from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, prompts
@@ -138,6 +138,50 @@ def test_a_text_that_began_alike_gives_the_prompt_back():
 def test_what_is_in_a_cache_without_a_record_is_no_beginning():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
     assert follow(queue, [None], [2], [5, 9]) == [None]
+
+
+@pytest.mark.parametrize(
+    "known, found", [(None, [0, 1, 1, 2, 3]), (0, [0, 1, 1, 2, 3]), (-1, None)]
+)
+def test_a_prompt_goes_on_from_a_prefix_cache(known, found):
+    """With the rope delta of the text in the cache, which other prompts do not have."""
+    queue = waiting(([5, 9, 9, 6, 7], [0, 1, 1, 2, 3]))
+    deltas = None if known is None else mx.array([[known]])
+    begun = mx.array([[9, 9, 6]]), mx.array([[7]])
+    (row,) = image_prompts.follow_prompts(queue, [None], [1], begun[0], deltas)
+    assert places(row) == found
+    if found:
+        assert image_prompts.follow_prompts(queue, [row], [4], begun[1]) == [row]
+
+
+def test_a_generated_token_is_no_piece_of_a_prompt():
+    queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
+    assert follow(queue, [None], [3], [6]) == [None]
+
+
+@pytest.mark.parametrize("image", [None, (2, 2)], ids=["text", "image"])
+@pytest.mark.parametrize("begun", [2, 8])
+def test_a_row_goes_on_from_a_prefix_cache_after_another_image(model, ungated, image, begun):
+    """The cache has no record, as one that a prefix cache made from saved states."""
+    if engine.own_positions(model):
+        pytest.skip("the host passes positions")
+    ungated(PATCH)
+
+    def go_on(other: Any = None) -> Any:
+        engine.forget(model)
+        row = row_with_image(model, 11, image) if image else rows_of(model, [11])[0]
+        engine.embed(model, row.image)
+        record_logits([row], model.call([row.take(begun)], cache := model.make_cache()))
+        cache = engine.restored(cache)
+        for one in (row.image, other):  # each request's embeddings are computed before its turn
+            if one is not None:
+                engine.embed(model, one)
+        record_logits([row], model.call([row.take(11 - begun)], cache))
+        decode(model, [row], cache, 2)
+        return [row.logits[place] for place in (10, 11, 12)]
+
+    other = row_with_image(model, 10, (3, 2)).image
+    assert all(map(mx.allclose, go_on(), go_on(other)))
 
 
 def test_prompts_that_nobody_is_fed_are_dropped():

@@ -193,7 +193,7 @@ def feed_prompts(
     record = read_record(record_cache)
     held: Sequence[Any] = record.prompts if record else ()
     held = held if len(held) == rows else (None,) * rows
-    fed = prompts.follow_prompts(waiting, held, starts, ids)
+    fed = prompts.follow_prompts(waiting, held, starts, ids, column_of(record, "deltas", rows))
     ends = [start + length for start in starts]
     unfinished = tuple(
         prompt if prompt is not None and end < prompt.length else None

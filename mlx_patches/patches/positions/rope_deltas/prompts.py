@@ -134,18 +134,23 @@ class Waiting:
         pieces = [(max(0, start), as_bytes(row)) for start, row in zip(starts, ids, strict=True)]
         return any(prompt.fits(*piece) for prompt in newest for piece in pieces)
 
-    def claim(self, text: bytes) -> RowPrompt | None:
+    def claim(self, text: bytes, start: int = 0, delta: int | None = None) -> RowPrompt | None:
         """Find the prompt of a row by the first tokens that it is fed, and take it off the queue.
 
         Prompts with the same tokens but different images are claimed in the order in which they
         were noted. A queued prompt is preferred to one that another row has claimed.
+
+        Args:
+            text: the tokens.
+            start: how many tokens came from a prefix cache.
+            delta: the rope delta of those, if it is known.
         """
         if not text:
             return None
         with self._lock:
-            found = _find(self._queue, text)
+            found = _find(self._queue, text, start, delta)
             if found is None:
-                return _find(self._claimed, text)
+                return _find(self._claimed, text, start, delta)
             self._queue.remove(found.prompt)
             self._claimed.add(found.prompt)
             return found
@@ -158,15 +163,19 @@ class Waiting:
                 self._queue.insert(0, row.prompt)
 
 
-def _find(prompts: Iterable[ImagePrompt], text: bytes) -> RowPrompt | None:
-    """The first prompt that begins with ``text``, or else the longest that ``text`` begins with."""
+def _find(
+    prompts: Iterable[ImagePrompt], text: bytes, start: int, delta: int | None
+) -> RowPrompt | None:
+    """The first prompt with ``text`` at ``start``, or else the longest that ends within it."""
     ended: RowPrompt | None = None
     for prompt in prompts:
         for skipped in sorted({0, prompt.padding}):
             row = RowPrompt(prompt, skipped)
-            if not row.fits(0, text):
+            if not row.fits(start, text):
                 continue
-            if row.length * _SIZE >= len(text):
+            if start and delta is not None and row.delta(start).item() != delta:
+                continue  # what came from the prefix cache is another text
+            if (row.length - start) * _SIZE >= len(text):
                 return row
             if ended is None or row.length > ended.length:
                 ended = row  # right padding follows
@@ -240,7 +249,11 @@ def as_bytes(ids: Any) -> bytes:
 
 
 def follow_prompts(
-    waiting: Waiting, held: Sequence[RowPrompt | None], starts: Sequence[int], ids: Any
+    waiting: Waiting,
+    held: Sequence[RowPrompt | None],
+    starts: Sequence[int],
+    ids: Any,
+    deltas: Any = None,
 ) -> list[RowPrompt | None]:
     """The image prompt that each row is fed a piece of, None for a row of text.
 
@@ -252,18 +265,24 @@ def follow_prompts(
         starts: where in its text each row's piece begins; below zero by the number of padding
             tokens that are still to be fed.
         ids: the token ids of the piece, (rows, length).
+        deltas: the rope deltas of what the rows hold, (rows, 1); None if they are not known.
     """
     pieces = [as_bytes(ids[row, max(0, -start) :]) for row, start in enumerate(starts)]
+    known = [None] * len(pieces) if deltas is None else deltas[:, 0].tolist()
     # Rows that began with the same tokens may hold each other's prompts: all are put back first.
     texts = []
     for row, start, piece in zip(held, starts, pieces, strict=True):
-        text = piece if start <= 0 else b""
-        if row is not None and not row.fits(max(0, start), piece):
-            text = row.tokens(0, max(0, start)) + piece
-            if start < row.length and len(piece) > _SIZE:  # a prompt, not a generated token
+        begun = max(0, start)
+        is_prompt = len(piece) > _SIZE  # not a generated token
+        text, place = piece, begun
+        if begun and not is_prompt:
+            text = b""
+        if row is not None and not row.fits(begun, piece):
+            text, place = row.tokens(0, begun) + piece, 0
+            if start < row.length and is_prompt:
                 waiting.give_back(row)
-        texts.append(text)
+        texts.append((text, place))
     return [
-        row if row is not None and row.fits(max(0, start), piece) else waiting.claim(text)
-        for row, start, piece, text in zip(held, starts, pieces, texts, strict=True)
+        row if row is not None and row.fits(max(0, start), piece) else waiting.claim(*text, delta)
+        for row, start, piece, text, delta in zip(held, starts, pieces, texts, known, strict=True)
     ]
