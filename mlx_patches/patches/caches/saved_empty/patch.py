@@ -2,14 +2,14 @@
 
 Why
     DeepSeek V3.2, GLM MoE DSA and Kimi Linear keep values of width 0 beside some of their keys.
-    MLX before 0.32 refuses such an array in a safetensors file, so ``save_prompt_cache``, and with
-    it the command ``mlx_lm.cache_prompt``, raises ValueError for every prompt.
+    MLX before 0.32.1 refuses such an array in a safetensors file, so ``save_prompt_cache``, and
+    with it the command ``mlx_lm.cache_prompt``, raises ValueError for every prompt.
 How
     Where the release raises, it saves the same caches with zeros in the place of these arrays, and
     their shapes are an entry of the caller's metadata. ``load_prompt_cache`` takes the entry out
     and cuts the arrays back to these shapes. A file without such arrays is the release's own.
 Upstream
-    MLX 0.32 writes arrays without elements; mlx-lm 0.32.0 needs it.
+    MLX 0.32.1 writes arrays without elements; mlx-lm 0.32.0 needs MLX 0.32.2.
 Retire when
     No supported release is older than mlx-lm 0.32.0.
 """
