@@ -31,6 +31,7 @@ ENTRIES = (
     ("joined-dtype", "caches.joined_dtype.patch", ""),
     ("concatenate-trim", "caches.concatenate_trim.patch", "mlx-lm"),
     ("empty-cache-ops", "caches.empty_cache_ops.patch:EMPTY_CACHE_OPS", ""),
+    ("saved-empty", "caches.saved_empty.patch", "mlx-lm"),
     ("gemma2-masks", "masks.gemma2_masks.patch", ""),
     ("learned-positions", "positions.learned_positions.patch", ""),
     ("dynamic-rope", "positions.dynamic_rope.patch", ""),

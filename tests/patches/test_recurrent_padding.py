@@ -293,8 +293,8 @@ def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     known = recurrent_batch.Padding
 
-    def without(spans, length, unfed, held):
-        return known(((0, length),) * len(spans), length, unfed, held | True)
+    def without(spans, length, held):
+        return known(((0, length),) * len(spans), length, held | True)
 
     monkeypatch.setattr(recurrent_batch, "Padding", without)
 

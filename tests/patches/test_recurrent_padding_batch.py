@@ -252,7 +252,7 @@ def test_a_closed_step_keeps_the_state_exactly(left, limits):
         A, D = mx.random.normal((heads,)), mx.ones((heads,))
         state = mx.random.normal((2, heads, size, state_size))
         span = (4, length) if left else (0, 5)
-        with announced([(0, length), span], length, [False, False]):
+        with announced([(0, length), span], length):
             y, after = scan(x, A, B, C, D, dt, bias, state, limits, mask=None)
         part = slice(*span)
         own = (one[1:, part] for one in (x, B, C, dt))
@@ -260,7 +260,7 @@ def test_a_closed_step_keeps_the_state_exactly(left, limits):
         expected, alone = module.ssm_attn(x_, A, B_, C_, D, dt_, bias, state[1:], limits, mask=None)
         assert mx.allclose(after[1:], alone, atol=1e-5, rtol=1e-5)
         assert mx.allclose(y[1:, part], expected, atol=1e-4, rtol=1e-4)
-        with announced([(0, length), (length, length)], length, [False, False]):
+        with announced([(0, length), (length, length)], length):
             _, after = scan(x, A, B, C, D, dt, bias, state, limits, mask=None)
         assert mx.allclose(after[1:], state[1:], atol=1e-6)
         without = scan(x, A, B, C, D, dt, bias, state, limits, mask=None)
@@ -270,18 +270,70 @@ def test_a_closed_step_keeps_the_state_exactly(left, limits):
 
 
 def test_stretches():
-    padding = Padding(((0, 6), (2, 6), (0, 3), (6, 6)), 6, (True,) * 4, None)
+    padding = Padding(((0, 6), (2, 6), (0, 3), (6, 6)), 6, None)
     assert recurrent_batch.find_stretches(padding) == [
         (0, 2, [True, False, True, False]),
         (2, 3, [True, True, True, False]),
         (3, 6, [True, True, False, False]),
     ]
-    assert recurrent_batch.find_starting(padding, 2) == [False, True, False, False]
-    assert recurrent_batch.find_starting(padding, 0) == [True, False, True, False]
 
 
 def test_nothing_is_announced_outside():
-    with announced([(0, 2), (1, 2)], 2, [True, True]):
+    with announced([(0, 2), (1, 2)], 2):
         held = recurrent_batch._ANNOUNCED.get().held
     assert held.tolist() == [[[True], [True]], [[False], [True]]]
     assert recurrent_batch._ANNOUNCED.get() is None
+
+
+STARTED = [one for one in names() if one.endswith(":recurrent_gemma")]
+
+
+def joined_batch(model: LabModel) -> list[object]:
+    """The caches of two rows, of which the second was fed nothing and has states of zeros."""
+    cache = caches(model, True)
+    engine.forget(model)
+    model.call(LEFT, cache)
+    for layer in cache:
+        layer.filter(mx.array([0, 2]))
+    for layer in recurrent(cache):
+        layer.cache = [mx.concatenate([one[:1], mx.zeros_like(one[1:])]) for one in layer.cache]
+    return cache
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_row_that_starts_beside_others(name, repaired, monkeypatch, device_reads):
+    """Its first token gives the state that it gives alone; the other row keeps its bits."""
+    model = repaired(name)
+    caches_of, own = [joined_batch(model) for _ in range(2)], model.make_cache()
+    model.call([[5]], own)
+    first, alone = (next(recurrent(one)) for one in (caches_of[0], own))
+    device_reads.clear()
+    model.call([[9], [5]], caches_of[0])
+    assert not [one for one in device_reads if "recurrent_padding" in one]
+    assert all(map(same_state, (one[1:] for one in first.cache), alone.cache))
+
+    # Steps in which no row can start run the layer once.
+    monkeypatch.setattr(recurrent_batch, "find_unfed", pytest.fail)
+    model.call([[3], [4]], caches_of[0])
+    # A broken patch: no row is found that starts.
+    monkeypatch.setattr(recurrent_batch, "find_unfed", lambda states: None)
+    model.call([[9], [5]], caches_of[1])
+    wrong = next(recurrent(caches_of[1]))
+    assert not all(map(same_state, (one[1:] for one in wrong.cache), alone.cache))
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_row_that_has_no_token_yet_still_starts_later(name, repaired):
+    """Also where a piece is all padding, and the row's states are zeros already."""
+    model = repaired(name)
+    cache = joined_batch(model)
+    for layer in recurrent(cache):
+        layer.lengths, layer.left_padding = mx.array([1, 0]), None
+    model.call([[9], [0]], cache)
+    for layer in recurrent(cache):
+        layer.lengths = None
+    model.call([[3], [5]], cache)
+    own = model.make_cache()
+    model.call([[5]], own)
+    held, alone = (next(recurrent(one)) for one in (cache, own))
+    assert all(map(same_state, (one[1:] for one in held.cache), alone.cache))

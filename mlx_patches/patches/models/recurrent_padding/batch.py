@@ -34,13 +34,11 @@ class Padding(NamedTuple):
     Args:
         spans: each row's tokens, as (first, one past the last).
         length: the number of positions.
-        unfed: for each row, whether it was fed nothing before.
         held: (rows, length, 1) of bool, True where a row has a token.
     """
 
     spans: tuple[Span, ...]
     length: int
-    unfed: tuple[bool, ...]
     held: Any
 
 
@@ -48,14 +46,14 @@ _ANNOUNCED: ContextVar[Padding | None] = ContextVar("mlx_patches_padding", defau
 
 
 @contextmanager
-def announced(spans: Sequence[Span], length: int, unfed: Sequence[bool]) -> Iterator[None]:
+def announced(spans: Sequence[Span], length: int) -> Iterator[None]:
     """Announce a batch's padding to the layers that are called in this context."""
     import mlx.core as mx
 
     first, last = (mx.array(side)[:, None, None] for side in zip(*spans, strict=True))
     at = mx.arange(length)[:, None]
     held = (at >= first) & (at < last)
-    token = _ANNOUNCED.set(Padding(tuple(spans), length, tuple(unfed), held))
+    token = _ANNOUNCED.set(Padding(tuple(spans), length, held))
     try:
         yield
     finally:
@@ -118,15 +116,11 @@ class Fed:
         return False
 
 
-def call_in_stretches(
-    call: Callable[..., Any], begins_anew: bool = False, asks_keys: bool = False
-) -> Callable[..., Any]:
+def call_in_stretches(call: Callable[..., Any], asks_keys: bool = False) -> Callable[..., Any]:
     """A recurrent layer's call on arrays (rows, length, ...), run in stretches.
 
     Args:
         call: the layer's own call.
-        begins_anew: whether the layer's first token gets another output without a state than
-            with a state of zeros.
         asks_keys: whether the layer gets a pair of caches, and calls ``empty()`` of the first, an
             attention cache, to learn whether the second has a state.
     """
@@ -150,13 +144,6 @@ def call_in_stretches(
             own = slice_tokens(bound, padding, start, stop)
             before = list(cache.cache)
             out = call(*own.args, **own.kwargs)
-            starting = find_starting(padding, start) if begins_anew else ()
-            if any(starting) and any(state is not None for state in before):
-                after, cache.cache[:] = list(cache.cache), [None] * len(before)
-                out = pick_rows(starting, call(*own.args, **own.kwargs), out)
-                cache.cache[:] = [
-                    pick_rows(starting, *pair) for pair in zip(cache.cache, after, strict=True)
-                ]
             cache.cache[:] = [
                 hold_rows(active, *pair) for pair in zip(cache.cache, before, strict=True)
             ]
@@ -164,14 +151,6 @@ def call_in_stretches(
         return join_stretches(outputs)
 
     return replacement
-
-
-def find_starting(padding: Padding, start: int) -> list[bool]:
-    """For each row, whether its first token ever is at position ``start``."""
-    return [
-        unfed and first == start < last
-        for unfed, (first, last) in zip(padding.unfed, padding.spans, strict=True)
-    ]
 
 
 def slice_tokens(
@@ -186,8 +165,11 @@ def slice_tokens(
     return own
 
 
-def pick_rows(chosen: Sequence[bool], one: Any, other: Any) -> Any:
-    """An array (rows, ...) of the chosen rows of ``one`` and the other rows of ``other``."""
+def pick_rows(chosen: Any, one: Any, other: Any) -> Any:
+    """An array (rows, ...) of the chosen rows of ``one`` and the other rows of ``other``.
+
+    ``chosen``: a list or an array (rows,) of bool.
+    """
     import mlx.core as mx
 
     return mx.where(mx.array(chosen).reshape(-1, *[1] * (one.ndim - 1)), one, other)
@@ -228,6 +210,83 @@ def scan_in_stretches(
         h = hold_rows(active, after, h)
         outputs.append(out)
     return mx.concatenate(outputs, axis=2), h
+
+
+# -- rows that start beside others ---------------------------------------------------------------
+
+# The list of states that a layer has written, in which every row has had a token.
+FED = "_mlx_patches_fed"
+
+
+def call_from_the_start(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent layer's call, in stretches, in which every row starts as it does alone."""
+    signature = inspect.signature(call)
+    stretched = call_in_stretches(start_rows(call))
+
+    @functools.wraps(call)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        out = stretched(*args, **kwargs)
+        cache: Any = find_argument(signature.bind(*args, **kwargs), "cache")
+        padding = _ANNOUNCED.get()
+        if cache_rows.is_recurrent(cache) and (
+            padding is None or all(start < stop for start, stop in padding.spans)
+        ):
+            vars(cache)[FED] = cache.cache
+        return out
+
+    return replacement
+
+
+def start_rows(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer's call in which rows whose states are all zeros start as rows without states do.
+
+    For layers whose first token gets another output without a state than with a state of zeros,
+    which is what a row gets that joins others before its first token. It gets the output and the
+    states of a second call without states.
+    """
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        bound = bind_call(signature, args, kwargs)
+        cache: Any = None if bound is None else find_argument(bound, "cache")
+        if not cache_rows.is_recurrent(cache) or is_fed(cache):
+            return call(*args, **kwargs)
+        unfed = find_unfed(cache.cache)
+        out = call(*args, **kwargs)
+        if unfed is None:
+            return out
+        after, cache.cache[:] = list(cache.cache), [None] * len(cache.cache)
+        out = pick_rows(unfed, call(*args, **kwargs), out)
+        cache.cache[:] = [pick_rows(unfed, *pair) for pair in zip(cache.cache, after, strict=True)]
+        return out
+
+    return replacement
+
+
+def may_start_rows(layer: Any, x: Any, cache: Any = None, *args: Any, **kwargs: Any) -> bool:
+    """Whether a row may have its first token in this call, or padding. Reads no device."""
+    return is_announced() or (cache_rows.is_recurrent(cache) and not is_fed(cache))
+
+
+def is_fed(cache: Any) -> bool:
+    """Whether every row of a recurrent cache is known to have had a token. Reads no device.
+
+    Where rows join or leave, the cache gets another list of states.
+    """
+    return vars(cache).get(FED) is cache.cache
+
+
+def find_unfed(states: Sequence[Any]) -> Any:
+    """An array (rows,) of bool, True for rows whose states are all zeros; None without states."""
+    import mlx.core as mx
+
+    written = [state for state in states if state is not None]
+    if not written:
+        return None
+    return mx.stack([~state.reshape(state.shape[0], -1).any(axis=1) for state in written]).all(
+        axis=0
+    )
 
 
 # -- a window inside an attention layer ----------------------------------------------------------

@@ -3,7 +3,9 @@
 Why
     A recurrent state cannot forget a token. These families feed every position of a padded
     batch through their recurrence, or mask padding only in the first piece of a prompt, so
-    every row but the longest keeps its padding in its state from then on.
+    every row but the longest keeps its padding in its state from then on. A row that joins others
+    before its first token gets states of zeros, which RecurrentGemma reads as those of earlier
+    text: the first token's input is scaled down, unless there is no state.
 How
     The batch is fed once, and its recurrent layers are told where rows have tokens, so states
     change only there. Mamba-2 layers set their time steps to zero at padding; other layers run in
@@ -12,7 +14,9 @@ How
     where the model splits the batch itself, and for Mamba-2 where a piece has padding on both
     sides: each row is fed with its own tokens and its own caches, which are then merged into a
     left-padded batch, and every output is joined (``recurrent_by_row``). Rows of equal lengths
-    and decode steps are fed as before.
+    and decode steps are fed as before. RecurrentGemma's recurrent blocks run a second time, without
+    states, for rows whose states are all zeros; after a call in which each row had a token they
+    are not compared again until rows join or leave.
 
     A piece without padding is fed as before, and announces none; later padding stays announced.
     Caches stop announcing padding that has been fed, so a decode step knows without a device read
@@ -39,10 +43,12 @@ from ..._shared.row_calls import Span, bind_call, find_argument, find_shape
 from .batch import (
     announced,
     attend_with_window,
+    call_from_the_start,
     call_in_stretches,
     close_step,
     hold_rows,
     is_announced,
+    may_start_rows,
     scan_in_stretches,
 )
 from .by_row import forward_per_row
@@ -62,12 +68,11 @@ LAYERS: dict[str, tuple[str, Factory]] = {
     "longcat_flash_ngram": ("NgramEmbedding.__call__", call_in_stretches),
     "mamba": ("MambaBlock.__call__", call_in_stretches),
     "olmo_hybrid": ("GatedDeltaNet.__call__", call_in_stretches),
-    "recurrent_gemma": (
-        "RecurrentBlock.__call__",
-        functools.partial(call_in_stretches, begins_anew=True),
-    ),
+    "recurrent_gemma": ("RecurrentBlock.__call__", call_from_the_start),
     "rwkv7": ("Rwkv7Layer.__call__", call_in_stretches),
 }
+# Where a layer's call is patched also for batches without padding.
+WHEN = {"recurrent_gemma": may_start_rows}
 FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
 # Families of mlx-vlm alone that run the Mamba-2 layers of another family in a call of their own.
 WHOLE = ("nemotron_h_nano_omni",)
@@ -170,7 +175,7 @@ def feed_marked(
             out = call_and_hold_states(call, bound, cache, fed)
     elif how == STRETCHES or (how == MASKED_STEPS and maskable):
         counts = spans if how == MASKED_STEPS else None
-        with marks_of(cache, counts, length), announced(spans, length, [n > 0 for n in padding]):
+        with marks_of(cache, counts, length), announced(spans, length):
             out = call(*bound.args, **bound.kwargs)
     else:
         out = forward_per_row(call, bound, spans, padding)
@@ -246,7 +251,8 @@ def call_and_hold_states(
         for layer, states in before:
             if any(held):
                 states = [hold_rows(held, *pair) for pair in zip(layer.cache, states, strict=True)]
-            cache_rows.write_rows(layer, states)
+            # Another list, as rows without a token may be there (``is_fed``).
+            layer.cache = states
     return out
 
 
@@ -285,7 +291,7 @@ def _of_lm(family: str) -> Iterator[Target]:
     yield Target("mlx-lm", module, "Model.__call__", factory, fingerprint_of=tuple(bodies))
     if family not in MAMBA2:
         layer = {**LAYERS, **MASKED}[family]
-        yield Target("mlx-lm", module, *layer, supports=True, when=is_announced)
+        yield Target("mlx-lm", module, *layer, supports=True, when=WHEN.get(family, is_announced))
 
 
 def _of_vlm(family: str) -> Iterator[Target]:
@@ -296,7 +302,7 @@ def _of_vlm(family: str) -> Iterator[Target]:
     yield Target("mlx-vlm", module, "LanguageModel.__call__", factory)
     layer = {**LAYERS, **KNOW_LEFT}.get(family)
     if layer is not None:
-        yield Target("mlx-vlm", module, *layer, supports=True, when=is_announced)
+        yield Target("mlx-vlm", module, *layer, supports=True, when=WHEN.get(family, is_announced))
 
 
 def _scan(distribution: str) -> Target:

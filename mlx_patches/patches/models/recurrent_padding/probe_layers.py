@@ -1,4 +1,7 @@
-"""Announces right padding to a tiny model's recurrent layers, and compares each row's states."""
+"""Compares each row's recurrent states in a batch of a tiny model with those alone.
+
+The rows have right padding, which is announced to the layers, or states of zeros.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
-from .batch import announced
+from .batch import announced, may_start_rows
 from .patch import MAMBA2
 
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
@@ -37,22 +40,58 @@ _OTHERS = ("offset-alias", "mask-by-offset")
 
 def compare_states(target: Target, model: Any) -> float:
     """The largest difference between states in the batch and alone, relative to their scale."""
+    worst = padded_states(target, model)
+    if target.when is may_start_rows:
+        worst = max(worst, joined_states(target, model))
+    return worst
+
+
+def padded_states(target: Target, model: Any) -> float:
+    """The same for prompts with right padding."""
+    longest = max(map(len, PROMPTS))
+    cache = empty_batch(model)
+    table = [prompt + [0] * (longest - len(prompt)) for prompt in PROMPTS]
+    with announced([(0, len(prompt)) for prompt in PROMPTS], longest):
+        model.call(table, cache)
+    return differ(target, model, cache, PROMPTS)
+
+
+def joined_states(target: Target, model: Any) -> float:
+    """The same for first tokens of rows with zeros for states, as if they had joined others."""
+    import mlx.core as mx
+
+    from ..._shared.rows import recurrent
+
+    prompts = [prompt[:1] for prompt in PROMPTS]
+    cache, fed = (empty_batch(model) for _ in range(2))
+    model.call(prompts, fed)
+    for held, written in zip(recurrent(cache), recurrent(fed), strict=True):
+        held.cache[:] = map(mx.zeros_like, written.cache)
+    model.call(prompts, cache)
+    return differ(target, model, cache, prompts)
+
+
+def empty_batch(model: Any) -> list[Any]:
+    """The caches of a batch, which announce no padding: layers know only what is ``announced``."""
+    from ....lab import engine
+    from ..._shared.rows import recurrent
+
+    engine.forget(model)
+    cache = engine.batch_cache(model, [0] * len(PROMPTS))
+    for layer in recurrent(cache):
+        layer.left_padding = layer.lengths = None
+    return cache
+
+
+def differ(target: Target, model: Any, cache: Any, prompts: Sequence[Any]) -> float:
+    """The largest difference of a batch's states from those alone, relative to their scale."""
     import mlx.core as mx
 
     from ....lab import engine
     from ..._shared.rows import recurrent
 
-    # The caches announce no padding, so the layers can know of it only from ``announced``.
-    cache = engine.batch_cache(model, [0] * len(PROMPTS))
-    for layer in recurrent(cache):
-        layer.left_padding = layer.lengths = None
-    longest = max(map(len, PROMPTS))
-    ends = [(0, len(prompt)) for prompt in PROMPTS]
-    engine.forget(model)
-    with announced(ends, longest, [True] * len(PROMPTS)):
-        model.call([prompt + [0] * (longest - len(prompt)) for prompt in PROMPTS], cache)
     worst = 0.0
-    for row, prompt in enumerate(PROMPTS):
+    for row, prompt in enumerate(prompts):
         engine.forget(model)
         own = model.make_cache()
         model.call([prompt], own)

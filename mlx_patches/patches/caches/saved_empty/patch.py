@@ -1,0 +1,109 @@
+"""The prompt caches of some models cannot be saved: MLX writes no array without elements.
+
+Why
+    DeepSeek V3.2, GLM MoE DSA and Kimi Linear keep values of width 0 beside some of their keys.
+    MLX before 0.32.1 refuses such an array in a safetensors file, so ``save_prompt_cache``, and
+    with it the command ``mlx_lm.cache_prompt``, raises ValueError for every prompt.
+How
+    Where the release raises, it saves the same caches with zeros in the place of these arrays, and
+    their shapes are an entry of the caller's metadata. ``load_prompt_cache`` takes the entry out
+    and cuts the arrays back to these shapes. A file without such arrays is the release's own.
+Upstream
+    MLX 0.32.1 writes arrays without elements; mlx-lm 0.32.0 needs MLX 0.32.2.
+Retire when
+    No supported release is older than mlx-lm 0.32.0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.targets import LM_CACHES
+
+# The entry of a file's metadata: the shape of each array without elements, by its name.
+SHAPES = "_mlx_patches_empty_arrays"
+
+
+def save_filled(
+    save: Callable[..., None],
+    file_name: str,
+    cache: Sequence[Any],
+    metadata: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """``save_prompt_cache``; again with filled arrays if the release raises at empty ones."""
+    given = () if metadata is None else (metadata,)
+    try:
+        return save(file_name, cache, *given, *args, **kwargs)
+    except ValueError:
+        shapes = find_empty(cache)
+        if not shapes:
+            raise
+    metadata = {**(metadata or {}), SHAPES: json.dumps(shapes)}
+    save(file_name, [fill_empty(layer) for layer in cache], metadata, *args, **kwargs)
+
+
+def find_empty(cache: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the arrays without elements in the caches' states, by their names in a file."""
+    from mlx.utils import tree_flatten
+
+    arrays = dict(tree_flatten([layer.state for layer in cache]))
+    return {name: array.shape for name, array in arrays.items() if getattr(array, "size", 1) == 0}
+
+
+def fill_empty(layer: Any) -> Any:
+    """A copy of a cache for saving: its state has an element where an array has none."""
+    import mlx.core as mx
+    from mlx.utils import tree_map
+
+    def fill(array: Any) -> Any:
+        if getattr(array, "size", 1) != 0:
+            return array
+        return mx.zeros([size or 1 for size in array.shape], array.dtype)
+
+    # The release saves the name of the class, ``state`` and ``meta_state``.
+    own = type(layer)
+    kind: Any = type(own.__name__, (own,), {"state": tree_map(fill, layer.state)})
+    filled = kind.__new__(kind)
+    vars(filled).update(vars(layer))
+    return filled
+
+
+def load_emptied(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
+    """``load_prompt_cache``, with the arrays that ``save_filled`` filled empty again."""
+    cache, metadata = load(file_name, return_metadata=True)
+    # For a file without metadata some releases do not return a dictionary.
+    shapes = metadata.pop(SHAPES, "{}") if isinstance(metadata, dict) else "{}"
+    empty_again(cache, json.loads(shapes))
+    return (cache, metadata) if return_metadata else cache
+
+
+def empty_again(cache: Sequence[Any], shapes: dict[str, Sequence[int]]) -> None:
+    """Cut the arrays of these names in the caches' states back to these shapes."""
+    from mlx.utils import tree_map_with_path
+
+    def cut(name: str, array: Any) -> Any:
+        return array[tuple(map(slice, shapes[name]))] if name in shapes else array
+
+    for number in sorted({int(name.partition(".")[0]) for name in shapes}):
+        layer = cache[number]
+        meta = layer.meta_state
+        layer.state = tree_map_with_path(cut, layer.state, path=str(number))
+        layer.meta_state = meta  # after the state, as the release restores it
+
+
+PATCH = Patch(
+    id="saved-empty",
+    severity="crash",
+    every_model=True,
+    summary="the prompt caches of models with values of width 0 cannot be saved",
+    targets=(
+        Target(*LM_CACHES, "save_prompt_cache", around(save_filled)),
+        Target(*LM_CACHES, "load_prompt_cache", around(load_emptied)),
+    ),
+    module=__name__,
+)

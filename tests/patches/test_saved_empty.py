@@ -1,0 +1,73 @@
+"""Prompt caches with arrays without elements: models, files, and a broken ``saved-empty``."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab.alone_scenarios import saved
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.saved_empty import patch as saved_empty
+from mlx_patches.probes.fixtures import with_patches
+
+from ..releases.conftest import verdict
+from ..releases.models import build_or_skip
+
+mx = pytest.importorskip("mlx.core")
+caches = pytest.importorskip("mlx_lm.models.cache")
+
+OTHERS = ("cachelist-state", "arrays-restored", "empty-cache-ops")
+
+
+@pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa", "kimi_linear"])
+def test_models_that_keep_values_of_width_0(family):
+    model = build_or_skip(f"mlx-lm:{family}")
+    others = [
+        one
+        for one in map(catalogue.builtin().get, OTHERS)
+        if any(verdict(one, target).ok for target in one.targets if target.distribution == "mlx-lm")
+    ]
+    with with_patches((*(one.id for one in others), "saved-empty")):
+        cell = saved(model)
+    assert cell.verdict == "green", cell.detail
+
+
+def fed(width: int) -> list[object]:
+    cache = caches.KVCache()
+    cache.update_and_fetch(mx.ones((1, 1, 3, 4)), mx.ones((1, 1, 3, width)))
+    return [cache]
+
+
+def test_other_files_are_the_release_s_own(tmp_path):
+    """To the byte, and a file that was saved without the patch loads with it."""
+    files = [tmp_path / f"{number}.safetensors" for number in range(2)]
+    caches.save_prompt_cache(str(files[0]), fed(4), {"own": "entry"})
+    with with_patches(("saved-empty",)):
+        caches.save_prompt_cache(str(files[1]), fed(4), {"own": "entry"})
+        cache, metadata = caches.load_prompt_cache(str(files[0]), return_metadata=True)
+        assert isinstance(caches.load_prompt_cache(str(files[0])), list)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert metadata == {"own": "entry"} and cache[0].offset == 3
+
+
+def test_the_caches_that_are_saved_do_not_change(tmp_path):
+    cache = fed(0)
+    before = dict(vars(cache[0]))
+    file = str(tmp_path / "cache.safetensors")
+    with with_patches(("saved-empty",)):
+        caches.save_prompt_cache(file, cache)
+        (loaded,) = caches.load_prompt_cache(file)
+    assert type(cache[0]) is type(loaded) is caches.KVCache
+    assert all(vars(cache[0])[name] is value for name, value in before.items())
+
+
+def test_another_error_is_the_release_s_own(tmp_path):
+    with with_patches(("saved-empty",)), pytest.raises(Exception) as raised:
+        caches.save_prompt_cache(str(tmp_path / "no" / "cache.safetensors"), fed(4))
+    assert "saved_empty" not in str(raised.value)
+
+
+def arrays_that_stay_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_empty, "empty_again", lambda cache, shapes: None)
+
+
+MUTANTS = {"saved-empty": arrays_that_stay_filled}
