@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import measure_alone
+import measure_walks
 import real_judge
 import release_sets
 from release_sets import ReleaseSet
@@ -511,6 +512,10 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "that are right/repaired/wrong.",
         "",
         *measure_alone.table(),
+        "",
+        "Random walks ([lab.md](lab.md#walks)) with every patch:",
+        "",
+        *measure_walks.table(),
         "",
         *real_judge.page(real_judge.load()),
     ]

@@ -1,0 +1,77 @@
+"""Keeps a release set's random walks as evidence, for the table of docs/findings.md.
+
+    python tools/measure_walks.py --set 'mlx-lm 0.32.2' --rows FILE [--rows FILE ...]
+
+The rows are those of ``mlx-patches lab --scenario walks --patched --every-patch --out FILE``, run
+in an environment of the set. A family that is in several files counts as in the last of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mlx_patches.evidence.words import GREEN, RED  # noqa: E402
+
+EVIDENCE = ROOT / "tools" / "evidence" / "walks"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--set", required=True, help="the release set")
+    parser.add_argument("--rows", type=Path, action="append", required=True)
+    options = parser.parse_args()
+    rows = [json.loads(line) for file in options.rows for line in file.read_text().splitlines()]
+    found = kept(options.set, rows)
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    file = EVIDENCE / f"{options.set.replace(' ', '-')}.json"
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{file.relative_to(ROOT)}: {len(found['families'])} families")
+
+
+def kept(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The evidence of one set: its families' verdicts, walks and sequences.
+
+    Raises:
+        SystemExit: a row is of another set, or of walks without the patches.
+    """
+    families: dict[str, dict[str, Any]] = {}
+    environment = ""
+    for row in rows:
+        if name not in row["environment"].split(", ") or not row["patched"]:
+            raise SystemExit(f"no walks with the patches on {name}: {row['environment']}")
+        environment = row["environment"]
+        counts = re.match(r"(\d+) walks, (\d+) sequences", row["detail"])
+        if row["verdict"] == RED:
+            families[row["family"]] = {"verdict": RED, "detail": row["detail"]}
+        elif row["verdict"] == GREEN and counts:
+            walks, sequences = map(int, counts.groups())
+            families[row["family"]] = {"verdict": GREEN, "walks": walks, "sequences": sequences}
+    return {"set": name, "environment": environment, "families": dict(sorted(families.items()))}
+
+
+def table() -> list[str]:
+    """A line of Markdown for each set: families, walks, sequences, and red families."""
+    # No blanks around cells: the pages have a budget of words, and a bar is one.
+    lines = ["|release set|families|walks|sequences|red|", "|---" * 5 + "|"]
+    for file in sorted(EVIDENCE.glob("*.json")):
+        found = json.loads(file.read_text())
+        own = found["families"]
+        right = [one for one in own.values() if one["verdict"] == GREEN]
+        red = [name.partition(":")[2] for name in own if own[name]["verdict"] == RED]
+        counts = (len(own), *(sum(one[what] for one in right) for what in ("walks", "sequences")))
+        said = ", ".join(f"`{name}`" for name in red) or "none"
+        lines.append(f"|{found['set']}|{'|'.join(map(str, counts))}|{said}|")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
