@@ -238,8 +238,28 @@ def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) 
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
+def two_turns(model: LabModel) -> Iterator[Compared]:
+    """Two turns of ``generate_step`` in one cache, the second a text, against one prefill."""
+    first, last = max(LENGTHS) + 2, -2
+    for name, text, image in texts(model):
+        engine.forget(model)
+        expected = dict(enumerate(prefilled(model, text, image)))
+        for piece in (WHOLE, 3):
+            engine.forget(model)
+            cache = model.make_cache()
+            said = stepped(model, text[:first], max(LENGTHS), WHOLE, image, cache)
+            said |= stepped(model, text, len(text) + last, piece, None, cache, first)
+            yield f"{name} and a turn in pieces of {piece}", said, expected
+
+
 def stepped(
-    model: LabModel, text: Sequence[int], length: int, piece: int, image: engine.Image | None
+    model: LabModel,
+    text: Sequence[int],
+    length: int,
+    piece: int,
+    image: engine.Image | None,
+    cache: list[Any] | None = None,
+    start: int = 0,
 ) -> dict[int, Any]:
     """The log-probabilities by position that the release's ``generate_step`` hands to a sampler.
 
@@ -249,6 +269,8 @@ def stepped(
         length: of the prompt.
         piece: how many tokens of the prompt are read in one call.
         image: the prompt, if it holds one.
+        cache: the model's caches; None for empty ones.
+        start: how many tokens the cache holds.
     """
     import mlx.core as mx
 
@@ -263,9 +285,9 @@ def stepped(
         "sampler": sampler,
         "max_tokens": len(text) - length,
         "prefill_step_size": piece,
-        "prompt_cache": model.make_cache(),
+        "prompt_cache": model.make_cache() if cache is None else cache,
     }
-    prompt = mx.array(list(text[:length]))
+    prompt = mx.array(list(text[start:length]))
     if model.family.distribution == "mlx-lm":
         steps = step(prompt, model.module, **options)
     else:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt, engine
+from mlx_patches.lab import Family, NotBuilt, alone_scenarios, engine
 from mlx_patches.lab.build import build
+from mlx_patches.lab.offline import shell
 from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
 from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
-from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, prompts
+from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, prompts, turns
 from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
 from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
 from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
@@ -231,9 +232,71 @@ def test_nothing_is_kept_for_an_object_without_weak_references():
 
 def test_positions_of_a_whole_prompt_are_cut_to_the_piece():
     whole = mx.arange(33).reshape(3, 1, 11)
-    assert mx.array_equal(rope_deltas.of_piece(whole, 6, 4), whole[..., 6:10])
-    for offset, length in ((0, 11), (6, 6), (mx.array([6]), 4)):
-        assert rope_deltas.of_piece(whole, offset, length) is whole
+    assert mx.array_equal(turns.of_piece(whole, 6, 4), whole[..., 6:10])
+    for offset, length in ((0, 11), (6, 6)):
+        assert turns.of_piece(whole, offset, length) is whole
+
+
+def test_a_second_turn_is_counted_on_from_the_first(model, ungated):
+    if not (shell(model) or engine.own_positions(model)):
+        pytest.skip("the lab embeds no text as the release does")
+    ungated(PATCH)
+    cell = alone_scenarios.worst(model, alone_scenarios.two_turns(model))
+    assert cell.verdict == "green", cell.detail
+
+
+OFFSET, DELTA, LENGTH = 6, -2, 4
+TEXT = mx.arange(OFFSET + LENGTH)[None]
+# The positions of a text of which an image takes two positions less than tokens.
+WHOLE = mx.concatenate([mx.minimum(TEXT[:, :OFFSET], 3), TEXT[:, OFFSET:] + DELTA], axis=1)
+
+
+def next_piece(positions, start=OFFSET, length=LENGTH, held=None, **passed):
+    """The first piece that is fed to a cache with an image, and the cache."""
+    cache = SimpleNamespace()
+    row_record.update_record(cache, deltas=mx.array([[DELTA]]))
+    model = SimpleNamespace(_position_ids=held, _rope_deltas=None if held is None else 9)
+    own = {"position_ids": positions, "rope_deltas": mx.array([[0]])} | passed
+    ids = mx.zeros((1, length), mx.int32)
+    return turns.next_piece(model, image_prompts.Waiting(), cache, start, ids, own), cache
+
+
+@pytest.mark.parametrize("length", [LENGTH, 3])
+def test_positions_of_a_new_turn_are_counted_on(length):
+    (places, after, kept), cache = next_piece(mx.arange(LENGTH)[None], length=length)
+    assert places.tolist() == WHOLE[:, OFFSET : OFFSET + length].tolist()
+    assert after.item() == kept.item() == DELTA
+    assert bool(row_record.read_record(cache).turn) is (length < LENGTH)
+
+
+def test_a_turn_in_pieces_keeps_its_first_delta_to_its_end():
+    image = mx.array([[0, 1, 1, 1, 2]])
+    passed = {"position_ids": image, "rope_deltas": mx.array([[-2]])}
+    (first, after, kept), cache = next_piece(image, length=2, **passed)
+    assert (first.tolist(), after.item(), kept.item()) == ([[4, 5]], 2 * DELTA, DELTA)
+    ids = mx.zeros((1, 3), mx.int32)
+    waiting = image_prompts.Waiting()
+    last = turns.next_piece(SimpleNamespace(), waiting, cache, OFFSET + 2, ids, passed)
+    assert (last.position_ids.tolist(), last.kept.item()) == ([[5, 5, 6]], 2 * DELTA)
+    assert row_record.read_record(cache).turn is None
+
+
+def test_positions_of_a_whole_conversation_are_cut():
+    expected = WHOLE[:, OFFSET:].tolist()
+    piece, _ = next_piece(WHOLE)
+    assert piece.position_ids.tolist() == expected
+    # A host that left them on the model may pass those of the turn, or those without the image.
+    for passed in (TEXT[:, :LENGTH], TEXT):
+        piece, _ = next_piece(passed, held=WHOLE)
+        assert (piece.position_ids.tolist(), piece.kept) == (expected, 9)
+
+
+def test_positions_of_a_piece_alone_stay():
+    own = WHOLE[:, OFFSET:]
+    assert next_piece(own)[0].position_ids is own
+    step = mx.array([[0]])  # a decode step is not read from the device
+    assert next_piece(step, length=1)[0].position_ids is step
+    assert next_piece(own, start=mx.array([OFFSET]))[0].position_ids is own
 
 
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +310,8 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rope_deltas, "holds_saved_positions", lambda *_: True)
     monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
     monkeypatch.setattr(kept_deltas, "own_deltas", lambda *_: None)
-    monkeypatch.setattr(rope_deltas, "of_piece", lambda position_ids, *_: position_ids)
+    monkeypatch.setattr(turns, "of_piece", lambda position_ids, *_: position_ids)
+    monkeypatch.setattr(turns, "begin_turn", lambda *_: turns.Turn(0, 0, 0))
 
 
 def deltas_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,11 +35,14 @@ class RowRecord:
             None if no row's length is known.
         prompts: for each row the image prompt that it is being fed, or None; empty if no row is
             being fed one.
+        turn: the text that rows outside a batch are being fed in pieces, if a host passes its
+            positions; None between texts.
     """
 
     deltas: Any = None
     lengths: Any = None
     prompts: tuple[Any, ...] = ()
+    turn: Any = None
 
     def filter_rows(self, indices: Any) -> RowRecord:
         """The record of these rows, ``indices`` being a list or an array of numbers."""
@@ -64,7 +67,7 @@ class RowRecord:
     @property
     def empty(self) -> bool:
         """Whether nothing is stored for any row."""
-        return self.deltas is None and self.lengths is None and not self.prompts
+        return not (self.columns() or self.prompts or self.turn)
 
 
 _NOTHING = RowRecord()

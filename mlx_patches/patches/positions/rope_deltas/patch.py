@@ -6,13 +6,16 @@ Why
     used for all rows, and the positions of a left-padded prompt are counted from its padding.
     mlx-vlm 0.6.4 forgets the delta that a single request's prompt came with, and up to 0.6.7 the
     models are given the position ids of the whole prompt with each of its pieces, which raises.
+    From 0.6.4 on a turn that goes on from a filled cache is given positions from 0 on; from 0.7.0
+    on it raises.
 How
     The record of a batch's first cache holds each row's delta. A call with a batch's caches gets
     explicit position ids, from each row's own offset and delta, through the model's own argument
     ``position_ids``. A row alone that has a delta gets them too. Positions that the model
     computes for a prompt with images are queued outside the model, go to the row that is fed the
     prompt's tokens, whichever prompts came in between, and are dropped after its last token.
-    Positions that a host passes are only cut to the piece that is read. Ernie 4.5 VL and Falcon
+    Positions that a host passes are cut to the piece that is read. A turn that goes on from a
+    filled cache is counted on from the cache's offset and the row's delta. Ernie 4.5 VL and Falcon
     OCR compute right positions from the deltas that they are given, and without any from those
     that the last request left on the model: before a call the model gets those of the record.
 Upstream
@@ -27,7 +30,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target
@@ -41,7 +44,7 @@ from ..._shared.row_record import (
     update_record,
 )
 from ..._shared.unpadded import is_unpadded
-from . import kept_deltas, prompts
+from . import kept_deltas, prompts, turns
 
 FAMILIES = (
     "glm4v",
@@ -92,8 +95,15 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         own, starts = None, None
         if feeds_prompts(waiting, record_cache, length):
             starts = read_starts(counting_cache.offset, rows)
-        if (whole := kwargs.get("position_ids")) is not None:
-            kwargs["position_ids"] = of_piece(whole, counting_cache.offset, length)
+        if kwargs.get("position_ids") is not None:
+            piece = turns.next_piece(
+                model, waiting, record_cache, counting_cache.offset, inputs, kwargs
+            )
+            kwargs["position_ids"] = piece.position_ids
+            if piece.deltas is not None:
+                given = piece.kept
+                if handed is not None:
+                    kwargs["rope_deltas"] = piece.deltas
             if starts is not None:  # the host passes positions: take its prompts off the queue
                 prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
@@ -102,6 +112,11 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             is_left = own is None and length > 1 and waiting.left_on(model)
             if is_left and all(kwargs.get(name) is None for name in GRIDS):
                 own = text_positions(waiting, record_cache, counting_cache, inputs)
+            if own is None and goes_on(
+                waiting, record_cache, counting_cache.offset, inputs, kwargs
+            ):
+                deltas = fill_column(record_cache, "deltas", rows)
+                own = count_positions(as_column(counting_cache.offset, rows), deltas, inputs.shape)
             if own is None:
                 own = positions(model, record_cache, counting_cache, inputs.shape)
             if own is not None:
@@ -122,19 +137,6 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return replacement
-
-
-def of_piece(position_ids: Any, offset: Any, length: int) -> Any:
-    """The position ids of one piece, where a host passes those of the whole prompt with each.
-
-    Args:
-        position_ids: of any shape whose last axis is tokens.
-        offset: the cache's; a host that batches rows cuts the ids itself.
-        length: the number of the piece's tokens.
-    """
-    if not isinstance(offset, int) or not length < position_ids.shape[-1] >= offset + length:
-        return position_ids
-    return position_ids[..., offset : offset + length]
 
 
 def step_positions(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, Any]:
@@ -244,6 +246,28 @@ def text_positions(
     if begins(counting_cache, length):
         return make_text_positions((rows, length))
     return count_positions(as_column(offset, rows), deltas, (rows, length))
+
+
+def goes_on(
+    waiting: prompts.Waiting, record_cache: Any, offset: Any, ids: Any, passed: Mapping[str, Any]
+) -> bool:
+    """Whether a text goes on from a cache without the host having computed its positions.
+
+    The model would take the delta of the last request, or count from 0. Reads the tokens.
+
+    Args:
+        waiting: the prompts of the model.
+        record_cache: the cache with the record of the rows.
+        offset: the caches', an int or an array (rows,).
+        ids: the token ids of the piece, (rows, length).
+        passed: the arguments of the model's call.
+    """
+    if not isinstance(offset, int) or not offset or passed.get("inputs_embeds") is None:
+        return False
+    if read_column(record_cache, "deltas", ids.shape[0]) is None:
+        return False
+    has_images = any(passed.get(name) is not None for name in GRIDS)
+    return not has_images and not waiting.continues_computed(offset, ids)
 
 
 def positions(model: Any, record_cache: Any, counting_cache: Any, shape: tuple[int, ...]) -> Any:

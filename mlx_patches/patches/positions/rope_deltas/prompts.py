@@ -104,8 +104,10 @@ class Waiting:
         self._lock = threading.Lock()
         self._queue: list[ImagePrompt] = []
         self._claimed: weakref.WeakSet[ImagePrompt] = weakref.WeakSet()
-        self._newest: tuple[Sequence[ImagePrompt], Callable[[], Any]] = ((), lambda: None)
+        self._newest: Sequence[Callable[[], ImagePrompt | None]] = ()
+        self._newest_positions: Callable[[], Any] = lambda: None
         self.noted = 0  # number of prompts so far
+        self.computed: Any = None  # the token ids of the newest text that has got positions
 
     def __bool__(self) -> bool:
         """Whether there is a prompt that a row may be fed."""
@@ -120,19 +122,28 @@ class Waiting:
         """
         with self._lock:
             self._queue = [*self._queue, *prompts][-WAITING:]
-            self._newest = (prompts, weakref.ref(returned))
+            self._newest = [weakref.ref(prompt) for prompt in prompts]
+            self._newest_positions = weakref.ref(returned)
             self.noted += len(prompts)
 
     def left_on(self, model: Any) -> bool:
         """Whether the positions stored on the model are those of the newest image prompts."""
         held = getattr(model, "_position_ids", None)
-        return held is not None and held is self._newest[1]()
+        return held is not None and held is self._newest_positions()
 
     def continues_newest(self, starts: Sequence[int], ids: Any) -> bool:
         """Whether any row's piece may be one of the newest image prompts; reads the tokens."""
-        newest = [RowPrompt(prompt, skipped=0) for prompt in self._newest[0]]
+        newest = [RowPrompt(prompt, skipped=0) for ref in self._newest if (prompt := ref())]
         pieces = [(max(0, start), as_bytes(row)) for start, row in zip(starts, ids, strict=True)]
         return any(prompt.fits(*piece) for prompt in newest for piece in pieces)
+
+    def continues_computed(self, start: int, ids: Any) -> bool:
+        """Whether a piece is of the newest text that has got positions; reads the tokens."""
+        newest = self.computed
+        if newest is None:
+            return False
+        own = newest[:, start : start + ids.shape[1]]
+        return bool(own.shape == ids.shape and (own == ids).all().item())
 
     def claim(self, text: bytes, start: int = 0, delta: int | None = None) -> RowPrompt | None:
         """Find the prompt of a row by the first tokens that it is fed, and take it off the queue.
@@ -218,6 +229,7 @@ def note_prompts(index: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(model: Any, *args: Any, **kwargs: Any) -> Any:
         out = index(model, *args, **kwargs)
         given = signature.bind(model, *args, **kwargs).arguments
+        waiting_prompts(model).computed = given.get("input_ids")
         grids = [value for name, value in given.items() if name.endswith("_grid_thw")]
         if any(grid is not None for grid in grids):
             prompts = split_prompts(given["input_ids"], out[0], given.get("attention_mask"))

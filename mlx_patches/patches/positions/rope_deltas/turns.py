@@ -1,0 +1,136 @@
+"""The position ids that a host passes, cut to a piece and counted on from what the cache holds.
+
+A host passes those of a whole text with each of its pieces. Where a conversation goes on from a
+filled cache, the embedding code sees the new turn alone: its position ids begin at 0 and its rope
+delta is its own, whatever is in the cache. mlx-vlm's ``stream_generate`` computes the positions of
+the whole conversation first; up to 0.6.17 it leaves them on the model, where nobody reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..._shared.row_record import column_of, fill_column, read_record, update_record
+from .prompts import Waiting
+
+
+class Turn(NamedTuple):
+    """A text that is fed in pieces, each with the position ids of all of it.
+
+    Args:
+        start: where in the cache the text begins.
+        length: how many position ids a host passes.
+        following: where in the cache the next piece begins.
+        whole: the position ids of the whole conversation, if the host left them on the model.
+        deltas: the rope deltas that belong to them.
+    """
+
+    start: int
+    length: int
+    following: int
+    whole: Any = None
+    deltas: Any = None
+
+
+class Piece(NamedTuple):
+    """What the model gets for the next tokens of some rows.
+
+    Args:
+        position_ids: theirs alone.
+        deltas: the rows' rope deltas after the turn; None for those that the host passes.
+        kept: the deltas for the record; until its end a turn is counted on from those before it.
+    """
+
+    position_ids: Any
+    deltas: Any = None
+    kept: Any = None
+
+
+def next_piece(
+    model: Any,
+    waiting: Waiting,
+    record_cache: Any,
+    offset: Any,
+    ids: Any,
+    passed: Mapping[str, Any],
+) -> Piece:
+    """The next tokens' position ids and rope deltas.
+
+    Args:
+        model: the language model.
+        waiting: the prompts of the model.
+        record_cache: the cache with the record of the rows.
+        offset: the caches'; a host with an array of offsets cuts the position ids itself.
+        ids: the token ids of the piece, (rows, length).
+        passed: the arguments of the model's call.
+    """
+    places = passed["position_ids"]
+    rows, length = ids.shape[:2]
+    covered = places.shape[-1]
+    if not isinstance(offset, int) or covered < length:
+        return Piece(places)
+    record = read_record(record_cache)
+    turn = record.turn if record else None
+    if turn is None or (turn.length, turn.following) != (covered, offset):
+        turn = begin_turn(model, waiting, record_cache, offset, ids, passed)
+    end = offset + length
+    is_last = end >= turn.start + covered
+    if not is_last or (record and record.turn):
+        update_record(record_cache, turn=None if is_last else turn._replace(following=end))
+    if turn.whole is not None:
+        return Piece(of_piece(turn.whole, offset, length), turn.deltas, turn.deltas)
+    if not turn.start:
+        return Piece(of_piece(places, offset, length))
+    before = fill_column(record_cache, "deltas", rows)
+    own = passed.get("rope_deltas")
+    after = before if own is None else before + own.reshape(-1, 1).astype(before.dtype)
+    places = places[..., offset - turn.start : end - turn.start]
+    places = places + (before + turn.start).astype(places.dtype)
+    return Piece(places, after, after if is_last else before)
+
+
+def of_piece(position_ids: Any, offset: int, length: int) -> Any:
+    """The position ids of one piece, of those of a whole text."""
+    if not length < position_ids.shape[-1] >= offset + length:
+        return position_ids
+    return position_ids[..., offset : offset + length]
+
+
+def begin_turn(
+    model: Any,
+    waiting: Waiting,
+    record_cache: Any,
+    offset: int,
+    ids: Any,
+    passed: Mapping[str, Any],
+) -> Turn:
+    """The turn that begins with a piece; reads the device if the cache is filled."""
+    places = passed["position_ids"]
+    rows, length = ids.shape[:2]
+    covered = places.shape[-1]
+    from_cache, from_first = Turn(offset, covered, offset), Turn(0, covered, offset)
+    held = getattr(model, "_position_ids", None)
+    # A token of a prompt comes with its embedding.
+    is_prompt = covered > 1 or passed.get("inputs_embeds") is not None
+    if not offset or not is_prompt or places is held:
+        return from_first
+    deltas = getattr(model, "_rope_deltas", None)
+    may_be_whole = covered >= offset + length
+    if held is not None and deltas is not None:
+        if held.shape[-2:] == (rows, offset + covered):
+            return from_cache._replace(whole=held, deltas=deltas)
+        if may_be_whole and held.shape[-2:] == (rows, covered):
+            return from_first._replace(whole=held, deltas=deltas)
+    before = column_of(read_record(record_cache), "deltas", rows)
+    if before is None and covered > length:
+        return from_first
+    if may_be_whole and waiting.continues_computed(offset, ids):
+        return from_first
+    if places[..., 0].any().item():
+        return from_first
+    if may_be_whole:
+        following = places[..., offset] == offset + (0 if before is None else before[:, 0])
+        if following.all().item():
+            return from_first
+    return from_cache
