@@ -238,20 +238,6 @@ def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) 
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
-def two_turns(model: LabModel) -> Iterator[Compared]:
-    """Two turns of ``generate_step`` in one cache, the second a text, against one prefill."""
-    first, last = max(LENGTHS) + 2, -2
-    for name, text, image in texts(model):
-        engine.forget(model)
-        expected = dict(enumerate(prefilled(model, text, image)))
-        for piece in (WHOLE, 3):
-            engine.forget(model)
-            cache = model.make_cache()
-            said = stepped(model, text[:first], max(LENGTHS), WHOLE, image, cache)
-            said |= stepped(model, text, len(text) + last, piece, None, cache, first)
-            yield f"{name} and a turn in pieces of {piece}", said, expected
-
-
 def stepped(
     model: LabModel,
     text: Sequence[int],

@@ -6,8 +6,8 @@ Why
     used for all rows, and the positions of a left-padded prompt are counted from its padding.
     mlx-vlm 0.6.4 forgets the delta that a single request's prompt came with, and up to 0.6.7 the
     models are given the position ids of the whole prompt with each of its pieces, which raises.
-    From 0.6.4 on a turn that goes on from a filled cache is given positions from 0 on; from 0.7.0
-    on it raises.
+    From 0.6.4 on a turn that goes on from a filled cache is given positions from 0 on. In 0.7.10 it
+    raises, but not by ``stream_generate`` with Qwen models.
 How
     The record of a batch's first cache holds each row's delta. A call with a batch's caches gets
     explicit position ids, from each row's own offset and delta, through the model's own argument

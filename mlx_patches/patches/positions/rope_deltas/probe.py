@@ -53,8 +53,6 @@ def compare_generated(target: Target) -> Result:
             cell = differences([row.logits for row in rows], alone, EXACT)
             if cell.verdict != "red" and engine.own_positions(model):
                 cell = alone_scenarios.own_prefill(model)
-            if cell.verdict != "red" and engine.own_positions(model):
-                cell = alone_scenarios.worst(model, alone_scenarios.two_turns(model))
         except NotApplicable:
             raise
         except Exception as error:

@@ -3,7 +3,7 @@
 A host passes those of a whole text with each of its pieces. Where a conversation goes on from a
 filled cache, the embedding code sees the new turn alone: its position ids begin at 0 and its rope
 delta is its own, whatever is in the cache. mlx-vlm's ``stream_generate`` computes the positions of
-the whole conversation first; up to 0.6.17 it leaves them on the model, where nobody reads them.
+the whole conversation first; 0.6.8 leaves them on the model, where nobody reads them.
 """
 
 from __future__ import annotations
