@@ -45,6 +45,14 @@ def test_padding_columns_are_zero_and_no_other(batch_class, ungated):
     assert held in (None, [[0.0] * pad + [1.0] * (7 - pad) for pad in (3, 0, 5)])
 
 
+def test_a_piece_of_one_column_may_be_padding(batch_class, ungated):
+    if "Rotating" in batch_class.__name__:
+        pytest.skip("writes such a piece where it writes a decode step's token")
+    ungated(PATCH)
+    held = filled(make(batch_class, [3, 0, 2], 16), 1, 1, 2, 1, 1)
+    assert held in (None, [[0.0] * pad + [1.0] * (6 - pad) for pad in (3, 0, 2)])
+
+
 def test_past_the_window_padding_is_still_told_apart(batch_class, ungated):
     if "Rotating" not in batch_class.__name__:
         pytest.skip("has no window")

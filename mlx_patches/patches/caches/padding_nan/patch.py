@@ -9,7 +9,7 @@ from ....core.patch import Patch, Target
 
 # The cache attribute for (the ``left_padding`` array that was read, where its padding ends).
 _NOTE = "_mlx_patches_padding_end"
-# The method of each class that writes a prompt. A decode step has no padding.
+# The method of each class that writes a prompt.
 _CLASSES = {
     "BatchKVCache": "update_and_fetch",
     "BatchRotatingKVCache": "_update_concat",
@@ -39,8 +39,10 @@ def make_update(update: Any) -> Any:
 def is_padded(cache: Any, keys: Any, values: Any) -> bool:
     """Whether keys (rows, heads, tokens, width) are a piece of a prompt, and a row has padding."""
     shape = keys.shape
-    if shape[2] == 1:
-        return False
+    if shape[2] == 1 and cache.keys is not None:
+        # A decode step has no padding and reads nothing; a piece of a prompt may be as long.
+        noted, end = cache.__dict__.get(_NOTE, (None, 0))
+        return noted is cache.__dict__["left_padding"] and find_next_column(cache) < end
     # With another number of rows than the cache was made for, their padding is unknown.
     if shape[0] != cache.__dict__["left_padding"].shape[0]:
         return False
