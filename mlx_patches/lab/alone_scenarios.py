@@ -57,7 +57,8 @@ def own_prefill(model: LabModel) -> Cell:
             for length, piece in PROMPTS if image is None else PROMPTS[1:]:
                 engine.forget(model)
                 said = stepped(model, text, length, piece or WHOLE, image)
-                said = {at: said[at] for at in said if at < length + answer_window(model)}
+                end = length + (engine.answer_window(model) or WHOLE)
+                said = {at: said[at] for at in said if at < end}
                 pieces = f" in pieces of {piece}" if piece else ""
                 yield f"{name} after a prompt of {length}{pieces}", said, expected
 
@@ -282,12 +283,6 @@ def stepped(
     for _ in steps:
         pass
     return dict(enumerate(said[: len(text) - length + 1], length - 1))
-
-
-def answer_window(model: LabModel) -> int:
-    """How far an answer is read as a prompt would be: Unlimited OCR forgets its older tokens."""
-    rings = [layer for layer in model.make_cache() if hasattr(layer, "prefill_length")]
-    return min((layer.window_size for layer in rings), default=WHOLE) - 1
 
 
 def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:

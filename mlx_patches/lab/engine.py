@@ -207,6 +207,15 @@ def _quantized_kind(model: LabModel, plain: Any) -> Any:
     return getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
 
 
+def answer_window(model: LabModel) -> int | None:
+    """How many tokens of an answer are read as a prompt's would be; None: all of them.
+
+    Unlimited OCR attends to the whole prompt, and to the newest tokens of its answer alone.
+    """
+    rings = [layer for layer in model.make_cache() if hasattr(layer, "prefill_length")]
+    return min((layer.window_size - 1 for layer in rings), default=None)
+
+
 def own_positions(model: LabModel) -> int:
     """The number of dimensions of a text's position ids, if the engine passes them to the model.
 

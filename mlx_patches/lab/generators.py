@@ -13,7 +13,15 @@ from typing import Any
 
 from ..probes import NotApplicable
 from . import Generated, LabModel
-from .engine import Image, embed, generate_module, own_positions, package, unless_refused
+from .engine import (
+    Image,
+    answer_window,
+    embed,
+    generate_module,
+    own_positions,
+    package,
+    unless_refused,
+)
 
 Processor = Callable[[Any, Any], Any]
 Sampler = Callable[[Any], Any]
@@ -341,10 +349,15 @@ class _VlmGenerator:
 
 
 class TextOnly:
-    """A language model that reads token ids and ignores embeddings."""
+    """A language model that reads token ids and ignores the embeddings that it is given.
+
+    Where a cache treats a prompt's tokens unlike an answer's, the model's own take their place:
+    only a prompt comes with embeddings.
+    """
 
     def __init__(self, model: LabModel):
         self.__dict__["_model"] = model
+        self.__dict__["_embeds"] = answer_window(model) is not None
 
     def __call__(
         self,
@@ -357,6 +370,8 @@ class TextOnly:
     ) -> Any:
         """The logits of the tokens, in the release's output."""
         base = importlib.import_module(f"{package(self._model.family)}.models.base")
+        if inputs_embeds is not None and self._embeds:
+            kwargs["inputs_embeds"] = self._model.module.model.embed_tokens(inputs)
         return base.LanguageModelOutput(logits=self._model.call(inputs, cache, **kwargs))
 
     @property

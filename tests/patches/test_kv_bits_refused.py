@@ -100,6 +100,12 @@ def test_a_model_that_reads_none_gets_no_bits(options, wanted, monkeypatch):
     assert len(asked) == 1 and "max_tokens" not in asked[0]
 
 
+@vlm
+@pytest.mark.parametrize(("family", "drops"), [("unlimited_ocr", True), ("qwen2_5_vl", False)])
+def test_a_model_whose_caches_drop_tokens_of_an_answer_is_known(family, drops):
+    assert kv_bits_refused.drops_answers(build_or_skip(f"mlx-vlm:{family}").module) is drops
+
+
 def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
     monkeypatch.setattr(kv_bits_refused, "reads_quantized_batch", lambda model, make, options: True)

@@ -6,6 +6,9 @@ import importlib
 
 import pytest
 
+from mlx_patches.lab.walks import engines, walk
+from mlx_patches.lab.walks.program import parse
+from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
 from mlx_patches.patches._shared.row_record import read_column
 from mlx_patches.patches.models.ring_cache_batching import patch as ring_cache_batching
@@ -15,9 +18,18 @@ from mlx_patches.patches.models.ring_cache_batching.patch import (
     in_order,
     ring_mask,
 )
+from mlx_patches.probes import NotApplicable
+
+from ..releases.models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 WINDOW, PROMPT = 4, 3
+WALKS = [
+    "mlx-vlm:unlimited_ocr prefill_step_size=3; add row=1 length=5 tokens=12",
+    "mlx-vlm:unlimited_ocr prefill_step_size=3; add row=1 length=5 tokens=12; add row=2 length=8"
+    " tokens=12",
+    "mlx-vlm:unlimited_ocr kv_bits=8; add row=1 text=2 length=1 tokens=12",
+]
 
 
 @pytest.fixture
@@ -32,6 +44,20 @@ def feed(ring, places):
     """Feed a ring tokens whose keys are their positions."""
     keys = mx.array([float(place) for place in places]).reshape(1, 1, -1, 1)
     ring.update_and_fetch(keys, -keys)
+
+
+@pytest.mark.parametrize("line", WALKS)
+def test_the_engine_s_pieces_do_not_move_the_prompt_s_end(line, ungated):
+    """Pieces of one token are a prompt's as long as they come with embeddings."""
+    model = build_or_skip("mlx-vlm:unlimited_ocr")
+    importlib.import_module("mlx_vlm.generate")
+    try:
+        engines.kinds(model)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    for patch in (PATCH, catalogue.builtin().get("kv-bits-refused")):
+        ungated(patch)
+    assert walk.run(model, parse(line)) == []
 
 
 @pytest.mark.parametrize("generated", range(3 * WINDOW))

@@ -332,8 +332,31 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "begin_turn", lambda *_: turns.Turn(0, 0, 0))
 
 
+@pytest.mark.parametrize(
+    ("stored", "rows", "given", "replaced"),
+    [
+        (2, 3, {}, True),
+        (3, 3, {}, False),
+        (4, 3, {}, False),  # those of a batch that lost its last row
+        (1, 3, {}, False),
+        (0, 3, {}, False),
+        (2, 3, {"rope_deltas": 0}, False),
+        (2, 3, {"position_ids": 0}, False),
+    ],
+)
+def test_only_a_call_that_would_raise_gets_one_delta_of_0(stored, rows, given, replaced):
+    deltas = mx.ones((stored, 1), mx.int32) if stored else None
+    model = SimpleNamespace(_rope_deltas=deltas)
+    said = minicpm.with_one(lambda *args, **kwargs: kwargs, model, mx.zeros((rows, 4)), **given)
+    assert said == given
+    if replaced:
+        assert model._rope_deltas.tolist() == [[0]]
+    else:
+        assert model._rope_deltas is deltas
+
+
 def deltas_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minicpm, "keep_one", lambda deltas: deltas)
+    monkeypatch.setattr(minicpm, "delta_for_all", lambda deltas: deltas)
 
 
 MUTANTS = {"rope-deltas": deltas_that_stay, "minicpm-deltas": deltas_of_all_rows}

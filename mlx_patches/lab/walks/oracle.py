@@ -95,7 +95,8 @@ def _processed(row: Row, logits: Sequence[Any]) -> list[Any]:
 def _cache(model: LabModel, options: Mapping[str, int]) -> list[Any]:
     if "max_kv_size" in options:
         return limited_caches(model, options["max_kv_size"])()
-    if "kv_bits" in options:
+    # A quantized cache would keep the tokens of an answer that the model's own drops.
+    if "kv_bits" in options and engine.answer_window(model) is None:
         makers = engine.quantized(model, [0], options["kv_bits"])[1]
         try:
             model.call([[1]], [make() for make in makers])

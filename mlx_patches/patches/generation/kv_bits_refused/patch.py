@@ -4,11 +4,13 @@ Why
     ``kv_bits`` quantizes the caches of any model once a text is long enough; mlx-vlm's batches
     have quantized caches from the start. Gemma 2 and 4, Phi, DeepSeek V3 and others compute with
     the keys and values themselves, which are tuples of arrays in a quantized cache; gpt-oss uses
-    attention sinks, which quantized attention rejects.
+    attention sinks, which quantized attention rejects. Unlimited OCR's caches drop its older
+    answer tokens, and the quantized ones that a batch has in their place keep them.
 How
     Each model is tried once before generation: it is fed a token with quantized caches. MLX is
     lazy, so nothing is computed, but an unsupported operation raises at once. If it does,
-    ``kv_bits`` is ignored, with one warning a model class.
+    ``kv_bits`` is ignored, with one warning a model class. So it is for a batch of a model whose
+    own caches drop tokens of an answer; releases do not quantize other caches that drop tokens.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
@@ -133,13 +135,23 @@ def readable(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
 def reads_quantized_batch(model: Any, make: Callable[..., Any], options: dict[str, Any]) -> bool:
     """Whether a language model of mlx-vlm reads a token with the caches that ``make`` makes.
 
+    False if they would keep what its own caches drop.
+
     True also if the caches cannot be made, or the model cannot read floats either: then the
     release's own error is left to occur.
     """
     try:
+        if drops_answers(model):
+            return False
         return is_read(model, make(model, [0], **options)) or not is_read(model, make(model, [0]))
     except Exception:
         return True
+
+
+def drops_answers(model: Any) -> bool:
+    """Whether a model's caches drop older tokens of an answer, and keep the prompt."""
+    own = model.make_cache() if hasattr(model, "make_cache") else ()
+    return any(hasattr(layer, "prefill_length") for layer in own)
 
 
 def is_read(model: Any, caches: Any) -> bool:

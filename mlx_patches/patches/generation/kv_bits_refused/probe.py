@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ....core.patch import Target
@@ -19,6 +19,8 @@ _BITS = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 2}
 _READS, _REFUSES = "qwen3", ("gemma2", "phi")
 # Families of mlx-vlm, of which the first that a release has is tried.
 _VLM_READS, _VLM_REFUSES = ("qwen2_5_vl",), ("gemma4", "falcon_ocr")
+# Its own caches drop tokens of an answer, which quantized ones would keep.
+_VLM_DROPS = "unlimited_ocr"
 
 
 def probe(target: Target) -> Result:
@@ -60,10 +62,11 @@ def probe_vlm(target: Target) -> Result:
         return Result(True, f"{type(error).__name__}: {error}".splitlines()[0])
     if said != _TOKENS:
         return Result(True, f"{said} tokens, not {_TOKENS}")
-    with counted("mlx_vlm", "BatchQuantizedKVCache") as quantized:
-        answer_in_batch(reading)
-    if not any(length > 1 for length in quantized):
+    if not is_quantized(reading):
         return Result(True, f"the cache of {reading.family} is not quantized")
+    with suppress(NotApplicable):
+        if is_quantized(tiny("mlx-vlm", _VLM_DROPS)):
+            return Result(True, f"the cache of {_VLM_DROPS} keeps what it should drop")
     return Result(
         False, f"{refusing.family} keeps float caches, {reading.family} quantizes its own"
     )
@@ -77,6 +80,13 @@ def first_built(names: Sequence[str]) -> Any:
         except NotApplicable:
             continue
     raise NotApplicable(f"this release has none of {', '.join(names)}")
+
+
+def is_quantized(model: Any) -> bool:
+    """Whether the batch generator reads a prompt with quantized caches."""
+    with counted("mlx_vlm", "BatchQuantizedKVCache") as quantized:
+        answer_in_batch(model)
+    return any(length > 1 for length in quantized)
 
 
 def answer_in_batch(model: Any) -> int:

@@ -1,13 +1,14 @@
-"""A batch of MiniCPM-V 4.6 that is read in pieces fails when the next prompts are embedded.
+"""A batch of MiniCPM-V 4.6 or of Qwen 3.5 without images fails with the deltas of fewer rows.
 
 Why
-    With each prompts' embeddings the model stores a rope delta for each of their rows on itself.
-    They are all 0. But prompts are embedded while a batch of others is read, and where that has
-    more rows, its next piece finds too few deltas and raises.
+    The language model of Qwen 3.5 stores rope deltas, one a row, on itself: those that it
+    computes, and from 0.6.5 on those that it is given. MiniCPM-V 4.6 stores a batch's with its
+    embeddings. A prompt that comes without its own is read with them, whichever rows they are of.
+    A decode step of other rows, or the next prompts' embeddings, come between two pieces: where
+    the batch that is being read has more rows, its next piece raises.
 How
-    One delta is stored: the model, and engines that read it, use a single one for any rows.
-    Not repaired: from 0.6.8 on the model also stores the deltas that a decode step of other rows
-    is given, with the same effect on a batch of more rows.
+    Before a call that would raise, one delta of 0 is stored, which the model uses for any rows. A
+    row that has another delta is fed with it or with positions, in every host.
 Upstream
     Not reported; present in mlx-vlm 0.7.10.
 Retire when
@@ -22,28 +23,39 @@ from typing import Any
 from ....core.patch import Patch, Target, around
 
 
-def store_one(store: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
-    """Store the positions of prompts on the language model, and one delta, which is 0."""
-    store(model, *args, **kwargs)
-    language_model = model.language_model
-    language_model._rope_deltas = keep_one(language_model._rope_deltas)
+def has_too_few(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether a call would use the stored deltas, and they are of several rows but too few."""
+    if kwargs.get("rope_deltas") is not None or kwargs.get("position_ids") is not None:
+        return False
+    stored = getattr(model, "_rope_deltas", None)
+    return stored is not None and 1 < stored.size < inputs.shape[0]
 
 
-def keep_one(deltas: Any) -> Any:
-    """The first of some rows' deltas (rows, 1)."""
-    return deltas[:1]
+def with_one(call: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the language model with one delta in place of those of too few rows."""
+    if has_too_few(model, inputs, *args, **kwargs):
+        model._rope_deltas = delta_for_all(model._rope_deltas)
+    return call(model, inputs, *args, **kwargs)
+
+
+def delta_for_all(stored: Any) -> Any:
+    """The delta (1, 1) of rows that came without deltas, of the same type as those stored."""
+    import mlx.core as mx
+
+    return mx.zeros((1, 1), stored.dtype)
 
 
 PATCH = Patch(
     id="minicpm-deltas",
     severity="crash",
-    summary="MiniCPM-V 4.6: the next prompts make the batch that is being read in pieces fail",
+    summary="MiniCPM-V 4.6, Qwen 3.5 text: other rows make a batch that is read in pieces fail",
     targets=(
         Target(
             "mlx-vlm",
-            "mlx_vlm.models.minicpmv4_6.minicpmv4_6",
-            "Model._set_position_state",
-            around(store_one),
+            "mlx_vlm.models.qwen3_5.language",
+            "LanguageModel.__call__",
+            around(with_one),
+            when=has_too_few,
         ),
     ),
     probe=".probe_minicpm:probe",

@@ -1,13 +1,14 @@
-"""Reads a batch in two pieces, and stores the positions of other prompts between them."""
+"""Reads a batch in two pieces, and between them what stores the deltas of fewer rows."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import Result
+from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
 
 PIECES = (((5, 9), (2, 7), (3, 8)), ((4, 6), (1, 3), (8, 5)))
@@ -15,39 +16,65 @@ OTHERS = ((7, 2, 9), (6, 1, 4))
 
 
 def probe(target: Target) -> Result:
-    """Red where the second piece fails, or its logits differ from those without the others."""
-    from ....lab import EXACT, engine
-
-    model = tiny(target.distribution, target.module.split(".")[2])
-    kind = importlib.import_module(target.module).Model
-    try:
-        alone, between = (read(model, kind, others) for others in ((), OTHERS))
-    except Exception as error:
-        return Result(True, engine.where(error))
+    """Red where the second piece fails, or its logits differ from those of the pieces alone."""
     import mlx.core as mx
 
-    apart = (mx.abs(between - alone).max() / mx.abs(alone).max()).item()
-    return Result(not apart <= EXACT.logits, f"differs by {apart:.2g} of the logits' scale", apart)
+    from ....lab import EXACT, engine
+
+    worst = 0.0
+    for model, between in cases(target.distribution):
+        alone = read(model, lambda: None)
+        try:
+            apart = read(model, between) - alone
+        except Exception as error:
+            return Result(True, engine.where(error))
+        worst = max(worst, (mx.abs(apart).max() / mx.abs(alone).max()).item())
+    return Result(not worst <= EXACT.logits, f"differs by {worst:.2g} of the logits' scale", worst)
 
 
-def read(model: Any, kind: Any, others: Any) -> Any:
-    """The logits of the batch's second piece.
+def cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
+    """The lab's models that run the target's call on texts, and what comes between the pieces.
 
-    Args:
-        model: the lab's model, whose language model runs.
-        kind: the release's class of the whole model.
-        others: the token ids of prompts that are embedded between the pieces.
+    Raises:
+        NotApplicable: the release has none of them.
     """
+    minicpm = tiny(distribution, "minicpmv4_6")
+    found = [(minicpm, lambda: embed(minicpm)), (minicpm, lambda: decode(minicpm))]
+    try:
+        text = tiny(distribution, "qwen3_5_text")
+    except NotApplicable:  # releases before 0.7.1 have none
+        return found
+    return [*found, (text, lambda: decode(text))]
+
+
+def embed(model: Any) -> None:
+    """Embed the prompts of other rows."""
+    import mlx.core as mx
+
+    kind = importlib.import_module("mlx_vlm.models.minicpmv4_6.minicpmv4_6").Model
+    kind._set_position_state(SimpleNamespace(language_model=model.module), mx.array(OTHERS))
+
+
+def decode(model: Any) -> None:
+    """Feed other rows a token, with their deltas, as the engine does."""
+    import mlx.core as mx
+
+    from ....lab import engine
+
+    cache = engine.batch_cache(model, [0] * len(OTHERS))
+    deltas = mx.zeros((len(OTHERS), 1), mx.int32)
+    model.call(mx.array([row[:1] for row in OTHERS]), cache, rope_deltas=deltas)
+
+
+def read(model: Any, between: Callable[[], None]) -> Any:
+    """The logits of the batch's second piece, after a call of ``between``."""
     import mlx.core as mx
 
     from ....lab import engine
 
     engine.forget(model)
-    whole = SimpleNamespace(language_model=model.module)
-    kind._set_position_state(whole, mx.array([a + b for a, b in zip(*PIECES, strict=True)]))
     cache = engine.batch_cache(model, [0] * len(PIECES[0]))
     first, second = (mx.array(piece) for piece in PIECES)
     model.call(first, cache)
-    if others:
-        kind._set_position_state(whole, mx.array(others))
+    between()
     return model.call(second, cache)
