@@ -107,18 +107,9 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             if starts is not None:  # the host passes positions: take its prompts off the queue
                 prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
-            if starts is not None:
-                own = feed_prompts(waiting, record_cache, starts, inputs)
-            is_left = own is None and length > 1 and waiting.left_on(model)
-            if is_left and all(kwargs.get(name) is None for name in GRIDS):
-                own = text_positions(waiting, record_cache, counting_cache, inputs)
-            if own is None and goes_on(
-                waiting, record_cache, counting_cache.offset, inputs, kwargs
-            ):
-                deltas = fill_column(record_cache, "deltas", rows)
-                own = count_positions(as_column(counting_cache.offset, rows), deltas, inputs.shape)
-            if own is None:
-                own = positions(model, record_cache, counting_cache, inputs.shape)
+            own = find_positions(
+                model, waiting, record_cache, counting_cache, starts, inputs, kwargs
+            )
             if own is not None:
                 kwargs["position_ids"] = own
                 given = fill_column(record_cache, "deltas", rows)
@@ -137,6 +128,40 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return replacement
+
+
+def find_positions(
+    model: Any,
+    waiting: prompts.Waiting,
+    record_cache: Any,
+    counting_cache: Any,
+    starts: Sequence[int] | None,
+    ids: Any,
+    passed: Mapping[str, Any],
+) -> Any:
+    """Position ids (3, rows, length) where the host passes none; None to leave them to the model.
+
+    Args:
+        model: the language model.
+        waiting: the prompts of the model.
+        record_cache: the cache with the record of the rows.
+        counting_cache: a cache whose ``offset`` is an int or an array (rows,).
+        starts: where in its text each row is, if a row may be fed an image prompt.
+        ids: the token ids of the piece, (rows, length).
+        passed: the arguments of the model's call.
+    """
+    own = None
+    if starts is not None:
+        own = feed_prompts(waiting, record_cache, starts, ids)
+    has_images = any(passed.get(name) is not None for name in GRIDS)
+    if own is None and not has_images and ids.shape[1] > 1 and waiting.left_on(model):
+        own = text_positions(waiting, record_cache, counting_cache, ids)
+    # A token of a prompt comes with its embedding.
+    if own is None and not has_images and passed.get("inputs_embeds") is not None:
+        own = turn_positions(waiting, record_cache, counting_cache.offset, ids)
+    if own is None:
+        own = positions(model, record_cache, counting_cache, ids.shape)
+    return own
 
 
 def step_positions(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, Any]:
@@ -248,26 +273,25 @@ def text_positions(
     return count_positions(as_column(offset, rows), deltas, (rows, length))
 
 
-def goes_on(
-    waiting: prompts.Waiting, record_cache: Any, offset: Any, ids: Any, passed: Mapping[str, Any]
-) -> bool:
-    """Whether a text goes on from a cache without the host having computed its positions.
+def turn_positions(waiting: prompts.Waiting, record_cache: Any, offset: Any, ids: Any) -> Any:
+    """Position ids (3, rows, length) of a text that goes on from a cache.
 
-    The model would take the delta of the last request, or count from 0. Reads the tokens.
+    The model would take the delta of the last request, or count from 0. None if the host has
+    computed the positions, or the rows have no deltas. Reads the tokens.
 
     Args:
         waiting: the prompts of the model.
         record_cache: the cache with the record of the rows.
         offset: the caches', an int or an array (rows,).
         ids: the token ids of the piece, (rows, length).
-        passed: the arguments of the model's call.
     """
-    if not isinstance(offset, int) or not offset or passed.get("inputs_embeds") is None:
-        return False
-    if read_column(record_cache, "deltas", ids.shape[0]) is None:
-        return False
-    has_images = any(passed.get(name) is not None for name in GRIDS)
-    return not has_images and not waiting.continues_computed(offset, ids)
+    if not isinstance(offset, int) or not offset:
+        return None
+    rows = ids.shape[0]
+    deltas = read_column(record_cache, "deltas", rows)
+    if deltas is None or waiting.continues_computed(offset, ids):
+        return None
+    return count_positions(as_column(offset, rows), deltas, ids.shape)
 
 
 def positions(model: Any, record_cache: Any, counting_cache: Any, shape: tuple[int, ...]) -> Any:
