@@ -23,7 +23,6 @@ DECLARED = {
     ("_shared.quantized", "seed"): "of a cache; vlm-fresh-seed adds a request's",
     ("caches.quantized.turbo", "seed"): "of a cache; vlm-fresh-seed adds a request's",
     ("_shared.row_record", "size"): "of an array; patches add a cache's",
-    ("caches.saved_empty", "size"): "of an array; patches add a cache's",
 }
 
 

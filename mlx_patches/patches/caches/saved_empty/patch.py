@@ -52,7 +52,14 @@ def find_empty(cache: Sequence[Any]) -> dict[str, tuple[int, ...]]:
     from mlx.utils import tree_flatten
 
     arrays = dict(tree_flatten([layer.state for layer in cache]))
-    return {name: array.shape for name, array in arrays.items() if getattr(array, "size", 1) == 0}
+    return {name: array.shape for name, array in arrays.items() if is_empty(array)}
+
+
+def is_empty(leaf: Any) -> bool:
+    """Whether a part of a cache's state is an array without elements."""
+    import mlx.core as mx
+
+    return isinstance(leaf, mx.array) and leaf.size == 0
 
 
 def fill_empty(layer: Any) -> Any:
@@ -61,7 +68,7 @@ def fill_empty(layer: Any) -> Any:
     from mlx.utils import tree_map
 
     def fill(array: Any) -> Any:
-        if getattr(array, "size", 1) != 0:
+        if not is_empty(array):
             return array
         return mx.zeros([size or 1 for size in array.shape], array.dtype)
 
