@@ -61,7 +61,7 @@ def measure(name: str, python: str, scenarios: Sequence[str], only: Sequence[str
     """Run the scenarios without and with the patches, and write the set's file."""
     import release_sets
 
-    slug = release_sets.load()[name].slug
+    slug = release_sets.find(name).slug
     file = EVIDENCE / f"{slug}.json"
     found = json.loads(file.read_text()) if file.exists() else {"set": name}
     found["versions"] = release_sets.versions(Path(python))

@@ -55,9 +55,7 @@ def main() -> None:
     parser.add_argument("--no-needs", action="store_true", help="trace no cell's patches: hours")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    one = release_sets.load().get(options.set)
-    if one is None:
-        raise SystemExit(f"no release set {options.set!r}: see tools/release_sets.toml")
+    one = release_sets.find(options.set)
     with tempfile.TemporaryDirectory() as folder:
         python = options.python
         if python is None:

@@ -12,14 +12,18 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import release_sets
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
 from mlx_patches.evidence.words import GREEN, RED  # noqa: E402
+from mlx_patches.lab.runner import Row, read_rows  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "walks"
 
@@ -29,15 +33,21 @@ def main() -> None:
     parser.add_argument("--set", required=True, help="the release set")
     parser.add_argument("--rows", type=Path, action="append", required=True)
     options = parser.parse_args()
-    rows = [json.loads(line) for file in options.rows for line in file.read_text().splitlines()]
-    found = kept(options.set, rows)
+    one = release_sets.find(options.set)
+    if missing := [str(file) for file in options.rows if not file.exists()]:
+        raise SystemExit(f"{missing[0]}: no such file")
+    try:
+        rows = [row for file in options.rows for row in read_rows(file)]
+    except MlxPatchesError as error:
+        raise SystemExit(str(error)) from None
+    found = kept(one.name, rows)
     EVIDENCE.mkdir(parents=True, exist_ok=True)
-    file = EVIDENCE / f"{options.set.replace(' ', '-')}.json"
+    file = EVIDENCE / f"{one.slug}.json"
     file.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {len(found['families'])} families")
 
 
-def kept(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def kept(name: str, rows: Iterable[Row]) -> dict[str, Any]:
     """The evidence of one set: its families' verdicts, walks and sequences.
 
     Raises:
@@ -46,15 +56,15 @@ def kept(name: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     families: dict[str, dict[str, Any]] = {}
     environment = ""
     for row in rows:
-        if name not in row["environment"].split(", ") or not row["patched"]:
-            raise SystemExit(f"no walks with the patches on {name}: {row['environment']}")
-        environment = row["environment"]
-        counts = re.match(r"(\d+) walks, (\d+) sequences", row["detail"])
-        if row["verdict"] == RED:
-            families[row["family"]] = {"verdict": RED, "detail": row["detail"]}
-        elif row["verdict"] == GREEN and counts:
+        if name not in row.environment.split(", ") or not row.patched:
+            raise SystemExit(f"no walks with the patches on {name}: {row.environment}")
+        environment = row.environment
+        counts = re.match(r"(\d+) walks, (\d+) sequences", row.detail)
+        if row.verdict == RED:
+            families[row.family] = {"verdict": RED, "detail": row.detail}
+        elif row.verdict == GREEN and counts:
             walks, sequences = map(int, counts.groups())
-            families[row["family"]] = {"verdict": GREEN, "walks": walks, "sequences": sequences}
+            families[row.family] = {"verdict": GREEN, "walks": walks, "sequences": sequences}
     return {"set": name, "environment": environment, "families": dict(sorted(families.items()))}
 
 

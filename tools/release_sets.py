@@ -172,6 +172,17 @@ def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
     }
 
 
+def find(name: str) -> ReleaseSet:
+    """The set of a name.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    if (found := load().get(name)) is None:
+        raise SystemExit(f"no release set {name!r}: see tools/release_sets.toml")
+    return found
+
+
 def hosts() -> dict[str, ReleaseSet]:
     """The sets of hosts that tests serve from. Nothing is measured on them."""
     return load("host_sets.toml")

@@ -294,7 +294,7 @@ def run(
         MlxPatchesError: ``out`` cannot be read or written.
     """
     tasks = list(tasks)
-    known = _read(out) if out else []
+    known = read_rows(out) if out else []
     rows, left = [], []
     for task in tasks:
         held = [row for row in known if _answers(row, task)]
@@ -385,7 +385,12 @@ def _answers(row: Row, task: Task) -> bool:
     )
 
 
-def _read(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
+    """The rows that the lab has written to a file; none if there is no file.
+
+    Raises:
+        MlxPatchesError: it cannot be read, or a line is no row; names the line.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
