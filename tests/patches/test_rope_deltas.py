@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt, alone_scenarios, engine, rows
+from mlx_patches.lab import Family, NotBuilt, alone_scenarios, engine
 from mlx_patches.lab.build import build
-from mlx_patches.lab.offline import shell
 from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
 from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
-from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, prompts, turns
+from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, probe, prompts, turns
 from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
 from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
 from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
@@ -237,29 +236,11 @@ def test_positions_of_a_whole_prompt_are_cut_to_the_piece():
         assert turns.of_piece(whole, offset, length) is whole
 
 
-def two_turns(model):
-    """Two turns of ``generate_step`` in one cache, the second a text, against one prefill."""
-    first, last = max(rows.LENGTHS) + 2, -2
-    for name, text, image in alone_scenarios.texts(model):
-        engine.forget(model)
-        expected = dict(enumerate(alone_scenarios.prefilled(model, text, image)))
-        for piece in (alone_scenarios.WHOLE, 3):
-            engine.forget(model)
-            cache = model.make_cache()
-            said = alone_scenarios.stepped(
-                model, text[:first], max(rows.LENGTHS), alone_scenarios.WHOLE, image, cache
-            )
-            said |= alone_scenarios.stepped(
-                model, text, len(text) + last, piece, None, cache, first
-            )
-            yield f"{name} and a turn in pieces of {piece}", said, expected
-
-
 def test_a_second_turn_is_counted_on_from_the_first(model, ungated):
-    if not (shell(model) or engine.own_positions(model)):
+    if not probe.embeds_texts(model):
         pytest.skip("the lab embeds no text as the release does")
     ungated(PATCH)
-    cell = alone_scenarios.worst(model, two_turns(model))
+    cell = alone_scenarios.worst(model, probe.two_turns(model))
     assert cell.verdict == "green", cell.detail
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ....core.patch import Target
@@ -53,6 +54,8 @@ def compare_generated(target: Target) -> Result:
             cell = differences([row.logits for row in rows], alone, EXACT)
             if cell.verdict != "red" and engine.own_positions(model):
                 cell = alone_scenarios.own_prefill(model)
+            if cell.verdict != "red" and embeds_texts(model):
+                cell = alone_scenarios.worst(model, two_turns(model))
         except NotApplicable:
             raise
         except Exception as error:
@@ -136,3 +139,29 @@ def queued_prompts(model: Any) -> list[Any]:
             decode(model, [row], cache, _STEPS)
         queued += rows
     return queued
+
+
+def embeds_texts(model: Any) -> bool:
+    """Whether the lab embeds a text as the release does."""
+    from ....lab import engine
+    from ....lab.offline import shell
+
+    return shell(model) is not None or engine.own_positions(model)
+
+
+def two_turns(model: Any) -> Iterator[Any]:
+    """Two turns of ``generate_step`` in one cache, the second a text, against one prefill."""
+    from ....lab import alone_scenarios as alone
+    from ....lab import engine
+    from ....lab.rows import LENGTHS
+
+    first, last = max(LENGTHS) + 2, -2
+    for name, text, image in alone.texts(model):
+        engine.forget(model)
+        expected = dict(enumerate(alone.prefilled(model, text, image)))
+        for piece in (alone.WHOLE, 3):
+            engine.forget(model)
+            cache = model.make_cache()
+            said = alone.stepped(model, text[:first], max(LENGTHS), alone.WHOLE, image, cache)
+            said |= alone.stepped(model, text, len(text) + last, piece, None, cache, first)
+            yield f"{name} and a turn in pieces of {piece}", said, expected
