@@ -2,9 +2,9 @@
 
     python tools/measure_alone.py --set 'mlx-lm 0.32.2' --python PYTHON  [--scenario NAME ...]
 
-``PYTHON`` is that of an environment of the set. All families run in one process that forks for
-each of them: to start a process for each would take hours. Scenarios that are not named keep what
-the file has of them. ``--table`` prints the results of all files.
+``PYTHON`` is that of an environment of the set. Each job runs its families in one process that
+forks for each of them: to start a process for each would take hours. Scenarios that are not named
+keep what the file has of them. ``--table`` prints the results of all files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def main() -> None:
     parser.add_argument("--python", help="an environment of this set")
     parser.add_argument("--scenario", action="append", choices=(*ALONE, *RELEASE_SCENARIOS))
     parser.add_argument("--family", action="append", default=[], help="only this one")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--shard", default="1/1", help="I/N: every Nth family, from the Ith")
     parser.add_argument("--table", action="store_true", help="print the results of all files")
     parser.add_argument("--rows", choices=PARTS, help="print rows: run by this tool itself")
     options = parser.parse_args()
@@ -52,12 +55,15 @@ def main() -> None:
     if options.table:
         print("\n".join(table()))
     elif options.rows:
-        print_rows(options.set.split()[0], names, options.rows == "with", options.family)
+        distribution, patched = options.set.split()[0], options.rows == PARTS[1]
+        print_rows(distribution, names, patched, options.family, options.shard)
     else:
-        measure(options.set, options.python, names, options.family)
+        measure(options.set, options.python, names, options.family, options.jobs)
 
 
-def measure(name: str, python: str, scenarios: Sequence[str], only: Sequence[str]) -> None:
+def measure(
+    name: str, python: str, scenarios: Sequence[str], only: Sequence[str], jobs: int = 1
+) -> None:
     """Run the scenarios without and with the patches, and write the set's file."""
     import release_sets
 
@@ -72,8 +78,14 @@ def measure(name: str, python: str, scenarios: Sequence[str], only: Sequence[str
         command += [word for one in scenarios for word in ("--scenario", one)]
         command += [word for one in only for word in ("--family", one)]
         variables = environment | {settings.DISABLE: off}
-        done = subprocess.run(command, stdout=subprocess.PIPE, env=variables, check=True)
-        return list(map(json.loads, done.stdout.splitlines()))
+
+        def of_shard(index: int) -> Rows:
+            own = [*command, "--shard", f"{index}/{jobs}"]
+            done = subprocess.run(own, stdout=subprocess.PIPE, env=variables, check=True)
+            return list(map(json.loads, done.stdout.splitlines()))
+
+        with ThreadPoolExecutor(jobs) as pool:
+            return [row for found in pool.map(of_shard, range(1, jobs + 1)) for row in found]
 
     for part in PARTS:
         add(found, part, scenarios, rows(part, scenarios, only))
@@ -124,9 +136,13 @@ def add(
 
 
 def print_rows(
-    distribution: str, scenarios: Sequence[str], patched: bool, only: Sequence[str] = ()
+    distribution: str,
+    scenarios: Sequence[str],
+    patched: bool,
+    only: Sequence[str] = (),
+    shard: str = "1/1",
 ) -> None:
-    """Print a row for each cell; each family runs in a fork of this process."""
+    """Print a row for each cell of a shard's families; each runs in a fork of this process."""
     import importlib
 
     from mlx_patches.core.packages import package_of
@@ -140,11 +156,13 @@ def print_rows(
     importlib.import_module(f"{package_of(distribution)}.generate")
     flags = ["--patched", "--every-patch"] if patched else []
     own = [name for name in scenarios if name in ALONE]
-    found = families(distribution) if own else []
+    index, count = map(int, shard.split("/"))
+    found = families(distribution)[index - 1 :: count] if own else []
     for family in (one for one in found if not only or one.name in only):
         forked(family.name, str(family), own, flags, SECONDS)
     # These have processes of their own, so that one does not change what another one sees.
-    for name in (name for name in scenarios if name not in ALONE):
+    of_release = [name for name in scenarios if name not in ALONE]
+    for name in of_release[index - 1 :: count]:
         forked("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
 
 

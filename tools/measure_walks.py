@@ -1,9 +1,10 @@
 """Keeps a release set's random walks as evidence, for the table of docs/findings.md.
 
-    python tools/measure_walks.py --set 'mlx-lm 0.32.2' --rows FILE [--rows FILE ...]
+    python tools/measure_walks.py --set 'mlx-lm 0.32.2' --rows FILE [--rows FILE ...] [--more]
 
 The rows are those of ``mlx-patches lab --scenario walks --patched --every-patch --out FILE``, run
-in an environment of the set. A family that is in several files counts as in the last of them.
+in an environment of the set. They replace what is kept of their families; with ``--more``, for
+walks from other seeds, their counts are added to it, and a red family stays red.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from mlx_patches.evidence.words import GREEN, RED  # noqa: E402
 from mlx_patches.lab.runner import Row, read_rows  # noqa: E402
 
 EVIDENCE = ROOT / "tools" / "evidence" / "walks"
+COUNTS = ("walks", "sequences")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", required=True, help="the release set")
     parser.add_argument("--rows", type=Path, action="append", required=True)
+    parser.add_argument("--more", action="store_true", help="add to the walks that are kept")
     options = parser.parse_args()
     one = release_sets.find(options.set)
     if missing := [str(file) for file in options.rows if not file.exists()]:
@@ -40,31 +43,46 @@ def main() -> None:
         rows = [row for file in options.rows for row in read_rows(file)]
     except MlxPatchesError as error:
         raise SystemExit(str(error)) from None
-    found = kept(one.name, rows)
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file = EVIDENCE / f"{one.slug}.json"
+    before = json.loads(file.read_text()) if file.exists() else {}
+    found = kept(one.name, rows, before, options.more)
     file.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {len(found['families'])} families")
 
 
-def kept(name: str, rows: Iterable[Row]) -> dict[str, Any]:
+def kept(
+    name: str, rows: Iterable[Row], before: Mapping[str, Any] | None = None, more: bool = False
+) -> dict[str, Any]:
     """The evidence of one set: its families' verdicts, walks and sequences.
 
+    Args:
+        name: the set.
+        rows: those of its walks.
+        before: the evidence that is kept.
+        more: add the counts to those that are kept.
+
     Raises:
-        SystemExit: a row is of another set, or of walks without the patches.
+        SystemExit: a row is of another set, of other releases than the evidence that is kept, or
+            of walks without the patches.
     """
-    families: dict[str, dict[str, Any]] = {}
-    environment = ""
+    before = before or {}
+    families: dict[str, dict[str, Any]] = {**before.get("families", {})}
+    environment = before.get("environment", "")
     for row in rows:
         if name not in row.environment.split(", ") or not row.patched:
             raise SystemExit(f"no walks with the patches on {name}: {row.environment}")
-        environment = row.environment
+        environment = environment or row.environment
+        if row.environment != environment:
+            raise SystemExit(f"the walks that are kept are of {environment}, not {row.environment}")
+        known = families.get(row.family, {}) if more else {}
         counts = re.match(r"(\d+) walks, (\d+) sequences", row.detail)
         if row.verdict == RED:
             families[row.family] = {"verdict": RED, "detail": row.detail}
-        elif row.verdict == GREEN and counts:
-            walks, sequences = map(int, counts.groups())
-            families[row.family] = {"verdict": GREEN, "walks": walks, "sequences": sequences}
+        elif row.verdict == GREEN and counts and known.get("verdict") != RED:
+            own = dict(zip(COUNTS, map(int, counts.groups()), strict=True))
+            added = {what: own[what] + known.get(what, 0) for what in COUNTS}
+            families[row.family] = {"verdict": GREEN, **added}
     return {"set": name, "environment": environment, "families": dict(sorted(families.items()))}
 
 
@@ -77,7 +95,7 @@ def table() -> list[str]:
         own = found["families"]
         right = [one for one in own.values() if one["verdict"] == GREEN]
         red = [name.partition(":")[2] for name in own if own[name]["verdict"] == RED]
-        counts = (len(own), *(sum(one[what] for one in right) for what in ("walks", "sequences")))
+        counts = (len(own), *(sum(one[what] for one in right) for what in COUNTS))
         said = ", ".join(f"`{name}`" for name in red) or "none"
         lines.append(f"|{found['set']}|{'|'.join(map(str, counts))}|{said}|")
     return lines

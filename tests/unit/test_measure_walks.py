@@ -28,6 +28,27 @@ def test_the_table_counts_families_walks_and_sequences(monkeypatch, tmp_path):
     assert measure_walks.table()[2:] == ["|mlx-lm 0.32.2|3|50|501|`c`|"]
 
 
+def test_more_walks_are_added_and_a_red_one_stays_red():
+    rows = [row("a", "green", "2 walks, 20 sequences"), row("b", "red", "1 of 3 walks: x")]
+    once = measure_walks.kept("mlx-lm 0.32.2", [*rows, row("c", "green", "1 walks, 9 sequences")])
+    more = [row("a", "green", "3 walks, 30 sequences"), row("c", "red", "1 of 9 walks: y")]
+    more += [more[0], row("b", "green", "1 walks, 9 sequences")]
+    found = measure_walks.kept("mlx-lm 0.32.2", more, once, more=True)["families"]
+    assert found["mlx-lm:a"] == {"verdict": "green", "walks": 8, "sequences": 80}
+    assert [found[f"mlx-lm:{name}"]["verdict"] for name in "bc"] == ["red", "red"]
+    again = measure_walks.kept("mlx-lm 0.32.2", more[-1:], once)["families"]
+    assert again == once["families"] | {
+        "mlx-lm:b": {"verdict": "green", "walks": 1, "sequences": 9}
+    }
+
+
+def test_walks_of_other_releases_are_not_added():
+    once = measure_walks.kept("mlx-lm 0.32.2", [row("a", "green", "2 walks, 20 sequences")])
+    other = row("b", "green", "2 walks, 20 sequences", environment="mlx 0.33.0, mlx-lm 0.32.2")
+    with pytest.raises(SystemExit, match=r"are of mlx 0\.32\.4, mlx-lm 0\.32\.2, not mlx 0\.33\.0"):
+        measure_walks.kept("mlx-lm 0.32.2", [other], once)
+
+
 @pytest.mark.parametrize(
     "other", [{"environment": "mlx 0.32.4, mlx-lm 0.31.3"}, {"patched": False}]
 )

@@ -146,7 +146,7 @@ def embeds_texts(model: Any) -> bool:
     from ....lab import engine
     from ....lab.offline import shell
 
-    return shell(model) is not None or engine.own_positions(model)
+    return shell(model) is not None or bool(engine.own_positions(model))
 
 
 def two_turns(model: Any) -> Iterator[Any]:
