@@ -237,7 +237,7 @@ def test_positions_of_a_whole_prompt_are_cut_to_the_piece():
 
 
 def test_a_second_turn_is_counted_on_from_the_first(model, ungated):
-    if not probe.embeds_texts(model):
+    if not probe.takes_turns(model):
         pytest.skip("the lab embeds no text as the release does")
     ungated(PATCH)
     cell = alone_scenarios.worst(model, probe.two_turns(model))
