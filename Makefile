@@ -73,12 +73,14 @@ measure: $(VENV)/ready
 lab: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_lab.py $(WHICH) $(if $(DEVICE),--device $(DEVICE))
 
-# Write the matrix and the generated documents from the evidence; drop that of deleted patches.
+# Write the matrix, the generated documents and the README's sample from the evidence; drop that of
+# deleted patches.
 # TAKE=FOLDER: also from the evidence of the checkouts in it.
 write: $(VENV)/ready
 	@$(VENV)/bin/python tools/measure_matrix.py --write $(if $(TAKE),--take '$(TAKE)')
 	@$(VENV)/bin/python tools/measure_lab.py --write
 	@$(VENV)/bin/python tools/write_docs.py
+	@$(VENV)/bin/python tools/readme_sample.py
 
 # Write the table by which start-up recognises a release's files without parsing them, for every
 # release set.

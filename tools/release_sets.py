@@ -192,7 +192,7 @@ def versions(python: Path) -> dict[str, str]:
     """The installed versions of the packages in ``MEASURED``."""
     code = (
         f"import importlib.metadata as m, json; names = {MEASURED};"
-        " found = {d.metadata['Name'].lower(): d.version for d in m.distributions()};"
+        " found = {d.metadata['Name'].lower(): d.version for d in reversed([*m.distributions()])};"
         " print(json.dumps({n: found[n] for n in names if n in found}))"
     )
     return json.loads(run(python, "-c", code))  # type: ignore[no-any-return]

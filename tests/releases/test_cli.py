@@ -131,7 +131,8 @@ def test_the_readme_shows_what_the_audit_prints():
     done = run("audit", "--model", "gemma4")
     assert done.returncode == 1
     sample = done.stdout.replace(sys.prefix, "/path/to/env").strip()
-    assert sample in (Path(__file__).parents[2] / "README.md").read_text(), sample
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert sample in readme, f"run make write\n{sample}"
 
 
 def test_audit_imports_no_mlx():
