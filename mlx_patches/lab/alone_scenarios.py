@@ -39,6 +39,9 @@ NO_SETTINGS = dict.fromkeys(("linear", "llama3", "yarn"), _TYPE)
 NO_SETTINGS["longrope"] = _TYPE | {"factor", "short_factor"}
 
 
+# The base of a rope.
+BASE = "rope_theta"
+
 # What a row says and should say, by position, and what it is of.
 Compared = tuple[str, Mapping[int, Any], Mapping[int, Any]]
 
@@ -119,7 +122,8 @@ def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) ->
 def config_fields(model: LabModel) -> Cell:
     """Each rope type that the config can name, its settings, and each scalar move the logits.
 
-    Red where a rope type is ignored; the detail also names the other fields that move nothing.
+    Red where a rope type is ignored; the detail also names the other fields that move nothing. A
+    family whose rope base moves nothing has no rope, or reads its config elsewhere.
     """
     plain = edited(model, dict)
     if plain is None:
@@ -140,6 +144,8 @@ def config_fields(model: LabModel) -> Cell:
     for name in scalars(model) if whole is not None else ():
         if same(whole, edited(model, partial(turned, name=name, change=fill))):
             still.append(name)
+    if ignored and BASE in still:
+        raise NotApplicable(f"nothing is rotated by {BASE}: the rope types can move nothing")
     said = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
     moved = f"these move nothing: {', '.join(still)}" if still else "each field moves the logits"
     return Cell(RED if ignored else GREEN, said + moved, float(len(ignored) + len(still)))

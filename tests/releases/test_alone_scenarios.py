@@ -100,6 +100,11 @@ def test_config_fields_sees_a_scaling_that_is_ignored(monkeypatch):
     assert cell.detail.startswith("ignores the rope types linear, llama3, yarn, longrope")
 
 
+def test_config_fields_is_not_of_a_family_without_a_rope():
+    cell = run("config-fields", "mlx-lm:kimi_linear")
+    assert (cell.verdict, cell.detail[:32]) == ("n/a", "nothing is rotated by rope_theta")
+
+
 def test_config_fields_names_a_field_that_moves_nothing(monkeypatch):
     def no_bias(original, self, args):
         args.attention_bias = False
