@@ -249,11 +249,12 @@ def clone(
 def save_entry(
     save: Callable[..., Any], store: Any, c: Any, prefix: str, arrays: Any, metadata: Any
 ) -> Any:
-    """Add a cache to a file of the prefix cache, with its last window."""
+    """Add a cache to a file of the prefix cache, with its last windows."""
     done = save(store, c, prefix, arrays, metadata)
     windows = read_windows(c) if hasattr(c, "buf_kv") else None
     if done and windows is not None:
-        arrays.update(zip(_names(prefix), pack_last(windows), strict=True))
+        # As they are: the thread that writes the file computes nothing.
+        arrays.update(zip(_names(prefix), (windows.kv, windows.gate), strict=True))
     return done
 
 
@@ -269,15 +270,16 @@ def load_entry(
     eval_targets: Any,
     **kwargs: Any,
 ) -> Any:
-    """Read a cache from a file of the prefix cache, with its last window."""
+    """Read a cache from a file of the prefix cache, with its last windows."""
     kwargs["eval_targets"] = eval_targets
     cache = load(store, path, tensor_entries, metadata, data_start, prefix, **kwargs)
     entries = [tensor_entries.get(name) for name in _names(prefix)]
     if hasattr(cache, "buf_kv") and all(entries):
         read = inspect.unwrap(load).__globals__["_read_safetensors_tensor"]
-        last = [read(path, data_start, entry) for entry in entries]
-        write_windows(cache, unpack_last(last, count_windows(cache)))
-        eval_targets.extend(last)
+        kv, gate = (read(path, data_start, entry) for entry in entries)
+        if kv is not None and gate is not None:
+            write_windows(cache, Windows(kv, gate, count_windows(cache)))
+            eval_targets.extend((kv, gate))
     return cache
 
 
