@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ....core.patch import Patch, Target, around
@@ -206,15 +207,29 @@ def save_batch(get: Callable[[Any], Any], cache: Any) -> Any:
 
 
 def restore_batch(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
-    """Set the state or the numbers of a batch; with both, also its last windows."""
+    """Set the state of a batch, and its last windows if the state has them."""
+    write_windows(cache, None)
     put(cache, saved)
-    held = vars(cache)
-    kv, ratio = held.get("buf_kv"), held.get("ratio")
+    split_off(cache)
+
+
+def restore_numbers(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
+    """Set the numbers of a batch, whose state may have come before them."""
+    put(cache, saved)
+    split_off(cache)
+    if (held := vars(cache).get(WINDOWS)) is not None:
+        write_windows(cache, replace(held, ends=count_windows(cache)))
+
+
+def split_off(cache: Any) -> None:
+    """Take the last windows from behind the unfinished ones of a batch, once the ratio is known."""
+    kv, ratio = vars(cache).get("buf_kv"), vars(cache).get("ratio")
     if kv is None or ratio is None or kv.shape[1] != 2 * ratio:
         return
-    last = [side[:, ratio:] for side in (kv, cache.buf_gate)]
-    write_windows(cache, unpack_last(last, count_windows(cache)))
-    cache.buf_kv, cache.buf_gate = kv[:, :ratio], cache.buf_gate[:, :ratio]
+    sides = (kv, cache.buf_gate)
+    counts = vars(cache).get("_pool_lengths", [0] * kv.shape[0])
+    write_windows(cache, unpack_last([side[:, ratio:] for side in sides], counts))
+    cache.buf_kv, cache.buf_gate = (side[:, :ratio] for side in sides)
 
 
 # -- the prefix cache ----------------------------------------------------------------------
@@ -301,7 +316,7 @@ _STATES = {
     "PoolingCache.state": around_setter(restore_row, save_row),
     "PoolingCache.meta_state": around_setter(restore_ratio),
     "BatchPoolingCache.state": around_setter(restore_batch, save_batch),
-    "BatchPoolingCache.meta_state": around_setter(restore_batch),
+    "BatchPoolingCache.meta_state": around_setter(restore_numbers),
     "PoolingCache.prefix_cache_snapshot": around(take_snapshot),
     "PoolingCache.prefix_cache_restore": around(restore_snapshot),
 }
