@@ -83,6 +83,7 @@ ENTRIES = (
     ("mask-from-cache-list", "masks.mask_from_cache_list.patch", ""),
     ("mask-after-update", "masks.mask_after_update.patch", "mlx-vlm"),
     ("mask-by-offset", "masks.mask_by_offset.patch", "mlx-vlm"),
+    ("indexer-padding", "masks.indexer_padding.patch", "mlx-vlm"),
     ("padding-nan", "caches.padding_nan.patch:PADDING_NAN", ""),
     ("unknown-kwargs", "models.unknown_kwargs.patch", "mlx-vlm"),
     ("token-names", "models.token_names.patch", "mlx-vlm"),
