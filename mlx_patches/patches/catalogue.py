@@ -32,6 +32,7 @@ ENTRIES = (
     ("concatenate-trim", "caches.concatenate_trim.patch", "mlx-lm"),
     ("empty-cache-ops", "caches.empty_cache_ops.patch:EMPTY_CACHE_OPS", ""),
     ("saved-empty", "caches.saved_empty.patch", "mlx-lm"),
+    ("saved-layer-cache", "caches.saved_layer_cache.patch", "mlx-lm"),
     ("pool-overlap", "caches.pool_overlap.patch", "mlx-vlm"),
     ("gemma2-masks", "masks.gemma2_masks.patch", ""),
     ("learned-positions", "positions.learned_positions.patch", ""),
