@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
+from ....probes import Result
+from ....probes.fixtures import require_own
 
+MODEL = "mlx_vlm.models.deepseek_v4.language"
 RATIO = 4
 WIDTH = 8
 LENGTH = 23
@@ -19,10 +20,8 @@ PIECES = ([9, 8, 6], [8, *[1] * 15], [1] * 23, [2, 3, 7, 1, 10])
 
 def probe(target: Target) -> Result:
     """Red where a text that is read in several calls is pooled otherwise than in one."""
-    if target.supports:
-        raise NotApplicable("its patch's other targets have the defect")
-    require(target)
-    module: Any = importlib.import_module(target.module)
+    require_own(target)
+    module: Any = importlib.import_module(MODEL)
     compressor = make_compressor(module)
     expected = pooled(compressor, module.PoolingCache(RATIO), [LENGTH])
     for pieces in PIECES:
