@@ -1,0 +1,76 @@
+"""Pools a text in one call and in others, through the pooling caches of rows and of batches."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require_own
+
+MODEL = "mlx_vlm.models.deepseek_v4.language"
+RATIO = 4
+WIDTH = 8
+LENGTH = 23
+# The numbers of tokens in the calls that read the text.
+PIECES = ([9, 8, 6], [8, *[1] * 15], [1] * 23, [2, 3, 7, 1, 10])
+
+
+def probe(target: Target) -> Result:
+    """Red where a text that is read in several calls is pooled otherwise than in one."""
+    require_own(target)
+    module: Any = importlib.import_module(MODEL)
+    compressor = make_compressor(module)
+    expected = pooled(compressor, module.PoolingCache(RATIO), [LENGTH])
+    for pieces in PIECES:
+        found = pooled(compressor, module.PoolingCache(RATIO), pieces)
+        if wrong := difference(found, expected):
+            return Result(True, f"read in calls of {pieces}: pooled tokens differ by {wrong:.2g}")
+    found = pooled(compressor, module.PoolingCache.merge([module.PoolingCache(RATIO)]), PIECES[0])
+    if wrong := difference(found, expected):
+        return Result(True, f"in a batch: pooled tokens differ by {wrong:.2g}")
+    return Result(False, "a text is pooled the same in any calls")
+
+
+def make_compressor(module: Any) -> Any:
+    """A compressor of small size with random weights."""
+    import mlx.core as mx
+    from mlx.utils import tree_map
+
+    config = SimpleNamespace(
+        hidden_size=WIDTH,
+        qk_rope_head_dim=WIDTH,
+        rms_norm_eps=1e-6,
+        compress_rope_theta=10000.0,
+        rope_scaling=None,
+        max_position_embeddings=1024,
+    )
+    compressor = module.Compressor(config, RATIO, WIDTH)
+    key = iter(mx.random.split(mx.random.key(0), 16))
+    random = lambda array: mx.random.normal(array.shape, key=next(key))  # noqa: E731
+    compressor.update(tree_map(random, compressor.parameters()))
+    return compressor
+
+
+def pooled(compressor: Any, cache: Any, pieces: list[int]) -> Any:
+    """The pooled tokens of the text, read in calls of these numbers of tokens."""
+    import mlx.core as mx
+
+    text = mx.random.normal((1, LENGTH, WIDTH), key=mx.random.key(1))
+    start = 0
+    for piece in pieces:
+        own = compressor(text[:, start : start + piece], cache, start)
+        start += piece
+    return own
+
+
+def difference(found: Any, expected: Any) -> float:
+    """The largest difference, 0 within rounding; infinite for another shape."""
+    import mlx.core as mx
+
+    if found.shape != expected.shape:
+        return float("inf")
+    largest: float = mx.abs(found - expected).max().item()
+    return largest if not largest < 1e-4 else 0.0

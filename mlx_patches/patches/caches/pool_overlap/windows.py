@@ -1,0 +1,151 @@
+"""The last windows of tokens that a pooling cache has pooled, for each of its rows.
+
+Both cache classes of mlx-vlm pool a window once it is full, and forget its tokens then. A record
+of the last few is an entry of the cache's ``__dict__``. A row's number of pooled windows says
+which of them is its last: a cache that goes back to fewer windows needs no further care.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WINDOWS = "_mlx_patches_windows"
+# The windows that are kept. A draft that is verified may be taken back: its windows, all but one.
+KEPT = 5
+
+
+# Not compared by value: that would read its arrays from the device.
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """The last ``KEPT`` windows of each row, the oldest first. Immutable: copies share it.
+
+    A window that a row does not have is zeros with gates of minus infinity, which have no weight.
+
+    Args:
+        kv: what is pooled, (rows, KEPT, ratio, width).
+        gate: its gates, (rows, KEPT, ratio, width).
+        ends: how many windows each row had pooled up to the last of these.
+    """
+
+    kv: Any
+    gate: Any
+    ends: tuple[int, ...]
+
+    def back_to(self, ends: Sequence[int]) -> Windows:
+        """The record when the rows had pooled these numbers of windows."""
+        import mlx.core as mx
+
+        behind = [now - then for now, then in zip(self.ends, ends, strict=True)]
+        places = (mx.arange(KEPT) - mx.array(behind)[:, None])[..., None, None]
+        known = (places >= 0) & (places < KEPT)
+        places = mx.clip(places, 0, KEPT - 1)
+        kv, gate = (mx.take_along_axis(side, places, axis=1) for side in (self.kv, self.gate))
+        return Windows(mx.where(known, kv, 0), mx.where(known, gate, -mx.inf), tuple(ends))
+
+    def filter_rows(self, indices: Any) -> Windows:
+        """The record of these rows, ``indices`` being a list or an array of numbers."""
+        kept = indices.tolist() if hasattr(indices, "tolist") else indices
+        ends = tuple(self.ends[row] for row in kept)
+        return Windows(self.kv[indices], self.gate[indices], ends)
+
+    def extract_row(self, row: int) -> Windows:
+        """The record of one row."""
+        own = slice(row, row + 1)
+        return Windows(self.kv[own], self.gate[own], self.ends[own])
+
+
+def read_windows(cache: Any) -> Windows | None:
+    """The windows that a cache's rows pooled last, or None."""
+    held: Windows | None = cache.__dict__.get(WINDOWS)
+    if held is None:
+        return None
+    ends = count_windows(cache, len(held.ends))
+    if len(ends) != len(held.ends):  # other rows: set by code that knows of no record
+        return None
+    return held if ends == held.ends else held.back_to(ends)
+
+
+def write_windows(cache: Any, windows: Windows | None) -> None:
+    """Set a cache's record; remove it for None."""
+    if windows is None:
+        cache.__dict__.pop(WINDOWS, None)
+    else:
+        cache.__dict__[WINDOWS] = windows
+
+
+def count_windows(cache: Any, rows: int = 1) -> tuple[int, ...]:
+    """How many windows each row of a cache has pooled. Reads no device."""
+    lengths = cache.__dict__.get("_pool_lengths")
+    return (cache.size(),) * rows if lengths is None else tuple(lengths)
+
+
+def no_windows(like: Sequence[Any], ends: Sequence[int]) -> Windows:
+    """The record of rows without windows; ``like``, kv and gates, gives its shape and dtypes."""
+    import mlx.core as mx
+
+    kv, gate = like
+    shape = (len(ends), KEPT, *kv.shape[-2:])
+    return Windows(mx.zeros(shape, kv.dtype), mx.full(shape, -mx.inf, gate.dtype), tuple(ends))
+
+
+def add_windows(
+    held: Windows, ready: Sequence[Any], added: Sequence[int]
+) -> tuple[list[Any], Windows]:
+    """The last window of ``held`` and those that follow it, and the record of the last of all.
+
+    Args:
+        held: the record before.
+        ready: the windows that follow and their gates, (rows, number, ratio, width).
+        added: how many windows each row has of them; what follows is not its text.
+    """
+    import mlx.core as mx
+
+    pairs = zip((held.kv, held.gate), ready, strict=True)
+    sides = [mx.concatenate(pair, axis=1) for pair in pairs]
+    # Copies: a part of an array would keep the whole alive.
+    kv, gate = (mx.contiguous(cut_last(side, added)) for side in sides)
+    ends = tuple(end + count for end, count in zip(held.ends, added, strict=True))
+    return [side[:, KEPT - 1 :] for side in sides], Windows(kv, gate, ends)
+
+
+def cut_last(side: Any, added: Sequence[int]) -> Any:
+    """The ``KEPT`` windows of each row that end with its last."""
+    import mlx.core as mx
+
+    first = added[0]
+    if all(count == first for count in added):
+        return side[:, first : first + KEPT]
+    places = mx.array(added)[:, None] + mx.arange(KEPT)
+    return mx.take_along_axis(side, places[..., None, None], axis=1)
+
+
+def join_windows(caches: Sequence[Any]) -> Windows | None:
+    """The record of all rows of these caches, in their order; None if no cache has one."""
+    import mlx.core as mx
+
+    held = [read_windows(cache) for cache in caches]
+    known = next(filter(None, held), None)
+    if known is None:
+        return None
+    parts = [
+        own or no_windows((known.kv, known.gate), count_windows(cache))
+        for own, cache in zip(held, caches, strict=True)
+    ]
+    kv, gate = (
+        mx.concatenate([one.kv for one in parts]),
+        mx.concatenate([one.gate for one in parts]),
+    )
+    return Windows(kv, gate, sum((one.ends for one in parts), ()))
+
+
+def pack_last(windows: Windows) -> tuple[Any, Any]:
+    """The last window of each row and its gates, (rows, ratio, width), to be saved."""
+    return windows.kv[:, -1], windows.gate[:, -1]
+
+
+def unpack_last(last: Sequence[Any], ends: Sequence[int]) -> Windows:
+    """The record of rows of which only the last window and its gates were saved."""
+    earlier = no_windows(last, [end - 1 for end in ends])
+    return add_windows(earlier, [side[:, None] for side in last], [1] * len(ends))[1]

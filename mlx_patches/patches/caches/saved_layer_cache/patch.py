@@ -1,0 +1,92 @@
+"""DeepSeek V4.1's prompt caches are saved, but cannot be loaded.
+
+Why
+    ``save_prompt_cache`` writes the name of each cache's class, and ``load_prompt_cache`` looks it
+    up in mlx-lm's module of caches. The ``LayerCache`` of ``deepseek_v41`` is not there, and has no
+    ``from_state``: every file raises KeyError. Its state lacks the size of its window.
+How
+    Such caches are saved as an ``ArraysCache`` of the same arrays, and the sizes of their windows
+    are an entry of the caller's metadata. ``load_prompt_cache`` takes the entry out and makes the
+    caches from it. A file without such caches is the release's own.
+Upstream
+    Not fixed in mlx-lm 0.32.2.
+Retire when
+    ``load_prompt_cache`` makes the caches that models define.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ..._shared.targets import LM_CACHES
+
+# The entry of a file's metadata: the size of the window of each such cache, by its number.
+SIZES = "_mlx_patches_layer_caches"
+MODEL = "mlx_lm.models.deepseek_v41"
+# What a state does not have under a name, or as an array.
+REST = ("window_size", "offset")
+
+
+def save_as_arrays(
+    save: Callable[..., None],
+    file_name: str,
+    cache: Sequence[Any],
+    metadata: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """``save_prompt_cache``, with each of these caches as an ``ArraysCache``."""
+    sizes = {number: one.window_size for number, one in enumerate(cache) if is_layer_cache(one)}
+    if sizes:
+        metadata = {**(metadata or {}), SIZES: json.dumps(sizes)}
+        cache = [as_arrays(one) if is_layer_cache(one) else one for one in cache]
+    save(file_name, cache, *(() if metadata is None else (metadata,)), *args, **kwargs)
+
+
+def is_layer_cache(cache: Any) -> bool:
+    """Whether a cache is a ``LayerCache`` of DeepSeek V4.1."""
+    kind = type(cache)
+    return (kind.__module__, kind.__name__) == (MODEL, "LayerCache")
+
+
+def as_arrays(cache: Any) -> Any:
+    """An ``ArraysCache`` of the arrays of a cache's state."""
+    state = cache.state
+    arrays = importlib.import_module(LM_CACHES[1]).ArraysCache(len(state))
+    arrays.cache = list(state)
+    return arrays
+
+
+def load_layers(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
+    """``load_prompt_cache``, with the caches that ``save_as_arrays`` saved as they were."""
+    cache, metadata = load(file_name, return_metadata=True)
+    # For a file without metadata some releases do not return a dictionary.
+    sizes = metadata.pop(SIZES, "{}") if isinstance(metadata, dict) else "{}"
+    for number, size in json.loads(sizes).items():
+        cache[int(number)] = from_arrays(cache[int(number)].cache, size)
+    return (cache, metadata) if return_metadata else cache
+
+
+def from_arrays(arrays: Sequence[Any], window_size: int) -> Any:
+    """The cache whose state these arrays are."""
+    cache = importlib.import_module(MODEL).LayerCache(window_size)
+    *held, offset = arrays
+    names = [name for name in vars(cache) if name not in REST]
+    vars(cache).update(zip(names, held, strict=True), offset=offset.item())
+    return cache
+
+
+PATCH = Patch(
+    id="saved-layer-cache",
+    severity="crash",
+    summary="the prompt caches of DeepSeek V4.1 are saved, but cannot be loaded",
+    targets=(
+        Target(*LM_CACHES, "save_prompt_cache", around(save_as_arrays)),
+        Target(*LM_CACHES, "load_prompt_cache", around(load_layers)),
+    ),
+    module=__name__,
+)

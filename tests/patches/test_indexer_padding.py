@@ -1,0 +1,67 @@
+"""``indexer-padding``: which positions of a call are text, as a batch's pooling caches count."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.masks.indexer_padding import patch
+
+mx = pytest.importorskip("mlx.core")
+NO_LIMIT = 2**31
+
+
+def caches(processed, limits=None, left=None):
+    """A model's caches: a recurrent layer's, then one with a pooling cache."""
+    pool = SimpleNamespace(_processed=processed, _lengths=limits or [NO_LIMIT] * len(processed))
+    if left is not None:
+        pool.left_padding = left
+    return [SimpleNamespace(), SimpleNamespace(caches=(SimpleNamespace(), pool))]
+
+
+def mask_of(cache, length):
+    """The mask that a call of this length gets."""
+    given = []
+    tokens = mx.zeros((2, length), mx.int32)
+
+    def call(model, inputs, inputs_embeds, cache, attention_mask, **kwargs):
+        given.append(attention_mask)
+
+    if not patch.has_padding(None, tokens, cache=cache):
+        return None
+    patch.masked(call, None, tokens, cache=cache)
+    return given[0].tolist()
+
+
+def test_left_padding_that_is_to_come():
+    assert mask_of(caches([0, 0], left=[2, 0]), 3) == [[False, False, True], [True] * 3]
+    assert mask_of(caches([0, 2], left=[4, 0]), 3) == [[False] * 3, [True] * 3]
+
+
+def test_right_padding():
+    assert mask_of(caches([1, 3], [2, 9]), 3) == [[True, False, False], [True] * 3]
+    assert mask_of(caches([2, 6], [2, 9], [0, 0]), 1) == [[False], [True]]
+
+
+def test_a_call_without_padding_runs_as_it_did():
+    assert mask_of(caches([1, 3], left=[0, 0]), 1) is None
+    assert mask_of(caches([1, 3], [4, 6], [0, 0]), 3) is None
+    assert mask_of([SimpleNamespace(caches=())], 3) is None
+    tokens = mx.zeros((2, 3), mx.int32)
+    assert not patch.has_padding(None, tokens)
+    assert not patch.has_padding(None, tokens, cache=caches([1, 3], [2, 9]), attention_mask=tokens)
+
+
+def test_a_call_reads_no_device(device_reads):
+    tokens = mx.zeros((2, 3), mx.int32)
+    assert patch.has_padding(None, None, tokens[..., None], caches([1, 3], [2, 9]))
+    patch.masked(lambda *args, **kwargs: None, None, tokens, cache=caches([1, 3], [2, 9]))
+    assert not device_reads
+
+
+def right_padding_counts_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "row_text", lambda left, limit, processed, length: (0, length))
+
+
+MUTANTS = {"indexer-padding": right_padding_counts_as_text}

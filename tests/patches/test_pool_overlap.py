@@ -1,0 +1,309 @@
+"""``pool-overlap``: the last windows follow a cache's rows wherever the release takes them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from contextlib import closing
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.caches.pool_overlap import patch, windows
+from mlx_patches.patches.caches.pool_overlap.probe import LENGTH, RATIO, WIDTH, make_compressor
+
+from ..releases.conftest import installed
+
+pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
+PATCH = catalogue.builtin().get("pool-overlap")
+
+
+@pytest.fixture
+def module(ungated):
+    try:
+        found = importlib.import_module("mlx_vlm.models.deepseek_v4.language")
+    except ModuleNotFoundError:
+        pytest.skip("the release has no deepseek_v4")
+    ungated(PATCH)
+    return found
+
+
+@pytest.fixture
+def caches(module):
+    return importlib.import_module("mlx_vlm.models.cache")
+
+
+@pytest.fixture
+def compressor(module):
+    return make_compressor(module)
+
+
+def text_of(row):
+    import mlx.core as mx
+
+    return mx.random.normal((1, LENGTH, WIDTH), key=mx.random.key(row))
+
+
+def fed(compressor, cache, row, stop, start=0):
+    """Feed a row's tokens from ``start`` to ``stop`` in one call."""
+    return compressor(text_of(row)[:, start:stop], cache, start)
+
+
+def stepped(compressor, batch, rows, starts, count):
+    """Decode ``count`` steps of a batch; the texts' rows and their first positions are given."""
+    import mlx.core as mx
+
+    for step in range(count):
+        at = [start + step for start in starts]
+        tokens = [text_of(row)[:, one : one + 1] for row, one in zip(rows, at, strict=True)]
+        pooled = compressor(mx.concatenate(tokens), batch, mx.array(at))
+    return pooled
+
+
+def check(compressor, caches, found, row, stop):
+    """What a row pooled up to a token is what it pools in one call."""
+    import mlx.core as mx
+
+    own = fed(compressor, caches.PoolingCache(RATIO), row, stop)
+    assert mx.allclose(found[: own.shape[1]], own[0], atol=1e-5)
+
+
+# Where the last windows begin: with a window just pooled, and within the next.
+STOPS = (12, 14)
+
+
+@pytest.fixture(params=STOPS)
+def half(request, compressor, caches):
+    """A row's cache after half of its text, and its number of tokens."""
+    cache = caches.PoolingCache(RATIO)
+    fed(compressor, cache, 0, request.param)
+    return cache, request.param
+
+
+def goes_on(compressor, caches, cache, start):
+    found = fed(compressor, cache, 0, start + 6, start)
+    check(compressor, caches, found[0], 0, start + 6)
+
+
+def through_a_file(caches, cache, folder):
+    """The cache from a file of the prefix cache."""
+    import mlx.core as mx
+
+    apc = pytest.importorskip("mlx_vlm.apc")
+    written = cache.__dict__[windows.WINDOWS]
+    # As the engine does: another thread writes the file.
+    mx.eval([cache.buf_kv, cache.buf_gate, cache.pooled, written.kv, written.gate])
+    with closing(apc.DiskBlockStore(folder)) as store:
+        store.save_exact_cache(1, [1, 2], 0, [cache])
+        loaded = store.load_exact_cache(1, wait_in_flight_ms=10000)
+    return None if loaded is None else loaded[2][0]
+
+
+def cloned(caches, cache, folder):
+    adapters = pytest.importorskip("mlx_vlm.apc_adapters")
+    return adapters.clone_cache_entry(cache, min_capacity_tokens=None, eval_targets=[])
+
+
+def from_state(caches, cache, folder):
+    return type(cache).from_state(cache.state, cache.meta_state)
+
+
+def given_a_state(caches, cache, folder):
+    fresh = caches.PoolingCache(RATIO)
+    fresh.state = cache.state
+    return fresh
+
+
+def taken_from_a_batch(caches, cache, folder):
+    return caches.BatchPoolingCache.merge([caches.PoolingCache(RATIO), cache]).extract(1)
+
+
+def restored_from_a_snapshot(caches, cache, folder):
+    fresh = caches.PoolingCache(RATIO)
+    if not hasattr(fresh, "prefix_cache_restore"):
+        pytest.skip("this release takes no snapshots")
+    fresh.prefix_cache_restore(cache.prefix_cache_snapshot())
+    return fresh
+
+
+def copied(caches, cache, folder):
+    return copy.deepcopy(cache)
+
+
+WAYS = (
+    copied,
+    from_state,
+    given_a_state,
+    taken_from_a_batch,
+    restored_from_a_snapshot,
+    cloned,
+    through_a_file,
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_row_goes_on(way, half, compressor, caches, tmp_path):
+    cache, start = half
+    again = way(caches, cache, tmp_path)
+    if again is None:
+        pytest.skip("this release keeps no such cache")
+    goes_on(compressor, caches, again, start)
+    goes_on(compressor, caches, cache, start)  # and so does the cache itself
+
+
+def test_a_release_alone_reads_a_state_that_was_saved_with_the_last_window(half, caches, ungated):
+    import mlx.core as mx
+
+    cache, start = half
+    saved, pooled = cache.state, cache.pooled
+    written = cache.__dict__.pop(windows.WINDOWS)
+    own = cache.state
+    assert written.ends == (start // RATIO,)
+    fresh = caches.PoolingCache(RATIO)
+    patch_free = importlib.import_module("inspect").unwrap(type(fresh).state.fset)
+    patch_free(fresh, saved)
+    for one, other in zip(fresh.state, own, strict=True):
+        assert (one is None and other is None) or mx.array_equal(one, other)
+    assert mx.array_equal(fresh.pooled, pooled)
+
+
+def test_rows_of_a_batch_say_what_they_say_alone(compressor, caches):
+    """They are merged, extended, filtered, and restored from a state, and complete no window at
+    the same step."""
+    rows = {}
+    for row, stop in enumerate((4, 9, 3, 10)):
+        rows[row] = caches.PoolingCache(RATIO)
+        fed(compressor, rows[row], row, stop)
+    batch = caches.PoolingCache.merge([rows[0], rows[1]])
+    stepped(compressor, batch, [0, 1], [4, 9], 3)
+    batch.extend(caches.PoolingCache.merge([rows[2], rows[3]]))
+    at = [7, 12, 3, 10]
+    stepped(compressor, batch, [0, 1, 2, 3], at, 5)
+    batch.filter([3, 0, 2])
+    kept, at = [3, 0, 2], [15, 12, 8]
+    fresh = caches.BatchPoolingCache(RATIO, [0] * len(kept))  # 0.6 restores none without it
+    fresh.state, fresh.meta_state = batch.state, batch.meta_state
+    fresh.state = fresh.state
+    batch = fresh
+    found = stepped(compressor, batch, kept, at, 5)
+    for place, (row, start) in enumerate(zip(kept, at, strict=True)):
+        check(compressor, caches, found[place], row, start + 5)
+        alone = batch.extract(place)
+        again = fed(compressor, alone, row, start + 8, start + 5)
+        check(compressor, caches, again[0], row, start + 8)
+
+
+def test_a_batch_in_pieces_with_padding(compressor, caches):
+    """Rows with unequal histories are fed unequal prompts, in two pieces."""
+    import mlx.core as mx
+
+    histories, lengths = [9, 4, 0], [8, 3, 6]
+    rows = [caches.PoolingCache(RATIO) for _ in histories]
+    for row, (cache, stop) in enumerate(zip(rows, histories, strict=True)):
+        if stop:
+            fed(compressor, cache, row, stop)
+    batch = caches.PoolingCache.merge(rows)
+    batch.prepare(lengths=lengths, right_padding=[8 - length for length in lengths])
+    for start, stop in ((0, 3), (3, 8)):
+        tokens = [
+            mx.concatenate([text_of(row)[:, history : history + length], mx.ones((1, 8, WIDTH))], 1)
+            for row, (history, length) in enumerate(zip(histories, lengths, strict=True))
+        ]
+        piece = mx.concatenate([one[:, start:stop] for one in tokens])
+        found = compressor(piece, batch, mx.array(histories) + start)
+    batch.finalize()
+    at = [history + length for history, length in zip(histories, lengths, strict=True)]
+    found = stepped(compressor, batch, [0, 1, 2], at, 5)
+    for row, start in enumerate(at):
+        check(compressor, caches, found[row], row, start + 5)
+
+
+def test_windows_that_are_taken_back_are_not_read(half, compressor, caches):
+    """As a draft's are: the release cuts what was pooled, and gives the cache its tokens back."""
+    cache, start = half
+    kept = (cache.remainder, *map(copy.copy, (cache.buf_kv, cache.buf_gate)), cache.pooled)
+    fed(compressor, cache, 1, start + 8, start)
+    cache.remainder, cache.buf_kv, cache.buf_gate, cache.pooled = kept
+    goes_on(compressor, caches, cache, start)
+
+
+def test_a_draft_that_is_verified_in_part(half, compressor, caches):
+    cache, start = half
+    if not hasattr(cache, "start_speculation"):
+        pytest.skip("the caches of this release verify no draft")
+    cache.start_speculation(8)
+    fed(compressor, cache, 0, start + 3, start)
+    fed(compressor, cache, 0, start + 8, start + 3)
+    cache.commit_speculation(5)
+    goes_on(compressor, caches, cache, start + 5)
+
+
+def test_a_batch_s_draft_that_is_verified_in_part(compressor, caches):
+    rows = [caches.PoolingCache(RATIO) for _ in range(2)]
+    if not hasattr(rows[0], "start_speculation"):
+        pytest.skip("the caches of this release verify no draft")
+    for row, cache in enumerate(rows):
+        fed(compressor, cache, row, 9 + row)
+    batch = caches.PoolingCache.merge(rows)
+    batch.start_speculation(8)
+    stepped(compressor, batch, [0, 1], [9, 10], 8)
+    batch.commit_speculation([8, 1])
+    found = stepped(compressor, batch, [0, 1], [17, 11], 5)
+    check(compressor, caches, found[0], 0, 22)
+    check(compressor, caches, found[1], 1, 16)
+
+
+def test_a_cleared_cache_begins_anew(half, compressor, caches):
+    """As 0.6 and 0.7.0 clear one; and with another text's state."""
+    import mlx.core as mx
+
+    cache, _ = half
+    cache.remainder, cache.buf_kv, cache.buf_gate, cache.pooled = 0, None, None, None
+    found = fed(compressor, cache, 1, LENGTH)
+    assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 1, LENGTH))
+    cache.state = (None, None, None)
+    assert windows.read_windows(cache) is None
+
+
+def test_one_call_computes_what_it_did(module, compressor, caches, monkeypatch):
+    import mlx.core as mx
+
+    found = fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH)
+    monkeypatch.setattr(patch, "WithLastWindow", lambda cache: cache)
+    assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH))
+
+
+def test_a_compressor_without_overlap_keeps_no_windows(module, compressor, caches):
+    compressor.overlap = False
+    assert not patch.overlaps(compressor, None, caches.PoolingCache(RATIO), 0)
+    assert not patch.overlaps(compressor, None, None, 0)
+
+
+def test_a_decode_step_reads_no_device(compressor, caches, device_reads):
+    rows = [caches.PoolingCache(RATIO) for _ in range(2)]
+    for row, cache in enumerate(rows):
+        fed(compressor, cache, row, 9 + row)
+    batch = caches.PoolingCache.merge(rows)
+    stepped(compressor, batch, [0, 1], [9, 10], 5)
+    assert not [place for place in device_reads if "mlx_patches" in place]
+
+
+def test_the_windows_keep_no_prompt_alive(compressor, caches):
+    """They are computed with the step that pools, and own their memory."""
+    import mlx.core as mx
+
+    text = mx.random.normal((1, 4096, WIDTH))
+    mx.eval(text)
+    before = mx.get_active_memory()
+    cache = caches.PoolingCache(RATIO)
+    pooled = compressor(text, cache, 0)
+    mx.eval(pooled)
+    pooled_alone = pooled.nbytes
+    assert mx.get_active_memory() - before < pooled_alone + text.nbytes // 4
+
+
+def no_window_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "read_windows", lambda cache: None)
+
+
+MUTANTS = {"pool-overlap": no_window_before}
