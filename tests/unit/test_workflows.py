@@ -40,7 +40,13 @@ def test_everything_that_a_new_release_changes_is_written():
     makefile = (ROOT / "Makefile").read_text()
     recipes = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE))
     tools = set(re.findall(r"tools/(\w+)\.py", recipes["write"] + recipes["known-files"]))
-    assert tools == {"measure_matrix", "measure_lab", "write_docs", "known_files"}
+    assert tools == {
+        "measure_matrix",
+        "measure_lab",
+        "write_docs",
+        "readme_sample",
+        "known_files",
+    }
 
 
 @pytest.fixture
