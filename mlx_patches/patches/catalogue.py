@@ -157,6 +157,7 @@ ENTRIES = (
     ("vllm-gemma4-reasoning", "vllm_mlx.vllm_gemma4_reasoning.patch", "vllm-mlx"),
     ("server-tool-errors", "server.server_tool_errors.patch", ""),
     ("server-stop-text", "server.server_stop_text.patch", ""),
+    ("vlm-stop-text", "server.vlm_stop_text.patch", "mlx-vlm"),
     ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
     ("prefix-first-token", "generation.prefix_first_token.patch", "mlx-vlm"),
     ("prefix-widths", "caches.prefix_widths.patch", ""),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mlx_patches.patches._shared.stop_strings import cut
 from mlx_patches.patches.server.server_stop_text import patch
 from mlx_patches.patches.server.server_stop_text.probe import answer
 
@@ -76,7 +77,7 @@ def test_the_release_looks_for_no_stop_string_that_the_text_is_searched_for():
 
     def generate(generator, request, args):
         seen.append(args.stop_words)
-        return None, []
+        return SimpleNamespace(stop=print), []
 
     patch.end_at_stops(generate, None, None, args)
     assert (seen, args.stop_words) == ([[""]], ["##", ""])
@@ -98,7 +99,7 @@ def test_text_is_passed_on_as_soon_as_it_is_known():
             arrived.append(text)
             yield SimpleNamespace(text=text, finish_reason=None, state="normal")
 
-    seen = [(one.text, len(arrived)) for one in patch.cut(None, responses(), ["##"])]
+    seen = [(one.text, len(arrived)) for one in cut(responses(), ["##"], print)]
     assert seen == [("a", 1), ("b#", 3), ("c", 3), ("d", 4)]
 
 
@@ -107,11 +108,11 @@ def test_a_stop_string_does_not_span_thoughts_and_answer():
     responses = (
         SimpleNamespace(text=text, finish_reason=None, state=state) for text, state in pieces
     )
-    assert said(patch.cut(None, responses, ["##"])) == "a##b"
+    assert said(cut(responses, ["##"], print)) == "a##b"
 
 
 def stops_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "cut", lambda context, responses, stops: responses)
+    monkeypatch.setattr(patch, "cut", lambda responses, *stops: responses)
 
 
 MUTANTS = {"server-stop-text": stops_that_are_nowhere}

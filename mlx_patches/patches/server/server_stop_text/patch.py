@@ -21,11 +21,11 @@ Retire when
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.stop_strings import cut
 
 
 def end_at_stops(
@@ -43,52 +43,15 @@ def end_at_stops(
     args = copy.copy(args)
     args.stop_words = [word for word in args.stop_words if word not in stops]
     context, responses = generate(generator, request, args, *more, **options)
-    return context, cut(context, responses, stops)
+    # From mlx-lm 0.32 on the server drops the text of a response that ends the answer, and an
+    # answer without such a response has ended by itself.
+    reason = None if hasattr(context, "text_sm") else "stop"
+    return context, cut(responses, stops, context.stop, reason)
 
 
 def has_stops(generator: Any, request: Any, args: Any, *more: Any, **options: Any) -> bool:
     """Whether a request has stop strings."""
     return bool(args.stop_words)
-
-
-def cut(context: Any, responses: Iterable[Any], stops: Sequence[str]) -> Iterator[Any]:
-    """Pass on responses up to the first stop string, then stop the generation."""
-    held: list[Any] = []  # those whose text may be the beginning of a stop string
-    for response in responses:
-        if held and getattr(held[-1], "state", "") != getattr(response, "state", ""):
-            yield from held
-            held = []
-        held.append(response)
-        text = "".join(one.text for one in held)
-        found = [place for word in stops if (place := text.find(word)) >= 0]
-        if found:
-            context.stop()
-            yield from before(held, min(found), context)
-            return
-        left = 0 if response.finish_reason else count_begun(text, stops)
-        while held and len(text) - len(held[0].text) >= left:
-            text = text[len(held[0].text) :]
-            yield held.pop(0)
-    yield from held
-
-
-def before(held: Iterable[Any], place: int, context: Any) -> Iterator[Any]:
-    """The responses before a place in their text; the last one ends the answer."""
-    # From mlx-lm 0.32 on the server drops the text of a response that ends the answer, and an
-    # answer without such a response has ended by itself.
-    reason = None if hasattr(context, "text_sm") else "stop"
-    for response in held:
-        if place < len(response.text):
-            yield replace(response, text=response.text[:place], finish_reason=reason)
-            return
-        place -= len(response.text)
-        yield response
-
-
-def count_begun(text: str, stops: Iterable[str]) -> int:
-    """The number of last characters that may be the beginning of a stop string."""
-    sizes = (size for word in stops for size in range(1, len(word)) if text.endswith(word[:size]))
-    return max(sizes, default=0)
 
 
 PATCH = Patch(

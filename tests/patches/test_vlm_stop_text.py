@@ -1,0 +1,122 @@
+"""``vlm-stop-text``: stop strings of every form, cut in every way, and answers without any."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.patches.server.vlm_stop_text import patch
+from mlx_patches.patches.server.vlm_stop_text.probe import answer, silent
+
+from .test_server_stop_text import said, splits
+
+
+@pytest.fixture
+def server():
+    place = "mlx_vlm.server.generation"
+    module = importlib.import_module(place if source_file(place) else "mlx_vlm.server")
+    if not hasattr(module, "ResponseGenerator"):
+        pytest.skip("this release's server has no ResponseGenerator")
+    return module
+
+
+pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "wanted"),
+    [
+        ("aab##cd", "##", "aab"),
+        ("##abcd", ["##"], ""),
+        ("abcd##", ["##"], "abcd"),
+        ("ababac.", ["abac"], "ab"),
+        ("abcdefg", ["ef", "cd"], "ab"),
+        ("abcdefg", ["x", "", "fg", "cde"], "ab"),
+        ("abcd###", ["####"], "abcd###"),
+    ],
+)
+def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(
+    text, stop, wanted, server, ungated
+):
+    ungated(patch.PATCH)
+    listed = [stop] if isinstance(stop, str) else stop
+    for pieces in splits(text):
+        tokens, cancelled = answer(server, pieces, stop=stop)
+        assert said(tokens) == wanted, pieces
+        assert tokens[-1].finish_reason == ("length" if wanted == text else "stop")
+        # A row that has ended by itself is not cancelled.
+        ends = [text.find(word) + len(word) for word in listed if word and word in text]
+        assert cancelled == [7] * (min(ends, default=len(text)) <= len(text) - len(pieces[-1]))
+        assert all(token.finish_reason is None for token in tokens[:-1])
+
+
+@pytest.mark.parametrize("sent", [{}, {"stop": None}, {"stop": []}, {"stop": ""}, {"stop": 5}])
+def test_without_stop_strings_the_tokens_are_the_releases(sent, server, ungated):
+    wanted, _ = answer(server, ["a", "##", "b"], **sent)
+    ungated(patch.PATCH)
+    assert answer(server, ["a", "##", "b"], **sent) == (wanted, [])
+    generator = silent(server, "ab")
+    kind = type(generator.generate("hi")[1])
+    args = importlib.import_module("mlx_vlm.server")._build_gen_args(SimpleNamespace(**sent))
+    assert type(generator.generate("hi", args=args)[1]) is kind
+
+
+def test_requests_at_once_end_at_their_own_stop_strings(server, ungated):
+    ungated(patch.PATCH)
+    generator = silent(server, ["one ", "two ", "three ", "four"])
+    found = {}
+
+    def ask(stop):
+        args = SimpleNamespace(stop=[stop])
+        build = importlib.import_module("mlx_vlm.server")._build_gen_args
+        found[stop] = said(generator.generate("hi", args=build(args))[1])
+
+    threads = [threading.Thread(target=ask, args=(stop,)) for stop in ("two", "e t", "ou", "x")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {
+        "two": "one ",
+        "e t": "on",
+        "ou": "one two three f",
+        "x": "one two three four",
+    }
+
+
+def test_a_client_that_goes_away_cancels_its_row(server, ungated):
+    ungated(patch.PATCH)
+    generator = silent(server, "abc")
+    build = importlib.import_module("mlx_vlm.server")._build_gen_args
+    for leave in (lambda tokens: tokens.close(), lambda tokens: None):
+        _, tokens = generator.generate("hi", args=build(SimpleNamespace(stop="x")))
+        assert next(tokens).text == "a"
+        leave(tokens)
+        del tokens
+    assert generator.cancelled == [7, 7]
+
+
+def test_a_summary_has_no_stop_strings():
+    class Request(SimpleNamespace):
+        def model_copy(self, update):
+            return Request(**{**vars(self), **update})
+
+    def compact(request, *more):
+        return request, more
+
+    long = Request(stop=["x"], model="m")
+    assert patch.without_stops(compact, long, 5) == (Request(stop=None, model="m"), (5,))
+    assert long.stop == ["x"]
+    plain = Request(model="m")
+    assert patch.without_stops(compact, plain)[0] is plain
+
+
+def stops_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "cut", lambda tokens, *stops: tokens)
+
+
+MUTANTS = {"vlm-stop-text": stops_that_are_nowhere}
