@@ -29,8 +29,8 @@ def kind(ungated):
     "rests", [RESTS, ((1,), (2, 3, 4), (5, 6, 7, 8, 9)), ((1, 2), (3, 4), (5, 6))]
 )
 def test_the_rest_reads_its_answer(kind, dropped, rests):
-    masked, held = read(kind, dropped, rests)
-    assert masked == 0
+    masked, held, padding = read(kind, dropped, rests)
+    assert masked == padding == 0
     assert held == [[*rest, *ANSWER] for row, rest in enumerate(rests) if row not in dropped]
 
 
@@ -41,8 +41,9 @@ def test_all_rows_may_be_dropped(kind):
     assert batch.uids == [] and batch.prompt_cache == []
 
 
-def never(monkeypatch: pytest.MonkeyPatch) -> None:
+def keep_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patch, "is_padded", lambda batch: True)
+    monkeypatch.setattr(patch, "has_common", lambda pads: False)
 
 
-MUTANTS = {"prefix-dropped-row": never}
+MUTANTS = {"prefix-dropped-row": keep_padding}
