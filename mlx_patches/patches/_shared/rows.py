@@ -223,7 +223,7 @@ def write_rows(layer: Any, joined: Any, dropped: Sequence[int] = ()) -> None:
         announced = {name: vars(layer).get(name) for name in RIGHT}
         vars(layer).update(vars(joined))
         vars(layer).update({name: one for name, one in announced.items() if is_counts(one)})
-        if any(dropped) and is_counts(padding := announced["_right_padding"]):
+        if any(dropped) and is_counts(padding := announced.get("_right_padding")):
             import mlx.core as mx
 
             layer._right_padding = padding - mx.array(dropped)
