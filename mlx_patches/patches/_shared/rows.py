@@ -11,6 +11,9 @@ from . import quantized
 
 # The attributes of a batch's attention cache that are arrays (rows,) of counts.
 COUNTS = ("left_padding", "offset")
+# The attributes in which it announces right padding that will be fed, until ``finalize``: how much
+# of it, or the offset up to which the row has tokens.
+RIGHT = ("_right_padding", "_lengths")
 
 
 def read_counts(arrays: Sequence[Any]) -> list[list[int] | None]:
@@ -200,16 +203,30 @@ def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
     return batch
 
 
-def write_rows(layer: Any, joined: Any) -> None:
-    """Write the contents that ``join_rows`` returned into a layer's batch cache."""
+def write_rows(layer: Any, joined: Any, dropped: Sequence[int] = ()) -> None:
+    """Write the contents that ``join_rows`` returned into a layer's batch cache.
+
+    The right padding that the batch announced stays announced: joined rows know none.
+
+    Args:
+        layer: the layer's batch cache.
+        joined: its new contents.
+        dropped: how many positions of announced right padding each row was not fed.
+    """
     if hasattr(layer, "caches"):
         for part, inner in zip(layer.caches, joined, strict=True):
-            write_rows(part, inner)
+            write_rows(part, inner, dropped)
     elif is_recurrent(layer):
         for index, state in enumerate(joined):
             layer.cache[index] = state
     elif joined is not None:
+        announced = {name: vars(layer).get(name) for name in RIGHT}
         vars(layer).update(vars(joined))
+        vars(layer).update({name: one for name, one in announced.items() if is_counts(one)})
+        if any(dropped) and is_counts(padding := announced.get("_right_padding")):
+            import mlx.core as mx
+
+            layer._right_padding = padding - mx.array(dropped)
 
 
 def merge_rows(layer: Any, rows: list[Any]) -> Any:

@@ -52,8 +52,9 @@ def forward_per_row(
         cache_rows.join_rows(layer, [own[index] for own in caches], waiting)
         for index, layer in enumerate(cache)
     ]
+    dropped = [shape[1] - end for _, end in spans]
     for layer, held in zip(cache, joined, strict=True):
-        cache_rows.write_rows(layer, held)
+        cache_rows.write_rows(layer, held, dropped)
     return join_outputs(outputs, spans, shape)
 
 

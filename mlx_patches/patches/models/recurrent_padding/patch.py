@@ -242,10 +242,12 @@ def call_and_hold_states(
 
     If the call raises, all rows keep their states.
     """
+    own = list(cache)
     before = [(layer, list(layer.cache)) for layer in cache_rows.recurrent(cache)]
     held: Sequence[bool] = ()  # stays empty if the call raises
     try:
         out = call(*bound.args, **bound.kwargs)
+        put_back(cache, own)
         held = fed
     finally:
         for layer, states in before:

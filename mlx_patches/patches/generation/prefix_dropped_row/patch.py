@@ -1,0 +1,80 @@
+"""With mlx-vlm's prefix cache, a cancelled request garbles those that were read with it.
+
+Why
+    Of prompts whose beginnings are in the prefix cache, the rests are padded on the right, and the
+    caches are told so. After the last piece they are told that the padding is over, but only if a
+    row still has some. Where the rows with padding were cancelled meanwhile, the caches go on to
+    expect it: a recurrent layer takes each token of the answer for padding and never changes its
+    state again, a rotating cache moves its newest keys to the front. Where the longest row was
+    cancelled, all others go on with padding, which counts as text in models that take a single
+    row's position from the number of its keys (Qwen3.5).
+How
+    When the last row with padding is cancelled, the caches are told at once, which moves nothing.
+    After the last piece, caches drop the padding that all rows have, as they do when a row ends.
+Upstream
+    mlx-vlm 0.7.8, the first release that takes single rows out of prompts in reading, to 0.7.10,
+    not fixed.
+Retire when
+    ``PromptProcessingBatch`` finalizes all caches that it has prepared, and drops padding that all
+    rows have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def end_padding(remove: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take a row out of prompts in reading, and with the last padded one the padding."""
+    was_padded = is_padded(batch)
+    removed = remove(batch, *args, **kwargs)
+    if was_padded and not is_padded(batch):
+        for cache in batch.prompt_cache:
+            cache.finalize()
+    return removed
+
+
+def drop_padding(generate: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Read the last piece, and drop the padding that all rows have from their caches."""
+    caches, pads = batch.prompt_cache, batch._right_pad_per_row
+    made = generate(batch, *args, **kwargs)
+    if has_common(pads):
+        import mlx.core as mx
+
+        for cache in caches:
+            cache.filter(mx.arange(len(pads)))
+    return made
+
+
+def has_common(pads: Sequence[int] | None) -> bool:
+    """Whether all rows have right padding."""
+    return min(pads or (0,)) > 0
+
+
+def is_padded(batch: Any) -> bool:
+    """Whether a row has right padding."""
+    return any(batch._right_pad_per_row or ())
+
+
+PATCH = Patch(
+    id="prefix-dropped-row",
+    every_model=True,
+    summary="with mlx-vlm's prefix cache, a cancelled request garbles those that were read with it",
+    targets=tuple(
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.generate.ar",
+            name,
+            around(wrapper),
+            fingerprint_of=("PromptProcessingBatch.remove", "PromptProcessingBatch.generate"),
+        )
+        for name, wrapper in (
+            ("PromptProcessingBatch.remove", end_padding),
+            ("PromptProcessingBatch.generate", drop_padding),
+        )
+    ),
+    module=__name__,
+)

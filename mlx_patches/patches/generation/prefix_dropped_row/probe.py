@@ -1,0 +1,107 @@
+"""Takes rows out of prompts in reading, and lets the remaining ones read their answer."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own
+
+# The second row alone has padding.
+RESTS = ((1, 2, 3, 4), (5, 6), (7, 8, 9, 10))
+ANSWER = (11, 12, 13)
+WORDS, WINDOW = 16, 16
+
+
+def probe(target: Target) -> Result:
+    """Red where caches take the answer for padding, or keep padding that all rows have."""
+    require_own(target)
+    kind = importlib.import_module(target.module).PromptProcessingBatch
+    if not hasattr(kind, "remove"):
+        raise NotApplicable("this release takes no row out of prompts in reading")
+    if target.name.endswith("generate"):
+        padding = read(kind, dropped=(0, 2)).padding
+        return Result(padding > 0, f"a row alone has {padding} positions of padding")
+    masked, held, _ = read(kind, dropped=(1,))
+    want = [[*rest, *ANSWER] for rest in (RESTS[0], RESTS[2])]
+    return Result(
+        masked > 0 or held != want,
+        f"masks leave out {masked} tokens of the answer, a rotating cache holds {held[0]}",
+    )
+
+
+class Read(NamedTuple):
+    """What caches hold after an answer.
+
+    Args:
+        masked: how many tokens of the answer the recurrent cache's masks left out.
+        held: each row's tokens in the rotating cache.
+        padding: the padding that all rows have in the plain cache.
+    """
+
+    masked: int
+    held: list[list[int]]
+    padding: int
+
+
+class Reads:
+    """A model with a recurrent cache, a rotating and a plain one, whose keys are the tokens."""
+
+    layers: tuple[()] = ()
+
+    def __call__(self, tokens: Any, cache: Any, **kwargs: Any) -> Any:
+        """The logits of each token."""
+        mx: Any = importlib.import_module("mlx.core")
+        recurrent, *others = cache
+        keys = tokens.astype(mx.float32)[:, None, :, None]
+        for layer in others:
+            layer.update_and_fetch(keys, keys)
+        recurrent.advance(tokens.shape[1])
+        return mx.eye(WORDS)[tokens]
+
+
+def read(kind: Any, dropped: Sequence[int], rests: Any = RESTS) -> Read:
+    """Read prompts without the rows that are dropped after the first piece, then an answer."""
+    mx: Any = importlib.import_module("mlx.core")
+    batch = start(kind, rests)
+    for row in dropped:
+        batch.remove(row)
+    recurrent, rotating, plain = caches = list(batch.prompt_cache)
+    while batch.needs_processing():
+        batch.prompt_step()
+    batch.generate(lambda logprobs: mx.argmax(logprobs, axis=-1), lambda token: False)
+    masked, rows = 0, recurrent[0].shape[0]
+    for token in ANSWER:
+        mask = recurrent.make_mask(1)
+        masked += 0 if mask is None else int((~mask).sum().item())
+        Reads()(mx.array([[token]] * rows), caches)
+    held = [rotating.extract(row).keys.flatten().tolist() for row in range(rows)]
+    tokens = [[int(token) for token in row] for row in held]
+    return Read(masked, tokens, plain.left_padding.min().item())
+
+
+def start(kind: Any, rests: Any) -> Any:
+    """A batch of these prompts, of which the first piece was read."""
+    mx: Any = importlib.import_module("mlx.core")
+    caches = importlib.import_module("mlx_vlm.models.cache")
+    rows, longest = len(rests), max(map(len, rests))
+    none = [0] * rows
+    recurrent = caches.ArraysCache(1)
+    recurrent[0] = mx.zeros((rows, 1))
+    rotating, plain = caches.BatchRotatingKVCache(WINDOW, none), caches.BatchKVCache(none)
+    batch = kind(
+        model=Reads(),
+        uids=list(range(rows)),
+        input_ids=[list(rest) for rest in rests],
+        max_tokens=[4] * rows,
+        inputs_embeds=mx.zeros((rows, longest, 2)),
+        prompt_kwargs={},
+        prefill_step_size=2,
+        warm_cache=[recurrent, rotating, plain],
+        right_pad_per_row=[longest - len(rest) for rest in rests],
+    )
+    batch.prompt_step()
+    return batch
