@@ -12,6 +12,7 @@ import pytest
 from mlx_patches.lab import Family, NotBuilt, alone_scenarios, engine
 from mlx_patches.lab.build import build
 from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
+from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
 from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, probe, prompts, turns
@@ -250,14 +251,16 @@ TEXT = mx.arange(OFFSET + LENGTH)[None]
 WHOLE = mx.concatenate([mx.minimum(TEXT[:, :OFFSET], 3), TEXT[:, OFFSET:] + DELTA], axis=1)
 
 
-def next_piece(positions, start=OFFSET, length=LENGTH, held=None, **passed):
+def next_piece(positions, start=OFFSET, length=LENGTH, held=None, text=None, **passed):
     """The first piece that is fed to a cache with an image, and the cache."""
     cache = SimpleNamespace()
     row_record.update_record(cache, deltas=mx.array([[DELTA]]))
-    model = SimpleNamespace(_position_ids=held, _rope_deltas=None if held is None else 9)
+    model = SimpleNamespace(_position_ids=held)
     own = {"position_ids": positions, "rope_deltas": mx.array([[0]])} | passed
-    ids = mx.zeros((1, length), mx.int32)
-    return turns.next_piece(model, image_prompts.Waiting(), cache, start, ids, own), cache
+    ids, waiting = mx.zeros((1, length), mx.int32), image_prompts.Waiting()
+    if text is not None:
+        waiting.note_text(text, held)
+    return turns.next_piece(model, waiting, cache, start, ids, own), cache
 
 
 @pytest.mark.parametrize("length", [LENGTH, 3])
@@ -286,8 +289,17 @@ def test_positions_of_a_whole_conversation_are_cut():
     assert piece.position_ids.tolist() == expected
     # A host that left them on the model may pass those of the turn, or those without the image.
     for passed in (TEXT[:, :LENGTH], TEXT):
-        piece, _ = next_piece(passed, held=WHOLE)
-        assert (piece.position_ids.tolist(), piece.kept) == (expected, 9)
+        piece, _ = next_piece(passed, held=WHOLE, text=mx.zeros_like(WHOLE))
+        assert (piece.position_ids.tolist(), piece.kept.tolist()) == (expected, [[DELTA]])
+
+
+def test_positions_of_another_text_are_not_cut():
+    """Those on the model are of the newest request, whose text may have the same length."""
+    expected = [next_piece(TEXT[:, :LENGTH])[0].position_ids.tolist()]
+    for text in (None, mx.ones_like(WHOLE)):
+        piece, _ = next_piece(TEXT[:, :LENGTH], held=WHOLE + 5, text=text)
+        expected.append(piece.position_ids.tolist())
+    assert expected[1:] == expected[:1] * 2
 
 
 def test_positions_of_a_piece_alone_stay():
@@ -296,6 +308,27 @@ def test_positions_of_a_piece_alone_stay():
     step = mx.array([[0]])  # a decode step is not read from the device
     assert next_piece(step, length=1)[0].position_ids is step
     assert next_piece(own, start=mx.array([OFFSET]))[0].position_ids is own
+
+
+# A prompt in pieces while the positions and deltas on the model are another request's.
+AMONG_OTHERS = (
+    "mlx-vlm:qwen3_omni_moe prefill_step_size=8 prefill_batch_size=2; add row=9 length=1 tokens=1; "
+    "add row=10 length=17 tokens=1; add row=11 length=16 tokens=1 images=1",
+    "mlx-vlm:qwen3_5 prefill_step_size=4 prefill_batch_size=1; add row=6 length=1 tokens=2; "
+    "add row=10 text=2 length=1 tokens=2 images=1",
+    "mlx-vlm:qwen3_5 prefill_batch_size=1 prefix=1; add row=18 text=1 length=16 tokens=1 images=1; "
+    "add row=19 text=1 length=22 tokens=1",
+)
+
+
+@pytest.mark.parametrize("line", AMONG_OTHERS)
+def test_a_prompt_in_pieces_among_others_stays_right(line, ungated):
+    try:
+        model = build(Family("mlx-vlm", line.split()[0].partition(":")[2]))
+        ungated(PATCH)
+        assert walk.run(model, program.parse(line)) == []
+    except (NotApplicable, NotBuilt) as reason:
+        pytest.skip(str(reason))
 
 
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,8 @@ class Waiting:
         self._newest_positions: Callable[[], Any] = lambda: None
         self.noted = 0  # number of prompts so far
         self.computed: Any = None  # the token ids of the newest text that has got positions
+        # Those of the newest texts, each with its array of positions.
+        self._texts: list[tuple[Callable[[], Any], Any]] = []
 
     def __bool__(self) -> bool:
         """Whether there is a prompt that a row may be fed."""
@@ -126,6 +128,12 @@ class Waiting:
             self._newest_positions = weakref.ref(returned)
             self.noted += len(prompts)
 
+    def note_text(self, ids: Any, returned: Any) -> None:
+        """Note the token ids of a text that has got positions, and the array of these."""
+        self.computed = ids
+        with self._lock:
+            self._texts = [*self._texts, (weakref.ref(returned), ids)][-WAITING:]
+
     def left_on(self, model: Any) -> bool:
         """Whether the positions stored on the model are those of the newest image prompts."""
         held = getattr(model, "_position_ids", None)
@@ -139,11 +147,12 @@ class Waiting:
 
     def continues_computed(self, start: int, ids: Any) -> bool:
         """Whether a piece is of the newest text that has got positions; reads the tokens."""
-        newest = self.computed
-        if newest is None:
-            return False
-        own = newest[:, start : start + ids.shape[1]]
-        return bool(own.shape == ids.shape and (own == ids).all().item())
+        return self.computed is not None and _is_part(self.computed, start, ids)
+
+    def are_of(self, positions: Any, start: int, ids: Any) -> bool:
+        """Whether an array of positions was computed for a text with this piece; reads both."""
+        texts = [text for ref, text in self._texts if ref() is positions]
+        return any(_is_part(text, start, ids) for text in texts)
 
     def claim(self, text: bytes, start: int = 0, delta: int | None = None) -> RowPrompt | None:
         """Find the prompt of a row by the first tokens that it is fed, and take it off the queue.
@@ -172,6 +181,11 @@ class Waiting:
             if row.prompt not in self._queue:
                 self._claimed.discard(row.prompt)
                 self._queue.insert(0, row.prompt)
+
+
+def _is_part(text: Any, start: int, ids: Any) -> bool:
+    own = text[:, start : start + ids.shape[1]]
+    return bool(own.shape == ids.shape and (own == ids).all().item())
 
 
 def _find(
@@ -229,7 +243,8 @@ def note_prompts(index: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(model: Any, *args: Any, **kwargs: Any) -> Any:
         out = index(model, *args, **kwargs)
         given = signature.bind(model, *args, **kwargs).arguments
-        waiting_prompts(model).computed = given.get("input_ids")
+        if (ids := given.get("input_ids")) is not None:
+            waiting_prompts(model).note_text(ids, out[0])
         grids = [value for name, value in given.items() if name.endswith("_grid_thw")]
         if any(grid is not None for grid in grids):
             prompts = split_prompts(given["input_ids"], out[0], given.get("attention_mask"))

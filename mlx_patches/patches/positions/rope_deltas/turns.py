@@ -97,6 +97,15 @@ def of_piece(position_ids: Any, offset: int, length: int) -> Any:
     return position_ids[..., offset : offset + length]
 
 
+def deltas_after(position_ids: Any) -> Any:
+    """The rope deltas (rows, 1) after a text; the model may hold those of another request."""
+    import mlx.core as mx
+
+    rows, length = position_ids.shape[-2:]
+    last = position_ids.reshape(-1, rows, length).max(axis=(0, 2))
+    return (last + 1 - length).reshape(rows, 1).astype(mx.int32)
+
+
 def begin_turn(
     model: Any,
     waiting: Waiting,
@@ -115,13 +124,14 @@ def begin_turn(
     is_prompt = covered > 1 or passed.get("inputs_embeds") is not None
     if not offset or not is_prompt or places is held:
         return from_first
-    deltas = getattr(model, "_rope_deltas", None)
     may_be_whole = covered >= offset + length
-    if held is not None and deltas is not None:
+    # Those of another request may have the same shape.
+    if held is not None and waiting.are_of(held, offset, ids):
+        whole = {"whole": held, "deltas": deltas_after(held)}
         if held.shape[-2:] == (rows, offset + covered):
-            return from_cache._replace(whole=held, deltas=deltas)
+            return from_cache._replace(**whole)
         if may_be_whole and held.shape[-2:] == (rows, covered):
-            return from_first._replace(whole=held, deltas=deltas)
+            return from_first._replace(**whole)
     before = column_of(read_record(record_cache), "deltas", rows)
     if before is None and covered > length:
         return from_first
