@@ -160,7 +160,7 @@ ENTRIES = (
     ("vlm-stop-text", "server.vlm_stop_text.patch", "mlx-vlm"),
     ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
     ("prefix-first-token", "generation.prefix_first_token.patch", "mlx-vlm"),
-    ("prefix-dropped-row", "generation.prefix_dropped_row.patch", "mlx-vlm"),
+    ("cancelled-prompt", "generation.cancelled_prompt.patch", "mlx-vlm"),
     ("prefix-widths", "caches.prefix_widths.patch", ""),
     ("prefix-chunks", "caches.prefix_chunks.patch", "mlx-vlm"),
     ("prefix-cache-lists", "caches.prefix_cache_lists.patch", "mlx-vlm"),

@@ -117,7 +117,8 @@ def test_mutant_that_keeps_merged_caches(monkeypatch):
 
 
 # A request is cancelled while the prompts that came with it are read: the only one with padding,
-# the longest, and the longest after others have been fed without it.
+# the longest, the longest after others have been fed without it, and the longest of a batch that
+# is padded on the left.
 CANCELLED = (
     "mlx-vlm:plamo2 prefill_batch_size=2 prefix=1; add row=1 text=1 length=1 tokens=1; "
     "add row=2 text=1 length=2 tokens=1; add row=5 text=1 length=2 tokens=1; "
@@ -127,6 +128,8 @@ CANCELLED = (
     "step count=3; drop row=4",
     "mlx-vlm:qwen3_5 prefix=1; add row=1 text=1 length=9 tokens=2; step count=2; "
     "add row=4 length=30 tokens=5; add row=6 text=1 length=13 tokens=5; step count=5; drop row=4",
+    "mlx-vlm:qwen2_vl prefill_step_size=3 prefill_batch_size=2; add row=1 length=3 tokens=4; "
+    "add row=2 length=20 tokens=4; step count=2; drop row=2",
 )
 
 
@@ -136,7 +139,7 @@ def cancelled(line: str) -> list[str]:
     batch = getattr(generators.generate_module(model), "PromptProcessingBatch", None)
     if not hasattr(batch, "remove"):
         pytest.skip("the release takes no row out of prompts in reading")
-    with with_patches((*PATCHES, "prefix-dropped-row")):
+    with with_patches((*PATCHES, "cancelled-prompt")):
         return walk.run(model, program.parse(line))
 
 
@@ -145,7 +148,7 @@ def test_a_request_that_is_cancelled_while_prompts_are_read(line):
     assert cancelled(line) == []
 
 
-@pytest.mark.parametrize("line", CANCELLED[1:])
+@pytest.mark.parametrize("line", CANCELLED[1:3])
 def test_mutant_that_keeps_merged_caches_of_padding_alone(monkeypatch, line):
     monkeypatch.setattr(recurrent_padding, "put_back", lambda cache, own: None)
     assert cancelled(line)

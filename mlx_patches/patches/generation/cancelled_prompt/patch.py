@@ -1,16 +1,17 @@
-"""With mlx-vlm's prefix cache, a cancelled request garbles those that were read with it.
+"""A request that is cancelled while mlx-vlm reads its prompt garbles those read with it.
 
 Why
-    Of prompts whose beginnings are in the prefix cache, the rests are padded on the right, and the
-    caches are told so. After the last piece they are told that the padding is over, but only if a
-    row still has some. Where the rows with padding were cancelled meanwhile, the caches go on to
-    expect it: a recurrent layer takes each token of the answer for padding and never changes its
-    state again, a rotating cache moves its newest keys to the front. Where the longest row was
-    cancelled, all others go on with padding, which counts as text in models that take a single
-    row's position from the number of its keys (Qwen3.5).
+    With the prefix cache, the rests of prompts are padded on the right, and the caches are told
+    so. After the last piece they are told that the padding is over, but only if a row still has
+    some. Where the rows with padding were cancelled meanwhile, the caches go on to expect it: a
+    recurrent layer takes each token of the answer for padding and never changes its state again,
+    a rotating cache moves its newest keys to the front. Where the longest row was cancelled, with
+    the prefix cache or without, all others keep padding, which counts as text in models that take
+    a single row's position from the number of its keys (Qwen2-VL to Qwen3.5).
 How
-    When the last row with padding is cancelled, the caches are told at once, which moves nothing.
-    After the last piece, caches drop the padding that all rows have, as they do when a row ends.
+    When the last row with right padding is cancelled, the caches are told at once, which moves
+    nothing. After the last piece, caches drop the padding that all rows have, as they do when a
+    row ends. Both happen only after a request was cancelled.
 Upstream
     mlx-vlm 0.7.8, the first release that takes single rows out of prompts in reading, to 0.7.10,
     not fixed.
@@ -21,7 +22,7 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
@@ -39,19 +40,21 @@ def end_padding(remove: Callable[..., Any], batch: Any, *args: Any, **kwargs: An
 
 def drop_padding(generate: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Read the last piece, and drop the padding that all rows have from their caches."""
-    caches, pads = batch.prompt_cache, batch._right_pad_per_row
+    caches, rows, common = batch.prompt_cache, len(batch.uids), has_common(batch)
     made = generate(batch, *args, **kwargs)
-    if has_common(pads):
+    if common:
         import mlx.core as mx
 
         for cache in caches:
-            cache.filter(mx.arange(len(pads)))
+            cache.filter(mx.arange(rows))
     return made
 
 
-def has_common(pads: Sequence[int] | None) -> bool:
-    """Whether all rows have right padding."""
-    return min(pads or (0,)) > 0
+def has_common(batch: Any) -> bool:
+    """Whether all rows have padding, on one side."""
+    return any(
+        min(pads or (0,)) > 0 for pads in (batch._left_padding_per_row, batch._right_pad_per_row)
+    )
 
 
 def is_padded(batch: Any) -> bool:
@@ -60,9 +63,9 @@ def is_padded(batch: Any) -> bool:
 
 
 PATCH = Patch(
-    id="prefix-dropped-row",
+    id="cancelled-prompt",
     every_model=True,
-    summary="with mlx-vlm's prefix cache, a cancelled request garbles those that were read with it",
+    summary="a request that is cancelled while mlx-vlm reads its prompt garbles those beside it",
     targets=tuple(
         Target(
             "mlx-vlm",

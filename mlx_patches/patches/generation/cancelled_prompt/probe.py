@@ -63,10 +63,13 @@ class Reads:
         return mx.eye(WORDS)[tokens]
 
 
-def read(kind: Any, dropped: Sequence[int], rests: Any = RESTS) -> Read:
-    """Read prompts without the rows that are dropped after the first piece, then an answer."""
+def read(kind: Any, dropped: Sequence[int], rests: Any = RESTS, left: bool = False) -> Read:
+    """Read prompts without the rows that are dropped after the first piece, then an answer.
+
+    ``left``: they are padded on the left.
+    """
     mx: Any = importlib.import_module("mlx.core")
-    batch = start(kind, rests)
+    batch = start(kind, rests, left)
     for row in dropped:
         batch.remove(row)
     recurrent, rotating, plain = caches = list(batch.prompt_cache)
@@ -83,15 +86,16 @@ def read(kind: Any, dropped: Sequence[int], rests: Any = RESTS) -> Read:
     return Read(masked, tokens, plain.left_padding.min().item())
 
 
-def start(kind: Any, rests: Any) -> Any:
+def start(kind: Any, rests: Any, left: bool = False) -> Any:
     """A batch of these prompts, of which the first piece was read."""
     mx: Any = importlib.import_module("mlx.core")
     caches = importlib.import_module("mlx_vlm.models.cache")
     rows, longest = len(rests), max(map(len, rests))
-    none = [0] * rows
-    recurrent = caches.ArraysCache(1)
+    pads = [longest - len(rest) for rest in rests]
+    begin = pads if left else [0] * rows
+    recurrent = caches.ArraysCache(1, begin if left else None)
     recurrent[0] = mx.zeros((rows, 1))
-    rotating, plain = caches.BatchRotatingKVCache(WINDOW, none), caches.BatchKVCache(none)
+    rotating, plain = caches.BatchRotatingKVCache(WINDOW, begin), caches.BatchKVCache(begin)
     batch = kind(
         model=Reads(),
         uids=list(range(rows)),
@@ -101,7 +105,7 @@ def start(kind: Any, rests: Any) -> Any:
         prompt_kwargs={},
         prefill_step_size=2,
         warm_cache=[recurrent, rotating, plain],
-        right_pad_per_row=[longest - len(rest) for rest in rests],
+        right_pad_per_row=None if left else pads,
     )
     batch.prompt_step()
     return batch

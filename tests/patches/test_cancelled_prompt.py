@@ -1,4 +1,4 @@
-"""``prefix-dropped-row``: what the remaining rows' caches expect, whoever was cancelled."""
+"""``cancelled-prompt``: what the remaining rows' caches expect, whoever was cancelled."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from mlx_patches.patches.generation.prefix_dropped_row import patch
-from mlx_patches.patches.generation.prefix_dropped_row.probe import ANSWER, RESTS, read, start
+from mlx_patches.patches.generation.cancelled_prompt import patch
+from mlx_patches.patches.generation.cancelled_prompt.probe import ANSWER, RESTS, read, start
 
 from ..releases.models import prefix_engine
 
@@ -41,9 +41,20 @@ def test_all_rows_may_be_dropped(kind):
     assert batch.uids == [] and batch.prompt_cache == []
 
 
+@pytest.mark.parametrize("dropped", [(), (0,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_left_padding_that_all_rows_have_is_dropped(kind, dropped):
+    rests = ((1, 2, 3, 4), (5, 6), (7, 8, 9))
+    masked, held, padding = read(kind, dropped, rests, left=True)
+    assert masked == padding == 0
+    kept = [rest for row, rest in enumerate(rests) if row not in dropped]
+    assert [
+        tokens[-len(rest) - len(ANSWER) :] for tokens, rest in zip(held, kept, strict=True)
+    ] == [[*rest, *ANSWER] for rest in kept]
+
+
 def keep_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patch, "is_padded", lambda batch: True)
-    monkeypatch.setattr(patch, "has_common", lambda pads: False)
+    monkeypatch.setattr(patch, "has_common", lambda batch: False)
 
 
-MUTANTS = {"prefix-dropped-row": keep_padding}
+MUTANTS = {"cancelled-prompt": keep_padding}
