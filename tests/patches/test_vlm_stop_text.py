@@ -53,6 +53,15 @@ def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(
         assert all(token.finish_reason is None for token in tokens[:-1])
 
 
+def test_the_last_token_reports_the_memory(build, ungated, monkeypatch):
+    import mlx.core as mx
+
+    ungated(patch.PATCH)
+    monkeypatch.setattr(mx, "get_peak_memory", lambda: 5e9)
+    tokens, _ = answer(["a", "b", "##", "c"], stop="##")
+    assert [token.peak_memory for token in tokens] == [0, 0, 5]
+
+
 @pytest.mark.parametrize("sent", [{}, {"stop": None}, {"stop": []}, {"stop": ""}, {"stop": 5}])
 def test_without_stop_strings_the_tokens_are_the_releases(sent, build, ungated):
     wanted, _ = answer(["a", "##", "b"], **sent)
