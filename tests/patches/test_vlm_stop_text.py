@@ -14,17 +14,16 @@ from mlx_patches.patches.server.vlm_stop_text.probe import answer, silent
 
 from .test_server_stop_text import said, splits
 
+pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
+
 
 @pytest.fixture
-def server():
-    place = "mlx_vlm.server.generation"
-    module = importlib.import_module(place if source_file(place) else "mlx_vlm.server")
-    if not hasattr(module, "ResponseGenerator"):
+def build():
+    """The release's function that makes a request's arguments, as it is when it is called."""
+    server = importlib.import_module("mlx_vlm.server")
+    if not hasattr(server, "ResponseGenerator"):
         pytest.skip("this release's server has no ResponseGenerator")
-    return module
-
-
-pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
+    return lambda **sent: server._build_gen_args(SimpleNamespace(**sent))
 
 
 @pytest.mark.parametrize(
@@ -40,12 +39,12 @@ pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no su
     ],
 )
 def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(
-    text, stop, wanted, server, ungated
+    text, stop, wanted, build, ungated
 ):
     ungated(patch.PATCH)
     listed = [stop] if isinstance(stop, str) else stop
     for pieces in splits(text):
-        tokens, cancelled = answer(server, pieces, stop=stop)
+        tokens, cancelled = answer(pieces, stop=stop)
         assert said(tokens) == wanted, pieces
         assert tokens[-1].finish_reason == ("length" if wanted == text else "stop")
         # A row that has ended by itself is not cancelled.
@@ -54,26 +53,32 @@ def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(
         assert all(token.finish_reason is None for token in tokens[:-1])
 
 
+def test_the_last_token_reports_the_memory(build, ungated, monkeypatch):
+    import mlx.core as mx
+
+    ungated(patch.PATCH)
+    monkeypatch.setattr(mx, "get_peak_memory", lambda: 5e9)
+    tokens, _ = answer(["a", "b", "##", "c"], stop="##")
+    assert [token.peak_memory for token in tokens] == [0, 0, 5]
+
+
 @pytest.mark.parametrize("sent", [{}, {"stop": None}, {"stop": []}, {"stop": ""}, {"stop": 5}])
-def test_without_stop_strings_the_tokens_are_the_releases(sent, server, ungated):
-    wanted, _ = answer(server, ["a", "##", "b"], **sent)
+def test_without_stop_strings_the_tokens_are_the_releases(sent, build, ungated):
+    wanted, _ = answer(["a", "##", "b"], **sent)
     ungated(patch.PATCH)
-    assert answer(server, ["a", "##", "b"], **sent) == (wanted, [])
-    generator = silent(server, "ab")
+    assert answer(["a", "##", "b"], **sent) == (wanted, [])
+    generator = silent("ab")
     kind = type(generator.generate("hi")[1])
-    args = importlib.import_module("mlx_vlm.server")._build_gen_args(SimpleNamespace(**sent))
-    assert type(generator.generate("hi", args=args)[1]) is kind
+    assert type(generator.generate("hi", args=build(**sent))[1]) is kind
 
 
-def test_requests_at_once_end_at_their_own_stop_strings(server, ungated):
+def test_requests_at_once_end_at_their_own_stop_strings(build, ungated):
     ungated(patch.PATCH)
-    generator = silent(server, ["one ", "two ", "three ", "four"])
+    generator = silent(["one ", "two ", "three ", "four"])
     found = {}
 
     def ask(stop):
-        args = SimpleNamespace(stop=[stop])
-        build = importlib.import_module("mlx_vlm.server")._build_gen_args
-        found[stop] = said(generator.generate("hi", args=build(args))[1])
+        found[stop] = said(generator.generate("hi", args=build(stop=[stop]))[1])
 
     threads = [threading.Thread(target=ask, args=(stop,)) for stop in ("two", "e t", "ou", "x")]
     for thread in threads:
@@ -88,12 +93,11 @@ def test_requests_at_once_end_at_their_own_stop_strings(server, ungated):
     }
 
 
-def test_a_client_that_goes_away_cancels_its_row(server, ungated):
+def test_a_client_that_goes_away_cancels_its_row(build, ungated):
     ungated(patch.PATCH)
-    generator = silent(server, "abc")
-    build = importlib.import_module("mlx_vlm.server")._build_gen_args
+    generator = silent("abc")
     for leave in (lambda tokens: tokens.close(), lambda tokens: None):
-        _, tokens = generator.generate("hi", args=build(SimpleNamespace(stop="x")))
+        _, tokens = generator.generate("hi", args=build(stop="x"))
         assert next(tokens).text == "a"
         leave(tokens)
         del tokens

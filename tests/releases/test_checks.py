@@ -122,6 +122,7 @@ SKIPPED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "processor-rows": ((Namespace(logits_processors=[], token_context=[]),) * 2, {}),
     "server-stop-text": ((None, None, Namespace(stop_words=[])), {}),
     "token-names": ((Namespace(), [[0]]), {}),
+    "vlm-stop-text": ((None, "hi"), {"args": Namespace()}),
 }
 
 

@@ -16,10 +16,10 @@ STOP = "END"
 
 def probe(target: Target) -> Result:
     """Red where the answer goes on after the stop string, or the text before it is not whole."""
-    module = importlib.import_module(target.module)
-    if not hasattr(module, "ResponseGenerator"):
-        raise NotApplicable("this release's server has no ResponseGenerator")
-    tokens, cancelled = answer(module, PIECES, stop=STOP)
+    module, name = importlib.import_module(target.module), target.name.partition(".")[0]
+    if getattr(getattr(module, name, None), "__module__", "") != target.module:
+        raise NotApplicable(f"this release does not define {name} there")
+    tokens, cancelled = answer(PIECES, stop=STOP)
     said = "".join(token.text for token in tokens)
     if said != "one, two, ":
         return Result(True, f"{PIECES} with the stop string {STOP!r} becomes {said!r}")
@@ -28,32 +28,32 @@ def probe(target: Target) -> Result:
     return Result(False, f"the answer ends with {said!r}")
 
 
-def answer(module: Any, pieces: Iterable[str], **sent: Any) -> tuple[list[Any], list[Any]]:
+def answer(pieces: Iterable[str], **sent: Any) -> tuple[list[Any], list[Any]]:
     """The tokens of the answer to a chat request, and the rows that were cancelled.
 
     Args:
-        module: the release's module that has the generator.
         pieces: the text of each token; the last one ends the answer by its length.
         sent: further fields of the request.
     """
-    generator = silent(module, pieces)
-    server = importlib.import_module("mlx_vlm.server")
+    server: Any = importlib.import_module("mlx_vlm.server")
+    generator = silent(pieces)
     messages = [{"role": "user", "content": "hi"}]
     request = server.ChatRequest.model_validate({"model": "m", "messages": messages, **sent})
     _, tokens = generator.generate("hi", args=server._build_gen_args(request))
     return list(tokens), generator.cancelled
 
 
-def silent(module: Any, pieces: Iterable[str]) -> Any:
+def silent(pieces: Iterable[str]) -> Any:
     """A generator without its thread, which answers every request in these pieces."""
+    server: Any = importlib.import_module("mlx_vlm.server")
     pieces = list(pieces)
     reasons = [None] * (len(pieces) - 1) + ["length"]
     tokens = [
-        module.StreamingToken(text=text, token=number, logprobs=0.0, finish_reason=reason)
+        server.StreamingToken(text=text, token=number, logprobs=0.0, finish_reason=reason)
         for number, (text, reason) in enumerate(zip(pieces, reasons, strict=True))
     ]
 
-    class Generator(module.ResponseGenerator):  # type: ignore[misc]
+    class Generator(server.ResponseGenerator):  # type: ignore[misc]
         def __init__(self) -> None:
             self.draft_model = self.tokenizer = self.processor = None
             self.requests = SimpleNamespace(put=self.respond)
@@ -72,7 +72,7 @@ def silent(module: Any, pieces: Iterable[str]) -> Any:
 
         def respond(self, request: Any) -> None:
             queue = request[0] if isinstance(request, tuple) else request.rqueue
-            for one in (module.GenerationContext(uid=7, prompt_tokens=2), *tokens, None):
+            for one in (server.GenerationContext(uid=7, prompt_tokens=2), *tokens, None):
                 queue.put(one)
 
     return Generator()
