@@ -27,21 +27,17 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
 
 
 def judged(ask: Ask, stream: bool) -> Cell:
-    """Red if an answer with stop strings is not the whole answer up to the first of them.
-
-    If it has none of them, it ends as the whole answer does: mlx-vlm 0.5.0 gives every answer at
-    once the reason ``stop``, also one that ends at its limit.
-    """
+    """Red if an answer with stop strings is not the whole answer up to the first of them."""
 
     def answer(*stops: str) -> tuple[str, str]:
         sent = {"stop": list(stops)} if stops else {}
         return ask(PROMPT, temperature=0, max_tokens=COUNT, stream=stream, **sent)
 
-    whole, reason = answer()
+    whole, _ = answer()
     wrong, tried = [], list(stop_strings(whole))
     for stops in tried:
         places = [place for stop in stops if (place := whole.find(stop)) >= 0]
-        wanted = (whole[: min(places)], "stop") if places else (whole, reason)
+        wanted = (whole[: min(places)], "stop") if places else (whole, "length")
         if (said := answer(*stops)) != wanted:
             wrong.append(f"stop {stops!r} ends {whole!r} as {said!r} instead of {wanted!r}")
     if wrong:

@@ -61,15 +61,12 @@ def test_a_release_scenario_ends_with_its_worst_cell(yielded, verdict, said, mon
 WHOLE = "abcabdabeabfabgabhabiabjabk"
 
 
-def server(whole, late=0, reason="stop", limit="length"):
-    """A server that ends its answer so many characters after a stop string, or before it.
-
-    ``limit`` is the reason of an answer that ends at its limit.
-    """
+def server(whole, late=0, reason="stop"):
+    """A server that ends its answer so many characters after a stop string, or before it."""
 
     def ask(prompt, stop=(), **fields):
         places = [whole.find(one) for one in stop if one in whole]
-        return (whole[: min(places) + late], reason) if places else (whole, limit)
+        return (whole[: min(places) + late], reason) if places else (whole, "length")
 
     return ask
 
@@ -78,7 +75,6 @@ def server(whole, late=0, reason="stop", limit="length"):
     ("ask", "verdict"),
     [
         (server(WHOLE), "green"),
-        (server(WHOLE, limit="stop"), "green"),
         (server(WHOLE, late=1), "red"),
         (server(WHOLE, reason="length"), "red"),
         (lambda prompt, **fields: (WHOLE, "length"), "red"),
