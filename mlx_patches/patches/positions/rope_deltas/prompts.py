@@ -131,8 +131,9 @@ class Waiting:
     def note_text(self, ids: Any, returned: Any) -> None:
         """Note the token ids of a text that has got positions, and the array of these."""
         self.computed = ids
+        array: Callable[[], Any] = weakref.ref(returned)
         with self._lock:
-            self._texts = [*self._texts, (weakref.ref(returned), ids)][-WAITING:]
+            self._texts = [*self._texts, (array, ids)][-WAITING:]
 
     def left_on(self, model: Any) -> bool:
         """Whether the positions stored on the model are those of the newest image prompts."""
