@@ -189,7 +189,10 @@ def hosts() -> dict[str, ReleaseSet]:
 
 
 def versions(python: Path) -> dict[str, str]:
-    """The installed versions of the packages in ``MEASURED``."""
+    """The installed versions of the packages in ``MEASURED``.
+
+    Of two copies on the path, that of the one that is imported: the first.
+    """
     code = (
         f"import importlib.metadata as m, json; names = {MEASURED};"
         " found = {d.metadata['Name'].lower(): d.version for d in reversed([*m.distributions()])};"

@@ -107,8 +107,7 @@ class Waiting:
         self._newest: Sequence[Callable[[], ImagePrompt | None]] = ()
         self._newest_positions: Callable[[], Any] = lambda: None
         self.noted = 0  # number of prompts so far
-        self.computed: Any = None  # the token ids of the newest text that has got positions
-        # Those of the newest texts, each with its array of positions.
+        # The newest texts that have got positions: the array of these, and the token ids.
         self._texts: list[tuple[Callable[[], Any], Any]] = []
 
     def __bool__(self) -> bool:
@@ -130,10 +129,10 @@ class Waiting:
 
     def note_text(self, ids: Any, returned: Any) -> None:
         """Note the token ids of a text that has got positions, and the array of these."""
-        self.computed = ids
         array: Callable[[], Any] = weakref.ref(returned)
         with self._lock:
-            self._texts = [*self._texts, (array, ids)][-WAITING:]
+            held = [text for text in self._texts if text[0]() is not None]
+            self._texts = [*held, (array, ids)][-WAITING:]
 
     def left_on(self, model: Any) -> bool:
         """Whether the positions stored on the model are those of the newest image prompts."""
@@ -148,7 +147,7 @@ class Waiting:
 
     def continues_computed(self, start: int, ids: Any) -> bool:
         """Whether a piece is of the newest text that has got positions; reads the tokens."""
-        return self.computed is not None and _is_part(self.computed, start, ids)
+        return any(_is_part(text, start, ids) for _, text in self._texts[-1:])
 
     def are_of(self, positions: Any, start: int, ids: Any) -> bool:
         """Whether an array of positions was computed for a text with this piece; reads both."""
