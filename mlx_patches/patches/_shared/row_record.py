@@ -11,12 +11,12 @@ only part of the file that the release does not interpret.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.patch import Target, around
+from .prompt_files import add_entry, load_entry
 from .targets import around_setter
 
 RECORD = "_mlx_patches_rows"
@@ -267,7 +267,7 @@ def save_prompt_cache(
         if (record := read_record(one)) is not None
     }
     if records:
-        metadata = {**(metadata or {}), RECORD: json.dumps(records)}
+        metadata = add_entry(metadata, RECORD, records)
     extra = () if metadata is None else (metadata,)
     original(file_name, cache, *extra, *args, **kwargs)
 
@@ -276,15 +276,16 @@ def load_prompt_cache(
     original: Callable[..., Any], file_name: str, return_metadata: bool = False
 ) -> Any:
     """``load_prompt_cache`` that restores the caches' records from the file's metadata."""
+    return load_entry(original, file_name, return_metadata, RECORD, set_records)
+
+
+def set_records(cache: Sequence[Any], records: dict[str, dict[str, list[int]]]) -> None:
+    """Write the records that were saved, by the number of their cache."""
     import mlx.core as mx
 
-    cache, metadata = original(file_name, return_metadata=True)
-    # For a file without metadata some releases do not return a dictionary.
-    records = metadata.pop(RECORD, "{}") if isinstance(metadata, dict) else "{}"
-    for layer, columns in json.loads(records).items():
+    for layer, columns in records.items():
         arrays = {name: mx.array(held, mx.int32)[:, None] for name, held in columns.items()}
         write_record(cache[int(layer)], RowRecord(**arrays))
-    return (cache, metadata) if return_metadata else cache
 
 
 # -- targets ---------------------------------------------------------------------------

@@ -16,11 +16,11 @@ Retire when
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.prompt_files import add_entry, load_entry
 from ..._shared.targets import LM_CACHES
 
 # The entry of a file's metadata: the shape of each array without elements, by its name.
@@ -43,7 +43,7 @@ def save_filled(
         shapes = find_empty(cache)
         if not shapes:
             raise
-    metadata = {**(metadata or {}), SHAPES: json.dumps(shapes)}
+    metadata = add_entry(metadata, SHAPES, shapes)
     save(file_name, [fill_empty(layer) for layer in cache], metadata, *args, **kwargs)
 
 
@@ -82,11 +82,7 @@ def fill_empty(layer: Any) -> Any:
 
 def load_emptied(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
     """``load_prompt_cache``, with the arrays that ``save_filled`` filled empty again."""
-    cache, metadata = load(file_name, return_metadata=True)
-    # For a file without metadata some releases do not return a dictionary.
-    shapes = metadata.pop(SHAPES, "{}") if isinstance(metadata, dict) else "{}"
-    empty_again(cache, json.loads(shapes))
-    return (cache, metadata) if return_metadata else cache
+    return load_entry(load, file_name, return_metadata, SHAPES, empty_again)
 
 
 def empty_again(cache: Sequence[Any], shapes: dict[str, Sequence[int]]) -> None:

@@ -17,11 +17,11 @@ Retire when
 from __future__ import annotations
 
 import importlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.prompt_files import add_entry, load_entry
 from ..._shared.targets import LM_CACHES
 
 # The entry of a file's metadata: the size of the window of each such cache, by its number.
@@ -42,7 +42,7 @@ def save_as_arrays(
     """``save_prompt_cache``, with each of these caches as an ``ArraysCache``."""
     sizes = {number: one.window_size for number, one in enumerate(cache) if is_layer_cache(one)}
     if sizes:
-        metadata = {**(metadata or {}), SIZES: json.dumps(sizes)}
+        metadata = add_entry(metadata, SIZES, sizes)
         cache = [as_arrays(one) if is_layer_cache(one) else one for one in cache]
     save(file_name, cache, *(() if metadata is None else (metadata,)), *args, **kwargs)
 
@@ -63,12 +63,13 @@ def as_arrays(cache: Any) -> Any:
 
 def load_layers(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
     """``load_prompt_cache``, with the caches that ``save_as_arrays`` saved as they were."""
-    cache, metadata = load(file_name, return_metadata=True)
-    # For a file without metadata some releases do not return a dictionary.
-    sizes = metadata.pop(SIZES, "{}") if isinstance(metadata, dict) else "{}"
-    for number, size in json.loads(sizes).items():
+    return load_entry(load, file_name, return_metadata, SIZES, put_back)
+
+
+def put_back(cache: list[Any], sizes: Mapping[str, int]) -> None:
+    """Replace the ``ArraysCache`` of these numbers by the caches that they were."""
+    for number, size in sizes.items():
         cache[int(number)] = from_arrays(cache[int(number)].cache, size)
-    return (cache, metadata) if return_metadata else cache
 
 
 def from_arrays(arrays: Sequence[Any], window_size: int) -> Any:
