@@ -6,10 +6,16 @@ import itertools
 
 import pytest
 
+from mlx_patches.lab import generators
+from mlx_patches.lab.walks import program, walk
+from mlx_patches.patches._shared import rows as cache_rows
 from mlx_patches.patches.generation.cancelled_prompt import patch
 from mlx_patches.patches.generation.cancelled_prompt.probe import ANSWER, RESTS, read, start
+from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
+from mlx_patches.probes.fixtures import with_patches
 
-from ..releases.models import prefix_engine
+from ..releases.models import build_or_skip, prefix_engine
+from ..releases.test_prefix_cache import PATCHES
 
 
 @pytest.fixture
@@ -50,6 +56,57 @@ def test_left_padding_that_all_rows_have_is_dropped(kind, dropped):
     assert [
         tokens[-len(rest) - len(ANSWER) :] for tokens, rest in zip(held, kept, strict=True)
     ] == [[*rest, *ANSWER] for rest in kept]
+
+
+# A request is cancelled while the prompts that came with it are read: the only one with padding,
+# the longest, the longest after others have been fed without it, and the longest of a batch that
+# is padded on the left.
+CANCELLED = (
+    "mlx-vlm:plamo2 prefill_batch_size=2 prefix=1; add row=1 text=1 length=1 tokens=1; "
+    "add row=2 text=1 length=2 tokens=1; add row=5 text=1 length=2 tokens=1; "
+    "add row=6 text=1 length=5 tokens=3; step count=3; drop row=5",
+    "mlx-vlm:qwen3_5_text prefill_batch_size=2 prefix=1; add row=1 text=1 length=1 tokens=1; "
+    "add row=2 length=2 tokens=1; add row=3 length=2 tokens=2; add row=4 length=5 tokens=1; "
+    "step count=3; drop row=4",
+    "mlx-vlm:qwen3_5 prefix=1; add row=1 text=1 length=9 tokens=2; step count=2; "
+    "add row=4 length=30 tokens=5; add row=6 text=1 length=13 tokens=5; step count=5; drop row=4",
+    "mlx-vlm:qwen2_vl prefill_step_size=3 prefill_batch_size=2; add row=1 length=3 tokens=4; "
+    "add row=2 length=20 tokens=4; step count=2; drop row=2",
+)
+
+
+def cancelled(line: str) -> list[str]:
+    """What is wrong in a walk with a cancelled request."""
+    model = build_or_skip(line.split()[0])
+    batch = getattr(generators.generate_module(model), "PromptProcessingBatch", None)
+    if not hasattr(batch, "remove"):
+        pytest.skip("the release takes no row out of prompts in reading")
+    with with_patches((*PATCHES, "cancelled-prompt")):
+        return walk.run(model, program.parse(line))
+
+
+@pytest.mark.parametrize("line", CANCELLED)
+def test_a_request_that_is_cancelled_while_prompts_are_read(line):
+    assert cancelled(line) == []
+
+
+@pytest.mark.parametrize("line", CANCELLED[1:3])
+def test_mutant_that_keeps_merged_caches_of_padding_alone(monkeypatch, line):
+    monkeypatch.setattr(recurrent_padding, "put_back", lambda cache, own: None)
+    assert cancelled(line)
+
+
+def test_mutant_that_forgets_what_padding_was_dropped(monkeypatch):
+    write = cache_rows.write_rows
+    monkeypatch.setattr(
+        cache_rows, "write_rows", lambda layer, held, dropped=(): write(layer, held)
+    )
+    assert cancelled(CANCELLED[2])
+
+
+def test_mutant_that_forgets_announced_padding(monkeypatch):
+    monkeypatch.setattr(cache_rows, "RIGHT", ())
+    assert cancelled(CANCELLED[1])
 
 
 def keep_padding(monkeypatch: pytest.MonkeyPatch) -> None:
