@@ -30,6 +30,8 @@ nox.options.tags = ["quick"]
 nox.options.error_on_missing_interpreters = False
 # Use only the Python versions on this machine.
 os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
+# Tests start hundreds of processes, each of which would compile the releases' source again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SETS = release_sets.load() | release_sets.hosts()
 TESTED = [
@@ -157,8 +159,7 @@ def browser(session: nox.Session) -> None:
 @nox.parametrize("name", tagged(QUICK, dict.fromkeys(QUICK, "quick")))
 def quick(session: nox.Session, name: str) -> None:
     """Probes and mutants against a real release, and a share of the other tests not marked slow."""
-    test_release(session, name, "-m", "not slow", paths=[PROBES])
-    test_release(session, name, "-m", "not slow", f"--ignore={PROBES}", share=QUICK_SHARE)
+    test_release(session, name, "-m", "not slow", share=QUICK_SHARE, every=PROBES)
 
 
 @nox.session(venv_backend="none")
@@ -183,24 +184,28 @@ def test_release(
     session: nox.Session,
     name: str,
     *selected: str,
-    paths: Iterable[str] = RELEASES,
     share: int = 1,
+    every: str = "",
 ) -> None:
     """Run the tests of one release set in its environment.
 
-    ``selected`` is passed to pytest; one test of ``share`` runs. A set of mlx-vlm tests only
-    mlx-vlm's targets, and a host's only the host's patches: what is installed beside them has sets
-    of its own.
+    ``selected`` is passed to pytest; one test of ``share`` runs, and each of the file ``every``. A
+    set of mlx-vlm tests only mlx-vlm's targets, and a host's only the host's patches: what is
+    installed beside them has sets of its own.
     """
     distribution = SETS[name].distribution
     python = release_environment(session, name)
     pytest = (python, "-m", "pytest", "-q", "-n", "2", *selected, *session.posargs)
     if distribution in HOSTS:
         own = " or ".join(patches_of(distribution))
-        session.run(*pytest, "-k", own, *paths)
+        session.run(*pytest, "-k", own, *RELEASES)
         return
-    env = {"MLX_PATCHES_TEST_ONLY": distribution, "MLX_PATCHES_TEST_SHARE": str(share)}
-    session.run(*pytest, *paths, env=env)
+    env = {
+        "MLX_PATCHES_TEST_ONLY": distribution,
+        "MLX_PATCHES_TEST_SHARE": str(share),
+        "MLX_PATCHES_TEST_EVERY": every,
+    }
+    session.run(*pytest, *RELEASES, env=env)
 
 
 def patches_of(distribution: str) -> set[str]:

@@ -22,10 +22,19 @@ def families(distribution: str) -> list[Family]:
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(("_", ".")):
             continue
-        bound = set().union(*map(_bound, _files(entry)))
-        if bound >= _MARK[distribution]:
+        if _has_all(_files(entry), _MARK[distribution]):
             found.append(Family(distribution, entry.stem))
     return found
+
+
+def _has_all(files: list[Path], names: set[str]) -> bool:
+    """Whether the files together have every name at their top level; no more are read than needed."""
+    left = set(names)
+    for file in files:
+        left -= _bound(file, left)
+        if not left:
+            return True
+    return False
 
 
 def source_files(family: Family) -> list[Path]:
@@ -47,10 +56,13 @@ def models_folder(distribution: str) -> Path | None:
     return root.parent / "models" if root else None
 
 
-def _bound(file: Path) -> set[str]:
-    """The classes that a file defines and the names that it imports, at its top level."""
+def _bound(file: Path, wanted: set[str]) -> set[str]:
+    """Those of the wanted names that a file defines as a class or imports, at its top level."""
     try:
-        tree = ast.parse(file.read_bytes())
+        source = file.read_bytes()
+        if not any(name.encode() in source for name in wanted):
+            return set()
+        tree = ast.parse(source)
     except (OSError, SyntaxError):
         return set()
     names = set()
@@ -59,4 +71,4 @@ def _bound(file: Path) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
-    return names
+    return names & wanted

@@ -35,6 +35,7 @@ PROCESSES = ("another_process", "before_the_import")
 PROCESSES_SHARE = 16
 ONLY = "MLX_PATCHES_TEST_ONLY"
 SHARE = "MLX_PATCHES_TEST_SHARE"
+EVERY = "MLX_PATCHES_TEST_EVERY"
 # The number of a patch's targets that `make test-all` tries in one release; the evidence of the
 # patch has all of them, and the session `whole` tries the remaining ones.
 SAMPLE = 3
@@ -44,13 +45,15 @@ REMAINING = [pytest.mark.slow, pytest.mark.remaining]
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one test of N, with N in MLX_PATCHES_TEST_SHARE; each release set keeps others.
 
-    MLX_PATCHES_TEST_ALL=1 keeps all.
+    MLX_PATCHES_TEST_EVERY names a file of which all are kept; MLX_PATCHES_TEST_ALL=1 keeps all.
     """
     if os.environ.get("MLX_PATCHES_TEST_ALL"):
         return
-    share = int(os.environ.get(SHARE, "1"))
+    share, every = int(os.environ.get(SHARE, "1")), os.environ.get(EVERY)
 
     def chosen(item: pytest.Item) -> bool:
+        if every and item.nodeid.startswith(f"{every}::"):
+            return True
         processes = any(name in item.name for name in PROCESSES)
         of = max(share, PROCESSES_SHARE) if processes else share
         return crc32(f"{environment()} {item.nodeid}".encode()) % of == 0
