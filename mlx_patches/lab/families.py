@@ -28,7 +28,7 @@ def families(distribution: str) -> list[Family]:
 
 
 def _has_all(files: list[Path], names: set[str]) -> bool:
-    """Whether the files together have every name at their top level; no more are read than needed."""
+    """Whether the files together have every name at their top level; reads no more than needed."""
     left = set(names)
     for file in files:
         left -= _bound(file, left)
