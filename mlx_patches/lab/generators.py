@@ -14,6 +14,7 @@ from typing import Any
 from ..probes import NotApplicable
 from . import Generated, LabModel
 from .engine import (
+    GROUP,
     Image,
     answer_window,
     embed,
@@ -90,6 +91,12 @@ def make_generator(model: LabModel, count: int, **options: Any) -> Any:
 def samples_by_row(model: LabModel) -> bool:
     """Whether the release's batch generator takes a sampler of each row."""
     return "samplers" in inspect.signature(make_generator(model, 1).release.insert).parameters
+
+
+def refuses_bits(model: LabModel, bits: int) -> bool:
+    """Whether the batch generator of mlx-vlm drops ``kv_bits`` for this model, as a patch may."""
+    release = make_generator(model, 1, kv_bits=bits, kv_group_size=GROUP).release
+    return getattr(release, "kv_bits", bits) is None
 
 
 def nucleus(model: LabModel, top_p: float) -> Sampler:

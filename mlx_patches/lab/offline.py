@@ -100,6 +100,10 @@ class WholeModel:
         self.language_model = model.module if self.shell else TextOnly(model)
         self.config = config(model)
 
+    def __call__(self, input_ids: Any, *_: Any, cache: Any = None, **__: Any) -> Any:
+        """A prompt's logits: mlx-vlm's releases before 0.3.5 call the whole model."""
+        return self.language_model(input_ids, cache=cache)
+
     def get_input_embeddings(
         self, input_ids: Any, pixel_values: Any = None, mask: Any = None, **kwargs: Any
     ) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 
 from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
 from ..probes import NotApplicable
-from . import Cell, LabModel, cache_arrays, engine, engine_scenarios  # noqa: F401  registers its own
+from . import Cell, LabModel, cache_arrays, engine, generators
+from . import engine_scenarios as _engine_scenarios  # noqa: F401  registers its own
 from .compare import differences
 from .registry import REGISTERED, Scenario, scenario
 from .rows import (
@@ -282,6 +283,8 @@ def quantized(model: LabModel, bits: int) -> Cell:
     """A left-padded batch with quantized keys and values, against solo rows with the same."""
     rows = rows_of(model, LENGTHS)
     cache, makers = engine.quantized(model, padding_of(rows), bits)
+    if generators.refuses_bits(model, bits):
+        raise NotApplicable("the engine ignores kv_bits for this model, with a warning")
     try:
         alone = [solo_run(model, row, [make() for make in makers]) for row in rows]
     except Exception as error:

@@ -12,7 +12,11 @@ from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.kv_bits_refused import patch as kv_bits_refused
-from mlx_patches.patches.generation.kv_bits_refused.probe import answer
+from mlx_patches.patches.generation.kv_bits_refused.probe import (
+    answer,
+    answer_alone,
+    is_quantized_alone,
+)
 
 from ..releases.conftest import installed
 from ..releases.models import build_or_skip
@@ -106,9 +110,41 @@ def test_a_model_whose_caches_drop_tokens_of_an_answer_is_known(family, drops):
     assert kv_bits_refused.drops_answers(build_or_skip(f"mlx-vlm:{family}").module) is drops
 
 
+@vlm
+@pytest.mark.parametrize("name", ["falcon_ocr", "gemma3", "gpt_oss", "phi4mm", "unlimited_ocr"])
+def test_an_answer_alone_is_that_of_float_caches(name, ungated, monkeypatch, caplog):
+    model = build_or_skip(f"mlx-vlm:{name}")
+    monkeypatch.setattr(kv_bits_refused, "_ANSWERS", {})
+    kv_bits_refused.warn.cache_clear()
+    ungated(PATCH)
+    assert answer_alone(model) == 6
+    assert not is_quantized_alone(model)
+    (said,) = [one for one in caplog.records if "kv_bits is ignored" in one.message]
+    assert said.levelname == "WARNING" and "language" in said.message
+
+
+@vlm
+def test_an_answer_alone_is_quantized_where_the_model_reads_it(ungated, caplog):
+    ungated(PATCH)
+    assert is_quantized_alone(build_or_skip("mlx-vlm:qwen2_5_vl"))
+    assert not caplog.records
+
+
+@vlm
+def test_a_release_that_cannot_quantize_the_caches_is_not_asked_to():
+    model = build_or_skip("mlx-vlm:qwen2_5_vl").module
+
+    def quantize(caches, **options):
+        raise NotImplementedError
+
+    assert not kv_bits_refused.reads_quantized_answer(model, quantize, {})
+    assert kv_bits_refused.reads_quantized_answer(model, lambda caches, **options: None, {})
+
+
 def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
-    monkeypatch.setattr(kv_bits_refused, "reads_quantized_batch", lambda model, make, options: True)
+    for name in ("reads_quantized_batch", "reads_quantized_answer"):
+        monkeypatch.setattr(kv_bits_refused, name, lambda model, make, options: True)
 
 
 MUTANTS = {"kv-bits-refused": models_that_read_all}

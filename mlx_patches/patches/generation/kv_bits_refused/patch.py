@@ -5,12 +5,12 @@ Why
     have quantized caches from the start. Gemma 2 and 4, Phi, DeepSeek V3 and others compute with
     the keys and values themselves, which are tuples of arrays in a quantized cache; gpt-oss uses
     attention sinks, which quantized attention rejects. Unlimited OCR's caches drop its older
-    answer tokens, and the quantized ones that a batch has in their place keep them.
+    answer tokens, and the quantized ones that take their place keep them.
 How
     Each model is tried once before generation: it is fed a token with quantized caches. MLX is
     lazy, so nothing is computed, but an unsupported operation raises at once. If it does,
-    ``kv_bits`` is ignored, with one warning a model class. So it is for a batch of a model whose
-    own caches drop tokens of an answer; releases do not quantize other caches that drop tokens.
+    ``kv_bits`` is ignored, with one warning a model class. So it is for a model whose own caches
+    drop tokens of an answer; releases do not quantize other caches that drop tokens.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
@@ -19,6 +19,7 @@ Retire when
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import weakref
@@ -105,6 +106,52 @@ def reads_quantized_row(model: Any, bits: int, group_size: int) -> bool:
     except Exception:
         return False
     return True
+
+
+def generated_vlm(
+    generate: Callable[..., Any], prompt: Any, model: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The tokens of an answer of mlx-vlm; without quantized caches if its model reads none."""
+    release: Any = sys.modules[inspect.unwrap(generate).__module__]
+    quantize = getattr(release, "maybe_quantize_kv_cache", None)
+    language = getattr(model, "language_model", model)
+    if quantize is not None:
+        options = {
+            name: kwargs.get(name, parameter.default)
+            for name, parameter in inspect.signature(inspect.unwrap(generate)).parameters.items()
+            if name in _OPTIONS and name in inspect.signature(quantize).parameters
+        }
+        key = "answer", str(options)
+        if not tried_once(
+            language, key, lambda: reads_quantized_answer(language, quantize, options)
+        ):
+            warn(f"{type(language).__module__}.{type(language).__qualname__}")
+            kwargs = {name: value for name, value in kwargs.items() if name not in _BITS}
+    return generate(prompt, model, *args, **kwargs)
+
+
+def reads_quantized_answer(
+    model: Any, quantize: Callable[..., Any], options: dict[str, Any]
+) -> bool:
+    """Whether a language model of mlx-vlm reads a token after the release quantized its caches.
+
+    False also if the release cannot quantize them, or they would keep what its own caches drop.
+    True if the model reads no token with floats either: then the release's own error is left to
+    occur.
+    """
+    try:
+        if drops_answers(model):
+            return False
+        caches = sys.modules["mlx_vlm.models.cache"].make_prompt_cache(model)
+        if not is_read(model, caches):
+            return True
+    except Exception:
+        return True
+    try:
+        quantize(caches, quantized_kv_start=0, **options)
+    except Exception:
+        return False
+    return is_read(model, caches)
 
 
 def init_readable(
@@ -195,6 +242,11 @@ PATCH = Patch(
                 fingerprint_of=(name, "maybe_quantize_kv_cache"),
             )
             for name in ("generate_step", "speculative_generate_step")
+        ),
+        *at(
+            GENERATORS,
+            {"generate_step": around(generated_vlm)},
+            when=asks_for_bits,
         ),
         *at(
             GENERATORS,

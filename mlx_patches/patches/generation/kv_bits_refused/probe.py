@@ -19,6 +19,8 @@ _BITS = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 2}
 _READS, _REFUSES = "qwen3", ("gemma2", "phi")
 # Families of mlx-vlm, of which the first that a release has is tried.
 _VLM_READS, _VLM_REFUSES = ("qwen2_5_vl",), ("gemma4", "falcon_ocr")
+# The same for an answer alone.
+_ALONE_REFUSES = ("falcon_ocr", "gemma3")
 # Its own caches drop tokens of an answer, which quantized ones would keep.
 _VLM_DROPS = "unlimited_ocr"
 
@@ -29,7 +31,7 @@ def probe(target: Target) -> Result:
     from ....lab.build import build
 
     if target.distribution == "mlx-vlm":
-        return probe_vlm(target)
+        return (probe_vlm if "BatchGenerator" in target.name else probe_vlm_alone)(target)
     step = getattr(importlib.import_module(target.module), target.name)
     models = 2 if target.name.startswith("speculative") else 1
     for name in _REFUSES:
@@ -52,7 +54,7 @@ def probe_vlm(target: Target) -> Result:
     require_own(target)
     generator = importlib.import_module(target.module).BatchGenerator
     if "kv_bits" not in inspect.signature(generator).parameters:
-        raise NotApplicable("this release's batches have no quantized caches")
+        return Result(False, "this release's batches have no quantized caches")
     refusing, reading = first_built(_VLM_REFUSES), first_built(_VLM_READS)
     try:
         said = answer_in_batch(refusing)
@@ -70,6 +72,51 @@ def probe_vlm(target: Target) -> Result:
     return Result(
         False, f"{refusing.family} keeps float caches, {reading.family} quantizes its own"
     )
+
+
+def probe_vlm_alone(target: Target) -> Result:
+    """The same for ``generate_step`` of mlx-vlm, which quantizes the caches of one request."""
+    step = getattr(importlib.import_module(target.module), target.name)
+    if step.__module__ != target.module:
+        raise NotApplicable(f"{target.module} only imports {target.name}")
+    refusing, reading = first_built(_ALONE_REFUSES), first_built(_VLM_READS)
+    try:
+        said = answer_alone(refusing)
+    except Exception as error:
+        return Result(True, f"{refusing.family}: {type(error).__name__}: {error}".splitlines()[0])
+    if said != _TOKENS:
+        return Result(True, f"{refusing.family}: {said} tokens, not {_TOKENS}")
+    if not is_quantized_alone(reading):
+        return Result(True, f"the cache of {reading.family} is not quantized")
+    with suppress(NotApplicable):
+        if is_quantized_alone(tiny("mlx-vlm", _VLM_DROPS)):
+            return Result(True, f"the cache of {_VLM_DROPS} keeps what it should drop")
+    return Result(
+        False, f"{refusing.family} keeps float caches, {reading.family} quantizes its own"
+    )
+
+
+def is_quantized_alone(model: Any) -> bool:
+    """Whether a request alone is answered with quantized caches."""
+    # Older releases of mlx-vlm quantize with mlx-lm's.
+    caches = importlib.import_module("mlx_vlm.models.cache")
+    package = "mlx_vlm" if hasattr(caches, "QuantizedKVCache") else "mlx_lm"
+    with counted(package, "QuantizedKVCache") as quantized:
+        answer_alone(model)
+    return any(length > 1 for length in quantized)  # length 1: the patch's own trial
+
+
+def answer_alone(model: Any) -> int:
+    """How many tokens the release's ``generate_step`` gives for a prompt without an image."""
+    import mlx.core as mx
+
+    from ....lab import engine
+    from ....lab.alone_scenarios import inputs_of, whole_model
+
+    step = engine.generate_module(model).generate_step
+    prompt = mx.array([_PROMPT])
+    options = {**inputs_of(prompt, None), "max_tokens": _TOKENS, **_BITS}
+    return sum(1 for _ in step(prompt, whole_model(model, None), **options))
 
 
 def first_built(names: Sequence[str]) -> Any:
