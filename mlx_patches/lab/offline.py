@@ -101,7 +101,7 @@ class WholeModel:
         self.config = config(model)
 
     def __call__(self, input_ids: Any, *_: Any, cache: Any = None, **__: Any) -> Any:
-        """A prompt's logits: mlx-vlm's releases before 0.3.5 call the whole model."""
+        """A prompt's logits: mlx-vlm's releases before 0.3.10 call the whole model."""
         return self.language_model(input_ids, cache=cache)
 
     def get_input_embeddings(

@@ -14,8 +14,14 @@ from typing import Any
 
 from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
 from ..probes import NotApplicable
-from . import Cell, LabModel, cache_arrays, engine, generators
-from . import engine_scenarios as _engine_scenarios  # noqa: F401  registers its own
+from . import (
+    Cell,
+    LabModel,
+    cache_arrays,
+    engine,
+    engine_scenarios,  # noqa: F401  registers its own
+    generators,
+)
 from .compare import differences
 from .registry import REGISTERED, Scenario, scenario
 from .rows import (

@@ -15,7 +15,7 @@ from mlx_patches.patches.generation.kv_bits_refused import patch as kv_bits_refu
 from mlx_patches.patches.generation.kv_bits_refused.probe import (
     answer,
     answer_alone,
-    is_quantized_alone,
+    is_quantized,
 )
 
 from ..releases.conftest import installed
@@ -112,13 +112,13 @@ def test_a_model_whose_caches_drop_tokens_of_an_answer_is_known(family, drops):
 
 @vlm
 @pytest.mark.parametrize("name", ["falcon_ocr", "gemma3", "gpt_oss", "phi4mm", "unlimited_ocr"])
-def test_an_answer_alone_is_that_of_float_caches(name, ungated, monkeypatch, caplog):
+def test_an_answer_alone_keeps_float_caches(name, ungated, monkeypatch, caplog):
     model = build_or_skip(f"mlx-vlm:{name}")
     monkeypatch.setattr(kv_bits_refused, "_ANSWERS", {})
     kv_bits_refused.warn.cache_clear()
     ungated(PATCH)
     assert answer_alone(model) == 6
-    assert not is_quantized_alone(model)
+    assert not is_quantized(answer_alone, model)
     (said,) = [one for one in caplog.records if "kv_bits is ignored" in one.message]
     assert said.levelname == "WARNING" and "language" in said.message
 
@@ -126,7 +126,7 @@ def test_an_answer_alone_is_that_of_float_caches(name, ungated, monkeypatch, cap
 @vlm
 def test_an_answer_alone_is_quantized_where_the_model_reads_it(ungated, caplog):
     ungated(PATCH)
-    assert is_quantized_alone(build_or_skip("mlx-vlm:qwen2_5_vl"))
+    assert is_quantized(answer_alone, build_or_skip("mlx-vlm:qwen2_5_vl"))
     assert not caplog.records
 
 
@@ -139,6 +139,17 @@ def test_a_release_that_cannot_quantize_the_caches_is_not_asked_to():
 
     assert not kv_bits_refused.reads_quantized_answer(model, quantize, {})
     assert kv_bits_refused.reads_quantized_answer(model, lambda caches, **options: None, {})
+
+
+@vlm
+def test_a_model_is_not_tried_where_no_bits_are_asked_for(caplog):
+    def reads(*args):
+        raise AssertionError("tried")
+
+    model = build_or_skip("mlx-vlm:unlimited_ocr").module
+    kwargs = {"max_tokens": 3, "kv_bits": None}
+    assert kv_bits_refused.readable_options(model, kwargs, {"kv_bits": None}, reads, None) == kwargs
+    assert not caplog.records
 
 
 def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:

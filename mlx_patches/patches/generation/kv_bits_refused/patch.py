@@ -112,22 +112,16 @@ def generated_vlm(
     generate: Callable[..., Any], prompt: Any, model: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """The tokens of an answer of mlx-vlm; without quantized caches if its model reads none."""
-    release: Any = sys.modules[inspect.unwrap(generate).__module__]
-    quantize = getattr(release, "maybe_quantize_kv_cache", None)
+    quantize = sys.modules[generate.__module__].maybe_quantize_kv_cache
+    taken = inspect.signature(quantize).parameters
+    options = {
+        name: kwargs.get(name, parameter.default)
+        for name, parameter in inspect.signature(generate).parameters.items()
+        if name in _OPTIONS and name in taken
+    }
     language = getattr(model, "language_model", model)
-    if quantize is not None:
-        options = {
-            name: kwargs.get(name, parameter.default)
-            for name, parameter in inspect.signature(inspect.unwrap(generate)).parameters.items()
-            if name in _OPTIONS and name in inspect.signature(quantize).parameters
-        }
-        key = "answer", str(options)
-        if not tried_once(
-            language, key, lambda: reads_quantized_answer(language, quantize, options)
-        ):
-            warn(f"{type(language).__module__}.{type(language).__qualname__}")
-            kwargs = {name: value for name, value in kwargs.items() if name not in _BITS}
-    return generate(prompt, model, *args, **kwargs)
+    own = readable_options(language, kwargs, options, reads_quantized_answer, quantize)
+    return generate(prompt, model, *args, **own)
 
 
 def reads_quantized_answer(
@@ -167,13 +161,32 @@ def asks_for_bits(*args: Any, **kwargs: Any) -> bool:
 
 
 def readable(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A call's arguments, without those for quantized caches if the model cannot read them."""
+    """A batch generator's arguments, without those for quantized caches if it reads none."""
+    options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
+    make = sys.modules[module]._make_cache
+    return readable_options(model, kwargs, options, reads_quantized_batch, make)
+
+
+def readable_options(
+    model: Any,
+    kwargs: dict[str, Any],
+    options: dict[str, Any],
+    reads: Callable[..., bool],
+    function: Callable[..., Any],
+) -> dict[str, Any]:
+    """A call's arguments, without those for quantized caches if the model cannot read them.
+
+    Args:
+        model: the language model.
+        kwargs: the arguments.
+        options: those of the quantization.
+        reads: the trial, ``reads(model, function, options)``.
+        function: the release's, which makes or quantizes the caches.
+    """
     if not asks_for_bits(**kwargs):  # another patch's layer let this one run
         return kwargs
-    options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
-    key = tuple(sorted((name, str(value)) for name, value in options.items()))
-    make = sys.modules[module]._make_cache
-    if tried_once(model, key, lambda: reads_quantized_batch(model, make, options)):
+    key = reads, *sorted((name, str(value)) for name, value in options.items())
+    if tried_once(model, key, lambda: reads(model, function, options)):
         return kwargs
     warn(f"{type(model).__module__}.{type(model).__qualname__}")
     return {name: value for name, value in kwargs.items() if name not in _BITS}
@@ -243,11 +256,7 @@ PATCH = Patch(
             )
             for name in ("generate_step", "speculative_generate_step")
         ),
-        *at(
-            GENERATORS,
-            {"generate_step": around(generated_vlm)},
-            when=asks_for_bits,
-        ),
+        *at(GENERATORS, {"generate_step": around(generated_vlm)}, when=asks_for_bits),
         *at(
             GENERATORS,
             {"BatchGenerator.__init__": around(init_readable)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -31,7 +31,7 @@ def probe(target: Target) -> Result:
     from ....lab.build import build
 
     if target.distribution == "mlx-vlm":
-        return (probe_vlm if "BatchGenerator" in target.name else probe_vlm_alone)(target)
+        return probe_vlm(target)
     step = getattr(importlib.import_module(target.module), target.name)
     models = 2 if target.name.startswith("speculative") else 1
     for name in _REFUSES:
@@ -52,58 +52,61 @@ def probe(target: Target) -> Result:
 def probe_vlm(target: Target) -> Result:
     """Red where a model of mlx-vlm raises, or one that supports quantized caches gets none."""
     require_own(target)
-    generator = importlib.import_module(target.module).BatchGenerator
-    if "kv_bits" not in inspect.signature(generator).parameters:
+    own = getattr(importlib.import_module(target.module), target.name.partition(".")[0])
+    if own.__module__ != target.module:
+        raise NotApplicable(f"{target.module} only imports {target.name}")
+    if "kv_bits" not in inspect.signature(own).parameters:
         return Result(False, "this release's batches have no quantized caches")
-    refusing, reading = first_built(_VLM_REFUSES), first_built(_VLM_READS)
+    in_batch = inspect.isclass(own)
+    answered = answer_in_batch if in_batch else answer_alone
+    refusing = first_built(_VLM_REFUSES if in_batch else _ALONE_REFUSES)
+    reading = first_built(_VLM_READS)
     try:
-        said = answer_in_batch(refusing)
+        said = answered(refusing)
     except NotApplicable:
         raise
-    except Exception as error:
-        return Result(True, f"{type(error).__name__}: {error}".splitlines()[0])
-    if said != _TOKENS:
-        return Result(True, f"{said} tokens, not {_TOKENS}")
-    if not is_quantized(reading):
-        return Result(True, f"the cache of {reading.family} is not quantized")
-    with suppress(NotApplicable):
-        if is_quantized(tiny("mlx-vlm", _VLM_DROPS)):
-            return Result(True, f"the cache of {_VLM_DROPS} keeps what it should drop")
-    return Result(
-        False, f"{refusing.family} keeps float caches, {reading.family} quantizes its own"
-    )
-
-
-def probe_vlm_alone(target: Target) -> Result:
-    """The same for ``generate_step`` of mlx-vlm, which quantizes the caches of one request."""
-    step = getattr(importlib.import_module(target.module), target.name)
-    if step.__module__ != target.module:
-        raise NotApplicable(f"{target.module} only imports {target.name}")
-    refusing, reading = first_built(_ALONE_REFUSES), first_built(_VLM_READS)
-    try:
-        said = answer_alone(refusing)
     except Exception as error:
         return Result(True, f"{refusing.family}: {type(error).__name__}: {error}".splitlines()[0])
     if said != _TOKENS:
         return Result(True, f"{refusing.family}: {said} tokens, not {_TOKENS}")
-    if not is_quantized_alone(reading):
+    if not is_quantized(answered, reading):
         return Result(True, f"the cache of {reading.family} is not quantized")
     with suppress(NotApplicable):
-        if is_quantized_alone(tiny("mlx-vlm", _VLM_DROPS)):
+        if is_quantized(answered, tiny("mlx-vlm", _VLM_DROPS)):
             return Result(True, f"the cache of {_VLM_DROPS} keeps what it should drop")
     return Result(
         False, f"{refusing.family} keeps float caches, {reading.family} quantizes its own"
     )
 
 
-def is_quantized_alone(model: Any) -> bool:
-    """Whether a request alone is answered with quantized caches."""
+def first_built(names: Sequence[str]) -> Any:
+    """The lab's model of the first of these families that the release has."""
+    for name in names:
+        try:
+            return tiny("mlx-vlm", name)
+        except NotApplicable:
+            continue
+    raise NotApplicable(f"this release has none of {', '.join(names)}")
+
+
+def is_quantized(answered: Callable[[Any], int], model: Any) -> bool:
+    """Whether a prompt is read with quantized caches."""
+    name = "BatchQuantizedKVCache" if answered is answer_in_batch else "QuantizedKVCache"
     # Older releases of mlx-vlm quantize with mlx-lm's.
     caches = importlib.import_module("mlx_vlm.models.cache")
-    package = "mlx_vlm" if hasattr(caches, "QuantizedKVCache") else "mlx_lm"
-    with counted(package, "QuantizedKVCache") as quantized:
-        answer_alone(model)
+    with counted("mlx_vlm" if hasattr(caches, name) else "mlx_lm", name) as quantized:
+        answered(model)
     return any(length > 1 for length in quantized)  # length 1: the patch's own trial
+
+
+def answer_in_batch(model: Any) -> int:
+    """How many tokens the release's batch generator gives."""
+    from ....lab import generators
+
+    options = {"kv_bits": 8, "kv_group_size": 32}
+    request = generators.Request(0, _PROMPT, _TOKENS)
+    (said,) = generators.run_requests(model, [request], **options)
+    return len(said)
 
 
 def answer_alone(model: Any) -> int:
@@ -117,33 +120,6 @@ def answer_alone(model: Any) -> int:
     prompt = mx.array([_PROMPT])
     options = {**inputs_of(prompt, None), "max_tokens": _TOKENS, **_BITS}
     return sum(1 for _ in step(prompt, whole_model(model, None), **options))
-
-
-def first_built(names: Sequence[str]) -> Any:
-    """The lab's model of the first of these families that the release has."""
-    for name in names:
-        try:
-            return tiny("mlx-vlm", name)
-        except NotApplicable:
-            continue
-    raise NotApplicable(f"this release has none of {', '.join(names)}")
-
-
-def is_quantized(model: Any) -> bool:
-    """Whether the batch generator reads a prompt with quantized caches."""
-    with counted("mlx_vlm", "BatchQuantizedKVCache") as quantized:
-        answer_in_batch(model)
-    return any(length > 1 for length in quantized)
-
-
-def answer_in_batch(model: Any) -> int:
-    """How many tokens the release's batch generator gives."""
-    from ....lab import generators
-
-    options = {"kv_bits": 8, "kv_group_size": 32}
-    request = generators.Request(0, _PROMPT, _TOKENS)
-    (said,) = generators.run_requests(model, [request], **options)
-    return len(said)
 
 
 def answer(step: Any, models: Sequence[Any]) -> list[int]:
