@@ -143,12 +143,14 @@ def test_a_release_that_cannot_quantize_the_caches_is_not_asked_to():
 
 @vlm
 def test_a_model_is_not_tried_where_no_bits_are_asked_for(caplog):
-    def reads(*args):
-        raise AssertionError("tried")
-
     model = build_or_skip("mlx-vlm:unlimited_ocr").module
     kwargs = {"max_tokens": 3, "kv_bits": None}
-    assert kv_bits_refused.readable_options(model, kwargs, {"kv_bits": None}, reads, None) == kwargs
+    assert kv_bits_refused.readable(model, "mlx_vlm.generate", kwargs) == kwargs
+
+    def generate(prompt, model, **kwargs):
+        return kwargs
+
+    assert kv_bits_refused.generated_vlm(generate, None, model, **kwargs) == kwargs
     assert not caplog.records
 
 

@@ -112,6 +112,8 @@ def generated_vlm(
     generate: Callable[..., Any], prompt: Any, model: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """The tokens of an answer of mlx-vlm; without quantized caches if its model reads none."""
+    if not asks_for_bits(**kwargs):  # another patch's layer let this one run
+        return generate(prompt, model, *args, **kwargs)
     quantize = sys.modules[generate.__module__].maybe_quantize_kv_cache
     taken = inspect.signature(quantize).parameters
     options = {
@@ -162,6 +164,8 @@ def asks_for_bits(*args: Any, **kwargs: Any) -> bool:
 
 def readable(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """A batch generator's arguments, without those for quantized caches if it reads none."""
+    if not asks_for_bits(**kwargs):  # another patch's layer let this one run
+        return kwargs
     options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
     make = sys.modules[module]._make_cache
     return readable_options(model, kwargs, options, reads_quantized_batch, make)
@@ -183,8 +187,6 @@ def readable_options(
         reads: the trial, ``reads(model, function, options)``.
         function: the release's, which makes or quantizes the caches.
     """
-    if not asks_for_bits(**kwargs):  # another patch's layer let this one run
-        return kwargs
     key = reads, *sorted((name, str(value)) for name, value in options.items())
     if tried_once(model, key, lambda: reads(model, function, options)):
         return kwargs
