@@ -231,7 +231,9 @@ def measure(
                 family: [
                     name
                     for name, pair in pairs.items()
-                    if pair == "rg" and only.has(family, name) and name not in told.get(family, {})
+                    if pair in ("rg", "rn")
+                    and only.has(family, name)
+                    and name not in told.get(family, {})
                 ]
                 for family, pairs in cell_pairs(evidence).items()
             }

@@ -1,10 +1,9 @@
 """Which patches a family needs: ``python -m mlx_patches.lab.attribute FAMILY --scenario NAME``.
 
-With every patch applied the named scenarios are green. A scenario needs a patch if it is red
-without that patch. If leaving out any single patch keeps it green, several patches repair it: then
-the first patch that makes it green alone is the needed one. With ``--beside-entry`` the patches
-that ``apply()`` gives the model stay in effect, and those that they lack are found. Prints a JSON
-object, scenario to ids.
+With every patch applied no named scenario is red. A scenario needs a patch if it is red without
+that patch. If no single patch's absence turns it red, several patches repair it: then the first
+that repairs it alone is the needed one. With ``--beside-entry`` the patches that ``apply()`` gives
+the model stay in effect, and those that they lack are found. Prints a JSON object, scenario to ids.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..core.errors import MlxPatchesError
-from ..evidence.words import DTYPES, FLOAT32, GREEN, METAL_EMULATED
+from ..evidence.words import DTYPES, FLOAT32, METAL_EMULATED, RED
 from . import Family, LabModel
 from .child import built, emulate, every_patch
 
@@ -88,19 +87,19 @@ def needed(
     ``likely``: the patches that other scenarios of the model need; they are tried first.
     """
     others = [one for one in applied if one not in likely]
-    suspects = list(likely) if likely and green(tried, scenario, without=others) else applied
+    suspects = list(likely) if likely and not_red(tried, scenario, without=others) else applied
     missed = missing(tried, scenario, suspects)
     if missed:
         return missed
     for one in suspects:
-        if green(tried, scenario, without=[other for other in applied if other != one]):
+        if not_red(tried, scenario, without=[other for other in applied if other != one]):
             return [one]
     return []
 
 
 def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:
     """The patches without any one of which the scenario is red, found by bisection."""
-    if not suspects or green(tried, scenario, without=suspects):
+    if not suspects or not_red(tried, scenario, without=suspects):
         return []
     if len(suspects) == 1:
         return suspects
@@ -111,8 +110,10 @@ def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:
     ]
 
 
-def green(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
-    """Whether the scenario is green without these patches, which stay out.
+def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
+    """Whether the scenario is not red without these patches, which stay out.
+
+    It is green, or does not apply: a patch may refuse what a model cannot do.
 
     Raises:
         MlxPatchesError: the patches in effect are not those that were requested.
@@ -121,7 +122,7 @@ def green(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
 
     apply_all_but(without, tried.everything)
     forget_solo_runs()
-    return SCENARIOS[scenario](tried.model).verdict == GREEN
+    return SCENARIOS[scenario](tried.model).verdict != RED
 
 
 def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]]) -> None:

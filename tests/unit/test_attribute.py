@@ -93,9 +93,11 @@ def test_the_companion_of_patches_that_stay_is_found_beside_them(effect, monkeyp
 
 def test_an_expected_patch_is_tried_first(effect, monkeypatch):
     tried = []
-    green = attribute.green
+    not_red = attribute.not_red
     monkeypatch.setattr(
-        attribute, "green", lambda *args, without: tried.append(without) or green(*args, without)
+        attribute,
+        "not_red",
+        lambda *args, without: tried.append(without) or not_red(*args, without),
     )
     attribute.attribute(FAMILY, ["trim"], expected=["needed"])
     assert tried == [["first", "fourth", "third"], ["needed"]]

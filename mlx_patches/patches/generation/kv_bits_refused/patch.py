@@ -9,8 +9,8 @@ Why
 How
     Each model is tried once before generation: it is fed a token with quantized caches. MLX is
     lazy, so nothing is computed, but an unsupported operation raises at once. If it does,
-    ``kv_bits`` is ignored, with one warning a model class. So it is for a model whose own caches
-    drop tokens of an answer; releases do not quantize other caches that drop tokens.
+    ``kv_bits`` is ignored, with one warning a model class. It is also ignored for a model whose own
+    caches drop tokens of an answer; releases do not quantize other caches that drop tokens.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
