@@ -337,10 +337,15 @@ class Asked:
 
         server.START_SECONDS = server.ANSWER_SECONDS = server.LOAD_SECONDS = SECONDS
         folder, package = self.folder, self.release.distribution.replace("-", "_")
-        if self.weights.base not in found:
+        family = self.weights.base if self.weights.base in found else SERVED
+        row = {"weights": self.weights.name, "family": family, "kind": FLOAT32}
+        row["scenario"] = "server"
+        if family == SERVED:
             folder = self.folder.with_name(f"served-{self.release.name.replace(' ', '-')}")
             shutil.rmtree(folder, ignore_errors=True)
-            self.child({"do": "serve", "made": str(folder)})
+            (refusal,) = self.child({"do": "serve", "made": str(folder)})
+            if refusal:
+                return [row | {part: {"n/a": refusal} for part in PARTS}]
         command = f"{package}.server --model {{model}} --port {{port}}"
         end = self.tokenizer.token_to_id(self.weights.end)
 
@@ -364,9 +369,6 @@ class Asked:
                     sample = [prompt["text"][-60:], self.tokenizer.decode(right), text]
             return real_judge.count(verdicts), sample
 
-        family = self.weights.base if folder == self.folder else SERVED
-        row = {"weights": self.weights.name, "family": family, "kind": FLOAT32}
-        row["scenario"] = "server"
         with ThreadPoolExecutor(2) as pool:
             for part, (counts, sample) in zip(PARTS, pool.map(answers, (False, True)), strict=True):
                 row[part] = counts

@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,10 @@ def apart(steps: Sequence[Any], prompt: Prompt) -> float:
 
 
 def serve(task: dict[str, Any]) -> Iterator[Any]:
-    """Write a folder that mlx-vlm's server loads: the weights as Qwen2.5-VL's language model."""
+    """Write a folder for mlx-vlm's server: the weights as Qwen2.5-VL's language model.
+
+    Yields why the release does not load it, or an empty text.
+    """
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
@@ -144,7 +148,20 @@ def serve(task: dict[str, Any]) -> Iterator[Any]:
     fill(model.language_model, task)
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(made / "model.safetensors"), weights, {"format": "mlx"})
-    yield str(made)
+    yield load_refusal(made)
+
+
+def load_refusal(made: Path) -> str:
+    """Why the release does not load a folder without PyTorch; any other failure is raised."""
+    from mlx_vlm import load
+
+    try:
+        load(str(made))
+    except Exception:
+        if find_spec("torch"):
+            raise
+        return "the release needs PyTorch to load the image processor of its server's model"
+    return ""
 
 
 def one_by_one(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
