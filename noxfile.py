@@ -50,7 +50,9 @@ QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
 # The default run has to be short, and `make test-all` too: of a release's tests one of so many runs
 # there, each set other ones, and no patch's `remaining` targets. `whole` runs all, by name and in a
 # job of the workflow.
-QUICK_SHARE, SHARE = 5, 6
+QUICK_SHARE, SHARE = 5, 10
+# Of the tests that the session `unit` has run without MLX, and of a host's.
+WALK_SHARE, HOST_SHARE = 4, 2
 # Not tagged, since `make test-all` has to be short: run by name, and in a job of the workflow.
 BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 # These tests enable the patches in the environment, so no other tests may run there meanwhile.
@@ -176,7 +178,7 @@ def release(session: nox.Session, name: str) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged([*TESTED, *BY_NAME], {}))
 def whole(session: nox.Session, name: str) -> None:
-    """All tests of a release."""
+    """All tests of a release, but a share of those that start a process for each patch."""
     test_release(session, name)
 
 
@@ -198,7 +200,8 @@ def test_release(
     pytest = (python, "-m", "pytest", "-q", "-n", "2", *selected, *session.posargs)
     if distribution in HOSTS:
         own = " or ".join(patches_of(distribution))
-        session.run(*pytest, "-k", own, *RELEASES)
+        env = {"MLX_PATCHES_TEST_SHARE": str(min(share, HOST_SHARE))}
+        session.run(*pytest, "-k", own, *RELEASES, env=env)
         return
     env = {
         "MLX_PATCHES_TEST_ONLY": distribution,
@@ -235,7 +238,8 @@ def reference(session: nox.Session, name: str) -> None:
 def walk(session: nox.Session, name: str) -> None:
     """The first steps of a new user: each command with right and wrong input, beside MLX."""
     python = release_environment(session, name)
-    session.run(python, "-m", "pytest", "-q", "-n", "2", *session.posargs, WALK)
+    env = {"MLX_PATCHES_TEST_SHARE": str(WALK_SHARE if name in WALKED else 1)}
+    session.run(python, "-m", "pytest", "-q", "-n", "2", *session.posargs, WALK, env=env)
 
 
 @nox.session(venv_backend="none")

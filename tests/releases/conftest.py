@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from zlib import crc32
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -20,7 +19,6 @@ from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import Verdict
 from mlx_patches.core.patch import Patch, Target
 from mlx_patches.lab.kernels import kernel_folder
-from mlx_patches.lab.runner import environment
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable, Result
@@ -30,37 +28,11 @@ from mlx_patches.probes.child import open_gate
 KERNELS = ExitStack()
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["TMPDIR"] = str(KERNELS.enter_context(kernel_folder()))
-# Conformance tests that start a process for each patch; each set runs only a share of them.
-PROCESSES = ("another_process", "before_the_import")
-PROCESSES_SHARE = 16
 ONLY = "MLX_PATCHES_TEST_ONLY"
-SHARE = "MLX_PATCHES_TEST_SHARE"
-EVERY = "MLX_PATCHES_TEST_EVERY"
 # The number of a patch's targets that `make test-all` tries in one release; the evidence of the
 # patch has all of them, and the session `whole` tries the remaining ones.
 SAMPLE = 3
 REMAINING = [pytest.mark.slow, pytest.mark.remaining]
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one test of N, with N in MLX_PATCHES_TEST_SHARE; each release set keeps others.
-
-    MLX_PATCHES_TEST_EVERY names a file of which all are kept; MLX_PATCHES_TEST_ALL=1 keeps all.
-    """
-    if os.environ.get("MLX_PATCHES_TEST_ALL"):
-        return
-    share, every = int(os.environ.get(SHARE, "1")), os.environ.get(EVERY)
-
-    def chosen(item: pytest.Item) -> bool:
-        if every and item.nodeid.startswith(f"{every}::"):
-            return True
-        processes = any(name in item.name for name in PROCESSES)
-        of = max(share, PROCESSES_SHARE) if processes else share
-        return crc32(f"{environment()} {item.nodeid}".encode()) % of == 0
-
-    left_out = [item for item in items if not chosen(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if chosen(item)]
 
 
 def installed(distribution: str) -> bool:

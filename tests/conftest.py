@@ -1,0 +1,37 @@
+"""A share of the tests, where a session asks for one: each release set keeps other tests."""
+
+from __future__ import annotations
+
+import os
+from zlib import crc32
+
+import pytest
+
+from mlx_patches.lab.runner import environment
+
+SHARE = "MLX_PATCHES_TEST_SHARE"
+EVERY = "MLX_PATCHES_TEST_EVERY"
+# Conformance tests that start a process for each patch; each set runs only a share of them.
+PROCESSES = ("another_process", "before_the_import")
+PROCESSES_SHARE = 40
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one test of N, with N in MLX_PATCHES_TEST_SHARE.
+
+    MLX_PATCHES_TEST_EVERY names a file of which all are kept; MLX_PATCHES_TEST_ALL=1 keeps all.
+    """
+    if os.environ.get("MLX_PATCHES_TEST_ALL"):
+        return
+    share, every = int(os.environ.get(SHARE, "1")), os.environ.get(EVERY)
+
+    def chosen(item: pytest.Item) -> bool:
+        if every and item.nodeid.startswith(f"{every}::"):
+            return True
+        processes = any(name in item.name for name in PROCESSES)
+        of = max(share, PROCESSES_SHARE) if processes else share
+        return of == 1 or crc32(f"{environment()} {item.nodeid}".encode()) % of == 0
+
+    left_out = [item for item in items if not chosen(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if chosen(item)]
