@@ -197,7 +197,9 @@ def test_release(
     """
     distribution = SETS[name].distribution
     python = release_environment(session, name)
-    pytest = (python, "-m", "pytest", "-q", "-n", "2", *selected, *session.posargs)
+    # None of these tests uses hypothesis, which pytest would import at the end.
+    pytest = (python, "-m", "pytest", "-q", "-n", "2", "-p", "no:hypothesispytest", *selected)
+    pytest += tuple(session.posargs)
     if distribution in HOSTS:
         own = " or ".join(patches_of(distribution))
         env = {"MLX_PATCHES_TEST_SHARE": str(min(share, HOST_SHARE))}
