@@ -37,8 +37,6 @@ PARTS = ("without", "with")
 FIELDS = "config-fields"
 WHY = {
     ("mlx-vlm 0.5.0", "draws"): "the server reads `seed` and passes it nowhere",
-    ("mlx-vlm 0.5.0", "stops"): "the server calls each whole answer's reason `stop`, in the middle"
-    " of its function, also at its limit; no patch yet",
 }
 
 Rows = list[dict[str, Any]]

@@ -158,6 +158,7 @@ ENTRIES = (
     ("server-tool-errors", "server.server_tool_errors.patch", ""),
     ("server-stop-text", "server.server_stop_text.patch", ""),
     ("vlm-stop-text", "server.vlm_stop_text.patch", "mlx-vlm"),
+    ("vlm-finish-reason", "server.vlm_finish_reason.patch", "mlx-vlm"),
     ("vlm-prefix-penalty", "generation.vlm_prefix_penalty.patch", ""),
     ("prefix-first-token", "generation.prefix_first_token.patch", "mlx-vlm"),
     ("cancelled-prompt", "generation.cancelled_prompt.patch", "mlx-vlm"),

@@ -10,7 +10,8 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_stop_text import patch
-from mlx_patches.patches.server.vlm_stop_text.probe import answer, silent
+from mlx_patches.patches.server.vlm_stop_text.probe import answer
+from mlx_patches.probes.vlm_server import silent
 
 from .test_server_stop_text import said, splits
 

@@ -1,0 +1,50 @@
+"""Asks the server's own endpoint for a chat answer that ends at its limit."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+from unittest import mock
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.vlm_server import silent
+
+
+def probe(target: Target) -> Result:
+    """Red where an answer that was cut says that it came to its end."""
+    server = importlib.import_module(target.module)
+    for name in ("ChatChoice", "ResponseGenerator"):
+        if getattr(getattr(server, name, None), "__module__", "") != target.module:
+            raise NotApplicable(f"this release does not define {name} there")
+    (answer,) = answered(["one ", "two"], {})
+    reason = answer.choices[0].finish_reason
+    return Result(reason != "length", f"an answer that ends at its limit says {reason!r}")
+
+
+def answered(pieces: Iterable[str], *sent: Mapping[str, Any]) -> list[Any]:
+    """The endpoint's answers to chat requests at once, all in these pieces, up to their limit.
+
+    Args:
+        sent: each request's further fields.
+    """
+    server: Any = importlib.import_module("mlx_vlm.server")
+    messages = [{"role": "user", "content": "hi"}]
+    stands = {
+        "get_cached_model": lambda *args: (None, None, None),
+        "apply_chat_template": lambda *args, **options: "hi",
+        "_infer_tool_parser_from_processor": lambda processor: None,
+        "response_generator": silent(pieces),
+    }
+
+    async def ask(**fields: Any) -> Any:
+        request = server.ChatRequest.model_validate({"model": "m", "messages": messages, **fields})
+        return await server.chat_completions_endpoint(request, None)
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*(ask(**fields) for fields in sent))
+
+    with mock.patch.dict(vars(server), stands):
+        return asyncio.run(ask_all())

@@ -1,0 +1,62 @@
+"""``vlm-finish-reason``: answers at their limit, at a stop string, streamed, and at once."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.patches.server.vlm_finish_reason import patch
+from mlx_patches.patches.server.vlm_finish_reason.probe import answered
+from mlx_patches.patches.server.vlm_stop_text import patch as stop_text
+
+pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
+
+
+@pytest.fixture
+def server():
+    """The release's server, if its whole answers have the defect."""
+    found = importlib.import_module("mlx_vlm.server")
+    for name in ("ChatChoice", "ResponseGenerator"):
+        if getattr(getattr(found, name, None), "__module__", "") != "mlx_vlm.server":
+            pytest.skip(f"this release does not define {name} there")
+    return found
+
+
+def test_requests_at_once_say_why_their_own_answers_ended(server, ungated):
+    ungated(stop_text.PATCH)
+    ungated(patch.PATCH)
+    stops = {"cd": "ab", "x": "abcd", "bc": "a", "y": "abcd", "b": "a", "z": "abcd"}
+    answers = answered("abcd", {}, *({"stop": stop} for stop in stops))
+    for answer, text in zip(answers, ["abcd", *stops.values()], strict=True):
+        choice = answer.choices[0]
+        wanted = "length" if text == "abcd" else "stop"
+        assert (choice.message.content, choice.finish_reason) == (text, wanted)
+        assert choice.model_dump()["finish_reason"] == wanted
+
+
+def test_an_answer_that_came_to_its_end_says_so(server, ungated):
+    wanted = server.ChatChoice(message=server.ChatMessage(role="assistant", content="a"))
+    ungated(patch.PATCH)
+    for reasons, said in ((None, "stop"), ([], "stop"), (["stop"], "stop"), (["length"], "length")):
+        patch.ENDED.set(reasons)
+        message = server.ChatMessage(role="assistant", content="a")
+        choice = server.ChatChoice(finish_reason="stop", message=message)
+        assert choice.model_dump() == {**wanted.model_dump(), "finish_reason": said}
+        called = server.ChatChoice(finish_reason="tool_calls", message=message)
+        assert called.finish_reason == "tool_calls"
+
+
+def test_a_streamed_answer_is_the_releases(server, ungated):
+    ungated(patch.PATCH)
+    streamed = server.ChatRequest(model="m", messages=[], stream=True)
+    assert not hasattr(server._build_gen_args(streamed), "ended")
+    assert server._build_gen_args(server.ChatRequest(model="m", messages=[])).ended == []
+
+
+def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "find_place", lambda *args, **options: None)
+
+
+MUTANTS = {"vlm-finish-reason": nothing_noted}
