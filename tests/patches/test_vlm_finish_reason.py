@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextvars import ContextVar
 
 import pytest
 
@@ -36,11 +37,11 @@ def test_requests_at_once_say_why_their_own_answers_ended(server, ungated):
         assert choice.model_dump()["finish_reason"] == wanted
 
 
-def test_an_answer_that_came_to_its_end_says_so(server, ungated):
+def test_an_answer_that_came_to_its_end_says_so(server, ungated, monkeypatch):
     wanted = server.ChatChoice(message=server.ChatMessage(role="assistant", content="a"))
     ungated(patch.PATCH)
     for reasons, said in ((None, "stop"), ([], "stop"), (["stop"], "stop"), (["length"], "length")):
-        patch.ENDED.set(reasons)
+        monkeypatch.setattr(patch, "ENDED", ContextVar("ended", default=reasons))
         message = server.ChatMessage(role="assistant", content="a")
         choice = server.ChatChoice(finish_reason="stop", message=message)
         assert choice.model_dump() == {**wanted.model_dump(), "finish_reason": said}
@@ -56,7 +57,7 @@ def test_a_streamed_answer_is_the_releases(server, ungated):
 
 
 def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "find_place", lambda *args, **options: None)
+    monkeypatch.setattr(patch, "find_generation_arguments", lambda *args, **options: None)
 
 
 MUTANTS = {"vlm-finish-reason": nothing_noted}

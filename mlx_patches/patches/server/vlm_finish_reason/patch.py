@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.vlm_server import find_generation_arguments
 
 # The reasons with which the answer to the task's request has ended: one, or none yet.
 ENDED: ContextVar[list[str] | None] = ContextVar("mlx_patches_ended", default=None)
@@ -43,21 +44,8 @@ def noting(
 ) -> tuple[Any, Any]:
     """The context of a request and its tokens; the reason of the last one is noted."""
     context, tokens = generate(server, *args, **options)
-    ended = find_place(server, *args, **options)
+    ended = getattr(find_generation_arguments(server, *args, **options), "ended", None)
     return context, tokens if ended is None else Noted(tokens, ended)
-
-
-def find_place(
-    server: Any,
-    prompt: Any,
-    images: Any = None,
-    audio: Any = None,
-    args: Any = None,
-    *more: Any,
-    **options: Any,
-) -> list[str] | None:
-    """The place for the reason among the arguments of a generation; None if there is none."""
-    return getattr(args, "ended", None)
 
 
 class Noted:

@@ -26,6 +26,7 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared.stop_strings import cut
+from ..._shared.vlm_server import find_generation_arguments
 
 
 def arguments(build: Callable[..., Any], request: Any, *args: Any, **options: Any) -> Any:
@@ -54,17 +55,9 @@ def end_at_stops(
     return context, UntilStop(tokens, stops)
 
 
-def find_stops(
-    server: Any,
-    prompt: Any,
-    images: Any = None,
-    audio: Any = None,
-    args: Any = None,
-    *more: Any,
-    **options: Any,
-) -> Sequence[str]:
+def find_stops(*args: Any, **options: Any) -> Sequence[str]:
     """The stop strings among the arguments of a generation."""
-    return getattr(args, "stop", ())
+    return getattr(find_generation_arguments(*args, **options), "stop", ())
 
 
 def has_stops(*args: Any, **options: Any) -> bool:
