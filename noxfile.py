@@ -178,7 +178,7 @@ def release(session: nox.Session, name: str) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged([*TESTED, *BY_NAME], {}))
 def whole(session: nox.Session, name: str) -> None:
-    """All tests of a release, but a share of those that start a process for each patch."""
+    """All tests of a release; of those that start a process for each patch, a share."""
     test_release(session, name)
 
 
@@ -198,8 +198,8 @@ def test_release(
     distribution = SETS[name].distribution
     python = release_environment(session, name)
     # None of these tests uses hypothesis, which pytest would import at the end.
-    pytest = (python, "-m", "pytest", "-q", "-n", "2", "-p", "no:hypothesispytest", *selected)
-    pytest += tuple(session.posargs)
+    lean = ("-p", "no:hypothesispytest")
+    pytest = (python, "-m", "pytest", "-q", "-n", "2", *lean, *selected, *session.posargs)
     if distribution in HOSTS:
         own = " or ".join(patches_of(distribution))
         env = {"MLX_PATCHES_TEST_SHARE": str(min(share, HOST_SHARE))}

@@ -33,8 +33,8 @@ EVIDENCE = ROOT / "tools" / "evidence" / "alone"
 # Seconds for one family, and for one scenario of the release.
 SECONDS, RELEASE_SECONDS = 120, 300
 PARTS = ("without", "with")
-# Why no patch mends what stays wrong; the page says of config-fields what it means.
 FIELDS = "config-fields"
+# Why no patch mends what stays wrong; the page says of config-fields what it means.
 WHY = {
     ("mlx-vlm 0.5.0", "draws"): "the server reads `seed` and passes it nowhere",
 }
@@ -224,10 +224,11 @@ def reasons() -> list[str]:
         (found["set"], scenario)
         for found in (json.loads(file.read_text()) for file in EVIDENCE.glob("*.json"))
         for scenario, cells in found[PARTS[1]].items()
-        if scenario != FIELDS and any(cells[name] == LETTERS[RED] for name in cells)
+        if scenario != FIELDS and LETTERS[RED] in cells.values()
     }
-    for place in sorted(wrong ^ WHY.keys()):
-        raise SystemExit(f"{EVIDENCE}: {', '.join(place)}: WHY of {Path(__file__).name} differs")
+    if unlike := sorted(wrong ^ WHY.keys()):
+        place = ", ".join(unlike[0])
+        raise SystemExit(f"{EVIDENCE}: {place}: WHY of {Path(__file__).name} differs")
     return [f"- {name}, `{scenario}`: {why}." for (name, scenario), why in sorted(WHY.items())]
 
 

@@ -338,8 +338,12 @@ class Asked:
         server.START_SECONDS = server.ANSWER_SECONDS = server.LOAD_SECONDS = SECONDS
         folder, package = self.folder, self.release.distribution.replace("-", "_")
         family = self.weights.base if self.weights.base in found else SERVED
-        row = {"weights": self.weights.name, "family": family, "kind": FLOAT32}
-        row["scenario"] = "server"
+        row = {
+            "weights": self.weights.name,
+            "family": family,
+            "kind": FLOAT32,
+            "scenario": "server",
+        }
         if family == SERVED:
             folder = self.folder.with_name(f"served-{self.release.name.replace(' ', '-')}")
             shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -152,15 +151,22 @@ def serve(task: dict[str, Any]) -> Iterator[Any]:
 
 
 def load_refusal(made: Path) -> str:
-    """Why the release does not load a folder without PyTorch; any other failure is raised."""
+    """Why the release does not load a folder, if it lacks PyTorch; another failure is raised.
+
+    mlx-vlm swallows the error that names PyTorch, and raises another one later.
+    """
     from mlx_vlm import load
+    from transformers import AutoImageProcessor
 
     try:
         load(str(made))
     except Exception:
-        if find_spec("torch"):
-            raise
-        return "the release needs PyTorch to load the image processor of its server's model"
+        try:
+            AutoImageProcessor.from_pretrained(str(made))
+        except ImportError as reason:
+            if "PyTorch" in str(reason):
+                return "the release needs PyTorch to load the image processor of its server's model"
+        raise
     return ""
 
 
