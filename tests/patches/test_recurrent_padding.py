@@ -10,7 +10,7 @@ from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.lab.engine_scenarios import compare_with_alone
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
-from mlx_patches.patches._shared.rows import recurrent
+from mlx_patches.patches._shared.rows import join_rows, recurrent, write_rows
 from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 from mlx_patches.probes import NotApplicable
@@ -309,3 +309,22 @@ def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {"recurrent-padding": spans_without_padding}
+
+
+def test_the_keys_of_a_sparse_layer_keep_the_padding_that_they_announced():
+    """Qwen4 Exp's batch cache keeps its keys in a batch cache of its own, which announces it."""
+    language = pytest.importorskip("mlx_vlm.models.qwen4_exp.language")
+    alone = [language.QSAKVCache() for _ in range(2)]
+    for length, row in enumerate(alone, start=2):
+        row.update_and_fetch(*[mx.ones((1, 1, length, 4))] * 2)
+        row.update_indexer(mx.ones((1, length, 4)), mx.arange(length)[None])
+    batch = language.BatchQSAKVCache([0, 0])
+    batch.prepare(right_padding=[5, 6])
+    write_rows(batch, join_rows(batch, alone, [0, 0]), dropped=[0, 1])
+    assert batch.kv_cache._right_padding.tolist() == [5, 5]
+    batch.update_and_fetch(*[mx.zeros((2, 1, 5, 4))] * 2)
+    batch.update_indexer(mx.zeros((2, 5, 4)), mx.zeros((2, 5), mx.int32))
+    batch.finalize()
+    assert batch.offset.tolist() == [2, 3]
+    assert batch.left_padding.tolist() == [6, 5]
+    assert batch.index_position_ids[:, -2:].tolist() == [[0, 1], [1, 2]]

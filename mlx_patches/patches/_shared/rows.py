@@ -14,6 +14,8 @@ COUNTS = ("left_padding", "offset")
 # The attributes in which it announces right padding that will be fed, until ``finalize``: how much
 # of it, or the offset up to which the row has tokens.
 RIGHT = ("_right_padding", "_lengths")
+# The attribute in which a sparse layer's batch cache (MiniMax M3, Qwen4 Exp) has its keys' own.
+INNER = "kv_cache"
 
 
 def read_counts(arrays: Sequence[Any]) -> list[list[int] | None]:
@@ -220,8 +222,11 @@ def write_rows(layer: Any, joined: Any, dropped: Sequence[int] = ()) -> None:
         for index, state in enumerate(joined):
             layer.cache[index] = state
     elif joined is not None:
+        contents = dict(vars(joined))
+        if INNER in contents:
+            write_rows(vars(layer)[INNER], contents.pop(INNER), dropped)
         announced = {name: vars(layer).get(name) for name in RIGHT}
-        vars(layer).update(vars(joined))
+        vars(layer).update(contents)
         vars(layer).update({name: one for name, one in announced.items() if is_counts(one)})
         if any(dropped) and is_counts(padding := announced.get("_right_padding")):
             import mlx.core as mx
