@@ -227,13 +227,22 @@ def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[
         return _measure(task, seconds, {"TMPDIR": str(kernels)} if kernels else {})
 
 
+def child_environment() -> dict[str, str]:
+    """The environment of a process of the lab: no patches but its own, and exact products.
+
+    A GPU that can multiplies float32 as TF32, with ten bits: batches of other shapes then differ by
+    more than the lab's tolerance.
+    """
+    return settings.without_us() | {"MLX_ENABLE_TF32": "0"}
+
+
 def _measure(task: Task, seconds: float, variables: dict[str, str]) -> list[Row]:
     with subprocess.Popen(
         task.command(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=settings.without_us() | variables,
+        env=child_environment() | variables,
     ) as process:
         try:
             out, errors = process.communicate(timeout=seconds)

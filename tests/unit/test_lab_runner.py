@@ -93,6 +93,11 @@ def test_an_enabled_environment_gives_the_child_no_patches(child, monkeypatch):
     assert runner.measure(task())[0].detail == "0"
 
 
+def test_the_child_multiplies_float32_with_all_its_bits(child):
+    child("say('left-padded', detail=os.environ['MLX_ENABLE_TF32'])" + ALL)
+    assert runner.measure(task())[0].detail == "0"
+
+
 def test_what_is_not_built_has_no_cells(child):
     child("say('build', 'not-built', 'needs a kernel', None)")
     assert seen(runner.measure(task())) == {"build": "not-built"}

@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from ...activation import settings
 from ...core.files import printable
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import runner
@@ -170,7 +169,7 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
         process.kill()
 
     with kernel_folder() as kernels, tempfile.TemporaryFile("w+") as errors:
-        env = settings.without_us() | {"TMPDIR": str(kernels)}
+        env = runner.child_environment() | {"TMPDIR": str(kernels)}
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env
         ) as process:
