@@ -167,10 +167,12 @@ def family_result(pairs: Mapping[str, str]) -> str:
     counted = [pair for name, pair in pairs.items() if scenario(name).severity != FEATURE]
     if any(map(is_red, counted)):
         return RED
+    # The release refuses a batch, or a patch does in its place.
+    refused = all(pair[-1] == "n" for name, pair in pairs.items() if scenario(name).batch)
+    if refused and not any(pair == "rg" for pair in counted):
+        return CANNOT_BATCH
     if any(pair[0] == "r" for pair in counted):
         return REPAIRED
-    if all(pair[0] == "n" for name, pair in pairs.items() if scenario(name).batch):
-        return CANNOT_BATCH
     return INSENSITIVE if any(pair[0] == "i" for pair in counted) else GREEN
 
 

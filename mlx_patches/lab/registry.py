@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
+from ..core.errors import is_refusal
 from ..probes import NotApplicable
 from . import Cell, LabModel, engine
 from .rows import Row, compare
@@ -29,6 +30,8 @@ def scenario(name: str, into: dict[str, Scenario] = REGISTERED) -> Callable[[Run
             except NotApplicable as reason:
                 return Cell("n/a", str(reason))
             except Exception as error:
+                if is_refusal(error):  # by a patch, in one sentence
+                    return Cell("n/a", str(error))
                 return Cell("red", engine.where(error))
             finally:
                 engine.unmark()

@@ -50,6 +50,7 @@ ENTRIES = (
     ("arrays-advance", "caches.recurrent.advance:ARRAYS_ADVANCE", ""),
     ("offset-chain", "caches.chains.patch:OFFSET_CHAIN", ""),
     ("rotating-chain", "caches.chains.patch:ROTATING_CHAIN", "mlx-lm"),
+    ("kimi-states", "models.kimi_states.patch", ""),
     ("recurrent-padding", "models.recurrent_padding.patch", ""),
     ("row-by-row", "models.row_by_row.patch", ""),
     ("rope-deltas", "positions.rope_deltas.patch", "mlx-vlm"),
@@ -171,6 +172,8 @@ ENTRIES = (
     ("detokenizer-text", "generation.detokenizer_text.patch", ""),
     ("nope-norm", "models.nope_norm.patch", ""),
     ("embedding-scale", "models.embedding_scale.patch", "mlx-vlm"),
+    ("batch-refused", "models.batch_refused.patch", ""),
+    ("indexer-mask", "masks.indexer_mask.patch", ""),
 )
 
 # Former ids to those of today; a user's settings may still have the former ones.

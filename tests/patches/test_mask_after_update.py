@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from mlx_patches.patches import catalogue
@@ -88,3 +90,10 @@ def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {"mask-after-update": masks_as_they_come}
+# A call that the check skips; no probe and no family of the lab makes one.
+SKIPPED = {
+    "mask-after-update": (
+        (SimpleNamespace(), [[0]], None, SimpleNamespace(), [SimpleNamespace()]),
+        {},
+    )
+}

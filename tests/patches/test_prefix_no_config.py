@@ -60,3 +60,5 @@ def a_stand_in_without_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {"prefix-no-config": a_stand_in_without_a_config}
+# A call that the check skips; no probe and no family of the lab makes one.
+SKIPPED = {"prefix-no-config": ((SimpleNamespace(model=SimpleNamespace(config={})), [0]), {})}

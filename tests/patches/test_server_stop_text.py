@@ -116,3 +116,5 @@ def stops_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {"server-stop-text": stops_that_are_nowhere}
+# A call that the check skips; no probe and no family of the lab makes one.
+SKIPPED = {"server-stop-text": ((None, None, SimpleNamespace(stop_words=[])), {})}

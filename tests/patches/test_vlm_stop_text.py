@@ -125,3 +125,5 @@ def stops_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {"vlm-stop-text": stops_that_are_nowhere}
+# A call that the check skips; no probe and no family of the lab makes one.
+SKIPPED = {"vlm-stop-text": ((None, "hi"), {"args": SimpleNamespace()})}

@@ -11,7 +11,6 @@ import importlib
 import inspect
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace as Namespace
 from typing import Any
 
 import pytest
@@ -25,13 +24,17 @@ from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
-from .conftest import is_tested, run_probe, sampled
+from .conftest import is_tested, module_with_tests, run_probe, sampled
 from .models import build_or_skip
 
 FAMILIES = {
     "mlx-lm": ("llama", "nemotron_h"),
     "mlx-vlm": ("gemma4", "qwen3_5"),
 }
+
+
+# The arguments of a call.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Watched:
@@ -107,28 +110,25 @@ def test_a_layer_passes_on_the_calls_that_its_check_skips(distribution: str) -> 
     finally:
         manager.restore()
     assert not +watched.wrong
-    assert watched.applied - {*watched.passed} <= {*SKIPPED}
+    assert watched.applied - {*watched.passed} <= {*skipped_calls()}
 
 
 ANSWER = [17]
-# A call that each check skips, of the patches whose probes and families in the lab make none.
-SKIPPED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "arrays-advance": ((Namespace(left_padding=None, lengths=None), 3), {}),
-    "dropped-window": ((Namespace(), [[0]], None, None), {}),
-    "internlm-positions": ((Namespace(), [[0]], 0), {}),
-    "kv-bits-refused": ((Namespace(), Namespace()), {"kv_bits": None}),
-    "mask-after-update": ((Namespace(), [[0]], None, Namespace(), [Namespace()]), {}),
-    "prefix-no-config": ((Namespace(model=Namespace(config={})), [0]), {}),
-    "processor-rows": ((Namespace(logits_processors=[], token_context=[]),) * 2, {}),
-    "server-stop-text": ((None, None, Namespace(stop_words=[])), {}),
-    "token-names": ((Namespace(), [[0]]), {}),
-    "vlm-stop-text": ((None, "hi"), {"args": Namespace()}),
-}
 
 
-@pytest.mark.parametrize("patch", SKIPPED)
-def test_a_layer_passes_on_a_call_that_its_check_skips(patch: str) -> None:
-    args, kwargs = SKIPPED[patch]
+def skipped_calls() -> dict[str, Call]:
+    """The calls that checks skip, of the patches whose probes and families in the lab make none.
+
+    The tests of the patches have them, as ``SKIPPED``.
+    """
+    checked = [patch for patch in catalogue.builtin() if any(one.when for one in patch.targets)]
+    tests = {importlib.import_module(module_with_tests(patch)) for patch in checked}
+    return {key: call for one in tests for key, call in getattr(one, "SKIPPED", {}).items()}
+
+
+@pytest.mark.parametrize(("patch", "call"), sorted(skipped_calls().items()))
+def test_a_layer_passes_on_a_call_that_its_check_skips(patch: str, call: Call) -> None:
+    args, kwargs = call
     for target in catalogue.builtin().get(patch).targets:
         if target.when:
             watched = Watched()

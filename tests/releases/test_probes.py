@@ -10,7 +10,7 @@ import pytest
 from mlx_patches.core.outcome import Status
 from mlx_patches.probes import NotApplicable
 
-from .conftest import every_target, run_probe, targets_of_patches, verdict
+from .conftest import every_target, module_with_tests, run_probe, targets_of_patches, verdict
 
 
 @functools.cache
@@ -38,8 +38,7 @@ def test_needed_where_it_is_red_then_green_then_red_again(patch, target, ungated
 
 def mutant_of(patch):
     """The broken version of a patch, in the test of its folder."""
-    folder = patch.module.split(".")[-2]
-    return importlib.import_module(f"tests.patches.test_{folder}").MUTANTS[patch.id]
+    return importlib.import_module(module_with_tests(patch)).MUTANTS[patch.id]
 
 
 @pytest.mark.parametrize(("patch", "targets"), targets_of_patches())

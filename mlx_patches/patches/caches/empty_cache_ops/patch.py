@@ -112,8 +112,19 @@ def filter_rows(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any
     """Keep only these rows."""
     if is_empty(cache):
         filter_empty(cache, batch_indices)
-    else:
+    elif getattr(cache.values, "size", 1):
         keep(cache, batch_indices)
+    else:
+        filter_keys(keep, cache, batch_indices)
+
+
+def filter_keys(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
+    """Keep only these rows of a cache whose values have no width: MLX takes no rows of nothing."""
+    cache.values = cache.keys
+    try:
+        keep(cache, batch_indices)
+    finally:
+        cache.values = cache.values[..., :0]
 
 
 def filter_empty(cache: Any, batch_indices: Any) -> None:

@@ -77,7 +77,10 @@ FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
 # Families of mlx-vlm alone that run the Mamba-2 layers of another family in a call of their own.
 WHOLE = ("nemotron_h_nano_omni",)
 # Families that mask padding by ``ArraysCache.make_mask``, but not in their convolution's window.
-MASKED = {"qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches)}
+MASKED: dict[str, tuple[str, Factory]] = {
+    "kimi_linear": ("KimiDeltaAttention.__call__", call_in_stretches),
+    "qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches),
+}
 # Families that mask left padding if the call has position ids, but not in a piece of a single
 # position, and not right padding that follows tokens of an earlier call.
 KNOW_LEFT: dict[str, tuple[str, Factory] | None] = {
@@ -90,6 +93,7 @@ KNOW_LEFT: dict[str, tuple[str, Factory] | None] = {
 # Families that are right in releases whose engine pads only on the left: the fingerprint of the
 # mixer distinguishes these releases.
 MIXERS = {
+    "kimi_linear": "KimiDeltaAttention",
     "qwen3_5": "GatedDeltaNet",
     "granitemoehybrid": "GraniteMoeHybridMamba2Mixer",
     "mamba2": "Mamba2Block",

@@ -1,0 +1,43 @@
+"""DeepSeek V3.2's indexer fails on the mask of a batch: past 2,048 tokens its requests end.
+
+Why
+    From ``index_topk`` tokens on, the indexer selects what a token attends to. Its scores have a
+    shape of (rows, length, keys), and a batch's mask one of (rows, 1, length, keys): together they
+    become (rows, rows, length, keys), and the layer raises.
+How
+    The indexer gets the mask without its axis of heads.
+Upstream
+    mlx-lm 0.30.6: the scores keep the axis.
+Retire when
+    No supported release is older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+
+def select_keys(
+    call: Callable[..., Any], indexer: Any, x: Any, qr: Any, mask: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The keys that each token attends to; None for all."""
+    return call(indexer, x, qr, without_heads(mask), *args, **kwargs)
+
+
+def without_heads(mask: Any) -> Any:
+    """A mask (rows, 1, length, keys) as one of (rows, length, keys); any other as it is."""
+    return mask[:, 0] if getattr(mask, "ndim", 0) == 4 else mask
+
+
+PATCH = Patch(
+    id="indexer-mask",
+    severity="crash",
+    summary="a batch of DeepSeek V3.2 fails past 2,048 tokens",
+    targets=(
+        Target("mlx-lm", "mlx_lm.models.deepseek_v32", "Indexer.__call__", around(select_keys)),
+    ),
+    module=__name__,
+)

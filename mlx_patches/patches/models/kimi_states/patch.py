@@ -1,0 +1,85 @@
+"""Kimi Linear's convolution states are a tuple, which no batch can join, filter or split.
+
+Why
+    A linear layer keeps the states of three convolutions as a tuple in one slot of its cache.
+    Batch caches take rows of each slot as of an array: a row that joins or leaves a batch raises.
+How
+    The caches have a slot for each state, and the layer is given a view of them with the two
+    slots that it knows.
+Upstream
+    mlx-lm 0.30.5, in the same way.
+Retire when
+    No supported release is older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+
+# The slots of a layer's cache: three convolutions' states, and the recurrence's.
+CONVOLUTIONS, SLOTS = 3, 4
+
+
+def make_slots(make: Callable[[Any], list[Any]], model: Any) -> list[Any]:
+    """The model's caches, with a slot for each state."""
+    caches = make(model)
+    for layer in caches:
+        if len(getattr(layer, "cache", ())) == 2:
+            layer.cache = [None] * SLOTS
+    return caches
+
+
+def with_slots(
+    call: Callable[..., Any], layer: Any, x: Any, mask: Any = None, cache: Any = None, **kwargs: Any
+) -> Any:
+    """A linear layer's output, (rows, length, width)."""
+    if has_slots(cache):
+        cache = TwoSlots(cache)
+    return call(layer, x, mask, cache, **kwargs)
+
+
+def has_slots(cache: Any) -> bool:
+    """Whether a layer's cache has a slot for each state; one from before the patch has not."""
+    return len(getattr(cache, "cache", ())) == SLOTS
+
+
+class TwoSlots:
+    """A cache as the layer knows it: a tuple of convolution states, and the recurrence's state."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self[0], self[1]))
+
+    def __getitem__(self, index: int) -> Any:
+        *convolutions, state = self._cache.cache
+        if index:
+            return state
+        return None if convolutions[0] is None else tuple(convolutions)
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        if index:
+            self._cache.cache[CONVOLUTIONS] = value
+        else:
+            self._cache.cache[:CONVOLUTIONS] = value
+
+
+_MODULE = "mlx_lm.models.kimi_linear"
+
+PATCH = Patch(
+    id="kimi-states",
+    severity="crash",
+    summary="a row that joins or leaves a batch of Kimi Linear raises",
+    targets=(
+        Target("mlx-lm", _MODULE, "Model.make_cache", around(make_slots)),
+        Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", around(with_slots)),
+    ),
+    module=__name__,
+)

@@ -1,0 +1,28 @@
+"""Feeds a tiny model a token, and looks at what its linear layers keep."""
+
+from __future__ import annotations
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+
+def probe(target: Target) -> Result:
+    """Red where a state is not an array.
+
+    Raises:
+        NotApplicable: the release lacks the model.
+    """
+    from ....lab import Family, NotBuilt
+    from ....lab.build import build
+
+    try:
+        model = build(Family(target.distribution, target.module.rpartition(".")[2]))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from None
+    cache = model.make_cache()
+    model.call([[1]], cache)
+    states = [state for layer in cache for state in getattr(layer, "cache", ())]
+    odd = {type(state).__name__ for state in states if not hasattr(state, "shape")}
+    return Result(
+        bool(odd), f"{len(states)} states, of them not arrays: {', '.join(odd) or 'none'}"
+    )

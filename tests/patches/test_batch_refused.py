@@ -1,0 +1,50 @@
+"""Batches are refused in one sentence, requests alone are not; and a broken version."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.core.errors import is_refusal
+from mlx_patches.patches.models.batch_refused import patch
+from mlx_patches.patches.models.batch_refused.probe import make_batch
+from mlx_patches.probes import NotApplicable
+
+from ..releases.models import build_or_skip
+
+FAMILIES = ["mlx-lm:llama4", "mlx-lm:ministral3", "mlx-vlm:qwen4_exp"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_batch_is_refused_and_a_request_alone_is_not(name, ungated):
+    model = build_or_skip(name)
+    try:
+        batch = make_batch(model)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    except AttributeError:
+        pytest.skip("the engine fails on it")
+    ungated(patch.PATCH)
+    with pytest.raises(ValueError, match="is not supported by this release of mlx-") as caught:
+        model.call([[4, 5], [6, 7]], batch)
+    assert is_refusal(caught.value)
+    assert patch.ALONE in str(caught.value)
+    assert model.call([[4, 5]], model.make_cache()).shape[:2] == (1, 2)
+
+
+def test_the_engine_refuses_chunks_and_passes_other_models_on():
+    chunked = type("ChunkedKVCache", (), {})
+    with pytest.raises(ValueError, match="a batch of llama4 is not supported") as caught:
+        patch.make_batch(None, SimpleNamespace(make_cache=lambda: [1, chunked()]), [0])
+    assert is_refusal(caught.value)
+    for model in (SimpleNamespace(), SimpleNamespace(make_cache=lambda: [1])):
+        assert patch.make_batch(lambda *given: [*given], model, [0, 1]) == [model, [0, 1]]
+
+
+def batches_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "is_batch", lambda cache: False)
+    monkeypatch.setattr(patch, "keeps_chunks", lambda layer: False)
+
+
+MUTANTS = {"batch-refused": batches_that_pass}

@@ -1,0 +1,50 @@
+"""``kimi-states``: the view of a cache, rows that join and leave, and a broken version."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.lab.scenarios import SCENARIOS
+from mlx_patches.patches.models.kimi_states import patch
+from mlx_patches.probes.fixtures import with_patches
+
+from ..releases.models import build_or_skip
+
+OTHERS = ("offset-alias", "mask-by-offset", "empty-cache-ops", "recurrent-padding")
+
+
+def test_the_view_has_the_two_slots_of_the_layer():
+    cache = SimpleNamespace(cache=[None] * 4, lengths=7)
+    view = patch.TwoSlots(cache)
+    assert list(view) == [None, None]
+    view[0], view[1] = (1, 2, 3), 4
+    assert cache.cache == [1, 2, 3, 4]
+    assert list(view) == [(1, 2, 3), 4]
+    assert view.lengths == 7
+
+
+def test_a_cache_from_before_the_patch_is_left_to_the_layer():
+    given = []
+    old = SimpleNamespace(cache=[(1, 2, 3), 4])
+    for cache in (None, old):
+        patch.with_slots(lambda layer, x, mask, cache: given.append(cache), None, None, cache=cache)
+    assert given == [None, old]
+
+
+@pytest.mark.parametrize("name", ["extend", "filter", "extract-late", "state", "engine"])
+def test_rows_that_join_and_leave(name):
+    model = build_or_skip("mlx-lm:kimi_linear")
+    with with_patches((*OTHERS, "kimi-states")):
+        cell = SCENARIOS[name](model)
+    if cell.verdict == "n/a":
+        pytest.skip(cell.detail)
+    assert cell.verdict == "green", cell.detail
+
+
+def as_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "has_slots", lambda cache: False)
+
+
+MUTANTS = {"kimi-states": as_released}
