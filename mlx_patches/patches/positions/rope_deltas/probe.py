@@ -43,24 +43,19 @@ def compare_generated(target: Target) -> Result:
     except Exception as error:
         raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
     with with_patches(_OTHERS):
-        try:
-            rows = [
-                *merged_texts(model),
-                *joined_image(model),
-                *padded_texts(model),
-                *images_together(model),
-                *queued_prompts(model),
-            ]
-            alone = [solo(model, row) for row in rows]
-            cell = differences([row.logits for row in rows], alone, EXACT)
-            if cell.verdict != "red" and engine.own_positions(model):
-                cell = alone_scenarios.own_prefill(model)
-            if cell.verdict != "red" and takes_turns(model):
-                cell = alone_scenarios.worst(model, two_turns(model))
-        except NotApplicable:
-            raise
-        except Exception as error:
-            return Result(True, engine.where(error))
+        rows = [
+            *merged_texts(model),
+            *joined_image(model),
+            *padded_texts(model),
+            *images_together(model),
+            *queued_prompts(model),
+        ]
+        alone = [solo(model, row) for row in rows]
+        cell = differences([row.logits for row in rows], alone, EXACT)
+        if cell.verdict != "red" and engine.own_positions(model):
+            cell = alone_scenarios.own_prefill(model)
+        if cell.verdict != "red" and takes_turns(model):
+            cell = alone_scenarios.worst(model, two_turns(model))
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 

@@ -63,12 +63,7 @@ def follow_rows(target: Target) -> Result:
         rows = rows_with_images(model)
         alone = [solo(model, row) for row in rows]
         engine.forget(model)
-        try:
-            moved = _MOVES[operation](Rows(model, caches, kind), rows)
-        except NotApplicable:
-            raise
-        except Exception as error:
-            return Result(True, engine.where(error))
+        moved = _MOVES[operation](Rows(model, caches, kind), rows)
     places = [next(at for at, row in enumerate(rows) if row is one) for one in moved]
     cell = differences([row.logits for row in moved], [alone[at] for at in places], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
