@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of
 
 _LIMIT = 16
 _WIDTH = 8
@@ -18,10 +18,7 @@ def probe(target: Target) -> Result:
     """Red where the rope raises, or rotates a row differently than alone."""
     import mlx.core as mx
 
-    module = importlib.import_module(target.module)
-    kind: Any = getattr(module, target.name.partition(".")[0], None)
-    if kind is None:
-        raise NotApplicable(f"{target.module} has no dynamic scaling")
+    kind = class_of(target)
     worst = 0.0
     for traditional in (False, True):
         rope = made(kind, traditional)

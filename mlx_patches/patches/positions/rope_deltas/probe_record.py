@@ -17,20 +17,13 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
-from ....probes.fixtures import require_own, with_patches
+from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
 
 # The probe uses the first family that the lab can build with an image in this release.
 _FAMILIES = ("glm4v", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
 _HYBRIDS = ("qwen3_5",)
 # Patches for other defects of the same caches.
-_OTHERS = (
-    "offset-alias",
-    "mask-from-cache-list",
-    "mask-after-update",
-    "mask-by-offset",
-    "rotating-restored",
-    "arrays-restored",
-)
+_OTHERS = (*BATCH_PATCHES, "rotating-restored", "arrays-restored")
 _LENGTH = 11
 # More tokens than any row has here.
 _WINDOW = 64

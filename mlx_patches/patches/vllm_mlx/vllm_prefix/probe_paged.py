@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import imported
 from ....probes.vllm_scheduler import Server, family, llama, sliding_llama
 
 BLOCK = 16
@@ -86,11 +86,8 @@ def prefix_cache() -> Any:
     Raises:
         NotApplicable: the release has none.
     """
-    try:
-        pages = importlib.import_module("vllm_mlx.paged_cache").PagedCacheManager
-        prefixes = importlib.import_module("vllm_mlx.prefix_cache").BlockAwarePrefixCache
-    except ImportError as error:
-        raise NotApplicable(f"this release does not import here: {error}") from error
+    pages = imported("vllm_mlx.paged_cache").PagedCacheManager
+    prefixes = imported("vllm_mlx.prefix_cache").BlockAwarePrefixCache
     return prefixes(None, pages(block_size=BLOCK, max_blocks=64))
 
 
