@@ -22,6 +22,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
 from ..._shared.parts import Overlay
+from ..._shared.targets import SAMPLERS, at
 
 # As in mlx-lm 0.32.0, and in the paper.
 THRESHOLD = 0.1
@@ -67,8 +68,7 @@ PATCH = Patch(
     every_model=True,
     summary="a request with XTC stops the generation of mlx_lm.server, or gets garbage",
     targets=(
-        Target("mlx-lm", "mlx_lm.sample_utils", "make_sampler", around(make_with_ends)),
-        Target("mlx-vlm", "mlx_vlm.sample_utils", "make_sampler", around(make_with_ends)),
+        *at(SAMPLERS, {"make_sampler": around(make_with_ends)}),
         Target("mlx-lm", "mlx_lm.server", "_make_sampler", around(asked)),
         Target(
             "mlx-lm",
