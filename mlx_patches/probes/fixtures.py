@@ -83,8 +83,8 @@ def require(target: Target) -> Any:
     scope: Any = importlib.import_module(target.module)
     for part in target.name.split("."):
         scope = getattr(scope, part, None)
-    if scope is None:
-        raise NotApplicable(f"this release has no {target.name}")
+        if scope is None:
+            raise NotApplicable(f"this release has no {target.name}")
     return scope
 
 
