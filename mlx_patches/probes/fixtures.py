@@ -52,11 +52,11 @@ def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
     return cache_class(left_padding)
 
 
-def keys_and_values(batch: int, tokens: int, width: int = 64) -> Any:
-    """Keys and values (batch, 1, tokens, width); the default width fits a quantization group."""
+def keys_and_values(batch: int, tokens: int) -> Any:
+    """Keys and values (batch, 1, tokens, 64), as wide as a quantization group."""
     import mlx.core as mx
 
-    return mx.ones((batch, 1, tokens, width)), mx.ones((batch, 1, tokens, width))
+    return mx.ones((batch, 1, tokens, 64)), mx.ones((batch, 1, tokens, 64))
 
 
 def require_own(target: Target) -> Any:

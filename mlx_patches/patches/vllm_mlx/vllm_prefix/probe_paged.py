@@ -91,8 +91,8 @@ def prefix_cache() -> Any:
     return prefixes(None, pages(block_size=BLOCK, max_blocks=64))
 
 
-def given_back(cache: Any, states: Sequence[Any], end: int = 2 * BLOCK + 1) -> Any:
-    """Store caches with these states; returns the caches of a request for ``end`` tokens."""
+def given_back(cache: Any, states: Sequence[Any]) -> Any:
+    """Store caches with these states; returns the caches of a request for two blocks of them."""
     cache.store_cache("first", list(PREFIX), [{"state": state} for state in states])
-    table, _ = cache.fetch_cache("second", PREFIX[:end])
+    table, _ = cache.fetch_cache("second", PREFIX[: 2 * BLOCK + 1])
     return cache.reconstruct_cache(table) if table else None
