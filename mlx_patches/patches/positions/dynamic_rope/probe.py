@@ -21,7 +21,7 @@ def probe(target: Target) -> Result:
     kind = class_of(target)
     worst = 0.0
     for traditional in (False, True):
-        rope = made(kind, traditional)
+        rope = make_rope(kind, traditional)
         x = mx.random.normal((2, 2, 3, _WIDTH + 2), key=mx.random.key(0))
         for offsets in _OFFSETS:
             try:
@@ -34,7 +34,7 @@ def probe(target: Target) -> Result:
     return Result(not worst <= 1e-5, f"largest difference to a row alone {worst:.2g}", worst)
 
 
-def made(kind: Any, traditional: bool) -> Any:
+def make_rope(kind: Any, traditional: bool) -> Any:
     """Make a rope of the release's class; releases name its growth ``scale`` or ``factor``."""
     names = inspect.signature(kind).parameters
     growth = {name: 2.0 for name in ("scale", "factor") if name in names}

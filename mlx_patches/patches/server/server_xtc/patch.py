@@ -34,7 +34,7 @@ def with_all_ends(tokenizer: Any) -> Overlay:
     return Overlay(tokenizer, eos_token_id=list(ends))
 
 
-def asked(make: Callable[..., Any], args: Any, tokenizer: Any) -> Any:
+def make_for_request(make: Callable[..., Any], args: Any, tokenizer: Any) -> Any:
     """The sampler of a request to the server."""
     return make(args, with_all_ends(tokenizer))
 
@@ -69,7 +69,7 @@ PATCH = Patch(
     summary="a request with XTC stops the generation of mlx_lm.server, or gets garbage",
     targets=(
         *at(SAMPLERS, {"make_sampler": around(make_with_ends)}),
-        Target("mlx-lm", "mlx_lm.server", "_make_sampler", around(asked)),
+        Target("mlx-lm", "mlx_lm.server", "_make_sampler", around(make_for_request)),
         Target(
             "mlx-lm",
             "mlx_lm.server",
