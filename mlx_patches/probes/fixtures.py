@@ -19,7 +19,7 @@ from . import NotApplicable, Result
 
 
 def imported(name: str) -> Any:
-    """Import a module of a host.
+    """Import a module that a release or a host may lack.
 
     Raises:
         NotApplicable: it cannot be imported here.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import measure_each, tiny
+from ....probes.fixtures import imported
 
 # The scale grows after each fourth position.
 _ROPE = {"rope_theta": 10000.0, "rope_type": "default", "llama_4_scaling_beta": 0.5}
@@ -34,6 +34,6 @@ def model_of(model_type: str) -> Any:
 
 def probe(target: Target) -> Result:
     """Red where a row's logits differ from those alone."""
-    importlib.import_module("mlx_vlm.models.mistral4.language")
+    imported("mlx_vlm.models.mistral4.language")
     model = model_of("ministral3" if "Ministral3" in target.name else "mistral4")
     return measure_each(model, _LENGTHS)
