@@ -21,6 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import shards
+from shards import Shard
+
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -52,7 +55,7 @@ def main() -> None:
     parser.add_argument("--scenario", action="append", choices=(*ALONE, *RELEASE_SCENARIOS))
     parser.add_argument("--family", action="append", default=[], help="only this one")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--shard", default="1/1", help="I/N: every Nth family, from the Ith")
+    shards.add_option(parser, "family")
     parser.add_argument("--table", action="store_true", help="print the results of all files")
     parser.add_argument("--rows", choices=PARTS, help="print rows: run by this tool itself")
     options = parser.parse_args()
@@ -144,8 +147,8 @@ def print_rows(
     distribution: str,
     scenarios: Sequence[str],
     patched: bool,
-    only: Sequence[str] = (),
-    shard: str = "1/1",
+    only: Sequence[str],
+    shard: Shard,
 ) -> None:
     """Print a row for each cell of a shard's families; each runs in a fork of this process."""
     import importlib
@@ -161,13 +164,12 @@ def print_rows(
     importlib.import_module(f"{package_of(distribution)}.generate")
     flags = ["--patched", "--every-patch"] if patched else []
     own = [name for name in scenarios if name in ALONE]
-    index, count = map(int, shard.split("/"))
-    found = families(distribution)[index - 1 :: count] if own else []
+    found = shard.of(families(distribution)) if own else []
     for family in (one for one in found if not only or one.name in only):
         forked(family.name, str(family), own, flags, SECONDS)
     # These have processes of their own, so that one does not change what another one sees.
     of_release = [name for name in scenarios if name not in ALONE]
-    for name in of_release[index - 1 :: count]:
+    for name in shard.of(of_release):
         forked("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
 
 

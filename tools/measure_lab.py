@@ -38,6 +38,7 @@ import measure_alone
 import measure_walks
 import real_judge
 import release_sets
+import shards
 from release_sets import ReleaseSet
 
 ROOT = Path(__file__).parent.parent
@@ -76,7 +77,7 @@ SHORTEST = 1  # how many families a line of the findings names
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", action="append", dest="sets", help="only this set")
-    parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
+    shards.add_option(parser, "set")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--part", choices=("without", "with", "needs"), help="only this part")
     parser.add_argument("--scenario", action="append", default=[], help="only this scenario")
@@ -99,8 +100,7 @@ def main() -> None:
     place = Place(options.device, options.dtype)
     parts = {None: ("without", "with"), "needs": ()}.get(options.part, (options.part,))
     only = Only(tuple(options.scenario), tuple(options.model))
-    index, count = map(int, options.shard.split("/"))
-    sets = [one for one in release_sets.load().values() if has_models(one)][index - 1 :: count]
+    sets = options.shard.of([one for one in release_sets.load().values() if has_models(one)])
     if options.sets:
         sets = [one for one in sets if one.name in options.sets]
     if options.check_entries:

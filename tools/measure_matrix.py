@@ -28,6 +28,7 @@ import measure_lab
 import model_rows
 import patch_evidence
 import release_sets
+import shards
 from patch_evidence import Cells, Evidence
 from release_sets import ReleaseSet
 
@@ -44,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", action="append", dest="sets", help="only this set")
     parser.add_argument("--patch", action="append", dest="patches", help="only this patch")
-    parser.add_argument("--shard", default="1/1", help="I/N: every Nth set, from the Ith")
+    shards.add_option(parser, "set")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="also measure what has evidence")
     parser.add_argument(
@@ -57,8 +58,7 @@ def main() -> None:
     if options.take:
         patch_evidence.take(options.take)
     if not options.write:
-        index, count = map(int, options.shard.split("/"))
-        sets = list(release_sets.load().values())[index - 1 :: count]
+        sets = options.shard.of(list(release_sets.load().values()))
         if options.distinct:  # what was seen before is of another probe or patch
             for id_ in options.patches or ():
                 patch_evidence.forget_patch(catalogue.builtin().get(id_))

@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         emulate(options.device)
         family = Family(*options.family.split(":", 1))
-        kept = given(family) if options.beside_entry else frozenset()
+        kept = requested_patches(family) if options.beside_entry else frozenset()
         found = attribute(family, options.scenario, options.dtype, options.likely, kept)
     print(json.dumps(found))
 
@@ -161,7 +161,7 @@ def in_order() -> list[tuple[str, str]]:
     return [(o.patch, o.target) for o in mlx_patches.status() if o.status == "applied"]
 
 
-def given(family: Family) -> frozenset[str]:
+def requested_patches(family: Family) -> frozenset[str]:
     """The patches that ``apply()`` requests for a family."""
     from ..activation.session import session
 

@@ -71,7 +71,7 @@ def save(distribution: str, folder: Path) -> None:
     from mlx.utils import tree_flatten
 
     config = CONFIGS[distribution]
-    model = made(distribution, config)
+    model = make_model(distribution, config)
     draw_weights(model, seed=0)
     weights = dict(tree_flatten(model.parameters()))
     name = next(name for name in weights if name.endswith("lm_head.weight"))
@@ -86,7 +86,7 @@ def save(distribution: str, folder: Path) -> None:
         (folder / f"{file}.json").write_text(json.dumps(content))
 
 
-def made(distribution: str, config: dict[str, Any]) -> Any:
+def make_model(distribution: str, config: dict[str, Any]) -> Any:
     """A model of the release."""
     if distribution == "mlx-vlm":
         return with_vision_tower(config)
@@ -126,12 +126,12 @@ def ready(process: subprocess.Popen[Any], url: str, model: str) -> Ask:
     end = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v1/models", timeout=5):
-            return lambda text, **fields: asked(url, model, text, **fields)
+            return lambda text, **fields: request_answer(url, model, text, **fields)
         time.sleep(0.2)
     raise TimeoutError
 
 
-def asked(url: str, model: str, text: str, **fields: Any) -> tuple[str, str]:
+def request_answer(url: str, model: str, text: str, **fields: Any) -> tuple[str, str]:
     """The answer to a chat message and the reason why it ended, streamed or not."""
     body = {"model": model, "messages": [{"role": "user", "content": text}], **fields}
     request = urllib.request.Request(

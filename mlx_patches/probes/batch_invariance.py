@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.patch import Target
 from . import NotApplicable, Result
 
 TOLERANCE = 1e-3
@@ -31,6 +32,27 @@ def tiny(distribution: str, family: str, seed: int = 0, **fields: Any) -> Any:
         return build(Family(distribution, family), seed, edit=edit if fields else None)
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
+
+
+def family_of(target: Target) -> str:
+    """The family of models whose module a target is in."""
+    return target.module.split(".")[2]
+
+
+def config_class(distribution: str, family: str) -> Any:
+    """The class of a family's config; of the whole model's in mlx-vlm."""
+    if distribution == "mlx-lm":
+        return importlib.import_module(f"mlx_lm.models.{family}").ModelArgs
+    return importlib.import_module(f"mlx_vlm.models.{family}.config").ModelConfig
+
+
+def tiny_of(target: Target) -> Any:
+    """The lab's tiny model of a target's family.
+
+    Raises:
+        NotApplicable: the release has none.
+    """
+    return tiny(target.distribution, family_of(target))
 
 
 def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
@@ -84,6 +106,19 @@ def difference(
     return largest(apart)
 
 
+def relative(said: Any, wanted: Any) -> float:
+    """The largest difference of two arrays, relative to the scale of the second; may be NaN."""
+    import mlx.core as mx
+
+    return float((mx.abs(said - wanted).max() / mx.abs(wanted).max()).item())
+
+
+def off_by(said: Any, wanted: Any, tolerance: float, whose: str = "output's") -> Result:
+    """Red where two arrays differ by more than a tolerance, relative to their scale."""
+    worst = relative(said, wanted)
+    return Result(not worst <= tolerance, f"off by {worst:.2g} of the {whose} scale", worst)
+
+
 def largest(figures: Sequence[float]) -> float:
     """The largest figure, or NaN if any is NaN: ``max`` alone may skip a NaN."""
     return next(filter(math.isnan, figures), max(figures))
@@ -98,13 +133,17 @@ def measure(model: Any, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Res
     return Result(red, detail, figure if math.isfinite(figure) else None)
 
 
-def random_rows(
-    lengths: Sequence[int], steps: int, seed: int = 1
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Draw prompts of these lengths and continuations of ``steps`` tokens from a seed."""
+def measure_each(model: Any, lengths: Sequence[Sequence[int]]) -> Result:
+    """The first red result of batches of prompts of these lengths, or that of the first batch."""
+    results = [measure(model, one) for one in lengths]
+    return next((result for result in results if result.red), results[0])
+
+
+def random_rows(lengths: Sequence[int], steps: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Draw prompts of these lengths and continuations of ``steps`` tokens, the same each time."""
     import random
 
-    draw = random.Random(seed)
+    draw = random.Random(1)
 
     def tokens(count: int) -> list[int]:
         return [draw.randrange(1, VOCABULARY) for _ in range(count)]

@@ -11,13 +11,13 @@ import argparse
 import importlib
 import json
 import sys
-import traceback
 from typing import Any
 
 from ..activation import session as activation
 from ..core import fingerprint
 from ..core.manager import Manager
 from ..core.patch import Patch, Target
+from ..lab import engine
 from ..matrix.gate import Gate
 from ..matrix.matrix import CompatMatrix
 from . import NotApplicable
@@ -72,7 +72,7 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
     except Exception as error:
         # mlx-vlm 0.6.0 to 0.6.3 create Metal kernels when they are imported.
         verdict = "n/a" if "No Metal back-end" in str(error) else "red"
-        row.update(verdict=verdict, detail=_where(error), figure=None)
+        row.update(verdict=verdict, detail=engine.where(error), figure=None)
     if manager is not None and patch.id in manager.failures:  # the probe saw unpatched code
         row.update(verdict="red", detail=manager.failures[patch.id].last, figure=None)
     return row
@@ -111,14 +111,6 @@ def _body(target: Target) -> str | None:
     prints = fingerprint.hash_file(path, target.bodies) if path else {}
     ordered = {name: prints[name] for name in target.bodies if name in prints}
     return fingerprint.combined(ordered) if ordered else None
-
-
-def _where(error: BaseException) -> str:
-    """The exception, and the last line of its traceback outside mlx_patches."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = next((f for f in reversed(frames) if "mlx_patches" not in f.filename), frames[-1])
-    file = "/".join(frame.filename.rsplit("/", 3)[-3:])
-    return f"{type(error).__name__}: {error} ({file}:{frame.lineno})"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import importlib
 import io
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -14,7 +15,19 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..core.patch import Target
-from . import NotApplicable
+from . import NotApplicable, Result
+
+
+def imported(name: str) -> Any:
+    """Import a module that a release or a host may lack.
+
+    Raises:
+        NotApplicable: it cannot be imported here.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise NotApplicable(f"{name} does not import here: {error}") from error
 
 
 def cache_of(target: Target) -> Any:
@@ -39,15 +52,15 @@ def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
     return cache_class(left_padding)
 
 
-def keys_and_values(batch: int, tokens: int, width: int = 64) -> Any:
-    """Keys and values (batch, 1, tokens, width); the default width fits a quantization group."""
+def keys_and_values(batch: int, tokens: int) -> Any:
+    """Keys and values (batch, 1, tokens, 64), as wide as a quantization group."""
     import mlx.core as mx
 
-    return mx.ones((batch, 1, tokens, width)), mx.ones((batch, 1, tokens, width))
+    return mx.ones((batch, 1, tokens, 64)), mx.ones((batch, 1, tokens, 64))
 
 
-def require_own(target: Target) -> None:
-    """Check that the target's module and class themselves define the target.
+def require_own(target: Target) -> Any:
+    """Return what a target names, which its module and its class themselves define.
 
     Raises:
         NotApplicable: the module only imports it, or the class only inherits it.
@@ -58,10 +71,11 @@ def require_own(target: Target) -> None:
     is_own = holder is module or getattr(holder, "__module__", None) == target.module
     if holder is None or not is_own or attribute not in vars(holder):
         raise NotApplicable(f"{target.module} defines no {target.name}")
+    return getattr(holder, attribute)
 
 
-def require(target: Target) -> None:
-    """Check that the release has what a target names, its own or not.
+def require(target: Target) -> Any:
+    """Return what a target names, the module's own or not.
 
     Raises:
         NotApplicable: it has not.
@@ -69,8 +83,19 @@ def require(target: Target) -> None:
     scope: Any = importlib.import_module(target.module)
     for part in target.name.split("."):
         scope = getattr(scope, part, None)
-    if scope is None:
-        raise NotApplicable(f"this release has no {target.name}")
+        if scope is None:
+            raise NotApplicable(f"this release has no {target.name}")
+    return scope
+
+
+def class_of(target: Target) -> Any:
+    """Return the class of a target, the module's own or not.
+
+    Raises:
+        NotApplicable: the release has no such class, or the class lacks what the target names.
+    """
+    require(target)
+    return getattr(importlib.import_module(target.module), target.name.partition(".")[0])
 
 
 @contextlib.contextmanager
@@ -109,6 +134,21 @@ def bare_generator(module: Any, **state: Any) -> Any:
     generator = type("Generator", (module.BatchGenerator,), nothing)()
     vars(generator).update(state)
     return generator
+
+
+def batch_of_prompts(kind: Any, rests: Sequence[Sequence[int]], model: Any, **options: Any) -> Any:
+    """A ``PromptProcessingBatch`` of mlx-vlm for prompts of which these rests are left to read."""
+    import mlx.core as mx
+
+    given: dict[str, Any] = {
+        "uids": list(range(len(rests))),
+        "input_ids": [list(rest) for rest in rests],
+        "max_tokens": [4] * len(rests),
+        "inputs_embeds": mx.zeros((len(rests), max(map(len, rests)), 2)),
+        "prompt_kwargs": {},
+        "warm_cache": [],
+    }
+    return kind(model=model, **given | options)
 
 
 def stored_prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
@@ -165,6 +205,25 @@ def feed_one_by_one(cache: Any, length: int) -> Any:
     return cache
 
 
+def go_on_from_file(
+    caches: Any, kept: list[Any], feed: Callable[[list[Any], int], list[Any]]
+) -> Result:
+    """Red where caches do not go on from a file as they do unsaved.
+
+    Args:
+        caches: the release's module of caches.
+        feed: feeds caches so many tokens; returns what they hold.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/cache.safetensors"
+        caches.save_prompt_cache(file, kept, {"own": "entry"})
+        loaded, metadata = caches.load_prompt_cache(file, return_metadata=True)
+        before, after = feed(kept, 1), feed(loaded, 1)
+    if metadata != {"own": "entry"}:
+        return Result(True, f"the file's metadata is {metadata}")
+    return Result(before != after, f"after a token: {after}, not saved {before}")
+
+
 def listened(act: Callable[[], Any]) -> tuple[Any, list[str]]:
     """Call ``act``; returns its result, and the messages that mlx_patches logged meanwhile."""
     heard: list[str] = []
@@ -178,6 +237,8 @@ def listened(act: Callable[[], Any]) -> tuple[Any, list[str]]:
         logger.removeHandler(listener)
 
 
+# Patches for the defects that many models have in a batch, beside the one that is probed.
+BATCH_PATCHES = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 NEMOTRON_H: dict[str, Any] = {
     "model_type": "nemotron_h",
     "vocab_size": 64,
@@ -204,6 +265,24 @@ NEMOTRON_H: dict[str, Any] = {
     "hybrid_override_pattern": ["M"],
     "head_dim": 16,
 }
+
+
+def request_scope(method: str, path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    """The scope of a request to an ASGI application."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": list(headers),
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.patch import Target
 from . import Result
-from .batch_invariance import tiny
+from .batch_invariance import family_of, relative, tiny
 
 _TEXT = (5, 9, 2, 7, 3)
 _LAST = 11
@@ -12,13 +12,11 @@ _LAST = 11
 
 def probe(target: Target) -> Result:
     """Red where a token's logits depend on a token that follows it."""
-    import mlx.core as mx
-
     from ..lab import EXACT
 
-    model = tiny("mlx-vlm", target.module.split(".")[2])
+    model = tiny("mlx-vlm", family_of(target))
     texts = [_TEXT, (*_TEXT[:-1], _LAST)]
     one, other = (model.call([list(text)], model.make_cache())[0, :-1] for text in texts)
-    apart = (mx.abs(one - other).max() / mx.abs(one).max()).item()
+    apart = relative(other, one)
     said = f"tokens before the last one differ by {apart:.2g} of the logits' scale"
     return Result(not apart <= EXACT.logits, said, apart)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from . import NotApplicable
+from .fixtures import imported
 
 WINDOW = 8
 _LAYERS = 4
@@ -27,11 +27,8 @@ class Server:
     """
 
     def __init__(self, model: Any, **config: Any):
-        try:
-            scheduler = importlib.import_module("vllm_mlx.scheduler")
-            self._requests = importlib.import_module("vllm_mlx.request")
-        except ImportError as error:
-            raise NotApplicable(f"this release does not import here: {error}") from error
+        scheduler = imported("vllm_mlx.scheduler")
+        self._requests = imported("vllm_mlx.request")
         unknown = set(config) - set(inspect.signature(scheduler.SchedulerConfig).parameters)
         if unknown:
             raise NotApplicable(f"this release has no {', '.join(sorted(unknown))}")

@@ -38,7 +38,7 @@ def test_red_without_and_green_with_the_patch(ungated):
     assert run_probe(PATCH, TARGET).red
 
 
-@pytest.mark.parametrize("broken", ["owned", "make_handle"])
+@pytest.mark.parametrize("broken", ["copy_cache", "make_handle"])
 def test_mutant_turns_the_probe_red(ungated, monkeypatch, broken):
     monkeypatch.setattr(boundary_snapshots, broken, lambda value: value)
     ungated(PATCH)

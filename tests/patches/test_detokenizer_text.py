@@ -195,7 +195,7 @@ def wrappers_that_only_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(function, *args, **kwargs):
         return function(*args, **kwargs)
 
-    names = "begin_by_vocabulary added decoded trimmed flushed emitted told"
+    names = "begin_by_vocabulary added decoded trimmed flushed emitted complete_text"
     for name in (names + " begin_spelled added_letters added_pieces ended without_error").split():
         monkeypatch.setattr(getattr(patch, name), "__code__", call.__code__)
 

@@ -9,7 +9,7 @@ import pytest
 from mlx_patches.core.patch import Target
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.mask_from_cache_list import patch as mask_from_cache_list
-from mlx_patches.patches.masks.mask_from_cache_list.probe import asked, own_function, same
+from mlx_patches.patches.masks.mask_from_cache_list.probe import mask_of, own_function, same
 from mlx_patches.probes import NotApplicable
 
 from ..releases.conftest import installed, run_probe
@@ -36,11 +36,13 @@ def caches(target):
 
 def test_a_solo_row_gets_what_it_got(target, caches, ungated):
     create = own_function(target)
-    before = [asked(create, n, [caches.KVCache()]) for n in (1, 5)]
+    before = [mask_of(create, n, [caches.KVCache()]) for n in (1, 5)]
     ungated(PATCH)
     create = own_function(target)
-    assert [asked(create, n, [caches.KVCache()]) for n in (1, 5)] == before
-    assert asked(create, 5, []) == asked(create, 5, None) == asked(create, 5, [None]) == "causal"
+    assert [mask_of(create, n, [caches.KVCache()]) for n in (1, 5)] == before
+    assert (
+        mask_of(create, 5, []) == mask_of(create, 5, None) == mask_of(create, 5, [None]) == "causal"
+    )
 
 
 def test_other_arguments_are_passed_on(target, caches, ungated):
@@ -66,7 +68,7 @@ def test_models_that_imported_the_name_use_it(name, ungated):
     )
     ungated(PATCH)
     layers = [batch([2, 0]), batch([2, 0])]
-    mask = asked(model.create_attention_mask, 5, layers)
+    mask = mask_of(model.create_attention_mask, 5, layers)
     assert same(mask, layers[0].make_mask(5))
 
 
@@ -88,9 +90,9 @@ def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
     ungated(PATCH)
     create = own_function(target)
     batch = caches.BatchKVCache([2, 0])
-    assert same(asked(create, tokens, [state, batch]), batch.make_mask(tokens))
+    assert same(mask_of(create, tokens, [state, batch]), batch.make_mask(tokens))
     solo = [recurrent(caches), caches.KVCache()]
-    assert asked(create, tokens, solo) == asked(create, tokens, None)
+    assert mask_of(create, tokens, solo) == mask_of(create, tokens, None)
 
 
 @pytest.mark.parametrize("window_first", [True, False])
@@ -105,7 +107,7 @@ def test_the_first_attention_cache_is_asked(window_first, target, caches, ungate
     for layer in layers:
         layer.update_and_fetch(keys, keys)
     given = layers[::-1] if window_first else layers
-    assert same(asked(create, 1, given), given[0].make_mask(1))
+    assert same(mask_of(create, 1, given), given[0].make_mask(1))
 
 
 @pytest.mark.parametrize("held", [0, 9])
@@ -116,12 +118,12 @@ def test_a_row_alone_gets_its_first_layers_mask(tokens, held, target, caches, un
     layers = [caches.KVCache(), caches.RotatingKVCache(4)]
     for layer in layers if held else ():
         layer.update_and_fetch(mx.zeros((1, 1, held, 4)), mx.zeros((1, 1, held, 4)))
-    before = asked(create, tokens, layers)
+    before = mask_of(create, tokens, layers)
     ungated(PATCH)
     create = own_function(target)
-    assert same(asked(create, tokens, layers), before)
+    assert same(mask_of(create, tokens, layers), before)
     for given in (layers, layers[::-1], tuple(layers)):
-        assert same(asked(create, tokens, given), asked(create, tokens, given[0]))
+        assert same(mask_of(create, tokens, given), mask_of(create, tokens, given[0]))
 
 
 def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:

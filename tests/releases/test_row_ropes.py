@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.positions.dynamic_rope.probe import made
+from mlx_patches.patches.positions.dynamic_rope.probe import make_rope
 
 from .conftest import installed, run_probe
 
@@ -41,7 +41,7 @@ def rows_alone(rope, length, offsets):
 @pytest.fixture(params=DYNAMIC.targets, ids=lambda target: target.path)
 def dynamic(request, ungated):
     """A rope with dynamic scaling, of each class that the release has."""
-    rope = made(kind(request.param), traditional=False)
+    rope = make_rope(kind(request.param), traditional=False)
     before = [rope(states(3), offset) for offset in (0, 5, 40)]
     ungated(DYNAMIC)
     after = [rope(states(3), offset) for offset in (0, 5, 40)]

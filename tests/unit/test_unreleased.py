@@ -116,7 +116,7 @@ def test_what_is_no_list_of_caches_passes_as_it_is():
 
 
 def test_without_copies_snapshots_move_again(omlx, monkeypatch):
-    monkeypatch.setattr(boundary_snapshots, "owned", lambda value: value)
+    monkeypatch.setattr(boundary_snapshots, "copy_cache", lambda value: value)
     mlx_patches.apply()
     found, held = capture()
     assert found != held

@@ -10,23 +10,26 @@ from ...core.errors import refusal
 from ...core.patch import Target, around
 
 Params = dict[str, Any]
-BASE = "mlx_lm.models.base:BaseModelArgs"
-VLM_BASE = "mlx_vlm.models.base:BaseModelConfig"
+# By distribution: the module and the name of the class that its config classes inherit from.
+_BASES = {
+    "mlx-lm": ("mlx_lm.models.base", "BaseModelArgs"),
+    "mlx-vlm": ("mlx_vlm.models.base", "BaseModelConfig"),
+}
 
 
-def reads(
+def config_target(
+    distribution: str,
+    family: str,
     complete: Callable[[Params], Params],
-    base: str = BASE,
     then: Callable[[Any, Params], None] | None = None,
-) -> Callable[[Any], Any]:
-    """A factory for a class's ``from_dict``, which in the release only its base class has.
+) -> Target:
+    """The ``from_dict`` of a family's config class, which in the release only its base has.
 
     Args:
         complete: turns the content of ``config.json`` into what the class reads.
-        base: the base class, as ``module:name``.
         then: called with the new config object and the content of ``config.json``.
     """
-    module, _, name = base.partition(":")
+    module, name = _BASES[distribution]
 
     def from_dict(cls: Any, params: Params) -> Any:
         """Make a config object from the content of ``config.json``."""
@@ -40,7 +43,16 @@ def reads(
             then(args, params)
         return args
 
-    return lambda original: classmethod(from_dict)
+    lm = distribution == "mlx-lm"
+    kind = "ModelArgs" if lm else "ModelConfig"
+    return Target(
+        distribution,
+        f"mlx_lm.models.{family}" if lm else f"mlx_vlm.models.{family}.config",
+        f"{kind}.from_dict",
+        lambda original: classmethod(from_dict),
+        fingerprint_of=(kind,),
+        defines_new_attribute=True,
+    )
 
 
 def every_from_dict(wrapper: Callable[..., Any], supports: bool = False) -> tuple[Target, ...]:
@@ -50,9 +62,7 @@ def every_from_dict(wrapper: Callable[..., Any], supports: bool = False) -> tupl
         wrapper: called with it, the class and the content of ``config.json``.
         supports: see ``Target``.
     """
-    bases = {"mlx-lm": BASE, "mlx-vlm": VLM_BASE}
     return tuple(
-        Target(place, module, f"{kind}.from_dict", around(wrapper), supports=supports)
-        for place, base in bases.items()
-        for module, _, kind in [base.partition(":")]
+        Target(distribution, module, f"{name}.from_dict", around(wrapper), supports=supports)
+        for distribution, (module, name) in _BASES.items()
     )

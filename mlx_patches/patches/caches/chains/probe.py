@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import count_edges
+from ....probes import Result
+from ....probes.fixtures import cache_of, count_edges, make
 
 STEPS = (64, 256)
 WIDTH = 64
@@ -18,11 +15,7 @@ def probe(target: Target) -> Result:
     """Red where the graph grows with the steps, or the offset is wrong."""
     import mlx.core as mx
 
-    name = target.name.partition(".")[0]
-    kind: Any = getattr(importlib.import_module(target.module), name, None)
-    if kind is None or kind.__module__ != target.module:
-        raise NotApplicable(f"{target.module} defines no {name}")
-    cache = kind(WINDOW, [1, 0]) if "Rotating" in name else kind([1, 0])
+    cache = make(cache_of(target), [1, 0], WINDOW)
     most = dict.fromkeys(STEPS, 0)
     token = mx.zeros((2, 1, 1, WIDTH))
     for step in range(1, max(STEPS) + 1):

@@ -26,7 +26,7 @@ def probe(target: Target) -> Result:
     return Result(bool(problem), problem or f"{operation} of an empty cache is empty")
 
 
-def made(caches: Any, kind: str, rows: int = 2) -> Any:
+def make_cache(caches: Any, kind: str, rows: int = 2) -> Any:
     """Make an empty cache."""
     if kind == "ArraysCache":
         return caches.ArraysCache(2)
@@ -36,11 +36,11 @@ def made(caches: Any, kind: str, rows: int = 2) -> Any:
 
 def save_empty(caches: Any, kind: str) -> str:
     """Save and restore through ``state``."""
-    cache = made(caches, kind)
+    cache = make_cache(caches, kind)
     state = cache.state
     if state[0] is not None:
         return f"keys {state[0]}"
-    copy = made(caches, kind)
+    copy = make_cache(caches, kind)
     copy.state = state
     if copy.keys is not None:
         return "the restored cache is not empty"
@@ -60,7 +60,7 @@ def extract_empty(caches: Any, kind: str) -> str:
     """Extract a row of an empty batch, or of a recurrent cache with one unused slot."""
     import mlx.core as mx
 
-    cache = made(caches, kind)
+    cache = make_cache(caches, kind)
     if kind == "ArraysCache":
         cache[1] = mx.ones((2, 3))
         row = cache.extract(1)
@@ -76,7 +76,7 @@ def merge_empty(caches: Any, kind: str) -> str:
     """Merge empty rows, then an empty and a written row."""
     import mlx.core as mx
 
-    rows = [made(caches, kind.removeprefix("Batch")) for _ in range(2)]
+    rows = [make_cache(caches, kind.removeprefix("Batch")) for _ in range(2)]
     batch = getattr(caches, kind).merge(rows)
     if batch.keys is not None or batch.offset.tolist() != [0, 0]:
         return f"offset {batch.offset.tolist()}"
@@ -95,7 +95,7 @@ def filter_empty(caches: Any, kind: str) -> str:
     """Keep one row of three."""
     import mlx.core as mx
 
-    cache = made(caches, kind, rows=3)
+    cache = make_cache(caches, kind, rows=3)
     cache.filter(mx.array([1]))
     return "" if cache.offset.size == cache.left_padding.size == 1 else "removed rows are left"
 
@@ -104,12 +104,12 @@ def extend_empty(caches: Any, kind: str) -> str:
     """Extend two empty rows by one; then join a written row and two empty ones in both orders."""
     import mlx.core as mx
 
-    cache = made(caches, kind)
-    cache.extend(made(caches, kind, rows=1))
+    cache = make_cache(caches, kind)
+    cache.extend(make_cache(caches, kind, rows=1))
     if not cache.offset.size == cache.left_padding.size == 3:
         return "rows are missing"
     for order in (1, -1):
-        written, empty = made(caches, kind, rows=1), made(caches, kind)
+        written, empty = make_cache(caches, kind, rows=1), make_cache(caches, kind)
         written.update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
         cache, other = (written, empty)[::order]
         cache.extend(other)
@@ -125,7 +125,7 @@ def extend_empty(caches: Any, kind: str) -> str:
 
 def finalize_empty(caches: Any, kind: str) -> str:
     """Finalize right padding that was prepared, without tokens."""
-    cache = made(caches, kind)
+    cache = make_cache(caches, kind)
     cache.prepare(lengths=[1, 2], right_padding=[1, 0])
     cache.finalize()
     if cache.keys is not None or cache.offset.tolist() != [0, 0]:

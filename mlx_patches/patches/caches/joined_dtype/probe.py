@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import cache_of, make
 
 _WRITTEN, _NEW, _TOKENS, _WINDOW = 2, 1, 3, 8
 
@@ -15,12 +13,9 @@ def probe(target: Target) -> Result:
     """Red where the joined keys or values have another dtype, or a row is missing."""
     import mlx.core as mx
 
-    module = importlib.import_module(target.module)
-    kind = getattr(module, target.name.partition(".")[0], None)
-    if kind is None or kind.__module__ != target.module:
-        raise NotApplicable(f"{target.module} defines no {target.name}")
+    kind = cache_of(target)
     for new_first in (False, True):
-        written, new = _batch(kind, _WRITTEN), _batch(kind, _NEW)
+        written, new = (make(kind, [0] * rows, _WINDOW) for rows in (_WRITTEN, _NEW))
         tokens = mx.ones((_WRITTEN, 1, _TOKENS, 4), mx.bfloat16)
         written.update_and_fetch(tokens, tokens)
         cache, other = (new, written) if new_first else (written, new)
@@ -37,8 +32,3 @@ def probe(target: Target) -> Result:
                     f"{str(side.dtype).rpartition('.')[2]}, {side.nbytes} bytes",
                 )
     return Result(False, "keys and values stay bfloat16")
-
-
-def _batch(kind: Any, rows: int) -> Any:
-    padding = [0] * rows
-    return kind(_WINDOW, padding) if "Rotating" in kind.__name__ else kind(padding)

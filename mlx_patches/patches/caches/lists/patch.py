@@ -68,20 +68,18 @@ CACHELIST_STATE = Patch(
     summary="a saved prompt cache with lists of caches cannot be loaded",
     targets=tuple(
         target
-        for distribution, module in CACHES
+        for place in CACHES
         for target in (
-            Target(distribution, module, "CacheList.state", make_state),
+            Target(*place, "CacheList.state", make_state),
             Target(
-                distribution,
-                module,
+                *place,
                 "CacheList.meta_state",
                 lambda original: property(read_classes, put_meta_states),
                 fingerprint_of=_FLAT_STATE,
                 defines_new_attribute=True,
             ),
             Target(
-                distribution,
-                module,
+                *place,
                 "CacheList.from_state",
                 lambda original: classmethod(restore_list),
                 fingerprint_of=_FLAT_STATE,

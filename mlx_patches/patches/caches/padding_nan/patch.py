@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from ....core.patch import Patch, Target
+from ..._shared.targets import LM_CACHES, VLM_CACHES
 
 # The cache attribute for (the ``left_padding`` array that was read, where its padding ends).
 _NOTE = "_mlx_patches_padding_end"
@@ -99,11 +100,8 @@ PADDING_NAN = Patch(
     id="padding-nan",
     summary="a NaN at a left-padding position makes the row's own logits NaN",
     targets=tuple(
-        Target(distribution, module, f"{name}.{method}", make_update, when=is_padded)
-        for distribution, module, classes in (
-            ("mlx-lm", "mlx_lm.models.cache", _CLASSES),
-            ("mlx-vlm", "mlx_vlm.models.cache", _CLASSES | _QUANTIZED),
-        )
+        Target(*place, f"{name}.{method}", make_update, when=is_padded)
+        for place, classes in ((LM_CACHES, _CLASSES), (VLM_CACHES, _CLASSES | _QUANTIZED))
         for name, method in classes.items()
     ),
     module=__name__,

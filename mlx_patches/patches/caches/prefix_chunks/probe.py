@@ -15,8 +15,7 @@ LENGTHS = (6, 3, 0)
 
 def probe(target: Target) -> Result:
     """Red where a row's tokens are not at its end of the joined cache."""
-    require_own(target)
-    join = getattr(importlib.import_module(target.module), target.name)
+    join = require_own(target)
     caches = importlib.import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "ChunkedKVCache"):
         raise NotApplicable("this release has no caches with chunks")

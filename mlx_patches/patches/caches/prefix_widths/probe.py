@@ -17,8 +17,7 @@ LENGTHS = (5, 3, 0)
 
 def probe(target: Target) -> Result:
     """Red where a prefix is not found in the caches again, or they cannot be built."""
-    require_own(target)
-    make = getattr(importlib.import_module(target.module), target.name)
+    make = require_own(target)
     picks = stored_prefixes(LATENT, LENGTHS)
     caches, longest = make(picks, len(LATENT))
     wrong = differences(caches, picks, longest)

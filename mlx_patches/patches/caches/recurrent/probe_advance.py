@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import count_edges
+from ....probes import Result
+from ....probes.fixtures import cache_of, count_edges, require_own
 
 STEPS = (20, 120)
 
@@ -16,10 +13,8 @@ def probe(target: Target) -> Result:
     """Red where the graph grows with the steps, or the paddings and lengths are wrong."""
     import mlx.core as mx
 
-    kind: Any = getattr(importlib.import_module(target.module), "ArraysCache", None)
-    if not hasattr(kind, "advance") or kind.__module__ != target.module:
-        raise NotApplicable("this release's recurrent cache has no advance")
-    cache = kind(1, left_padding=[3, 0])
+    require_own(target)
+    cache = cache_of(target)(1, left_padding=[3, 0])
     cache.prepare(lengths=[200, 150])
     edges = []
     for step in range(1, max(STEPS) + 1):

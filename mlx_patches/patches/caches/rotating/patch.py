@@ -79,8 +79,7 @@ ROTATING_MAX_SIZE = Patch(
     summary="a host's array in a rotating cache's max_size breaks slices and comparisons",
     targets=tuple(
         Target(
-            distribution,
-            module,
+            *place,
             f"{name}.max_size",
             make_max_size,
             fingerprint_of=tuple(
@@ -88,7 +87,7 @@ ROTATING_MAX_SIZE = Patch(
             ),
             defines_new_attribute=True,
         )
-        for distribution, module in CACHES
+        for place in CACHES
         for name in ("RotatingKVCache", _BATCH)
     ),
     probe=".probe_max_size:probe",
@@ -214,17 +213,16 @@ ROTATING_RESTORED = Patch(
     summary="a rotating batch restored from its saved state crashes or reads its window wrongly",
     targets=tuple(
         target
-        for distribution, module in CACHES
+        for place in CACHES
         for target in (
             Target(
-                distribution,
-                module,
+                *place,
                 f"{_BATCH}._lengths",
                 lambda original: Attribute("_lengths", read_lengths),
                 fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
                 defines_new_attribute=True,
             ),
-            Target(distribution, module, f"{_BATCH}.meta_state", around_setter(put_meta_state)),
+            Target(*place, f"{_BATCH}.meta_state", around_setter(put_meta_state)),
         )
     ),
     probe=".probe_restored:probe",

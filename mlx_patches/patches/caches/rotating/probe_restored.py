@@ -19,7 +19,7 @@ def probe(target: Target) -> Result:
     batch_class = cache_of(target)
     if target.name.endswith("meta_state") and not hasattr(batch_class, "meta_state"):
         raise NotApplicable("the release saves no meta_state")
-    check = rotated_as_saved if target.name.endswith("meta_state") else goes_on
+    check = rotated_as_saved if target.name.endswith("meta_state") else decoded_as_before
     for steps in (0, 1, 2 * _WINDOW):
         problem = check(batch_class, steps)
         if problem:
@@ -48,7 +48,7 @@ def rotated_as_saved(batch_class: Any, steps: int) -> str:
     return "" if copy.rotated == cache.rotated else f"rotated {copy.rotated}, was {cache.rotated}"
 
 
-def goes_on(batch_class: Any, steps: int) -> str:
+def decoded_as_before(batch_class: Any, steps: int) -> str:
     """Feed a restored batch a chunk, then a step; describe what goes wrong, if anything."""
     cache = make_fed_cache(batch_class, steps)
     copy = restored(cache)

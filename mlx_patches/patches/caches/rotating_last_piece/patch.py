@@ -76,24 +76,10 @@ PATCH = Patch(
     summary="a rotating batch misreads or refuses a prompt with a piece of one token",
     targets=tuple(
         target
-        for distribution, module in CACHES
+        for place in CACHES
         for target in (
-            Target(
-                distribution,
-                module,
-                f"{_BATCH}._update_in_place",
-                around(updated),
-                _BODY,
-                when=is_piece,
-            ),
-            Target(
-                distribution,
-                module,
-                f"{_BATCH}.make_mask",
-                around(masked),
-                _BODY,
-                when=is_misread,
-            ),
+            Target(*place, f"{_BATCH}._update_in_place", around(updated), _BODY, when=is_piece),
+            Target(*place, f"{_BATCH}.make_mask", around(masked), _BODY, when=is_misread),
         )
     ),
     module=__name__,

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.fixtures import go_on_from_file, require_own
 
 
 def probe(target: Target) -> Result:
     """Red where such a cache cannot be saved, or does not go on from its file."""
     require_own(target)
     caches = importlib.import_module(target.module)
-    kept = caches.KVCache()
+    kept = [caches.KVCache()]
     feed(kept, 3)
-    with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder, "cache.safetensors"))
-        try:
-            caches.save_prompt_cache(file, [kept], {"own": "entry"})
-        except ValueError as error:
-            return Result(True, f"{type(error).__name__}: {error}")
-        (loaded,), metadata = caches.load_prompt_cache(file, return_metadata=True)
-        found = [feed(cache, 1) for cache in (kept, loaded)]
-    if metadata != {"own": "entry"}:
-        return Result(True, f"the file's metadata is {metadata}")
-    return Result(found[0] != found[1], f"after a token: {found[1]}, not saved {found[0]}")
+    return go_on_from_file(caches, kept, feed)
 
 
-def feed(cache: Any, count: int) -> list[Any]:
-    """Feed a cache ``count`` tokens; returns the offset, the keys, and the values' shape."""
+def feed(caches: list[Any], count: int) -> list[Any]:
+    """Feed the cache ``count`` tokens; returns the offset, the keys, and the values' shape."""
     import mlx.core as mx
 
+    (cache,) = caches
     keys = mx.arange(count * 2, dtype=mx.float32).reshape(1, 1, count, 2)
     keys, values = cache.update_and_fetch(keys, mx.zeros((1, 1, count, 0)))
     return [cache.offset, keys.reshape(-1).tolist(), list(values.shape), str(values.dtype)]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_own
+from ....probes import Result
+from ....probes.fixtures import go_on_from_file, require_own
 from .patch import MODEL
 
 WINDOW = 4
@@ -19,24 +17,11 @@ def probe(target: Target) -> Result:
     """Red where the cache cannot be loaded, or is another one."""
     require_own(target)
     caches = importlib.import_module(target.module)
-    try:
-        model: Any = importlib.import_module(MODEL)
-    except ModuleNotFoundError as error:
-        raise NotApplicable("this release has no deepseek_v41") from error
+    model: Any = importlib.import_module(MODEL)
     kept = [model.LayerCache(WINDOW), caches.KVCache()]
     for length in (3, 6):
         feed(kept, length)
-    with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder, "cache.safetensors"))
-        caches.save_prompt_cache(file, kept, {"own": "entry"})
-        try:
-            loaded, metadata = caches.load_prompt_cache(file, return_metadata=True)
-        except KeyError as error:
-            return Result(True, f"no class {error} when it is loaded")
-        found = [feed(cache, 1) for cache in (kept, loaded)]
-    if metadata != {"own": "entry"}:
-        return Result(True, f"the file's metadata is {metadata}")
-    return Result(found[0] != found[1], f"after a token: {found[1]}, not saved {found[0]}")
+    return go_on_from_file(caches, kept, feed)
 
 
 def feed(cache: list[Any], count: int) -> list[Any]:

@@ -7,7 +7,7 @@ import importlib
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
-from ....probes.fixtures import with_patches
+from ....probes.fixtures import BATCH_PATCHES, with_patches
 
 _LENGTHS = (3, 5, 8)
 _TOKENS = 4
@@ -15,13 +15,7 @@ _TOKENS = 4
 _FAMILY = "gemma3"
 _MROPE = "qwen2_5_vl"
 # Patches for the other defects of the M-RoPE family.
-_OTHERS = (
-    "offset-alias",
-    "mask-from-cache-list",
-    "mask-after-update",
-    "mask-by-offset",
-    "rope-deltas",
-)
+_OTHERS = (*BATCH_PATCHES, "rope-deltas")
 
 
 def probe(target: Target) -> Result:

@@ -25,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import GENERATORS, at
 
 
 def end_padding(remove: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,22 +63,14 @@ def is_padded(batch: Any) -> bool:
     return any(batch._right_pad_per_row or ())
 
 
+_WRAPPERS = {
+    "PromptProcessingBatch.remove": around(end_padding),
+    "PromptProcessingBatch.generate": around(drop_padding),
+}
 PATCH = Patch(
     id="cancelled-prompt",
     every_model=True,
     summary="a request that is cancelled while mlx-vlm reads its prompt garbles those beside it",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.generate.ar",
-            name,
-            around(wrapper),
-            fingerprint_of=("PromptProcessingBatch.remove", "PromptProcessingBatch.generate"),
-        )
-        for name, wrapper in (
-            ("PromptProcessingBatch.remove", end_padding),
-            ("PromptProcessingBatch.generate", drop_padding),
-        )
-    ),
+    targets=at(GENERATORS[1:], _WRAPPERS, fingerprint_of=tuple(_WRAPPERS)),
     module=__name__,
 )

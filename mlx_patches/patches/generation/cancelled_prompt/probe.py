@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_own
+from ....probes.fixtures import batch_of_prompts, require_own
 
 # The second row alone has padding.
 RESTS = ((1, 2, 3, 4), (5, 6), (7, 8, 9, 10))
@@ -96,13 +96,10 @@ def start(kind: Any, rests: Any, left: bool = False) -> Any:
     recurrent = caches.ArraysCache(1, begin if left else None)
     recurrent[0] = mx.zeros((rows, 1))
     rotating, plain = caches.BatchRotatingKVCache(WINDOW, begin), caches.BatchKVCache(begin)
-    batch = kind(
-        model=Reads(),
-        uids=list(range(rows)),
-        input_ids=[list(rest) for rest in rests],
-        max_tokens=[4] * rows,
-        inputs_embeds=mx.zeros((rows, longest, 2)),
-        prompt_kwargs={},
+    batch = batch_of_prompts(
+        kind,
+        rests,
+        Reads(),
         prefill_step_size=2,
         warm_cache=[recurrent, rotating, plain],
         right_pad_per_row=None if left else pads,

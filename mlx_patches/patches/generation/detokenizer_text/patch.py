@@ -197,7 +197,7 @@ def is_not_started(streamer: Any, text: str) -> bool:
     return not streamer._started
 
 
-def told(tell: Callable[..., str], streamer: Any, token: int) -> str:
+def complete_text(tell: Callable[..., str], streamer: Any, token: int) -> str:
     """A token's text, behind the bytes that are held, if the token does not complete them."""
     held = streamer._decoder.decode(b"", final=True) if cuts(streamer, token) else ""
     return str(held) + tell(streamer, token)
@@ -242,7 +242,7 @@ PATCH = Patch(
             (f"{_PIECES}.finalize", ended, None),
             ("NaiveStreamingDetokenizer.finalize", ended, None),
             (f"{_SERVER}._emit_text", emitted, is_not_started),
-            (f"{_SERVER}._spm_text_for_token", told, cuts),
+            (f"{_SERVER}._spm_text_for_token", complete_text, cuts),
         ),
     ),
     module=__name__,

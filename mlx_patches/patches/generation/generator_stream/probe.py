@@ -8,16 +8,14 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
+from ....probes.batch_invariance import tiny
 
 
 def probe(target: Target) -> Result:
     """Red where the caller's default stream changes, or closing the generator raises."""
     import mlx.core as mx
 
-    from ....lab import Family
-    from ....lab.build import build
-
-    model = build(Family("mlx-lm", "llama")).module
+    model = tiny("mlx-lm", "llama").module
     models = [model, model] if target.name.startswith("speculative") else [model]
     device = mx.default_device()
     before = mx.default_stream(device)

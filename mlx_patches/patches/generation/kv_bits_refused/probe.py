@@ -27,15 +27,12 @@ _VLM_DROPS = "unlimited_ocr"
 
 def probe(target: Target) -> Result:
     """Red where a model raises, or one that supports quantized caches gets none."""
-    from ....lab import Family
-    from ....lab.build import build
-
     if target.distribution == "mlx-vlm":
         return probe_vlm(target)
     step = getattr(importlib.import_module(target.module), target.name)
     models = 2 if target.name.startswith("speculative") else 1
     for name in _REFUSES:
-        model = build(Family("mlx-lm", name)).module
+        model = tiny("mlx-lm", name).module
         try:
             said = answer(step, [model] * models)
         except Exception as error:
@@ -43,7 +40,7 @@ def probe(target: Target) -> Result:
         if len(said) != _TOKENS:
             return Result(True, f"{name}: {len(said)} tokens, not {_TOKENS}")
     with counted("mlx_lm", "QuantizedKVCache") as quantized:
-        answer(step, [build(Family("mlx-lm", _READS)).module] * models)
+        answer(step, [tiny("mlx-lm", _READS).module] * models)
     if not any(length > 1 for length in quantized):  # length 1: the patch's own trial
         return Result(True, f"the cache of {_READS} is not quantized")
     return Result(False, f"{', '.join(_REFUSES)} keep float caches, {_READS} quantizes its own")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_own
+from ....probes.fixtures import batch_of_prompts, require_own
 
 RESTS = ((1, 2, 3, 4, 5, 6), (7, 8, 9), (10,))
 WORDS = 16
@@ -43,17 +43,9 @@ def first_tokens(
     """The first token of each row after its prompt."""
     mx: Any = importlib.import_module("mlx.core")
     longest = max(map(len, rests))
-    batch = kind(
-        model=model or Repeats(),
-        uids=list(range(len(rests))),
-        input_ids=[list(rest) for rest in rests],
-        max_tokens=[4] * len(rests),
-        inputs_embeds=mx.zeros((len(rests), longest, 2)),
-        prompt_kwargs={},
-        prefill_step_size=size,
-        warm_cache=[],
-        right_pad_per_row=[longest - len(rest) for rest in rests],
-    )
+    padding = [longest - len(rest) for rest in rests]
+    options = {"prefill_step_size": size, "right_pad_per_row": padding}
+    batch = batch_of_prompts(kind, rests, model or Repeats(), **options)
     while batch.needs_processing():
         batch.prompt_step()
     chosen: list[Any] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
+from ....probes.batch_invariance import tiny
 
 _PROMPT = [5, 9, 2, 7, 3]
 _CHUNK = 2
@@ -17,11 +18,8 @@ def probe(target: Target) -> Result:
     """Red where the processor is not passed all of the prompt and the answer so far."""
     import mlx.core as mx
 
-    from ....lab import Family
-    from ....lab.build import build
-
     module = importlib.import_module(target.module)
-    model = build(Family("mlx-lm", "llama")).module
+    model = tiny("mlx-lm", "llama").module
     told: list[list[int]] = []
 
     def note(tokens: Any, logits: Any) -> Any:

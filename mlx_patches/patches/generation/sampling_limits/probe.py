@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 
 _SIZE = 5  # of the vocabulary
 _ODD = 10**20
@@ -19,20 +20,14 @@ _BIAS = {2: 1.0, _SIZE: 1.0, -1: 1.0, 999: 1.0}
 
 def probe(target: Target) -> Result:
     """Red where such a number reaches an array or raises."""
-    module: Any = importlib.import_module(target.module)
+    function = require(target)
     owner, _, name = target.name.rpartition(".")
-    function = getattr(getattr(module, owner, None) if owner else module, name, None)
-    if function is None:
-        raise NotApplicable("this release has no such function")
     asked = {
         "apply_top_k": _top_k,
         "make_logits_processors": _processors,
         "generate": _seed,
     }[name]
-    try:
-        return asked(module if owner else function)
-    except Exception as error:
-        return Result(True, f"raises {type(error).__name__}: {error}"[:200])
+    return asked(importlib.import_module(target.module) if owner else function)
 
 
 def _top_k(apply: Any) -> Result:

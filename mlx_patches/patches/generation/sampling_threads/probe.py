@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from types import FunctionType
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import in_a_thread
+from ....probes.fixtures import in_a_thread, require
 
 _TOKENS, _CALLS = 64, 8
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -27,9 +26,7 @@ def probe(target: Target) -> Result:
     """Red where all draws are the same, or the importing thread's random state is written."""
     import mlx.core as mx
 
-    function = getattr(importlib.import_module(target.module), target.name, None)
-    if function is None:
-        raise NotApplicable(f"{target.module} has no {target.name}")
+    function = require(target)
     if type(inspect.unwrap(function)) is FunctionType:  # a compiled one claims to be of it
         return Result(False, "it is not compiled")
     state = mx.random.state

@@ -7,6 +7,7 @@ import inspect
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 from ....probes.fixtures import listened
 
 SIZE = 8
@@ -14,16 +15,13 @@ SIZE = 8
 
 def probe(target: Target) -> Result:
     """Red where a batch's window drops the first tokens without a warning."""
-    from ....lab import Family
-    from ....lab.build import build
-
     module = importlib.import_module(target.module)
     if "max_kv_size" not in inspect.signature(module.BatchGenerator).parameters:
         raise NotApplicable("the batch generator of this release takes no max_kv_size")
     caches = importlib.import_module("mlx_lm.models.cache")
     if hasattr(caches.BatchRotatingKVCache(SIZE, [0]), "keep"):
         return Result(False, "a batch's window keeps first tokens")
-    model = build(Family("mlx-lm", "llama")).module
+    model = tiny("mlx-lm", "llama").module
     made, heard = listened(lambda: module.BatchGenerator(model, max_kv_size=SIZE))
     close = getattr(made, "close", None)
     if close is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of
 
 TEXT = "x != y, a . b"
 
@@ -59,9 +59,7 @@ def stream(kind: Any, tokenizer: Any, text: str) -> str:
 
 def probe(target: Target) -> Result:
     """Red where the streamed text differs from the decoded one."""
-    kind: Any = getattr(importlib.import_module(target.module), "BPEStreamingDetokenizer", None)
-    if kind is None:
-        raise NotApplicable("this release has no BPEStreamingDetokenizer")
+    kind = class_of(target)
     tokenizer = Tokenizer()
     said, meant = stream(kind, tokenizer, TEXT), tokenizer.decode(tokenizer.encode(TEXT))
     return Result(said != meant, f"{meant!r} is streamed as {said!r}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 
 _TOKENS = 12_918
 _NUCLEI = (0.5, 0.95)
@@ -17,9 +17,7 @@ _DRAWS = 100
 
 def probe(target: Target) -> Result:
     """Red where the nucleus is too small or too large."""
-    function = getattr(importlib.import_module(target.module), target.name, None)
-    if function is None:
-        raise NotApplicable(f"{target.module} has no {target.name}")
+    function = require(target)
     return _drawn(function) if target.name == "top_p_sampling" else _kept(function)
 
 

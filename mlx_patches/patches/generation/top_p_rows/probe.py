@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 
 _TOKENS, _PROBABLE = 8, (5, 2)
 
@@ -14,9 +13,7 @@ def probe(target: Target) -> Result:
     """Red where a row does not draw its own token."""
     import mlx.core as mx
 
-    sample = getattr(importlib.import_module(target.module), target.name, None)
-    if sample is None:
-        raise NotApplicable(f"{target.module} has no {target.name}")
+    sample = require(target)
     logits = 20.0 * mx.eye(_TOKENS)[mx.array(_PROBABLE)]
     drawn = sample(logits, 0.5, 1.0).tolist()
     return Result(drawn != list(_PROBABLE), f"draws {drawn}; probable are {list(_PROBABLE)}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_own
+from ....probes.fixtures import batch_of_prompts, require_own
 
 PROMPT = [5, 6, 7, 8, 9]
 HELD = 3
@@ -31,15 +31,5 @@ def batch_of(kind: Any, rests: list[list[int]], meta: Any, processors: Any = Non
     processors = (
         [[lambda tokens, logits: logits]] * len(rests) if processors is None else processors
     )
-    return kind(
-        model=SimpleNamespace(),
-        uids=list(range(len(rests))),
-        input_ids=rests,
-        max_tokens=[4] * len(rests),
-        inputs_embeds=None,
-        prompt_kwargs={},
-        logits_processors=processors,
-        prefill_step_size=None,
-        warm_cache=[],
-        apc_meta=meta,
-    )
+    options = {"logits_processors": processors, "prefill_step_size": None, "apc_meta": meta}
+    return batch_of_prompts(kind, rests, SimpleNamespace(), inputs_embeds=None, **options)

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import feed_one_by_one
+from ....probes import Result
+from ....probes.fixtures import cache_of, feed_one_by_one
 from ....probes.stream_generate import asked
 
 # The window, how many tokens the first turn cached, and how many of them the second shares.
@@ -18,9 +18,7 @@ _NEW = (90, 91, 92)
 
 def probe(target: Target) -> Result:
     """Red where the second turn's caches hold other tokens than its prefix."""
-    kind = getattr(importlib.import_module(target.module), "PromptCacheState", None)
-    if kind is None or kind.__module__ != target.module:
-        raise NotApplicable(f"{target.module} has no PromptCacheState of its own")
+    kind = cache_of(target)
     for window, held, shared in CASES:
         wrong = otherwise(kind, window, held, shared)
         if wrong:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 
 _ALWAYS, _THRESHOLD, _SPECIAL = 1.0, 0.1, [3]
 _PROBABILITIES = ([0.6, 0.3, 0.05, 0.05], [0.4, 0.25, 0.2, 0.15])
@@ -15,9 +14,7 @@ def probe(target: Target) -> Result:
     """Red where a row keeps other tokens than alone."""
     import mlx.core as mx
 
-    apply_xtc = getattr(importlib.import_module(target.module), target.name, None)
-    if apply_xtc is None:
-        raise NotApplicable("this release has no XTC")
+    apply_xtc = require(target)
     logits = mx.log(mx.array(_PROBABILITIES))
     together = apply_xtc(logits, _ALWAYS, _THRESHOLD, _SPECIAL).tolist()
     for row, seen in enumerate(together):

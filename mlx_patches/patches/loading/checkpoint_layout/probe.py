@@ -6,7 +6,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import tiny_of
 from ....probes.fixtures import require
 
 KEY, VALUE = 0.25, 0.5
@@ -55,5 +55,4 @@ def built(target: Target) -> Any:
     """A tiny model of the target's family."""
 
     require(target)
-    family = target.module.removesuffix(".language").rpartition(".")[2]
-    return tiny(target.distribution, family).module
+    return tiny_of(target).module

@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.errors import refusal
-from ....core.patch import Patch, Target
-from ..._shared.configs import BASE, VLM_BASE, Params, reads
+from ....core.patch import Patch
+from ..._shared.configs import Params, config_target
 
 _FEED_FORWARD = "intermediate_size"
 _LETTERS = {
@@ -74,26 +74,11 @@ PATCH = Patch(
     id="config-names",
     every_model=True,
     summary="LFM2.5, Nemotron-H and Granite 4 hybrid do not load: the release lacks config names",
-    targets=tuple(
-        Target(
-            distribution,
-            module.format(complete.__name__),
-            f"{kind}.from_dict",
-            reads(complete, base),
-            fingerprint_of=(kind,),
-            defines_new_attribute=True,
-        )
-        for distribution, module, kind, base, families in (
-            ("mlx-lm", "mlx_lm.models.{}", "ModelArgs", BASE, (lfm2, nemotron_h, granitemoehybrid)),
-            (
-                "mlx-vlm",
-                "mlx_vlm.models.{}.config",
-                "ModelConfig",
-                VLM_BASE,
-                (granitemoehybrid,),
-            ),
-        )
-        for complete in families
+    targets=(
+        config_target("mlx-lm", "lfm2", lfm2),
+        config_target("mlx-lm", "nemotron_h", nemotron_h),
+        config_target("mlx-lm", "granitemoehybrid", granitemoehybrid),
+        config_target("mlx-vlm", "granitemoehybrid", granitemoehybrid),
     ),
     module=__name__,
 )

@@ -8,7 +8,7 @@ from typing import Any
 from ....core.distributions import source_file
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import config_class, family_of, tiny_of
 from ....probes.fixtures import require
 
 WINDOW, PROMPT, STEPS = 4, 7, 3
@@ -43,15 +43,12 @@ def make(target: Target) -> tuple[Any, list[Any]]:
     """A model of one layer from a config with a window, and its caches."""
     import mlx.core as mx
 
-    family = target.module.removesuffix(".language").rpartition(".")[2]
+    family = family_of(target)
     module = importlib.import_module(target.module)
-    built = tiny(target.distribution, family)
-    lm = target.distribution == "mlx-lm"
-    configs = module if lm else importlib.import_module(f"mlx_vlm.models.{family}.config")
-    kind = configs.ModelArgs if lm else configs.ModelConfig
+    built = tiny_of(target)
     named = {"model_type": family, "sliding_window": WINDOW, "num_hidden_layers": 1}
     mx.random.seed(0)
-    config = kind.from_dict({**built.config, **named})
-    model = (module.Model if lm else module.LanguageModel)(config)
+    config = config_class(target.distribution, family).from_dict({**built.config, **named})
+    model = (module.Model if target.distribution == "mlx-lm" else module.LanguageModel)(config)
     caches = importlib.import_module(f"{target.module.partition('.')[0]}.models.cache")
     return model, caches.make_prompt_cache(model)

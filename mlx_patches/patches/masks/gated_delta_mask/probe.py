@@ -28,10 +28,7 @@ def probe(target: Target) -> Result:
     for padding in _PADDINGS:
         rows = inputs(len(padding))
         mask = mx.arange(_TOKENS) >= mx.array(padding)[:, None]
-        try:
-            out, state = run(*rows, mask=mask)
-        except ValueError as error:
-            return Result(True, str(error))
+        out, state = run(*rows, mask=mask)
         for row, pad in enumerate(padding):
             alone, after = run(*(one[row : row + 1, pad:] for one in rows))
             apart = max(

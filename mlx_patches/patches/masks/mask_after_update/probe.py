@@ -13,7 +13,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import largest, tiny
+from ....probes.batch_invariance import largest, relative, tiny_of
 
 _LEFT_PADDING = (3, 0, 1)
 _PIECES = (5, 4, 1, 1)
@@ -36,7 +36,7 @@ def probe(target: Target) -> Result:
     figures = []
     for row, pad in enumerate(_LEFT_PADDING):
         alone = run(model, [padded[row][pad:]], (0,), solo_caches(), skip=pad)
-        figures.append(largest_difference(together[row, pad:], alone[0]))
+        figures.append(relative(together[row, pad:], alone[0]))
     worst = largest(figures)
     if not worst <= _TOLERANCE:
         return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
@@ -47,7 +47,7 @@ def decoder(target: Target) -> tuple[Any, Any]:
     """Build the tiny decoder of a target's family; returns it and its ``make_cache``."""
 
     importlib.import_module(target.module)
-    built = tiny(target.distribution, target.module.split(".")[2])
+    built = tiny_of(target)
     return built.module.model, built.make_cache
 
 
@@ -89,10 +89,3 @@ def run(
         tokens = mx.array([list(row[here]) for row in rows])
         said.append(model(tokens, cache=cache, **kwargs))
     return mx.concatenate(said, axis=1)
-
-
-def largest_difference(one: Any, other: Any) -> float:
-    """The largest difference, relative to the scale of ``other``; NaN where either has a NaN."""
-    import mlx.core as mx
-
-    return float((mx.abs(one - other).max() / mx.abs(other).max()).item())

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import tiny_of
 
 # Both rows are padded, so each has fewer tokens than the cache has columns.
 _PADDING = [4, 3]
@@ -19,7 +19,7 @@ def probe(target: Target) -> Result:
     """Red where the layer raises on its mask, or an extra column of padding changes its output."""
     import mlx.core as mx
 
-    model = tiny(target.distribution, target.module.split(".")[2])
+    model = tiny_of(target)
     layer = attention_of(model.module, target)
     width = layer.q_proj.weight.shape[1]
     x = mx.random.normal((2, 1, width), key=mx.random.key(0))

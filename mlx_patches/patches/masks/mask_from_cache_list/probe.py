@@ -24,7 +24,7 @@ def probe(target: Target) -> Result:
         for tokens in _TOKENS:
             for kind in (list, tuple):
                 cache = kind((make(), make()))
-                if not same(asked(create, tokens, cache), asked(create, tokens, cache[0])):
+                if not same(mask_of(create, tokens, cache), mask_of(create, tokens, cache[0])):
                     wrong.append(f"{type(cache[0]).__name__}, {tokens} tokens, {kind.__name__}")
     if wrong:
         return Result(True, f"another mask for {', '.join(wrong)}")
@@ -43,8 +43,8 @@ def own_function(target: Target) -> Any:
     return function
 
 
-def asked(create: Any, tokens: int, cache: Any) -> Any:
-    """Create the mask for a chunk of this many tokens."""
+def mask_of(create: Any, tokens: int, cache: Any) -> Any:
+    """The mask that is created for a chunk of this many tokens."""
     import mlx.core as mx
 
     return create(mx.zeros((2, tokens, 4)), cache)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import tiny_of
 
 TOLERANCE = 1e-3
 
@@ -13,7 +13,7 @@ def probe(target: Target) -> Result:
     """Red where a position's logits differ between the two."""
     import mlx.core as mx
 
-    model = tiny(target.distribution, target.module.split(".")[2])
+    model = tiny_of(target)
     assert model.window is not None
     text = [1 + (7 * i) % (model.vocabulary - 2) for i in range(3 * model.window)]
     whole = model.call([text], model.make_cache())[0]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 from ....probes.quantized_batches import Kind, feed
 
 PADDING = [3, 0, 1]
@@ -17,9 +17,7 @@ def probe(target: Target) -> Result:
     """Red where the mask is no array, or lets a row attend to padding."""
     import mlx.core as mx
 
-    create: Any = getattr(importlib.import_module(target.module), target.name, None)
-    if create is None:
-        raise NotApplicable(f"{target.module} has no {target.name}")
+    create = require(target)
     caches = importlib.import_module("mlx_vlm.models.cache")
     cache = Kind(caches.BatchQuantizedKVCache).batch(PADDING)
     rows = range(len(PADDING))

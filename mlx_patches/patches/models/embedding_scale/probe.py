@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import off_by, tiny_of
 from ....probes.fixtures import cache_of
 
 
@@ -13,10 +13,9 @@ def probe(target: Target) -> Result:
     import mlx.core as mx
 
     cache_of(target)
-    language = tiny(target.distribution, target.module.split(".")[2]).module
+    language = tiny_of(target).module
     tokens = mx.array([[5, 9, 2, 7]])
     embedded = language.model.embed_tokens(tokens)
     wanted = language(tokens, inputs_embeds=embedded).logits
     said = language(tokens).logits
-    worst = (mx.abs(said - wanted).max() / mx.abs(wanted).max()).item()
-    return Result(not worst <= 1e-4, f"off by {worst:.2g} of the logits' scale", worst)
+    return off_by(said, wanted, 1e-4, "logits'")

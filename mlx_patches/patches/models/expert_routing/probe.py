@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import off_by, tiny_of
 from ....probes.fixtures import require
 
 TOLERANCE = 1e-5
@@ -35,8 +35,7 @@ def built(target: Target, name: str) -> tuple[Any, Any]:
     """A tiny model of the target's family, and its first block that has this attribute."""
 
     require(target)
-    family = target.module.removesuffix(".language").rpartition(".")[2]
-    model = tiny(target.distribution, family).module
+    model = tiny_of(target).module
     blocks = [layer.get("mlp", layer.get("feed_forward")) for layer in model.layers]
     return model, next(block for block in blocks if hasattr(block, name))
 
@@ -63,5 +62,4 @@ def compared(
         weights = weights / weights.sum(axis=-1, keepdims=True)
     everyone = mx.broadcast_to(mx.arange(gate.weight.shape[0]), weights.shape)
     wanted = (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
-    worst = (mx.abs(block(x) - wanted).max() / mx.abs(wanted).max()).item()
-    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the output's scale", worst)
+    return off_by(block(x), wanted, TOLERANCE)

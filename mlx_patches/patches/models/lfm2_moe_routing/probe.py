@@ -8,6 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import off_by
 
 _WIDTH, _EXPERTS, _LENGTH = 16, 8, 5
 TOLERANCE = 1e-5
@@ -31,8 +32,7 @@ def probe(target: Target) -> Result:
         answer = block = make(module)
     x = mx.random.normal((2, _LENGTH, _WIDTH), key=mx.random.key(1))
     wanted = answered(block, x)
-    worst = (mx.abs(answer(x) - wanted).max() / mx.abs(wanted).max()).item()
-    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the output's scale", worst)
+    return off_by(answer(x), wanted, TOLERANCE)
 
 
 def make(module: Any, **more: Any) -> Any:

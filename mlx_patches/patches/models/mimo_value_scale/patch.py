@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.configs import BASE, VLM_BASE, Params, reads
+from ..._shared.configs import Params, config_target
 from ..._shared.parts import Overlay
+from ..._shared.targets import models
 
 _KEY = "attention_value_scale"
 # Attributes of a layer that hold the scale in releases that read it.
@@ -56,44 +57,20 @@ def scale_of(attention: Any) -> float | None:
     return scale
 
 
-def _targets(distribution: str, configs: str, layers: str, kind: str, base: str) -> list[Target]:
-    return [
-        Target(
-            distribution,
-            configs,
-            f"{kind}.from_dict",
-            reads(dict, base, keep_scale),
-            fingerprint_of=(kind,),
-            defines_new_attribute=True,
-        ),
-        Target(distribution, layers, "Attention.__init__", around(init_attention)),
-        Target(distribution, layers, "Attention.__call__", around(called)),
-    ]
-
-
-_LM, _VLM = "mlx_lm.models", "mlx_vlm.models"
-
 PATCH = Patch(
     id="mimo-value-scale",
     every_model=True,
     wrong_alone="mimo_v2_flash",
     changes_alone=True,
     summary="MiMo V2 Flash's attention values are 1.4 times too large",
-    targets=(
-        *_targets(
-            "mlx-lm",
-            f"{_LM}.mimo_v2_flash",
-            f"{_LM}.mimo_v2_flash",
-            "ModelArgs",
-            BASE,
-        ),
-        *_targets(
-            "mlx-vlm",
-            f"{_VLM}.mimo_v2_flash.config",
-            f"{_VLM}.mimo_v2_flash.language",
-            "ModelConfig",
-            VLM_BASE,
-        ),
+    targets=tuple(
+        target
+        for distribution, layers in models("mimo_v2_flash")
+        for target in (
+            config_target(distribution, "mimo_v2_flash", dict, keep_scale),
+            Target(distribution, layers, "Attention.__init__", around(init_attention)),
+            Target(distribution, layers, "Attention.__call__", around(called)),
+        )
     ),
     module=__name__,
 )

@@ -7,10 +7,13 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
+from ....probes.batch_invariance import config_class, off_by
+from ..._shared.targets import models
 
 SCALE, WIDTH = 0.5, 16
+_FAMILY = "mimo_v2_flash"
 _OPTIONS: dict[str, Any] = {
-    "model_type": "mimo_v2_flash",
+    "model_type": _FAMILY,
     "num_experts_per_tok": 1,
     "hybrid_layer_pattern": [0, 1],
     "moe_layer_freq": [0, 0],
@@ -44,14 +47,6 @@ _OPTIONS: dict[str, Any] = {
     "swa_v_head_dim": 8,
     "partial_rotary_factor": 0.5,
 }
-_PLACES = {
-    "mlx-lm": ("mlx_lm.models.mimo_v2_flash", "mlx_lm.models.mimo_v2_flash", "ModelArgs"),
-    "mlx-vlm": (
-        "mlx_vlm.models.mimo_v2_flash.config",
-        "mlx_vlm.models.mimo_v2_flash.language",
-        "ModelConfig",
-    ),
-}
 
 
 def probe(target: Target) -> Result:
@@ -63,15 +58,14 @@ def probe(target: Target) -> Result:
     by_hand.v_proj.weight = by_hand.v_proj.weight * SCALE
     wanted = by_hand(x)
     said = make(target.distribution, attention_value_scale=SCALE)(x)
-    worst = (mx.abs(said - wanted).max() / mx.abs(wanted).max()).item()
-    return Result(not worst <= 1e-5, f"off by {worst:.2g} of the output's scale", worst)
+    return off_by(said, wanted, 1e-5)
 
 
 def make(distribution: str, **more: Any) -> Any:
     """Make a layer with these options; every layer gets the same weights."""
     import mlx.core as mx
 
-    configs, layers, kind = _PLACES[distribution]
-    args = getattr(importlib.import_module(configs), kind).from_dict({**_OPTIONS, **more})
+    layers = importlib.import_module(dict(models(_FAMILY))[distribution])
+    args = config_class(distribution, _FAMILY).from_dict({**_OPTIONS, **more})
     mx.random.seed(0)
-    return importlib.import_module(layers).Attention(args, True)
+    return layers.Attention(args, True)

@@ -24,21 +24,15 @@ def probe(target: Target) -> Result:
         raise NotApplicable(f"this release has no {FAMILY}")
     if target.name.endswith(".offset"):
         return read_offset(importlib.import_module(target.module))
-    from ....lab import engine
     from ....lab.rows import compare
     from ....lab.scenarios import SCENARIOS
 
-    try:
-        if target.name in _SCENARIOS:
-            cell = SCENARIOS[_SCENARIOS[target.name]](build_model())
-        elif target.name.endswith(".extend"):
-            cell = compare(model := build_model(), join_unread(model))
-        else:
-            cell = compare(model := build_model(**_BLOCKS), read_blocks(model))
-    except NotApplicable:
-        raise
-    except Exception as error:
-        return Result(True, engine.where(error))
+    if target.name in _SCENARIOS:
+        cell = SCENARIOS[_SCENARIOS[target.name]](build_model())
+    elif target.name.endswith(".extend"):
+        cell = compare(model := build_model(), join_unread(model))
+    else:
+        cell = compare(model := build_model(**_BLOCKS), read_blocks(model))
     return Result(cell.verdict != "green", cell.detail, cell.figure)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
+from ....probes.batch_invariance import off_by
 
 WIDTH = 16
 
@@ -19,10 +20,9 @@ def probe(target: Target) -> Result:
     module = importlib.import_module(target.module)
     x = mx.random.normal((1, 6, WIDTH), key=mx.random.key(1))
     said, wanted = (make(module, False, norm)(x) for norm in (True, False))
-    worst = (mx.abs(said - wanted).max() / mx.abs(wanted).max()).item()
     if not make(module, True, True).use_qk_norm:
         return Result(True, "a layer with a rope does not normalize")
-    return Result(not worst <= 1e-5, f"off by {worst:.2g} of the output's scale", worst)
+    return off_by(said, wanted, 1e-5)
 
 
 def make(module: Any, use_rope: bool, norm: bool) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import off_by
 
 _WIDTH, _EXPERTS, _TOKENS, _JITTER = 16, 8, 12, 0.01
 TOLERANCE = 1e-5
@@ -21,8 +22,7 @@ def probe(target: Target) -> Result:
     block = make(importlib.import_module(target.module))
     x = mx.random.normal((1, _TOKENS, _WIDTH), key=mx.random.key(1))
     wanted = answered(block, x)
-    worst = (mx.abs(block(x) - wanted).max() / mx.abs(wanted).max()).item()
-    return Result(not worst <= TOLERANCE, f"off by {worst:.2g} of the output's scale", worst)
+    return off_by(block(x), wanted, TOLERANCE)
 
 
 def make(module: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import tiny_of
 from ....probes.fixtures import require_own, with_patches
 from ....probes.model_batch import (
     CHUNK,
@@ -33,7 +33,7 @@ def probe(target: Target) -> Result:
     require_own(target)
     from ....lab import engine
 
-    model = tiny(target.distribution, target.module.split(".")[2])
+    model = tiny_of(target)
     family = model.family
     require_merge(target)
     try:

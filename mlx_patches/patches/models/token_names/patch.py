@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at, vlm_models
 
 GIVEN = "inputs"  # what mlx-vlm calls the tokens of a piece
 _FAMILIES = ("phi", "phixtral", "qwen", "recurrent_gemma", "stablelm", "zaya1_vl")
@@ -39,15 +40,10 @@ PATCH = Patch(
     id="token-names",
     severity="crash",
     summary="a prompt longer than prefill_step_size crashes: the model names its tokens otherwise",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            f"mlx_vlm.models.{family}.language",
-            "LanguageModel.__call__",
-            around(call_with_tokens),
-            when=are_named,
-        )
-        for family in _FAMILIES
+    targets=at(
+        vlm_models(*_FAMILIES),
+        {"LanguageModel.__call__": around(call_with_tokens)},
+        when=are_named,
     ),
     module=__name__,
 )

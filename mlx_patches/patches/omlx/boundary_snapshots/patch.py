@@ -33,18 +33,18 @@ def captured(emit: Any, *arguments: Any, **named: Any) -> Any:
 def frozen(value: Any) -> Any:
     """A list of caches as a list of copies; any other value unchanged."""
     if isinstance(value, list) and any(map(is_cache, value)):
-        return [owned(one) for one in value]
+        return [copy_cache(one) for one in value]
     return value
 
 
-def owned(value: Any) -> Any:
+def copy_cache(value: Any) -> Any:
     """A copy of a cache, and of all that it holds, that later steps do not change."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(owned, value)) if type(value) in (list, tuple) else value
+        return type(value)(map(copy_cache, value)) if type(value) in (list, tuple) else value
     if not is_cache(value):
         return make_handle(value)
     taken = copy.copy(value)
-    vars(taken).update({name: owned(held) for name, held in vars(value).items()})
+    vars(taken).update({name: copy_cache(held) for name, held in vars(value).items()})
     return taken
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import imported
 
 _WINDOW = 4
 _STEPS = 6
@@ -17,11 +17,8 @@ def probe(target: Target) -> Result:
     """Red where a snapshot differs from the caches at the time it was taken."""
     import mlx.core as mx
 
-    try:
-        scheduler = importlib.import_module(target.module).Scheduler
-        cache = importlib.import_module("mlx_lm.models.cache")
-    except ImportError as error:
-        raise NotApplicable(f"this host does not import here: {error}") from error
+    scheduler = imported(target.module).Scheduler
+    cache = imported("mlx_lm.models.cache")
     window = cache.RotatingKVCache(max_size=_WINDOW)
     recurrent = cache.ArraysCache(2)
     kept: list[Any] = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of
 
 _LIMIT = 16
 _WIDTH = 8
@@ -18,13 +18,10 @@ def probe(target: Target) -> Result:
     """Red where the rope raises, or rotates a row differently than alone."""
     import mlx.core as mx
 
-    module = importlib.import_module(target.module)
-    kind: Any = getattr(module, target.name.partition(".")[0], None)
-    if kind is None:
-        raise NotApplicable(f"{target.module} has no dynamic scaling")
+    kind = class_of(target)
     worst = 0.0
     for traditional in (False, True):
-        rope = made(kind, traditional)
+        rope = make_rope(kind, traditional)
         x = mx.random.normal((2, 2, 3, _WIDTH + 2), key=mx.random.key(0))
         for offsets in _OFFSETS:
             try:
@@ -37,7 +34,7 @@ def probe(target: Target) -> Result:
     return Result(not worst <= 1e-5, f"largest difference to a row alone {worst:.2g}", worst)
 
 
-def made(kind: Any, traditional: bool) -> Any:
+def make_rope(kind: Any, traditional: bool) -> Any:
     """Make a rope of the release's class; releases name its growth ``scale`` or ``factor``."""
     names = inspect.signature(kind).parameters
     growth = {name: 2.0 for name in ("scale", "factor") if name in names}

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.configs import BASE, VLM_BASE, Params, reads
+from ..._shared.configs import Params, config_target
+from ..._shared.targets import models
 
 _FACTOR = "partial_rotary_factor"
 
@@ -43,8 +44,6 @@ def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -
         attention.rope.dims = int(attention.head_dim * factor)
 
 
-_VLM = "mlx_vlm.models"
-
 PATCH = Patch(
     id="glm-rotary",
     every_model=True,
@@ -53,25 +52,9 @@ PATCH = Patch(
     summary="GLM-4 rotates its heads whole: the part that its config names is ignored",
     targets=tuple(
         target
-        for distribution, configs, kind, layers, base in (
-            ("mlx-lm", "mlx_lm.models.glm", "ModelArgs", "mlx_lm.models.glm", BASE),
-            (
-                "mlx-vlm",
-                f"{_VLM}.glm.config",
-                "ModelConfig",
-                f"{_VLM}.glm.language",
-                VLM_BASE,
-            ),
-        )
+        for distribution, layers in models("glm")
         for target in (
-            Target(
-                distribution,
-                configs,
-                f"{kind}.from_dict",
-                reads(dict, base, keep_factor),
-                fingerprint_of=(kind,),
-                defines_new_attribute=True,
-            ),
+            config_target(distribution, "glm", dict, keep_factor),
             Target(distribution, layers, "GLMAttention.__init__", around(built)),
         )
     ),

@@ -7,6 +7,8 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
+from ....probes.batch_invariance import config_class
+from ..._shared.targets import models
 
 _HEAD = 16
 _OPTIONS: dict[str, Any] = {
@@ -26,11 +28,8 @@ def probe(target: Target) -> Result:
     """Red where the rope changes a dimension beyond the half."""
     import mlx.core as mx
 
-    package = target.module.partition(".models.")[0]
-    lm = package == "mlx_lm"
-    configs = importlib.import_module(f"{package}.models.glm{'' if lm else '.config'}")
-    layers = importlib.import_module(f"{package}.models.glm{'' if lm else '.language'}")
-    kind = configs.ModelArgs if lm else configs.ModelConfig
+    layers = importlib.import_module(dict(models("glm"))[target.distribution])
+    kind = config_class(target.distribution, "glm")
     x = mx.ones((1, 1, 1, _HEAD))
     for named in (
         {"partial_rotary_factor": 0.5},

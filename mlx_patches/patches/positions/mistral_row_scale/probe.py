@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import measure, tiny
+from ....probes import Result
+from ....probes.batch_invariance import measure_each, tiny
+from ....probes.fixtures import imported
 
 # The scale grows after each fourth position.
 _ROPE = {"rope_theta": 10000.0, "rope_type": "default", "llama_4_scaling_beta": 0.5}
@@ -34,10 +34,6 @@ def model_of(model_type: str) -> Any:
 
 def probe(target: Target) -> Result:
     """Red where a row's logits differ from those alone."""
-    try:
-        importlib.import_module("mlx_vlm.models.mistral4.language")
-    except ModuleNotFoundError as error:
-        raise NotApplicable("this release has no module mistral4.language") from error
+    imported("mlx_vlm.models.mistral4.language")
     model = model_of("ministral3" if "Ministral3" in target.name else "mistral4")
-    results = [measure(model, lengths) for lengths in _LENGTHS]
-    return next((result for result in results if result.red), results[0])
+    return measure_each(model, _LENGTHS)

@@ -33,7 +33,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.patch import Patch
 from ..._shared.row_record import (
     RowRecord,
     cache_targets,
@@ -43,6 +43,7 @@ from ..._shared.row_record import (
     read_record,
     update_record,
 )
+from ..._shared.targets import at, vlm_models
 from ..._shared.unpadded import is_unpadded
 from . import kept_deltas, prompts, turns
 
@@ -392,28 +393,15 @@ PATCH = Patch(
     id="rope-deltas",
     summary="rows of a batch are rotated to another row's positions",
     targets=(
-        *(
-            Target("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", by_row)
-            for family in FAMILIES
+        *at(vlm_models(*FAMILIES), {"LanguageModel.__call__": by_row}),
+        *at(
+            vlm_models(*FAMILIES),
+            {"LanguageModel.get_rope_index": prompts.note_prompts},
+            fingerprint_of=("LanguageModel.get_rope_index", "LanguageModel.__call__"),
         ),
-        *(
-            Target(
-                "mlx-vlm",
-                f"mlx_vlm.models.{family}.language",
-                "LanguageModel.get_rope_index",
-                prompts.note_prompts,
-                ("LanguageModel.get_rope_index", "LanguageModel.__call__"),
-            )
-            for family in FAMILIES
-        ),
-        *(
-            Target(
-                "mlx-vlm",
-                f"mlx_vlm.models.{family}.language",
-                "LanguageModel.__call__",
-                kept_deltas.with_own,
-            )
-            for family in kept_deltas.FAMILIES
+        *at(
+            vlm_models(*kept_deltas.FAMILIES),
+            {"LanguageModel.__call__": kept_deltas.with_own},
         ),
         *(
             target

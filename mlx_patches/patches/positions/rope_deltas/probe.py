@@ -7,14 +7,12 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import require_own, with_patches
+from ....probes.batch_invariance import tiny_of
+from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
 from . import kept_deltas
 
 _STEPS = 4
 _PIECE = 3
-# Patches for other defects of the same models.
-_OTHERS = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 
 
 def probe(target: Target) -> Result:
@@ -37,30 +35,25 @@ def compare_generated(target: Target) -> Result:
     from ....lab.compare import differences
     from ....lab.rows import LENGTHS, rows_of, solo
 
-    model = tiny(target.distribution, target.module.split(".")[2])
+    model = tiny_of(target)
     try:
         solo(model, rows_of(model, LENGTHS)[0])
     except Exception as error:
         raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
-    with with_patches(_OTHERS):
-        try:
-            rows = [
-                *merged_texts(model),
-                *joined_image(model),
-                *padded_texts(model),
-                *images_together(model),
-                *queued_prompts(model),
-            ]
-            alone = [solo(model, row) for row in rows]
-            cell = differences([row.logits for row in rows], alone, EXACT)
-            if cell.verdict != "red" and engine.own_positions(model):
-                cell = alone_scenarios.own_prefill(model)
-            if cell.verdict != "red" and takes_turns(model):
-                cell = alone_scenarios.worst(model, two_turns(model))
-        except NotApplicable:
-            raise
-        except Exception as error:
-            return Result(True, engine.where(error))
+    with with_patches(BATCH_PATCHES):
+        rows = [
+            *merged_texts(model),
+            *joined_image(model),
+            *padded_texts(model),
+            *images_together(model),
+            *queued_prompts(model),
+        ]
+        alone = [solo(model, row) for row in rows]
+        cell = differences([row.logits for row in rows], alone, EXACT)
+        if cell.verdict != "red" and engine.own_positions(model):
+            cell = alone_scenarios.own_prefill(model)
+        if cell.verdict != "red" and takes_turns(model):
+            cell = alone_scenarios.worst(model, two_turns(model))
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import relative, tiny_of
 from ..._shared.row_calls import accepts_deltas
 
 # The rope delta of the row with the image: its positions are that far behind its tokens.
@@ -21,7 +21,7 @@ def probe(target: Target) -> Result:
     from ....lab import EXACT
     from .kept_deltas import KEPT
 
-    model = tiny(target.distribution, target.module.split(".")[2])
+    model = tiny_of(target)
     if not (hasattr(model.module, KEPT) and accepts_deltas(type(model.module).__call__)):
         return Result(False, "the release's model accepts no rope deltas")
     for row, apart in zip(("the image's row", "the text"), decode_in_turn(model), strict=True):
@@ -46,10 +46,7 @@ def decode_in_turn(model: Any) -> list[float]:
         alone.append(read(model, [prompt], [deltas], told=True)[0])
     engine.forget(model)
     said = read(model, list(texts), list(texts.values()))
-    return [
-        (mx.abs(one - own).max() / mx.abs(own).max()).item()
-        for one, own in zip(said, alone, strict=True)
-    ]
+    return [relative(one, own) for one, own in zip(said, alone, strict=True)]
 
 
 def read(

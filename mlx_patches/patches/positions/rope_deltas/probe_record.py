@@ -17,20 +17,13 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
-from ....probes.fixtures import require_own, with_patches
+from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
 
 # The probe uses the first family that the lab can build with an image in this release.
 _FAMILIES = ("glm4v", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
 _HYBRIDS = ("qwen3_5",)
 # Patches for other defects of the same caches.
-_OTHERS = (
-    "offset-alias",
-    "mask-from-cache-list",
-    "mask-after-update",
-    "mask-by-offset",
-    "rotating-restored",
-    "arrays-restored",
-)
+_OTHERS = (*BATCH_PATCHES, "rotating-restored", "arrays-restored")
 _LENGTH = 11
 # More tokens than any row has here.
 _WINDOW = 64
@@ -63,12 +56,7 @@ def follow_rows(target: Target) -> Result:
         rows = rows_with_images(model)
         alone = [solo(model, row) for row in rows]
         engine.forget(model)
-        try:
-            moved = _MOVES[operation](Rows(model, caches, kind), rows)
-        except NotApplicable:
-            raise
-        except Exception as error:
-            return Result(True, engine.where(error))
+        moved = _MOVES[operation](Rows(model, caches, kind), rows)
     places = [next(at for at, row in enumerate(rows) if row is one) for one in moved]
     cell = differences([row.logits for row in moved], [alone[at] for at in places], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)

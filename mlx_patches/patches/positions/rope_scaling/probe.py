@@ -9,7 +9,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
+from ....probes.batch_invariance import family_of, tiny_of
 from ....probes.fixtures import require_own
 
 FACTOR, PLACE = 2, 3
@@ -52,9 +52,9 @@ def turned(layer: Any, x: Any, place: int) -> list[Any]:
 
 def make(target: Target, scaling: dict[str, Any]) -> Any:
     """Make a target's attention layer, from a small config with this scaling."""
-    family = target.module.removesuffix(".language").rpartition(".")[2]
+    family = family_of(target)
     module = importlib.import_module(target.module)
-    config = tiny(target.distribution, family).config
+    config = tiny_of(target).config
     if target.distribution == "mlx-lm":
         kind = module.ModelArgs
     else:

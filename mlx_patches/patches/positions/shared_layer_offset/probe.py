@@ -6,7 +6,7 @@ import importlib
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import TOLERANCE, differs, tiny
+from ....probes.batch_invariance import TOLERANCE, differs, tiny_of
 
 # Shorter than the window: past it, older releases of mlx-vlm also have a mask defect.
 _LENGTH = 7
@@ -16,6 +16,6 @@ _PIECES = ((_LENGTH,), (5, 2), (2, 1, 4), (1,) * _LENGTH)
 def probe(target: Target) -> Result:
     """Red where the last token's logits depend on how the text is split."""
     importlib.import_module(target.module)
-    worst = differs(tiny(target.distribution, target.module.split(".")[2]), _PIECES)
+    worst = differs(tiny_of(target), _PIECES)
     detail = f"largest logit difference, whole against in pieces: {worst:.3g}"
     return Result(not worst <= TOLERANCE, detail, worst)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
+from ....probes.batch_invariance import config_class
 from ....probes.fixtures import require
 
 _SCALING: dict[str, Any] = {
@@ -28,12 +29,8 @@ def probe(target: Target) -> Result:
     import mlx.core as mx
 
     require(target)
-    module = importlib.import_module(target.module)
-    configs = module
-    if target.distribution == "mlx-vlm":
-        configs = importlib.import_module("mlx_vlm.models.gpt_oss.config")
-    kind = getattr(configs, "ModelArgs", None) or configs.ModelConfig
-    rope = module.AttentionBlock(kind.from_dict({"rope_scaling": _SCALING})).rope
+    config = config_class(target.distribution, "gpt_oss").from_dict({"rope_scaling": _SCALING})
+    rope = importlib.import_module(target.module).AttentionBlock(config).rope
     wanted = mx.array(WANTED)
     got = rope._freqs[FIRST : FIRST + len(WANTED)]
     worst = mx.abs(got / wanted - 1).max().item()

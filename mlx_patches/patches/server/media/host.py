@@ -36,7 +36,7 @@ from .containers import PICTURE, SOUND, VIDEO, check_kind
 from .limited import is_web
 from .limits import check_data_url
 from .paths import admit
-from .public import fetched, named_file, plain_name
+from .public import fetch_kind, named_file, plain_name
 
 ID = "host-media"
 checked = partial(public_media.checked, patch=ID)
@@ -102,7 +102,7 @@ def sendable(source: Any, name: str) -> str:
     """
     if not is_web(str(source)):
         return at_hand(source, name)
-    content = fetched(source, KINDS[name]).content
+    content = fetch_kind(source, KINDS[name]).content
     data = base64.b64encode(content).decode()
     return f"data:{name}/{ending(content, name)};base64,{data}"
 
@@ -194,7 +194,7 @@ def placed(processor: Any, source: Any, folder: Path) -> str:
     name = processor._get_media_type_name()
     if not is_web(str(source)):
         return at_hand(source, name)
-    content = fetched(source, KINDS[name]).content
+    content = fetch_kind(source, KINDS[name]).content
     file = folder / f"media.{ending(content, name)}"
     file.write_bytes(content)
     return str(file)

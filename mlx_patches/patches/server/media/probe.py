@@ -19,8 +19,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import without_variable
+from ....probes import Result
+from ....probes.fixtures import require, without_variable
 from .paths import ROOTS
 
 _PIECE = bytes(2**20)
@@ -79,9 +79,7 @@ def _opened(target: Target, url: str, path: str) -> list[str]:
 
 def _paths(target: Target) -> Result:
     """Red where an image request's path outside the allowed folders is accepted."""
-    choose = getattr(importlib.import_module(target.module), target.name, None)
-    if choose is None:
-        raise NotApplicable("this release makes no images")
+    choose = require(target)
     outside = str(Path(tempfile.gettempdir()) / "not-named.png")
     request = SimpleNamespace(
         image=outside, output_path=outside, output_dir=None, response_format="path"
@@ -152,9 +150,7 @@ def _uploaded(module: Any) -> Result:
 
 def _loader(target: Target) -> Callable[[str], Any]:
     """Return the target's loader as a function of a URL or path."""
-    load: Any = getattr(importlib.import_module(target.module), target.name, None)
-    if load is None:
-        raise NotApplicable("this release has no such loader")
+    load = require(target)
     if target.name == "_inline_image_urls":
         part = {"type": "image_url"}
         return lambda url: load([{"content": [part | {"image_url": {"url": url}}]}])

@@ -44,7 +44,7 @@ POLICY = "media-policy"
 def lm_public(inline: Callable[..., Any], messages: Any) -> Any:
     """mlx-lm's server: fetch images from public addresses only."""
     release = inspect.unwrap(inline).__globals__
-    put_images(checked, release, messages, lambda url: fetched(url, PICTURE), in_place)
+    put_images(checked, release, messages, lambda url: fetch_kind(url, PICTURE), in_place)
     return inline(messages)
 
 
@@ -64,7 +64,7 @@ def video_public(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs
     if not is_web(source):
         path = checked(video_path, lambda: known_file(source, VIDEO))
         return load(path, *args, **kwargs)
-    content = checked(video_path, lambda: fetched(source, VIDEO).content)
+    content = checked(video_path, lambda: fetch_kind(source, VIDEO).content)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "video"
         file.write_bytes(content)
@@ -154,7 +154,7 @@ def allowed(source: Any, kind: Kind) -> Any:
     if not isinstance(source, (str, Path)):
         return source
     if is_web(str(source)):
-        return Content(fetched(str(source), kind).content, str(source))
+        return Content(fetch_kind(str(source), kind).content, str(source))
     if isinstance(source, str) and source.startswith("data:image/"):
         in_place(source)
         return source
@@ -172,7 +172,7 @@ def in_place(url: str) -> None:
     check_kind(check_data_url(url, PICTURE.limits), PICTURE)
 
 
-def fetched(url: str, kind: Kind) -> Fetched:
+def fetch_kind(url: str, kind: Kind) -> Fetched:
     """Fetch a file of a kind from a public address, within its limits."""
     file = within(kind.limits.seconds, lambda expiry: fetch(url, kind.limits, expiry))
     check_kind(file.content, kind)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from queue import Empty, Queue
 from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of
 
 
 class _Requests(Queue[Any]):
@@ -26,9 +26,7 @@ class _Requests(Queue[Any]):
 
 def probe(target: Target) -> Result:
     """Red where the error of either request is not reported to it."""
-    kind: Any = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
-    if not hasattr(kind, "_generate"):
-        raise NotApplicable("this release's server has no such loop")
+    kind = class_of(target)
     server = kind.__new__(kind)
     server.requests = _Requests()
     server.requests.server = server

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from types import SimpleNamespace
-from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 
 _BEGIN, _END = 3, 4
 
 
 def probe(target: Target) -> Result:
     """Red where the tokenized prompt is empty."""
-    kind = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
-    tokenize: Any = getattr(kind, "_tokenize", None)
-    if tokenize is None:
-        raise NotApplicable("this release's server has no _tokenize")
+    tokenize = require(target)
     request = SimpleNamespace(request_type="text", prompt="")
     rest = [request, None][: len(inspect.signature(tokenize).parameters) - 2]
     for begin, wanted in ((_BEGIN, [_BEGIN]), (None, [_END])):

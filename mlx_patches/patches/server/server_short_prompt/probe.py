@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of
 
 THOUGHT = 99
 # How many of the last tokens the server searches.
@@ -15,9 +13,7 @@ TAIL = 11
 
 def probe(target: Target) -> Result:
     """Red where the search raises on a short prompt, or misses the token."""
-    kind: Any = getattr(importlib.import_module(target.module), "TokenizerWrapper", None)
-    if not hasattr(kind, "_find"):
-        raise NotApplicable("this release's server does not search prompts for thinking tokens")
+    kind = class_of(target)
     tokenizer = kind.__new__(kind)
     vars(tokenizer)["_think_start_tokens"] = (THOUGHT,)
     failed = []

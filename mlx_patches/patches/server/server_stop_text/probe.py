@@ -10,9 +10,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-
-PIECES = ("one, ", "two, EN", "D, three", " and on")
-STOP = "END"
+from ....probes.stop_text import PIECES, STOP, judged
 
 
 def probe(target: Target) -> Result:
@@ -21,12 +19,7 @@ def probe(target: Target) -> Result:
     if not hasattr(module, "ResponseGenerator"):
         raise NotApplicable("this release's server has no ResponseGenerator")
     responses, context = answer(module, PIECES, [STOP])
-    said = "".join(response.text for response in responses)
-    if said != "one, two, ":
-        return Result(True, f"{PIECES} with the stop string {STOP!r} becomes {said!r}")
-    if not context._should_stop:
-        return Result(True, "the generation goes on after the stop string")
-    return Result(False, f"the answer ends with {said!r}")
+    return judged((response.text for response in responses), context._should_stop)
 
 
 def answer(module: Any, pieces: Iterable[str], stops: Sequence[str]) -> tuple[list[Any], Any]:

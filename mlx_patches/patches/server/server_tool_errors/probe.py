@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of
 
 RIGHT = {"name": "f", "arguments": {"a": 1}}
 
@@ -29,9 +29,7 @@ WRONG = {
 
 def probe(target: Target) -> Result:
     """Red where the formatter raises, or loses the call that is right."""
-    formatter = getattr(importlib.import_module(target.module), "ToolCallFormatter", None)
-    if formatter is None:
-        raise NotApplicable("this release's server has no ToolCallFormatter")
+    formatter = class_of(target)
     for what, wrong in WRONG.items():
 
         def parse(text: str, tools: Any, wrong: Any = wrong) -> Any:

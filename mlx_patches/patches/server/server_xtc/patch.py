@@ -22,6 +22,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
 from ..._shared.parts import Overlay
+from ..._shared.targets import SAMPLERS, at
 
 # As in mlx-lm 0.32.0, and in the paper.
 THRESHOLD = 0.1
@@ -33,7 +34,7 @@ def with_all_ends(tokenizer: Any) -> Overlay:
     return Overlay(tokenizer, eos_token_id=list(ends))
 
 
-def asked(make: Callable[..., Any], args: Any, tokenizer: Any) -> Any:
+def make_for_request(make: Callable[..., Any], args: Any, tokenizer: Any) -> Any:
     """The sampler of a request to the server."""
     return make(args, with_all_ends(tokenizer))
 
@@ -67,9 +68,8 @@ PATCH = Patch(
     every_model=True,
     summary="a request with XTC stops the generation of mlx_lm.server, or gets garbage",
     targets=(
-        Target("mlx-lm", "mlx_lm.sample_utils", "make_sampler", around(make_with_ends)),
-        Target("mlx-vlm", "mlx_vlm.sample_utils", "make_sampler", around(make_with_ends)),
-        Target("mlx-lm", "mlx_lm.server", "_make_sampler", around(asked)),
+        *at(SAMPLERS, {"make_sampler": around(make_with_ends)}),
+        Target("mlx-lm", "mlx_lm.server", "_make_sampler", around(make_for_request)),
         Target(
             "mlx-lm",
             "mlx_lm.server",

@@ -11,6 +11,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import require
 
 _PROBABILITIES = (0.5, 0.3, 0.09, 0.06, 0.05)
 _ENDS, _NEWLINE, _DRAWS = (3, 4), [2], 30
@@ -20,19 +21,15 @@ def probe(target: Target) -> Result:
     """Red where the threshold is zero, the sampler raises, or XTC drops an end token."""
     if target.name == "APIHandler.body":
         return _requested(importlib.import_module(target.module))
-    module = importlib.import_module(target.module)
+    make = require(target)
     if target.name == "_make_sampler":
-        make = getattr(module, target.name, None)
-        if make is None:
-            raise NotApplicable("this release's server has no _make_sampler")
         sampling = SimpleNamespace(
             temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, xtc_probability=1.0, xtc_threshold=0.01
         )
         drawn = _drawn(make(SimpleNamespace(sampling=sampling), _tokenizer()))
         left_out = set(_ENDS) - drawn
         return Result(bool(left_out), f"draws {sorted(drawn)}; the end tokens are {_ENDS}")
-    make = getattr(module, target.name, None)
-    if make is None or "xtc_probability" not in inspect.signature(make).parameters:
+    if "xtc_probability" not in inspect.signature(make).parameters:
         raise NotApplicable("this release has no XTC")
     drawn = _drawn(make(1.0, xtc_probability=1.0))
     return Result(1 not in drawn, f"draws {sorted(drawn)} of probabilities {_PROBABILITIES}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import request_scope
 
 _KEY = "MLX_VLM_SERVER_API_KEY"
 
@@ -66,19 +67,6 @@ class Dependencies(SimpleNamespace):
 async def _status(app: Any, method: str, path: str) -> int:
     """The status of a request without a body."""
     said: list[int] = []
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [],
-        "root_path": "",
-        "http_version": "1.1",
-        "scheme": "http",
-        "server": ("127.0.0.1", 80),
-        "client": ("127.0.0.1", 1),
-    }
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -88,5 +76,5 @@ async def _status(app: Any, method: str, path: str) -> int:
             said.append(message["status"])
 
     with suppress(Exception):  # of a route without a body
-        await app(scope, receive, send)
+        await app(request_scope(method, path), receive, send)
     return said[0] if said else 500

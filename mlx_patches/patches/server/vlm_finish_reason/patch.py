@@ -39,7 +39,7 @@ def arguments(build: Callable[..., Any], request: Any, *args: Any, **options: An
     return built
 
 
-def noting(
+def note_reason(
     generate: Callable[..., tuple[Any, Any]], server: Any, *args: Any, **options: Any
 ) -> tuple[Any, Any]:
     """The context of a request and its tokens; the reason of the last one is noted."""
@@ -88,7 +88,7 @@ PATCH = Patch(
             defines_new_attribute=True,
         ),
         _SERVER("_build_gen_args", around(arguments), supports=True),
-        _SERVER("ResponseGenerator.generate", around(noting), supports=True),
+        _SERVER("ResponseGenerator.generate", around(note_reason), supports=True),
     ),
     module=__name__,
 )

@@ -8,10 +8,8 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.stop_text import PIECES, STOP, judged
 from ....probes.vlm_server import silent
-
-PIECES = ("one, ", "two, EN", "D, three", " and on")
-STOP = "END"
 
 
 def probe(target: Target) -> Result:
@@ -20,12 +18,7 @@ def probe(target: Target) -> Result:
     if getattr(getattr(module, name, None), "__module__", "") != target.module:
         raise NotApplicable(f"this release does not define {name} there")
     tokens, cancelled = answer(PIECES, stop=STOP)
-    said = "".join(token.text for token in tokens)
-    if said != "one, two, ":
-        return Result(True, f"{PIECES} with the stop string {STOP!r} becomes {said!r}")
-    if not cancelled:
-        return Result(True, "the generation goes on after the stop string")
-    return Result(False, f"the answer ends with {said!r}")
+    return judged((token.text for token in tokens), cancelled)
 
 
 def answer(pieces: Iterable[str], **sent: Any) -> tuple[list[Any], list[Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import imported
 from ....probes.stream_generate import asked
 
 
@@ -19,10 +20,7 @@ def probe(target: Target) -> Result:
     owner = target.name.partition(".")[0]
     if getattr(getattr(module, owner, None), "__module__", None) != target.module:
         raise NotApplicable(f"{target.module} has no {owner} of its own")
-    try:
-        kept = importlib.import_module("mlx_vlm.vision_cache").VisionFeatureCache()
-    except ImportError as error:
-        raise NotApplicable("this release has no vision feature cache") from error
+    kept = imported("mlx_vlm.vision_cache").VisionFeatureCache()
     if owner == "stream_generate":
         return probe_stream(module, kept)
     return probe_server(getattr(module, owner), kept)

@@ -6,7 +6,8 @@ import importlib
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import imported
 
 LINE = "x-anthropic-billing-header: cc_version=1; cch={};"
 TEXT = "You are a helpful assistant."
@@ -14,10 +15,7 @@ TEXT = "You are a helpful assistant."
 
 def probe(target: Target) -> Result:
     """Red where the prompts differ, or the rest of the system prompt is lost."""
-    try:
-        adapter = importlib.import_module(target.module)
-    except ImportError as error:
-        raise NotApplicable(f"this release has no such endpoint: {error}") from error
+    adapter = imported(target.module)
     for form in (_text, _blocks):
         first, second = (system_of(adapter, form(hash_)) for hash_ in ("a1b2", "c3d4"))
         if first != second or TEXT not in first:

@@ -78,7 +78,7 @@ def parser() -> type:
     return Gemma4ChannelParser
 
 
-def found(get: Any, name: str) -> Any:
+def find_parser(get: Any, name: str) -> Any:
     """The parser of this name."""
     try:
         return get(name)
@@ -102,7 +102,7 @@ PATCH = Patch(
             "vllm-mlx",
             "vllm_mlx.reasoning",
             "get_parser",
-            around(lambda get, name: found(get, name)),
+            around(lambda get, name: find_parser(get, name)),
             fingerprint_of=("_register_builtin_parsers",),
         ),
         Target(

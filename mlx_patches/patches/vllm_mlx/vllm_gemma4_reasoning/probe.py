@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import imported
 
 NAME = "gemma4"
 ANSWER = "<|channel>thought\nSix times seven.\n<channel|>It is 42."
@@ -14,10 +13,7 @@ MEANT = ("Six times seven.", "It is 42.")
 
 def probe(target: Target) -> Result:
     """Red where the parser is missing, or does not separate the reasoning from the answer."""
-    try:
-        reasoning = importlib.import_module(target.module)
-    except ImportError as error:
-        raise NotApplicable(f"this release has no reasoning parsers: {error}") from error
+    reasoning = imported(target.module)
     if NAME not in reasoning.list_parsers():
         return Result(True, f"the parsers are {', '.join(reasoning.list_parsers())}")
     got = reasoning.get_parser(NAME)().extract_reasoning(ANSWER)

@@ -3,13 +3,13 @@ r"""Sends vllm-mlx's application a message with ``\d`` in a string, and checks t
 from __future__ import annotations
 
 import asyncio
-import importlib
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import imported, request_scope
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 _BODY = rb'{"system": "\d \\d \u0041 \n", "messages": []}'
@@ -18,10 +18,7 @@ _MEANT = "\\d \\d A \n"
 
 def probe(target: Target) -> Result:
     """Red where an endpoint refuses the message, or parses another text."""
-    try:
-        server = importlib.import_module("vllm_mlx.server")
-    except ImportError as error:
-        raise NotApplicable(f"this release does not import here: {error}") from error
+    server = imported("vllm_mlx.server")
     if not hasattr(server, "create_anthropic_message"):
         raise NotApplicable("this release has no such endpoint")
     for path in PATHS:
@@ -75,18 +72,5 @@ async def post(app: Any, path: str, body: bytes) -> None:
     async def send(message: Any) -> None:
         pass
 
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-    }
+    scope = request_scope("POST", path, (b"content-type", b"application/json"))
     await app(scope, receive, send)

@@ -152,7 +152,7 @@ def store_blocks(
     """Store a sequence in blocks that are found by prefix; returns its table, or None."""
     if not cache_data or not all(isinstance(layer, dict) for layer in cache_data):
         return store(cache, request_id, tokens, cache_data)
-    length = held(cache_data)
+    length = count_tokens(cache_data)
     if length is None:
         return None
     known = list(tokens[:length])
@@ -166,7 +166,7 @@ def store_blocks(
     return table
 
 
-def held(layers: Sequence[dict[str, Any]]) -> int | None:
+def count_tokens(layers: Sequence[dict[str, Any]]) -> int | None:
     """The number of tokens in the caches that can be cut; None if none can, or they differ."""
     lengths = {layer["state"][0].shape[-2] for layer in layers if is_sequence(layer)}
     return lengths.pop() if len(lengths) == 1 else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import imported
 from ....probes.vllm_scheduler import Server, family, llama, sliding_llama
 
 BLOCK = 16
@@ -86,16 +86,13 @@ def prefix_cache() -> Any:
     Raises:
         NotApplicable: the release has none.
     """
-    try:
-        pages = importlib.import_module("vllm_mlx.paged_cache").PagedCacheManager
-        prefixes = importlib.import_module("vllm_mlx.prefix_cache").BlockAwarePrefixCache
-    except ImportError as error:
-        raise NotApplicable(f"this release does not import here: {error}") from error
+    pages = imported("vllm_mlx.paged_cache").PagedCacheManager
+    prefixes = imported("vllm_mlx.prefix_cache").BlockAwarePrefixCache
     return prefixes(None, pages(block_size=BLOCK, max_blocks=64))
 
 
-def given_back(cache: Any, states: Sequence[Any], end: int = 2 * BLOCK + 1) -> Any:
-    """Store caches with these states; returns the caches of a request for ``end`` tokens."""
+def given_back(cache: Any, states: Sequence[Any]) -> Any:
+    """Store caches with these states; returns the caches of a request for two blocks of them."""
     cache.store_cache("first", list(PREFIX), [{"state": state} for state in states])
-    table, _ = cache.fetch_cache("second", PREFIX[:end])
+    table, _ = cache.fetch_cache("second", PREFIX[: 2 * BLOCK + 1])
     return cache.reconstruct_cache(table) if table else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from types import ModuleType, SimpleNamespace
@@ -11,7 +10,8 @@ from typing import Any
 from unittest import mock
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import imported
 
 HEAD = ["<|channel|>analysis", "<|message|>"]
 FINAL = ["<|end|>", "<|channel|>final", "<|message|>"]
@@ -32,11 +32,8 @@ REASONING = {
 
 def probe(target: Target) -> Result:
     """Red where a stream's reasoning or content depends on the stream beside it."""
-    try:
-        server = importlib.import_module(target.module)
-        reasoning = importlib.import_module("vllm_mlx.reasoning")
-    except ImportError as error:
-        raise NotApplicable(f"this release has no reasoning parsers: {error}") from error
+    server = imported(target.module)
+    reasoning = imported("vllm_mlx.reasoning")
     for name, answers in REASONING.items():
         parser = reasoning.get_parser(name)()
         with mock.patch.multiple(server, _reasoning_parser=parser, _model_name="tiny"):
