@@ -98,6 +98,16 @@ def measure(model: Any, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Res
     return Result(red, detail, figure if math.isfinite(figure) else None)
 
 
+def first_red(model: Any, batches: Sequence[Sequence[int]]) -> Result:
+    """The first red result of batches with these lengths, else that of the first batch."""
+    results: list[Result] = []
+    for lengths in batches:
+        results.append(measure(model, lengths))
+        if results[-1].red:
+            return results[-1]
+    return results[0]
+
+
 def random_rows(
     lengths: Sequence[int], steps: int, seed: int = 1
 ) -> tuple[list[list[int]], list[list[int]]]:

@@ -6,7 +6,7 @@ import importlib
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import TOLERANCE, differs, measure, tiny
+from ....probes.batch_invariance import TOLERANCE, differs, first_red, tiny
 
 _WAYS = ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)
 _LENGTHS = ((5, 9), (12, 3, 7))
@@ -19,5 +19,4 @@ def probe(target: Target) -> Result:
     alone = differs(model, _WAYS)
     if not alone <= TOLERANCE:
         return Result(True, f"one row, whole against in chunks: differs by {alone:.3g}", alone)
-    results = [measure(model, lengths) for lengths in _LENGTHS]
-    return next((result for result in results if result.red), results[0])
+    return first_red(model, _LENGTHS)

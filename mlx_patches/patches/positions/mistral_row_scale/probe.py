@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import measure, tiny
+from ....probes.batch_invariance import first_red, tiny
 
 # The scale grows after each fourth position.
 _ROPE = {"rope_theta": 10000.0, "rope_type": "default", "llama_4_scaling_beta": 0.5}
@@ -39,5 +39,4 @@ def probe(target: Target) -> Result:
     except ModuleNotFoundError as error:
         raise NotApplicable("this release has no module mistral4.language") from error
     model = model_of("ministral3" if "Ministral3" in target.name else "mistral4")
-    results = [measure(model, lengths) for lengths in _LENGTHS]
-    return next((result for result in results if result.red), results[0])
+    return first_red(model, _LENGTHS)
