@@ -227,9 +227,7 @@ def solo(model: LabModel, row: Row) -> dict[int, Any]:
     return known
 
 
-def solo_run(
-    model: LabModel, row: Row, cache: list[Any], end: int | None = None
-) -> dict[int, Any]:
+def solo_run(model: LabModel, row: Row, cache: list[Any], end: int | None = None) -> dict[int, Any]:
     """The logits by position of a row's first ``end`` tokens read alone, with this cache."""
     row = Row(row.text, row.chunks, image=row.image)
     engine.forget(model)
