@@ -1,7 +1,7 @@
 """The sessions of `make test`, `make test-all` and `make demo`. `nox -l` lists them.
 
-Tags: `make test` runs the sessions tagged `quick`, and `make test-all` also those tagged `rest`. A
-session tagged `single` leaves a core idle most of the time, and runs beside the others.
+Tags: `make test` runs the sessions tagged `quick`, and `make test-all` also those tagged `rest`, in
+the order of this file: the last ones are short, so that no core waits long at the end.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
 # Tests start hundreds of processes, each of which would compile the releases' source again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# The processes of a session's tests; tools/run_sessions.py runs sessions at a time instead.
+WORKERS = ("-n", os.environ.get("MLX_PATCHES_TEST_WORKERS", "2"))
 SETS = release_sets.load() | release_sets.hosts()
 TESTED = [
     "mlx-lm 0.28.4",
@@ -46,10 +48,11 @@ TESTED = [
 # `make test-all` leaves out these sets' slow tests.
 OLDER = ["mlx-lm 0.28.4", "mlx-vlm 0.4.3", "mlx-vlm 0.5.0"]
 # `make test` runs these sets' probes and mutants, and a share of the tests not marked slow.
-QUICK = ["mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
+QUICK = ["mlx-vlm 0.7.10", "mlx-lm 0.32.2"]
 # The default run has to be short, and `make test-all` too: of a release's tests one of so many runs
 # there, each set other ones, and no patch's `remaining` targets. `whole` runs all, by name and in a
-# job of the workflow.
+# job of the workflow. The second is a multiple of the first, so that `quick` runs what `release`
+# would.
 QUICK_SHARE, SHARE = 5, 10
 # Of the tests that the session `unit` has run without MLX, and of a host's.
 WALK_SHARE, HOST_SHARE = 4, 2
@@ -78,9 +81,9 @@ WORDS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", 
     "tools", "tests", "benchmarks")  # fmt: skip
 PYTHONS = ["3.11", "3.13"]
 # Tests of the repository's data and pages, which say the same on every Python.
-DATA = ("demo", "docs", "downstream", "engine", "evidence", "fuzz", "matrix", "new_releases",
-    "pages", "properties", "real", "recommend", "report", "run_sessions", "variants", "verdict",
-    "workflows", "write_a_patch")  # fmt: skip
+DATA = ("added_names", "demo", "docs", "downstream", "engine", "evidence", "floors", "fuzz",
+    "matrix", "new_releases", "pages", "patch_evidence", "properties", "real", "recommend",
+    "report", "run_sessions", "variants", "verdict", "workflows", "write_a_patch")  # fmt: skip
 # Not tagged, since `make test-all` has to be short and few machines have the newest one yet: run by
 # name, and in a job of the workflow.
 OTHERS = ["3.12", "3.14"]
@@ -95,12 +98,12 @@ HOST_SAMPLE = {
 }
 
 
-def tagged(names: Iterable[str], tags: Mapping[str, str], *more: str) -> list[Any]:
+def tagged(names: Iterable[str], tags: Mapping[str, str]) -> list[Any]:
     """A session's parameters with their tags; one without a tag runs only by name."""
-    return [nox.param(one, id=one, tags=[tags[one], *more] if one in tags else []) for one in names]
+    return [nox.param(one, id=one, tags=[tags[one]] if one in tags else []) for one in names]
 
 
-@nox.session(python=False, tags=["quick", "single"])
+@nox.session(python=False, tags=["quick"])
 def lint(session: nox.Session) -> None:
     """Ruff's rules and format, and codespell."""
     session.run(sys.executable, "-m", "ruff", "check")
@@ -108,7 +111,7 @@ def lint(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "codespell_lib", *WORDS)
 
 
-@nox.session(python=False, tags=["quick", "single"])
+@nox.session(python=False, tags=["quick"])
 def types(session: nox.Session) -> None:
     """mypy in strict mode."""
     session.run(sys.executable, "-m", "mypy")
@@ -127,14 +130,15 @@ def unit(session: nox.Session, python: str) -> None:
     data = [f"--ignore=tests/unit/test_{name}.py" for name in DATA]
     tests = ["tests/unit", *([WALK] if python == HERE else data)]
     # unit_slow runs the slow ones, which depend on the evidence and not on the Python.
-    session.run(interpreter, "-m", "pytest", "-q", "-n", "2", "-m", "not slow", *tests)
+    session.run(interpreter, "-m", "pytest", "-q", *WORKERS, "-m", "not slow", *tests)
 
 
-@nox.session(venv_backend="none", tags=["rest"])
-def unit_slow(session: nox.Session) -> None:
+@nox.session(venv_backend="none")
+@nox.parametrize("python", tagged([HERE], {HERE: "rest"}))
+def unit_slow(session: nox.Session, python: str) -> None:
     """The tests that `unit` leaves out on this Python."""
-    python = str(pure_environment(session, HERE))
-    session.run(python, "-m", "pytest", "-q", "-n", "2", "-m", "slow", "tests/unit", WALK)
+    interpreter = str(pure_environment(session, python))
+    session.run(interpreter, "-m", "pytest", "-q", *WORKERS, "-m", "slow", "tests/unit", WALK)
 
 
 def pure_environment(session: nox.Session, python: str) -> str | None:
@@ -148,7 +152,7 @@ def pure_environment(session: nox.Session, python: str) -> str | None:
     return str(environment / "bin" / "python")
 
 
-@nox.session(venv_backend="none", tags=["quick", "single"])
+@nox.session(venv_backend="none", tags=["quick"])
 def browser(session: nox.Session) -> None:
     """The report page in an installed Chromium or Chrome."""
     environment = ROOT / ".nox" / "browser"
@@ -168,7 +172,11 @@ def quick(session: nox.Session, name: str) -> None:
 @nox.parametrize("name", tagged(TESTED, dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
     """A share of a release's tests, and its commands."""
-    selected = "not slow" if name in OLDER else "not remaining"
+    if name in QUICK:
+        # `quick` runs the others: its share has all tests of this one.
+        selected = "slow and not remaining"
+    else:
+        selected = "not slow" if name in OLDER else "not remaining"
     test_release(session, name, "-m", selected, share=SHARE)
     if name in COMMANDS_IN:
         python = release_environment(session, name)
@@ -199,7 +207,7 @@ def test_release(
     python = release_environment(session, name)
     # None of these tests uses hypothesis, which pytest would import at the end.
     lean = ("-p", "no:hypothesispytest")
-    pytest = (python, "-m", "pytest", "-q", "-n", "2", *lean, *selected, *session.posargs)
+    pytest = (python, "-m", "pytest", "-q", *WORKERS, *lean, *selected, *session.posargs)
     if distribution in HOSTS:
         own = " or ".join(patches_of(distribution))
         env = {"MLX_PATCHES_TEST_SHARE": str(min(share, HOST_SHARE))}
@@ -241,7 +249,7 @@ def walk(session: nox.Session, name: str) -> None:
     """The first steps of a new user: each command with right and wrong input, beside MLX."""
     python = release_environment(session, name)
     env = {"MLX_PATCHES_TEST_SHARE": str(WALK_SHARE if name in WALKED else 1)}
-    session.run(python, "-m", "pytest", "-q", "-n", "2", *session.posargs, WALK, env=env)
+    session.run(python, "-m", "pytest", "-q", *WORKERS, *session.posargs, WALK, env=env)
 
 
 @nox.session(venv_backend="none")
@@ -253,15 +261,8 @@ def random_walks(session: nox.Session, name: str) -> None:
     session.run(python, "-m", "mlx_patches", "lab", *arguments, *session.posargs)
 
 
-@nox.session(venv_backend="none", tags=["rest", "single"])
-@nox.parametrize("name", tagged(AUDITED, {}))
-def agreement(session: nox.Session, name: str) -> None:
-    """Check that the audit of every model family agrees with the evidence."""
-    session.run(release_environment(session, name), "tools/audit_agreement.py")
-
-
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(CASES, HOST_SAMPLE, "single"))
+@nox.parametrize("name", tagged(CASES, HOST_SAMPLE))
 def hosts(session: nox.Session, name: str) -> None:
     """Real servers with a tiny model and requests alone and together, without and with patches."""
     python = release_environment(session, name)
@@ -291,11 +292,18 @@ def demo(session: nox.Session) -> None:
     session.run(python, "tools/demo.py", env=weights(session, TINY, SMOLLM2), log=False)
 
 
-@nox.session(venv_backend="none", tags=["rest", "single"])
+@nox.session(venv_backend="none", tags=["rest"])
 def readme(session: nox.Session) -> None:
     """Check that the README shows what the demo prints."""
     python = release_environment(session, DEMO)
     session.run(python, "-m", "pytest", "-q", "tests/demo", env=weights(session, TINY, SMOLLM2))
+
+
+@nox.session(venv_backend="none", tags=["rest"])
+@nox.parametrize("name", tagged(AUDITED, {}))
+def agreement(session: nox.Session, name: str) -> None:
+    """Check that the audit of every model family agrees with the evidence."""
+    session.run(release_environment(session, name), "tools/audit_agreement.py")
 
 
 @nox.session(venv_backend="none")

@@ -3,24 +3,34 @@
     python tools/run_sessions.py quick         what `make test` runs
     python tools/run_sessions.py quick rest    what `make test-all` runs
 
-The arguments are tags of noxfile.py. Sessions run one after another. A session with the tag
-`single` leaves a core idle most of the time: these run beside the others, one at a time, and their
-output is printed when they end. A failed session does not stop the rest; the end of its output is
-printed again at the very end.
+The arguments are tags of noxfile.py. As many sessions run at a time as the machine has cores, each
+with one test process: a second process of one session would import the release and collect the
+tests again. Two sessions of one environment never run at a time, since one may enable the patches
+there. The output of a session is printed when it ends. A failed session does not stop the rest; the
+end of its output is printed again at the very end.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from mlx_patches.lab.kernels import kernel_folder
 
 NOX = (sys.executable, "-m", "nox")
-SINGLE = "single"
 LAST = 60  # how many lines of a failed session are printed again
+# More need much memory.
+AT_ONCE = min(os.cpu_count() or 1, 4)
 
 
 class Result(NamedTuple):
@@ -33,20 +43,21 @@ class Result(NamedTuple):
 
 
 def main() -> None:
-    names, single = sessions(sys.argv[1:])
-    count, started = len(names) + len(single), time.monotonic()
+    waiting = sessions(sys.argv[1:])
+    count, started = len(waiting), time.monotonic()
+    running: dict[Future[Result], str] = {}
     results: list[Result] = []
-    if single:
-        print(f"\n== beside the others: {', '.join(single)}", flush=True)
-    with ThreadPoolExecutor(1) as beside:
-        waiting = [beside.submit(run, name, quiet=True) for name in single]
-        for name in names:
-            far = f"{len(results)} of {count} done, {minutes(started)} so far"
-            print(f"\n== {name}; {far}", flush=True)
-            results.append(run(name))
-            while waiting and waiting[0].done():
-                results.append(shown(waiting.pop(0).result()))
-        results += [shown(one.result()) for one in waiting]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while waiting or running:
+            while len(running) < AT_ONCE and (name := startable(waiting, running.values())):
+                waiting.remove(name)
+                print(f"\n== {name} has started", flush=True)
+                running[pool.submit(run, name)] = name
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                del running[ended]
+                results.append(ended.result())
+                far = f"{len(results)} of {count} done, {minutes(started)} so far"
+                print(f"\n== {results[-1].name}; {far}\n{results[-1].printed}", flush=True)
     for result in results:
         if not result.passed:
             end = "\n".join(result.printed.splitlines()[-LAST:])
@@ -61,36 +72,38 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def shown(result: Result) -> Result:
-    """Print the captured output of a session that ran beside others."""
-    print(f"\n== {result.name}\n{result.printed}", flush=True)
-    return result
-
-
-def sessions(tags: list[str]) -> tuple[list[str], list[str]]:
-    """The names of the sessions with one of these tags: those to run in order, then the single."""
+def sessions(tags: list[str]) -> list[str]:
+    """The names of the sessions with one of these tags, in the order of noxfile.py."""
     command = [*NOX, "--list", "--json", *(word for tag in tags for word in ("--tags", tag))]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    names: list[str] = []
-    single: list[str] = []
-    for one in json.loads(done.stdout):
-        (single if SINGLE in one["tags"] else names).append(one["session"])
-    return names, single
+    return [one["session"] for one in json.loads(done.stdout)]
 
 
-def run(name: str, quiet: bool = False) -> Result:
-    """Run a session. ``quiet`` does not show its output meanwhile."""
+def startable(waiting: Iterable[str], running: Iterable[str]) -> str:
+    """The first session whose environment no running session uses; empty if there is none."""
+    used = set(map(environment, running))
+    return next((name for name in waiting if environment(name) not in used), "")
+
+
+def environment(name: str) -> str:
+    """What a session's name has in brackets: its release set, or its Python."""
+    found = re.search(r"\((.*)\)", name)
+    return found[1] if found else name
+
+
+def run(name: str) -> Result:
+    """Run a session, with a folder of its own for the kernels that MLX compiles."""
     begun = time.monotonic()
-    command = [*NOX, "--session", name]
-    # Errors in the same pipe, so that they stay in order.
-    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    printed = []
-    with subprocess.Popen(command, text=True, errors="replace", **streams) as process:
-        for line in process.stdout or ():
-            printed.append(line)
-            if not quiet:
-                print(line, end="", flush=True)
-    return Result(name, time.monotonic() - begun, process.returncode == 0, "".join(printed))
+    with kernel_folder() as kernels:
+        done = subprocess.run(
+            [*NOX, "--session", name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # in the same pipe, so that errors stay in order
+            text=True,
+            errors="replace",
+            env={**os.environ, "TMPDIR": str(kernels), "MLX_PATCHES_TEST_WORKERS": "0"},
+        )
+    return Result(name, time.monotonic() - begun, done.returncode == 0, done.stdout)
 
 
 def minutes(since: float) -> str:

@@ -20,7 +20,7 @@ from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.manager import held_back
-from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
+from ..core.outcome import IN_EFFECT, NOT_NEEDED, REPAIRED, Outcome, Status, Verdict
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
 from ..core.record import fields
@@ -170,7 +170,7 @@ class Audit:
         missing: dict[str, set[str]] = {}
         for one in self.outcomes:
             seen.setdefault(one.patch, set()).add(one.status)
-            if one.status not in IN_EFFECT | NOT_NEEDED and (by_choice or not one.by_choice):
+            if one.status not in REPAIRED and (by_choice or not one.by_choice):
                 missing.setdefault(one.patch, set()).add(one.target.partition(":")[0])
         partly = {
             id_: modules

@@ -30,6 +30,8 @@ class Status(StrEnum):
 IN_EFFECT = frozenset({Status.APPLIED, Status.PENDING})
 # There is nothing to repair.
 NOT_NEEDED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
+# Nothing is left to repair.
+REPAIRED = IN_EFFECT | NOT_NEEDED
 
 
 class Verdict(NamedTuple):
@@ -57,7 +59,7 @@ class Outcome(NamedTuple):
     @property
     def finding(self) -> bool:
         """True if a defect is present, or may be, and is not repaired."""
-        return not self.by_choice and self.status not in IN_EFFECT | NOT_NEEDED
+        return not self.by_choice and self.status not in REPAIRED
 
     def as_dict(self) -> dict[str, object]:
         """The outcome as it appears in the JSON output."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 GREEN, RED = "green", "red"
@@ -114,6 +115,7 @@ ENGINE = frozenset(
 )
 
 
+@cache
 def scenario(name: str) -> Scenario:
     """The scenario of a cell's name; an unknown one is described by its name."""
     base, _, place = name.partition("@")
@@ -137,6 +139,7 @@ def cell_name(scenario: str, device: str, dtype: str) -> str:
     return f"{scenario}@{' '.join(place)}" if place else scenario
 
 
+@cache
 def place_of(name: str) -> tuple[str, str, str]:
     """The scenario, the device and the dtype in a cell's name."""
     base, _, place = name.partition("@")

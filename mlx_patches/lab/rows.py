@@ -212,21 +212,28 @@ def forget_solo_runs() -> None:
 
 
 def solo(model: LabModel, row: Row) -> dict[int, Any]:
-    """The logits by position of a row's text read alone; each text is run once."""
+    """The logits by position of a row's text read alone, as far as the row was fed.
+
+    Of a row that was not fed yet, all of its text. A text is run once, or twice if a later row
+    goes further: then to its end.
+    """
     _kept[id(model)] = model  # keeps its id from being reused
     key = (id(model), row.text, row.chunks, row.image is not None)
-    if key not in _solo:
-        _solo[key] = solo_run(model, row, model.make_cache())
-    return _solo[key]
+    known = _solo.get(key)
+    end = row.fed or len(row.text)
+    if known is None or max(known) < end - 1:
+        known = solo_run(model, row, model.make_cache(), len(row.text) if known else end)
+        _solo[key] = known
+    return known
 
 
-def solo_run(model: LabModel, row: Row, cache: list[Any]) -> dict[int, Any]:
-    """The logits by position of a row's text read alone, with this cache."""
+def solo_run(model: LabModel, row: Row, cache: list[Any], end: int | None = None) -> dict[int, Any]:
+    """The logits by position of a row's first ``end`` tokens read alone, with this cache."""
     row = Row(row.text, row.chunks, image=row.image)
     engine.forget(model)
     for count in row.chunks:
         feed(model, [row], cache, count)
-    decode(model, [row], cache, len(row.text) - row.fed)
+    decode(model, [row], cache, (len(row.text) if end is None else end) - row.fed)
     return row.logits
 
 

@@ -135,8 +135,9 @@ def measure(model: Any, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Res
 
 def measure_each(model: Any, lengths: Sequence[Sequence[int]]) -> Result:
     """The first red result of batches of prompts of these lengths, or that of the first batch."""
-    results = [measure(model, one) for one in lengths]
-    return next((result for result in results if result.red), results[0])
+    results = (measure(model, one) for one in lengths)
+    first = next(results)
+    return first if first.red else next((result for result in results if result.red), first)
 
 
 def random_rows(lengths: Sequence[int], steps: int) -> tuple[list[list[int]], list[list[int]]]:

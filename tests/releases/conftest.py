@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -35,6 +36,7 @@ SAMPLE = 3
 REMAINING = [pytest.mark.slow, pytest.mark.remaining]
 
 
+@functools.cache
 def installed(distribution: str) -> bool:
     """True where the environment has the distribution's package."""
     return importlib.util.find_spec(distribution.replace("-", "_")) is not None
@@ -48,6 +50,7 @@ def is_tested(distribution: str) -> bool:
     return installed(distribution) and distribution == os.environ.get(ONLY, distribution)
 
 
+@functools.cache
 def sampled(patch: Patch) -> list[Target]:
     """The targets at which `make test-all` tries a patch: the first few that this release has."""
     here = [t for t in patch.targets if is_tested(t.distribution) and source_file(t.module)]

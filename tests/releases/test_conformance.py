@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import pytest
@@ -15,6 +16,7 @@ from .conftest import every_patch
 pytestmark = pytest.mark.slow
 
 
+@functools.cache
 def ready(patch) -> bool:
     """True if the patch can be applied to some target in this environment."""
     import_modules(patch)
@@ -28,8 +30,11 @@ def has_module(outcome) -> bool:
 
 
 class TestConformance(Conformance):
-    @pytest.fixture(params=[p for p in every_patch() if ready(p.values[0])])
+    @pytest.fixture(params=every_patch())
     def case(self, request):
+        # Not asked when tests are collected: it imports the release's models.
+        if not ready(request.param):
+            pytest.skip("no target of the patch is affected here")
         return Case(request.param)
 
 

@@ -61,7 +61,12 @@ def manager():
     made.restore()
 
 
-@pytest.mark.parametrize(("path", "patch", "other"), shared_attributes())
+def pytest_generate_tests(metafunc):
+    # Only where slow tests run: it imports and patches all of the release.
+    runs = "not slow" not in metafunc.config.getoption("markexpr")
+    metafunc.parametrize(("path", "patch", "other"), shared_attributes() if runs else [])
+
+
 def test_each_of_two_is_taken_out_alone_and_put_back(path, patch, other, manager):
     pair = (patch, other)
     before = [snapshot(one) for one in pair]

@@ -33,11 +33,12 @@ def compare_generated(target: Target) -> Result:
     require_own(target)
     from ....lab import EXACT, alone_scenarios, engine
     from ....lab.compare import differences
-    from ....lab.rows import LENGTHS, rows_of, solo
+    from ....lab.rows import LENGTHS, decode, prefill_alone, rows_of, solo
 
     model = tiny_of(target)
     try:
-        solo(model, rows_of(model, LENGTHS)[0])
+        row = rows_of(model, LENGTHS)[0]
+        decode(model, [row], prefill_alone(model, row), _STEPS)
     except Exception as error:
         raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
     with with_patches(BATCH_PATCHES):
