@@ -28,8 +28,12 @@ def test_the_view_has_the_two_slots_of_the_layer():
 def test_a_cache_from_before_the_patch_is_left_to_the_layer():
     given = []
     old = SimpleNamespace(cache=[(1, 2, 3), 4])
+
+    def layer(layer, x, mask=None, cache=None):
+        given.append(cache)
+
     for cache in (None, old):
-        patch.with_slots(lambda layer, x, mask, cache: given.append(cache), None, None, cache=cache)
+        patch.with_slots(layer)(None, None, cache=cache)
     assert given == [None, old]
 
 

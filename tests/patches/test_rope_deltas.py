@@ -160,6 +160,15 @@ def test_a_generated_token_is_no_piece_of_a_prompt():
     assert follow(queue, [None], [3], [6]) == [None]
 
 
+def test_a_prompt_that_is_known_by_its_middle_is_found_by_what_follows():
+    """The rows that came from a prefix cache begin there."""
+    queue = waiting(([1, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 7], [0, 1, 1, 3]))
+    deltas = mx.array([[0]])
+    row = image_prompts.follow_prompts(queue, [None], [1], mx.array([[9, 9]]), deltas)
+    assert places(row[0]) == [0, 1, 1, 2]
+    assert places(follow(queue, row, [3], [7, 0])[0]) == [0, 1, 1, 3]
+
+
 @pytest.mark.parametrize("image", [None, (2, 2)], ids=["text", "image"])
 @pytest.mark.parametrize("begun", [2, 8])
 def test_a_row_goes_on_from_a_prefix_cache_after_another_image(model, ungated, image, begun):

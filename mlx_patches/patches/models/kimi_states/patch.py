@@ -7,13 +7,15 @@ How
     The caches have a slot for each state, and the layer is given a view of them with the two
     slots that it knows.
 Upstream
-    mlx-lm 0.30.5, in the same way.
+    mlx-lm 0.30.7, in the same way.
 Retire when
     No supported release is older.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,13 +34,18 @@ def make_slots(make: Callable[[Any], list[Any]], model: Any) -> list[Any]:
     return caches
 
 
-def with_slots(
-    call: Callable[..., Any], layer: Any, x: Any, mask: Any = None, cache: Any = None, **kwargs: Any
-) -> Any:
-    """A linear layer's output, (rows, length, width)."""
-    if has_slots(cache):
-        cache = TwoSlots(cache)
-    return call(layer, x, mask, cache, **kwargs)
+def with_slots(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Factory of a linear layer's call, (rows, length, width)."""
+    # A release that keeps the recurrence's state in the last slot names it.
+    knows_slots = CONVOLUTIONS in inspect.unwrap(call).__code__.co_consts
+
+    @functools.wraps(call)
+    def replacement(layer: Any, x: Any, mask: Any = None, cache: Any = None, **kwargs: Any) -> Any:
+        if not knows_slots and has_slots(cache):
+            cache = TwoSlots(cache)
+        return call(layer, x, mask, cache, **kwargs)
+
+    return replacement
 
 
 def has_slots(cache: Any) -> bool:
@@ -79,7 +86,7 @@ PATCH = Patch(
     summary="a row that joins or leaves a batch of Kimi Linear raises",
     targets=(
         Target("mlx-lm", _MODULE, "Model.make_cache", around(make_slots)),
-        Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", around(with_slots)),
+        Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", with_slots),
     ),
     module=__name__,
 )

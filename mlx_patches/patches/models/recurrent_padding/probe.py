@@ -42,7 +42,7 @@ def probe(target: Target) -> Result:
         raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
     worst, place, fed = 0.0, "", 0
     masked = family.distribution == "mlx-lm" and family.name in MASKED
-    with with_patches((*_OTHERS, "arrays-mask") if masked else _OTHERS):
+    with with_patches((*_OTHERS, "arrays-mask", "kimi-states") if masked else _OTHERS):
         for name, feed in _FEEDS.items():
             try:
                 engine.forget(model)

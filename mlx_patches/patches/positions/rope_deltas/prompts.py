@@ -47,10 +47,12 @@ class RowPrompt(NamedTuple):
     Args:
         prompt: the prompt.
         skipped: how many of its first tokens are not fed: all of its padding, or 0.
+        since: how many of its tokens the row held before the first that it was known by.
     """
 
     prompt: ImagePrompt
     skipped: int
+    since: int = 0
 
     @property
     def length(self) -> int:
@@ -195,7 +197,7 @@ def _find(
     ended: RowPrompt | None = None
     for prompt in prompts:
         for skipped in sorted({0, prompt.padding}):
-            row = RowPrompt(prompt, skipped)
+            row = RowPrompt(prompt, skipped, start)
             if not row.fits(start, text):
                 continue
             if start and delta is not None and row.delta(start).item() != delta:
@@ -298,18 +300,19 @@ def follow_prompts(
     known = [None] * len(pieces) if deltas is None else deltas[:, 0].tolist()
     # Rows that began with the same tokens may hold each other's prompts: all are put back first.
     texts = []
-    for row, start, piece in zip(held, starts, pieces, strict=True):
+    for row, start, piece, delta in zip(held, starts, pieces, known, strict=True):
         begun = max(0, start)
         is_prompt = len(piece) > _SIZE  # not a generated token
         text, place = piece, begun
         if begun and not is_prompt:
             text = b""
         if row is not None and not row.fits(begun, piece):
-            text, place = row.tokens(0, begun) + piece, 0
+            text, place = row.tokens(row.since, begun) + piece, row.since
+            delta = row.delta(place).item() if place else None
             if start < row.length and is_prompt:
                 waiting.give_back(row)
-        texts.append((text, place))
+        texts.append((text, place, delta))
     return [
-        row if row is not None and row.fits(max(0, start), piece) else waiting.claim(*text, delta)
-        for row, start, piece, text, delta in zip(held, starts, pieces, texts, known, strict=True)
+        row if row is not None and row.fits(max(0, start), piece) else waiting.claim(*text)
+        for row, start, piece, text in zip(held, starts, pieces, texts, strict=True)
     ]
