@@ -14,17 +14,28 @@ Retire when
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, Target
 
 
-def select_keys(
-    call: Callable[..., Any], indexer: Any, x: Any, qr: Any, mask: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """The keys that each token attends to; None for all."""
-    return call(indexer, x, qr, without_heads(mask), *args, **kwargs)
+def select_keys(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Factory of the indexer's call: the keys that each token attends to; None for all."""
+    # The names of keyword arguments: where the scores keep the axis, the mask has to.
+    constants = inspect.unwrap(call).__code__.co_consts
+    keeps_axis = any(isinstance(one, tuple) and "keepdims" in one for one in constants)
+
+    @functools.wraps(call)
+    def replacement(
+        indexer: Any, x: Any, qr: Any, mask: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        own = mask if keeps_axis else without_heads(mask)
+        return call(indexer, x, qr, own, *args, **kwargs)
+
+    return replacement
 
 
 def without_heads(mask: Any) -> Any:
@@ -36,8 +47,6 @@ PATCH = Patch(
     id="indexer-mask",
     severity="crash",
     summary="a batch of DeepSeek V3.2 fails past 2,048 tokens",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.deepseek_v32", "Indexer.__call__", around(select_keys)),
-    ),
+    targets=(Target("mlx-lm", "mlx_lm.models.deepseek_v32", "Indexer.__call__", select_keys),),
     module=__name__,
 )

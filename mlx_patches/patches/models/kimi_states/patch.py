@@ -15,6 +15,7 @@ Retire when
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,11 +28,13 @@ CONVOLUTIONS, SLOTS = 3, 4
 
 def make_slots(make: Callable[[Any], list[Any]], model: Any) -> list[Any]:
     """The model's caches, with a slot for each state."""
-    caches = make(model)
-    for layer in caches:
-        if len(getattr(layer, "cache", ())) == 2:
-            layer.cache = [None] * SLOTS
-    return caches
+    return [
+        # Not the same class: ``MambaCache.merge`` makes two slots.
+        importlib.import_module(type(layer).__module__).ArraysCache(SLOTS)
+        if len(getattr(layer, "cache", ())) == 2
+        else layer
+        for layer in make(model)
+    ]
 
 
 def with_slots(call: Callable[..., Any]) -> Callable[..., Any]:
