@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from mlx_patches.lab.engine import MARKS
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_calls
-from mlx_patches.patches.models.row_by_row import offsets
+from mlx_patches.patches.models.row_by_row import hunyuan_vl, offsets
 from mlx_patches.patches.models.row_by_row import patch as row_by_row
 from mlx_patches.probes.fixtures import with_patches
 
@@ -265,6 +266,19 @@ def test_deltas_are_joined_by_row():
     assert joined.tolist() == [[7], [5], [8]]
     assert row_by_row.join_deltas([None, mx.array(9)], None).tolist() == [[0], [9]]
     assert row_by_row.join_deltas([None, mx.array([9])], before[:2]).tolist() == [4, 9]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, None), ("image", "image")])
+def test_positions_that_a_prompt_computes_are_not_the_next_ones(before, after):
+    """Hunyuan VL stores them on the model; the next prompt raised or was rotated by them."""
+
+    def call(model):
+        model._position_ids = model._position_ids or "computed"
+        return model._position_ids
+
+    model = SimpleNamespace(_position_ids=before)
+    assert hunyuan_vl.forget_computed(call)(model) == (before or "computed")
+    assert model._position_ids == after
 
 
 def rows_fed_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,25 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     put_model(bound, with_parts(model, model=decoder, **{POSITIONS: own}))
     put_argument(bound, "cache", [as_prompt(layer) for layer in find_argument(bound, "cache")])
     return None
+
+
+def forget_computed(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The model's call; position ids that it computes are not left for the next prompt.
+
+    It reads those on the model at a prompt's first piece alone, where they are an image's, or None
+    for it to compute them.
+    """
+
+    @functools.wraps(call)
+    def replacement(model: Any, *args: Any, **kwargs: Any) -> Any:
+        is_given = getattr(model, POSITIONS, None) is not None
+        try:
+            return call(model, *args, **kwargs)
+        finally:
+            if not is_given and getattr(model, POSITIONS, None) is not None:
+                setattr(model, POSITIONS, None)
+
+    return replacement
 
 
 def has_positions(bound: inspect.BoundArguments) -> bool:

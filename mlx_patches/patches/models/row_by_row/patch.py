@@ -62,6 +62,7 @@ from . import (
     mllama,
     moondream3,
 )
+from .hunyuan_vl import forget_computed
 from .offsets import Factory, with_rows
 
 FAMILIES = {
@@ -127,6 +128,8 @@ def make_factory(family: str) -> Factory:
     """The factory for a family's call: one call for all rows, as far as ``batched`` repairs it."""
     if family in BATCHED:
         return with_rows(BATCHED[family].prepare)
+    if family == "hunyuan_vl":
+        return with_rows(hunyuan_vl.prepare, lambda call: call_per_row(forget_computed(call)))
     if family in STEPPED:
         return with_rows(STEPPED[family].prepare, call_per_row)
     return call_per_row
