@@ -37,7 +37,7 @@ def test_a_cache_from_before_the_patch_is_left_to_the_layer():
     assert given == [None, old]
 
 
-@pytest.mark.parametrize("name", ["extend", "filter", "extract-late", "state", "engine"])
+@pytest.mark.parametrize("name", ["extend", "filter", "history"])
 def test_rows_that_join_and_leave(name):
     model = build_or_skip("mlx-lm:kimi_linear")
     with with_patches((*OTHERS, "kimi-states")):

@@ -10,7 +10,7 @@ How
     The model refuses a cache with an offset for each row, in one sentence and before its first
     layer; mlx-vlm's engine refuses caches of chunks. A request alone is not touched.
 Upstream
-    mlx-lm 0.29.1 batches Ministral 3; 0.30.4 refuses Llama 4 itself. mlx-vlm 0.4.3 batches Llama
+    mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.3 batches Llama
     4; 0.7.0 batches Qwen4 Exp, which only 0.6.17 had before.
 Retire when
     No supported release is older.

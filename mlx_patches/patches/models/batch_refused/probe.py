@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from ....core.errors import is_refusal
@@ -14,9 +15,9 @@ def probe(target: Target) -> Result:
     """Red where the engine or the model raises; green where it reads a batch, or refuses it.
 
     Raises:
-        NotApplicable: the release lacks the model, or its engine refuses the batch itself.
+        NotApplicable: the release lacks the model, or the engine refuses it itself.
     """
-    from ....lab import Family, NotBuilt
+    from ....lab import Family, NotBuilt, engine
     from ....lab.build import build
 
     require(target)
@@ -27,9 +28,10 @@ def probe(target: Target) -> Result:
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from None
     try:
-        cache = make_batch(model)
-        if not of_engine:
-            model.call([[1], [2]], cache)
+        if of_engine:
+            engine.batch_cache(model, [0, 0])
+        else:
+            model.call([[1], [2]], make_batch(model))
     except Exception as error:
         if not is_refusal(error):
             raise
@@ -38,13 +40,12 @@ def probe(target: Target) -> Result:
 
 
 def make_batch(model: Any) -> list[Any]:
-    """The caches of two rows; of rows that have a history where the engine refuses new ones."""
+    """The caches of two rows: the engine's, or those of a host that knows only attention."""
     from ....lab import engine
 
     try:
         return engine.batch_cache(model, [0, 0])
     except NotApplicable:
-        rows = [model.make_cache() for _ in range(2)]
-        for cache in rows:
-            model.call([[1]], cache)
-        return engine.merge(model, rows)
+        own = model.make_cache()
+        make = importlib.import_module(type(own[0]).__module__).BatchKVCache
+        return [make([0, 0]) for _ in own]
