@@ -36,8 +36,16 @@ def test_the_engine_refuses_chunks_and_passes_other_models_on():
         assert patch.make_batch(lambda *given: [*given], model, [0, 1]) == [model, [0, 1]]
 
 
+def test_a_row_of_a_batch_whose_cache_lacks_the_models_method_is_refused():
+    plain = SimpleNamespace(update_and_fetch=None, offset=3)
+    assert patch.is_batch([SimpleNamespace(cache=[]), plain], "update_indexer")
+    assert not patch.is_batch([SimpleNamespace(cache=[]), plain])
+    plain.update_indexer = None
+    assert not patch.is_batch([plain], "update_indexer")
+
+
 def batches_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "is_batch", lambda cache: False)
+    monkeypatch.setattr(patch, "is_batch", lambda cache, method: False)
     monkeypatch.setattr(patch, "keeps_chunks", lambda layer: False)
 
 

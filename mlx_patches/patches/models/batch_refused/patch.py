@@ -10,8 +10,8 @@ How
     The model refuses a cache with an offset for each row, in one sentence and before its first
     layer; mlx-vlm's engine refuses caches of chunks. A request alone is not touched.
 Upstream
-    mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.3 batches Llama
-    4; 0.7.0 batches Qwen4 Exp, which only 0.6.17 had before.
+    mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.3 batches
+    Llama 4; 0.7.0 batches Qwen4 Exp, which only 0.6.17 had before.
 Retire when
     No supported release is older.
 """
@@ -33,8 +33,8 @@ _MESSAGE = "a batch of {} is not supported by this release of {}: {}"
 ALONE = "send one request at a time"
 
 
-def refuse_batches(family: str, package: str, remedy: str) -> Factory:
-    """Factory of a model's call, which refuses the caches of a batch."""
+def refuse_batches(family: str, package: str, remedy: str, method: str) -> Factory:
+    """Factory of a model's call, which refuses the caches of a batch, and those of its rows."""
 
     def make(call: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(call)
@@ -42,7 +42,7 @@ def refuse_batches(family: str, package: str, remedy: str) -> Factory:
         @functools.wraps(call)
         def replacement(*args: Any, **kwargs: Any) -> Any:
             bound = bind_call(signature, args, kwargs)
-            if bound is not None and is_batch(find_argument(bound, "cache") or ()):
+            if bound is not None and is_batch(find_argument(bound, "cache") or (), method):
                 raise refused(family, package, remedy)
             return call(*args, **kwargs)
 
@@ -56,9 +56,12 @@ def refused(family: str, package: str, remedy: str) -> Exception:
     return refusal(ValueError(_MESSAGE.format(family, package, remedy)))
 
 
-def is_batch(cache: Sequence[Any]) -> bool:
-    """Whether caches have one offset a row. Reads no device."""
-    return any(map(counts_rows, cache))
+def is_batch(cache: Sequence[Any], method: str = "") -> bool:
+    """Whether caches have one offset a row, or lack the model's method, as a batch's row does."""
+    attention = [layer for layer in cache if hasattr(layer, "update_and_fetch")]
+    if method and not all(hasattr(layer, method) for layer in attention):
+        return True
+    return any(map(counts_rows, attention))
 
 
 def make_batch(make: Callable[..., list[Any]], model: Any, *args: Any, **kwargs: Any) -> list[Any]:
@@ -74,9 +77,9 @@ def keeps_chunks(layer: Any) -> bool:
     return type(layer).__name__ == "ChunkedKVCache"
 
 
-def _target(package: str, module: str, kind: str, remedy: str = ALONE) -> Target:
+def _target(package: str, module: str, kind: str, remedy: str = ALONE, method: str = "") -> Target:
     family = module.split(".")[2]
-    factory = refuse_batches(family, package, remedy)
+    factory = refuse_batches(family, package, remedy, method)
     return Target(package, module, f"{kind}.__call__", factory)
 
 
@@ -97,6 +100,7 @@ PATCH = Patch(
             "mlx_vlm.models.qwen4_exp.language",
             "Qwen4ExpModel",
             f"install mlx-vlm 0.7.0 or later, or {ALONE}",
+            method="update_indexer",
         ),
         Target("mlx-vlm", "mlx_vlm.generate", "_make_cache", around(make_batch)),
     ),
