@@ -112,10 +112,10 @@ def filter_rows(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any
     """Keep only these rows."""
     if is_empty(cache):
         filter_empty(cache, batch_indices)
-    elif getattr(cache.values, "size", 1):
-        keep(cache, batch_indices)
-    else:
+    elif 0 in getattr(cache.values, "shape", ()):
         filter_keys(keep, cache, batch_indices)
+    else:
+        keep(cache, batch_indices)
 
 
 def filter_keys(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:

@@ -10,7 +10,7 @@ How
     The model refuses a cache with an offset for each row, in one sentence and before its first
     layer; mlx-vlm's engine refuses caches of chunks. A request alone is not touched.
 Upstream
-    mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.3 batches
+    mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.1 batches
     Llama 4; 0.7.0 batches Qwen4 Exp, which only 0.6.17 had before.
 Retire when
     No supported release is older.
@@ -68,7 +68,7 @@ def make_batch(make: Callable[..., list[Any]], model: Any, *args: Any, **kwargs:
     """The caches of a batch, one a layer; refuses a model of which layers keep chunks."""
     own = getattr(model, "make_cache", None)
     if own is not None and any(map(keeps_chunks, own())):
-        raise refused("llama4", "mlx-vlm", f"install mlx-vlm 0.4.3 or later, or {ALONE}")
+        raise refused("llama4", "mlx-vlm", f"install mlx-vlm 0.4.1 or later, or {ALONE}")
     return make(model, *args, **kwargs)
 
 
@@ -86,7 +86,7 @@ def _target(package: str, module: str, kind: str, remedy: str = ALONE, method: s
 PATCH = Patch(
     id="batch-refused",
     severity="crash",
-    summary="a batch of a model that reads one sequence at a time fails deep in its code",
+    summary="a batch of a model that reads one sequence fails in its code",
     targets=(
         _target("mlx-lm", "mlx_lm.models.llama4", "LlamaModel"),
         _target(

@@ -15,9 +15,9 @@ def probe(target: Target) -> Result:
     """Red where the engine or the model raises; green where it reads a batch, or refuses it.
 
     Raises:
-        NotApplicable: the release lacks the model, or the engine refuses it itself.
+        NotApplicable: the release lacks the model.
     """
-    from ....lab import Family, NotBuilt, engine
+    from ....lab import Family, NotBuilt
     from ....lab.build import build
 
     require(target)
@@ -29,7 +29,7 @@ def probe(target: Target) -> Result:
         raise NotApplicable(str(reason)) from None
     try:
         if of_engine:
-            engine.batch_cache(model, [0, 0])
+            model.make_batch_cache([0, 0])
         else:
             model.call([[1], [2]], make_batch(model))
     except Exception as error:

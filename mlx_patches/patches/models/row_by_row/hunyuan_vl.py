@@ -59,7 +59,7 @@ def forget_computed(call: Callable[..., Any]) -> Callable[..., Any]:
             return call(model, *args, **kwargs)
         finally:
             if not is_given and getattr(model, POSITIONS, None) is not None:
-                setattr(model, POSITIONS, None)
+                model._position_ids = None
 
     return replacement
 
