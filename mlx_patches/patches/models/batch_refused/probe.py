@@ -29,7 +29,7 @@ def probe(target: Target) -> Result:
         raise NotApplicable(str(reason)) from None
     try:
         if of_engine:
-            model.make_batch_cache([0, 0])
+            importlib.import_module(target.module)._make_cache(model.module, [0, 0])
         else:
             model.call([[1], [2]], make_batch(model))
     except Exception as error:
