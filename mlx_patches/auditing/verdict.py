@@ -185,8 +185,8 @@ class ModelVerdict:
             return 1
         if self.verdict == NOT_MEASURED:
             return 2
-        if self.result == words.CANNOT_BATCH and FEATURE in fail_on:
-            return 1
+        if self.result == words.CANNOT_BATCH:  # also where a patch refuses the batch
+            return int(FEATURE in fail_on)
         return int(any(cell.severity in fail_on for cell in self.wrong_here(here)))
 
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:

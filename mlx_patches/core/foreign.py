@@ -84,6 +84,9 @@ def describe(obj: Any) -> str:
     return f"{module}:{getattr(getattr(function, '__code__', None), 'co_qualname', name)}"
 
 
+CELL = "a cell"
+
+
 def other_holders(originals: Mapping[str, Any], ours: Iterable[Any] = ()) -> dict[str, str]:
     """Find other modules, functions, partials and closures that still refer to an original.
 
@@ -110,10 +113,10 @@ def _held(originals: Mapping[str, Any], ours: Iterable[Any]) -> dict[str, str]:
         for referrer in gc.get_referrers(original):
             if id(referrer) in known or isinstance(referrer, FrameType):
                 continue
-            name = _holder(referrer)
-            if name:
+            if name := _holder(referrer):
                 held[path] = name
-                break
+                if name != CELL:  # which says least
+                    break
     return held
 
 
@@ -131,6 +134,4 @@ def _holder(referrer: Any) -> str:
             if isinstance(owner, FunctionType):
                 return f"a default argument of {describe(owner)}"
         return ""
-    if type(referrer).__name__ in {"partial", "cell"}:
-        return f"a {type(referrer).__name__}"
-    return ""
+    return {"partial": "a partial", "cell": CELL}.get(type(referrer).__name__, "")
