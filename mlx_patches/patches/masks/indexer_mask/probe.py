@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny_of
 
 LENGTH, PADDING, SELECTED = 8, (0, 2), 3
 
@@ -16,14 +17,7 @@ def probe(target: Target) -> Result:
     Raises:
         NotApplicable: the release lacks the model.
     """
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
-    try:
-        model = build(Family(target.distribution, target.module.rpartition(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
-    for row, (together, alone) in enumerate(selections(model.module)):
+    for row, (together, alone) in enumerate(selections(tiny_of(target).module)):
         if together != alone:
             return Result(True, f"row {row} selects {together}, alone {alone}")
     return Result(False, "the rows of a batch select the keys that they select alone")

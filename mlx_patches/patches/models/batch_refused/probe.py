@@ -8,6 +8,7 @@ from typing import Any
 from ....core.errors import is_refusal
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny, tiny_of
 from ....probes.fixtures import require
 
 
@@ -17,19 +18,12 @@ def probe(target: Target) -> Result:
     Raises:
         NotApplicable: the release lacks the model.
     """
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
-    require(target)
+    named = require(target)
     of_engine = target.name == "_make_cache"
-    family = "llama4" if of_engine else target.module.split(".")[2]
-    try:
-        model = build(Family(target.distribution, family))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny("mlx-vlm", "llama4") if of_engine else tiny_of(target)
     try:
         if of_engine:
-            importlib.import_module(target.module)._make_cache(model.module, [0, 0])
+            named(model.module, [0, 0])
         else:
             model.call([[1], [2]], make_batch(model))
     except Exception as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny_of
 
 
 def probe(target: Target) -> Result:
@@ -12,13 +13,7 @@ def probe(target: Target) -> Result:
     Raises:
         NotApplicable: the release lacks the model.
     """
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
-    try:
-        model = build(Family(target.distribution, target.module.rpartition(".")[2]))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+    model = tiny_of(target)
     cache = model.make_cache()
     model.call([[1]], cache)
     states = [state for layer in cache for state in getattr(layer, "cache", ())]
