@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 
 from mlx_patches.patches.caches.empty_cache_ops import patch as empty
+
+from ..releases.conftest import installed
+
+
+def test_rows_of_values_without_width(ungated):
+    """DeepSeek V3.2's indexer keeps keys alone; MLX before 0.30.6 takes no rows of nothing."""
+    mx = pytest.importorskip("mlx.core")
+    ungated(empty.EMPTY_CACHE_OPS)
+    package = "mlx_lm" if installed("mlx-lm") else "mlx_vlm"
+    cache = importlib.import_module(f"{package}.models.cache").BatchKVCache([0, 2, 1])
+    keys = mx.arange(3.0)[:, None, None, None] + mx.zeros((3, 1, 4, 2))
+    cache.update_and_fetch(keys, mx.zeros((3, 1, 4, 0)))
+    cache.filter(mx.array([1, 2]))
+    assert cache.left_padding.tolist() == [1, 0]
+    assert cache.keys[:, 0, 0, 0].tolist() == [1, 2]
+    assert cache.values.shape == (*cache.keys.shape[:3], 0)
 
 
 def empty_caches_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,10 +174,12 @@ EMPTY_CACHE_OPS = Patch(
         may receive no token, a new prompt has no token yet. ``state``, ``extract``, ``merge``,
         ``filter``, ``extend`` and ``finalize`` assume that there are keys, so every batch
         operation of such a model raises, and so does merging a new prompt with one that has a
-        history. A recurrent cache with unused slots raises in ``extract``.
+        history. A recurrent cache with unused slots raises in ``extract``. MLX before 0.30.6 takes
+        no rows of values without width, which DeepSeek V3.2's indexer keeps.
     How
         An empty cache saves None for its keys and values, and its rows are empty caches. Beside
-        written rows it gets keys of zero columns. ``finalize`` moves no padding in it.
+        written rows it gets keys of zero columns. ``finalize`` moves no padding in it. Values
+        without width are filtered with the keys.
     Upstream
         mlx-lm 0.30.4 merges empty caches with written ones; 0.31.2 merges, filters and extends
         them, 0.32.0 saves them. No release extracts a row from an empty batch. In mlx-vlm 0.7.10
