@@ -5,15 +5,15 @@ Why
     and still read a single sequence: Llama 4 and Qwen4 Exp call methods of their own caches that
     the batch's lacks, Ministral 3 makes a range of ``cache.offset``. The batch is accepted, and
     its requests fail with an AttributeError or a TypeError that tells no remedy. mlx-vlm's engine
-    itself fails so for Llama 4: its refusal comes after a name that the release lacks.
+    fails so for Llama 4: it looks for a class that the release's module of caches lacks.
 How
     The model refuses a cache with an offset for each row, in one sentence and before its first
     layer; mlx-vlm's engine refuses caches of chunks. A request alone is not touched.
 Upstream
     mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.1 batches
-    Llama 4; 0.7.0 batches Qwen4 Exp, which only 0.6.17 had before.
+    Llama 4; 0.7.0 batches Qwen4 Exp, which came in 0.6.17.
 Retire when
-    No supported release is older.
+    Each supported release of mlx-lm and mlx-vlm batches these models or refuses to.
 """
 
 from __future__ import annotations
