@@ -155,15 +155,14 @@ class _AwaitedSpec(ModuleSpec):
 def _when_complete(module: ModuleType, callback: Callback) -> None:
     spec = module.__spec__
     assert spec is not None  # an incomplete module has one
-    waiting = spec.__dict__.get("awaited")
-    if waiting is None:
-        if type(spec) is not ModuleSpec:
-            _warn(f"mlx_patches cannot await the import of {module.__name__}")
-            return
-        waiting = spec.__dict__["awaited"] = {}
-        spec.__class__ = _AwaitedSpec
+    if type(spec) not in (ModuleSpec, _AwaitedSpec):
+        _warn(f"mlx_patches cannot await the import of {module.__name__}")
+        return
+    # Another thread may do the same, or end the import, between any two of these lines.
+    waiting = spec.__dict__.setdefault("awaited", {})
+    spec.__class__ = _AwaitedSpec
     waiting[callback] = module
-    if complete(module):  # another thread finished it meanwhile
+    if complete(module):
         spec._initializing = False  # type: ignore[attr-defined]
         _report(waiting)
 

@@ -8,11 +8,13 @@ import inspect
 import logging
 import sys
 import threading
+import types
 import zipfile
 
 import pytest
 import wrapt
 
+from mlx_patches.activation import import_hook
 from mlx_patches.activation.import_hook import Watcher, complete
 from mlx_patches.core import imports
 
@@ -246,6 +248,62 @@ def test_half_imported_by_another_thread(site, seen):
     finally:
         del sys.modules["threads_state"]
     assert [(name, done) for name, done, _ in seen.calls] == [("pk", True)]
+
+
+def half_imported(monkeypatch):
+    """A module in ``sys.modules`` whose code is still running."""
+    module = types.ModuleType("pk")
+    module.__spec__ = importlib.machinery.ModuleSpec("pk", None)
+    module.__spec__._initializing = True
+    monkeypatch.setitem(sys.modules, "pk", module)
+    return module
+
+
+def at_step(step, function, act):
+    """Call a function with ``act`` before its line number ``step``; false: it has fewer lines."""
+    lines = 0
+
+    def trace(frame, event, arg):
+        nonlocal lines
+        if event == "line":
+            lines += 1
+            if lines == step:
+                sys.settrace(None)
+                act()
+        return trace if frame.f_code is import_hook._when_complete.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return lines >= step
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["another awaits it", "and it ends"])
+def test_half_imported_while_another_thread_acts_at_any_line(ends, caplog, monkeypatch):
+    steps = 0
+    while True:
+        module, calls = half_imported(monkeypatch), []
+
+        def other(module=module, calls=calls):
+            import_hook._when_complete(module, lambda _: calls.append("other"))
+            if ends:
+                module.__spec__._initializing = False
+
+        def await_it(module=module, calls=calls):
+            import_hook._when_complete(module, lambda _: calls.append("first"))
+
+        acted = at_step(steps + 1, await_it, other)
+        module.__spec__._initializing = False
+        if not acted:
+            break
+        steps += 1
+        assert sorted(calls) == ["first", "other"], f"line {steps}"
+        assert type(module.__spec__) is importlib.machinery.ModuleSpec
+    assert steps > 4
+    assert caplog.text == ""
 
 
 # -- threads ---------------------------------------------------------------------------------
