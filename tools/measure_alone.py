@@ -46,20 +46,20 @@ Rows = list[dict[str, Any]]
 
 
 def main() -> None:
-    from mlx_patches.lab.alone_scenarios import ALONE
+    from mlx_patches.lab.named_scenarios import NAMED
     from mlx_patches.lab.release_scenarios import RELEASE_SCENARIOS
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", help="the release set")
     parser.add_argument("--python", help="an environment of this set")
-    parser.add_argument("--scenario", action="append", choices=(*ALONE, *RELEASE_SCENARIOS))
+    parser.add_argument("--scenario", action="append", choices=(*NAMED, *RELEASE_SCENARIOS))
     parser.add_argument("--family", action="append", default=[], help="only this one")
     parser.add_argument("--jobs", type=int, default=1)
     shards.add_option(parser, "family")
     parser.add_argument("--table", action="store_true", help="print the results of all files")
     parser.add_argument("--rows", choices=PARTS, help="print rows: run by this tool itself")
     options = parser.parse_args()
-    names = options.scenario or [*ALONE, *RELEASE_SCENARIOS]
+    names = options.scenario or [*NAMED, *RELEASE_SCENARIOS]
     if options.table:
         print("\n".join(table()))
     elif options.rows:
@@ -155,20 +155,20 @@ def print_rows(
 
     from mlx_patches.core.packages import package_of
     from mlx_patches.lab import RELEASE, Family
-    from mlx_patches.lab.alone_scenarios import ALONE
     from mlx_patches.lab.child import apply
     from mlx_patches.lab.families import families
+    from mlx_patches.lab.named_scenarios import NAMED
 
     if patched:
         apply(every=True)
     importlib.import_module(f"{package_of(distribution)}.generate")
     flags = ["--patched", "--every-patch"] if patched else []
-    own = [name for name in scenarios if name in ALONE]
+    own = [name for name in scenarios if name in NAMED]
     found = shard.of(families(distribution)) if own else []
     for family in (one for one in found if not only or one.name in only):
         forked(family.name, str(family), own, flags, SECONDS)
     # These have processes of their own, so that one does not change what another one sees.
-    of_release = [name for name in scenarios if name not in ALONE]
+    of_release = [name for name in scenarios if name not in NAMED]
     for name in shard.of(of_release):
         forked("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
 
@@ -204,10 +204,10 @@ def forked(name: str, family: str, scenarios: Sequence[str], flags: list[str], l
 
 def table() -> list[str]:
     """A line of Markdown for each set: how many families or cases are right, repaired, wrong."""
-    from mlx_patches.lab.alone_scenarios import ALONE
+    from mlx_patches.lab.named_scenarios import NAMED
     from mlx_patches.lab.release_scenarios import RELEASE_SCENARIOS
 
-    names = [*ALONE, *RELEASE_SCENARIOS]
+    names = [*NAMED, *RELEASE_SCENARIOS]
     # No blanks around cells: the pages have a budget of words, and a bar is one.
     lines = [f"|release set|{'|'.join(names)}|", "|---" * (len(names) + 1) + "|"]
     for file in sorted(EVIDENCE.glob("*.json")):

@@ -21,10 +21,11 @@ sys.path.insert(0, str(ROOT))
 
 from mlx_patches.lab import Family, LabModel, NotBuilt, generators, offline  # noqa: E402
 from mlx_patches.lab import engine as engines  # noqa: E402
-from mlx_patches.lab.build import lab_model, unfilled, with_vision_tower  # noqa: E402
+from mlx_patches.lab.build import lab_model, unfilled  # noqa: E402
 from mlx_patches.lab.families import families  # noqa: E402
 from mlx_patches.lab.rows import alone as steps_alone  # noqa: E402
 from mlx_patches.lab.weights import TOLERANCES  # noqa: E402
+from mlx_patches.lab.whole import with_vision_tower  # noqa: E402
 from mlx_patches.probes import NotApplicable  # noqa: E402
 
 # How many of the likeliest tokens a step of an answer alone keeps.

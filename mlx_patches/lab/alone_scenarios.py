@@ -22,11 +22,9 @@ from .build import build
 from .compare import differences
 from .offline import WholeModel
 from .reference import DATA, TOKENS
-from .registry import ALONE, scenario
+from .registry import NAMED, scenario
 from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, steps
 from .variants import has_variant, vary
-
-__all__ = ["ALONE"]
 
 # Lengths of prompts, and the size of the pieces in which they are read; 0: in one piece.
 PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
@@ -46,7 +44,7 @@ BASE = "rope_theta"
 Compared = tuple[str, Mapping[int, Any], Mapping[int, Any]]
 
 
-@scenario(PREFILL, ALONE)
+@scenario(PREFILL, NAMED)
 def own_prefill(model: LabModel) -> Cell:
     """Each step of ``generate_step``, after a prompt in one piece or in two, against one prefill.
 
@@ -68,7 +66,7 @@ def own_prefill(model: LabModel) -> Cell:
     return worst(model, compared())
 
 
-@scenario("saved", ALONE)
+@scenario("saved", NAMED)
 def saved(model: LabModel) -> Cell:
     """A row's cache, and a batch's, goes on from a file as if it had not been saved."""
     caches = importlib.import_module(f"{engine.package(model.family)}.models.cache")
@@ -118,7 +116,7 @@ def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) ->
             yield "a batch", row.logits, other.logits
 
 
-@scenario("config-fields", ALONE)
+@scenario("config-fields", NAMED)
 def config_fields(model: LabModel) -> Cell:
     """Each rope type that the config can name, its settings, and each scalar move the logits.
 

@@ -62,7 +62,7 @@ def build(
     """
     model, small = unfilled(family, config, sizes, variant, edit)
     if not sizes:
-        _refuse_giants(model)
+        refuse_giants(model)
     draw_weights(model, seed)
     _cast(model, dtype)
     return lab_model(family, model, small, TOLERANCES[dtype], dtype)
@@ -83,7 +83,7 @@ def unfilled(
         return edit(grown) if edit else grown
 
     try:
-        module = _module(family)
+        module = module_of(family)
         return _model(family, module, config, change, edit is not None)
     except NotBuilt:
         raise
@@ -158,7 +158,7 @@ def differ(one: LabModel, other: LabModel) -> bool:
     return not mx.array_equal(first, second).item()
 
 
-def _module(family: Family) -> ModuleType:
+def module_of(family: Family) -> ModuleType:
     package = package_of(family.distribution)
     return importlib.import_module(f"{package}.models.{family.name}")
 
@@ -170,7 +170,7 @@ def _model(
     change: Callable[[dict[str, Any]], dict[str, Any]],
     read: bool,
 ) -> tuple[Any, dict[str, Any]]:
-    overrides = _overrides_of(family.distribution, family.name)
+    overrides = overrides_of(family.distribution, family.name)
     if reason := overrides.get("not-built") or _needs_metal(overrides):
         raise NotBuilt(reason)
     if family.distribution == "mlx-lm":
@@ -267,11 +267,11 @@ def _nested(module: ModuleType) -> dict[str, Any]:
     for inner in _inner_modules(module):
         args = inner.ModelArgs
         name = inner.__name__.rpartition(".")[2]
-        overrides = _overrides_of("mlx-lm", name)
+        overrides = overrides_of("mlx-lm", name)
         text = small_config(args, {"model_type": name, **_by_source(inner), **overrides})
         return {"text_config": text}
     name = module.__name__.rpartition(".")[2]
-    overrides = _overrides_of("mlx-lm", name).get("text_config", {})
+    overrides = overrides_of("mlx-lm", name).get("text_config", {})
     bases = [importlib.import_module(base.__module__) for base in module.Model.__mro__[:2]]
     for owner in bases:
         for text_class in _TEXT_CLASSES:
@@ -296,16 +296,8 @@ def _vlm_model(
     read: bool,
 ) -> tuple[Any, dict[str, Any]]:
     """A language model of mlx-vlm, from its text config and in some families the whole config."""
-    language = _find(module, "LanguageModel")
-    text_class = _find(module, *_named(overrides, "config-class"), "TextConfig", "ModelConfig")
-    text_config = (config or {}).get("text_config", config)
-    small = _config(text_class, text_config, {**_by_source(module), **overrides})
-    small = change(small)
-    text = text_class.from_dict(copy.deepcopy(small)) if read else instance(text_class, small)
-    if overrides.get("config-class") and "text_config" in small:
-        inner_class = _find(module, "TextConfig")
-        inner = {**_by_source(module), **overrides.get("text_config", {})}
-        text.text_config = instance(inner_class, _config(inner_class, text_config, inner))
+    language = find(module, "LanguageModel")
+    text, small = text_config(module, config, overrides, change, read)
     required = [
         p
         for p in list(inspect.signature(language.__init__).parameters.values())[1:]
@@ -316,11 +308,31 @@ def _vlm_model(
     ]
     if len(required) < 2 and not (optional and required and required[0].name != "config"):
         return language(text), small
-    whole_class = _find(module, *_named(overrides, "whole-class"), "ModelConfig")
+    whole_class = find(module, *_named(overrides, "whole-class"), "ModelConfig")
     whole = {"model_type": family.name, **overrides.get("whole", {})}
     whole = instance(whole_class, small_config(whole_class, whole))
     whole.text_config = text
     return language(text, whole), small
+
+
+def text_config(
+    module: ModuleType,
+    config: dict[str, Any] | None,
+    overrides: dict[str, Any],
+    change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    read: bool = False,
+) -> tuple[Any, dict[str, Any]]:
+    """The settings of a language model of mlx-vlm, as an object and as a dictionary."""
+    text_class = find(module, *_named(overrides, "config-class"), "TextConfig", "ModelConfig")
+    given = (config or {}).get("text_config", config)
+    small = _config(text_class, given, {**_by_source(module), **overrides})
+    small = change(small)
+    text = text_class.from_dict(copy.deepcopy(small)) if read else instance(text_class, small)
+    if overrides.get("config-class") and "text_config" in small:
+        inner_class = find(module, "TextConfig")
+        inner = {**_by_source(module), **overrides.get("text_config", {})}
+        text.text_config = instance(inner_class, _config(inner_class, given, inner))
+    return text, small
 
 
 def _named(overrides: dict[str, Any], key: str) -> list[str]:
@@ -331,7 +343,7 @@ def _config(cls: type, config: dict[str, Any] | None, overrides: dict[str, Any])
     return small_config(cls, overrides) if config is None else shrink_config(config, cls)
 
 
-def _find(module: ModuleType, *names: str) -> Any:
+def find(module: ModuleType, *names: str) -> Any:
     """The first of these names that the package, or a module in it, defines."""
     folder = Path(module.__path__[0]) if hasattr(module, "__path__") else None
     modules = [module]
@@ -351,7 +363,7 @@ def _overrides() -> dict[str, Any]:
         return tomllib.load(file)
 
 
-def _refuse_giants(model: Any) -> None:
+def refuse_giants(model: Any) -> None:
     """Refuse a model that is too large, while its lazy arrays are not allocated yet."""
     from mlx.utils import tree_flatten
 
@@ -360,19 +372,10 @@ def _refuse_giants(model: Any) -> None:
         raise NotBuilt(f"{count:,} parameters: some width was not made small")
 
 
-def _overrides_of(distribution: str, name: str) -> dict[str, Any]:
+def overrides_of(distribution: str, name: str) -> dict[str, Any]:
     """A family's overrides, on top of those of the mlx-lm family of the same name."""
     shared = _overrides().get("mlx-lm", {}).get(name, {})
     return {**shared, **_overrides().get(distribution, {}).get(name, {})}
-
-
-def with_vision_tower(config: Mapping[str, Any]) -> Any:
-    """A whole model of mlx-vlm, of which ``config`` names the family; its weights are not drawn."""
-    module = importlib.import_module(f"mlx_vlm.models.{config['model_type']}")
-    whole = module.ModelConfig.from_dict(copy.deepcopy(config))
-    whole.text_config = module.TextConfig.from_dict(config["text_config"])
-    whole.vision_config = module.VisionConfig.from_dict(config["vision_config"])
-    return module.Model(whole)
 
 
 def draw_weights(model: Any, seed: int) -> None:

@@ -75,10 +75,10 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
             for name, cell in cells_of(scenario, family.distribution, options.patched):
                 say(out, name, unless_failed(cell, options.patched), device=device())
         return
-    from .alone_scenarios import ALONE
+    from .named_scenarios import NAMED
     from .scenarios import SCENARIOS
 
-    scenarios = SCENARIOS | ALONE
+    scenarios = SCENARIOS | NAMED
     names, place = options.scenario or list(SCENARIOS), {"device": device()}
     try:
         model, blunt = built(

@@ -160,6 +160,13 @@ def run_requests(
     taken = inspect.signature(generator.release.insert).parameters
     for name in (name for one in requests for name in one.own if name not in taken):
         raise NotApplicable(f"the release's generator takes no {name.replace('_', ' ')} of a row")
+    return run_in(generator, requests)
+
+
+def run_in(
+    generator: _LmGenerator | _VlmGenerator, requests: Sequence[Request]
+) -> list[list[Generated]]:
+    """The tokens of requests that come and go in a generator, by row."""
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
     return unless_refused(_run_requests, generator, requests)

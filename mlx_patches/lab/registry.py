@@ -1,4 +1,4 @@
-"""How a scenario is registered; ``scenarios`` has the default ones, ``alone_scenarios`` others."""
+"""How a scenario is registered; ``scenarios`` has the default ones, ``named_scenarios`` others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .rows import Row, compare
 
 Scenario = Callable[[LabModel], Cell]
 REGISTERED: dict[str, Scenario] = {}
-# Scenarios of one request alone, which run only where they are named.
-ALONE: dict[str, Scenario] = {}
+# Scenarios that run only where they are named.
+NAMED: dict[str, Scenario] = {}
 Run = Callable[[LabModel], Sequence[Row] | Cell]
 
 

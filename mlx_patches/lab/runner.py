@@ -169,15 +169,15 @@ def tasks(
         MlxPatchesError: an unknown family or scenario, a folder that cannot be used, no family
             that has the variant, or a device that cannot be emulated here.
     """
-    from .alone_scenarios import ALONE
     from .metal_emulated.library import missing
+    from .named_scenarios import NAMED
     from .release_scenarios import RELEASE_SCENARIOS
     from .scenarios import SCENARIOS
     from .variants import VARIANTS, has_variant
 
     if device and (reason := missing()):
         raise MlxPatchesError(reason)
-    every = (*SCENARIOS, *ALONE, *RELEASE_SCENARIOS)
+    every = (*SCENARIOS, *NAMED, *RELEASE_SCENARIOS)
     for name in scenarios:
         if name not in every:
             raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(every)}")

@@ -20,8 +20,9 @@ from typing import Any
 from ..activation import settings
 from ..core.packages import package_of
 from ..probes import NotApplicable
-from .build import draw_weights, with_vision_tower
+from .build import draw_weights
 from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
+from .whole import with_vision_tower
 
 # Seconds that a server may take to start, and to answer.
 START_SECONDS, ANSWER_SECONDS = 90, 30

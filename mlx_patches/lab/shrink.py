@@ -119,6 +119,12 @@ def instance(cls: type, config: Mapping[str, Any]) -> Any:
     return cls(**values)
 
 
+def config_class(cls: type, name: str) -> type | None:
+    """The config dataclass of a field; None if the field holds something else."""
+    kind = _plain(_hints(cls).get(name, Any))
+    return kind if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
+
+
 def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
     """A user's config made small, with the same layer types, rope and sharing flags.
 

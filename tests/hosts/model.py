@@ -194,7 +194,8 @@ def with_context(config: dict[str, Any]) -> dict[str, Any]:
 
 def whole_model(family: str) -> Any:
     """A model of the installed mlx-vlm, with its vision tower."""
-    from mlx_patches.lab.build import draw_weights, with_vision_tower
+    from mlx_patches.lab.build import draw_weights
+    from mlx_patches.lab.whole import with_vision_tower
 
     model = with_vision_tower(WHOLE[family])
     draw_weights(model, seed=0)

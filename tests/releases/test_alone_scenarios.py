@@ -9,8 +9,8 @@ import pytest
 
 import mlx_patches
 from mlx_patches.lab import Cell, draws, tokenizers
-from mlx_patches.lab.alone_scenarios import ALONE
 from mlx_patches.lab.child import every_patch
+from mlx_patches.lab.named_scenarios import NAMED
 from mlx_patches.lab.release_scenarios import cells
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
@@ -29,7 +29,7 @@ def patched():
 def run(scenario: str, family: str) -> Cell:
     if not is_tested(family.partition(":")[0]):
         pytest.skip("this set tests another package")
-    return ALONE[scenario](build_or_skip(family))
+    return NAMED[scenario](build_or_skip(family))
 
 
 def off(value):
@@ -56,7 +56,7 @@ def plant(monkeypatch, place: str, around) -> None:
 RIGHT = ("mlx-lm:llama", "mlx-lm:gemma3_text", "mlx-lm:qwen3_next", "mlx-vlm:gemma3")
 
 
-@pytest.mark.parametrize("scenario", ALONE)
+@pytest.mark.parametrize("scenario", NAMED)
 @pytest.mark.parametrize("family", RIGHT)
 def test_a_right_family_is_green(scenario, family, patched):
     cell = run(scenario, family)

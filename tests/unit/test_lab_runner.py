@@ -15,8 +15,8 @@ from mlx_patches import MlxPatchesError, tables
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
 from mlx_patches.lab import Family, families, record, report, runner
-from mlx_patches.lab.alone_scenarios import ALONE
 from mlx_patches.lab.kernels import kernel_folder
+from mlx_patches.lab.named_scenarios import NAMED
 from mlx_patches.lab.runner import Row, Task
 
 NAMES = ("left-padded", "extend", "filter")
@@ -290,9 +290,9 @@ def test_a_config_chooses_its_family(two_families, monkeypatch, tmp_path):
 
 
 def test_a_scenario_of_one_request_alone_runs_only_where_it_is_named(two_families):
-    assert not ALONE.keys() & {*runner.tasks()[0].scenarios}
-    named = runner.tasks(scenarios=[*ALONE])
-    assert all(one.scenarios == (*ALONE,) for one in named)
+    assert not NAMED.keys() & {*runner.tasks()[0].scenarios}
+    named = runner.tasks(scenarios=[*NAMED])
+    assert all(one.scenarios == (*NAMED,) for one in named)
 
 
 def test_a_scenario_of_the_release_runs_once_for_each_release(two_families):

@@ -1,0 +1,164 @@
+"""The lab's scenarios of images with their features: a whole tiny model in the release's engine.
+
+``engine-images`` hands the language model the positions of an image; here the vision tower, the
+projector and the server's own embedding step run too. They run only where they are named, as in
+``mlx-patches lab --scenario images``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from ..probes import NotApplicable
+from . import Cell, LabModel, NotBuilt, generators
+from .compare import compare_generated
+from .engine import generate_module
+from .registry import NAMED, scenario
+from .whole import LAST, Inputs, Whole, build_whole
+
+# Of each row: the turn at which it is inserted, its images, tokens before the first and after each
+# image, how many tokens it generates, and whether its client then leaves.
+ROWS = (
+    (0, 0, 6, 0, 12, False),
+    (0, 1, 2, 3, 3, True),
+    (0, 2, 4, 5, 12, False),
+    (8, 1, 1, 2, 6, False),
+)
+# The tokens of a piece of a prompt: fewer than an image has.
+PIECE = 4
+
+
+@dataclass(frozen=True)
+class Prompt(generators.Request):
+    """A request whose prompt may hold images."""
+
+    shown: Inputs | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the release's processor would return for the prompt."""
+        import mlx.core as mx
+
+        ids = mx.array([list(self.prompt)])
+        return {"input_ids": ids, "attention_mask": mx.ones_like(ids), **(self.shown or {})}
+
+
+@scenario("images", NAMED)
+def images(model: LabModel) -> Cell:
+    """Rows with two images, one or none, of which one leaves and one comes later."""
+    return compared(model)
+
+
+@scenario("images-in-pieces", NAMED)
+def images_in_pieces(model: LabModel) -> Cell:
+    """As images, with prompts that the engine reads in pieces shorter than an image."""
+    return compared(model, PIECE)
+
+
+def compared(model: LabModel, piece: int = 0) -> Cell:
+    """Compare the release's engine with ``generate_step`` of each prompt alone."""
+    whole = whole_of(model)
+    prompts = prompts_of(whole)
+    options = {"prefill_step_size": piece} if piece else {}
+    generator = _Generator(whole, max(one.asked for one in prompts), **options)
+    said = generators.run_in(generator, prompts)
+    expected = [
+        alone(whole, one, [answer.token for answer in row])
+        for one, row in zip(prompts, said, strict=True)
+    ]
+    return compare_generated(said, expected, model.tolerance)
+
+
+def whole_of(model: LabModel) -> Whole:
+    """The family's whole model."""
+    if model.family.distribution == "mlx-lm":
+        raise NotApplicable("the release takes no images")
+    try:
+        return build_whole(model.family)
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from reason
+
+
+def prompts_of(whole: Whole) -> list[Prompt]:
+    """The requests of ROWS; their images have other pixels in each prompt."""
+    prompts = []
+    for row, (turn, count, before, after, tokens, leaves) in enumerate(ROWS):
+        text = [1 + (7 * (row + at)) % LAST for at in range(before)]
+        shown = whole.images([10 * row + index for index in range(count)]) if count else None
+        for index in range(count):
+            text += [*whole.tokens, *(1 + (5 * (row + index + at)) % LAST for at in range(after))]
+        prompts.append(Prompt(turn, text, tokens, leaves=leaves, shown=shown))
+    return prompts
+
+
+def alone(whole: Whole, prompt: Prompt, tokens: Sequence[int]) -> list[Any]:
+    """The log-probabilities before each of these tokens in the release's ``generate_step``."""
+    import mlx.core as mx
+
+    seen: list[Any] = []
+
+    def sampler(logprobs: Any) -> Any:
+        seen.append(logprobs.reshape(-1).astype(mx.float32))
+        return mx.array([tokens[min(len(seen), len(tokens)) - 1]])
+
+    step: Callable[..., Any] = generate_module(whole.lab).generate_step
+    inputs = {"pixel_values": None, **prompt.inputs}
+    ids, mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
+    for _ in step(
+        ids,
+        whole.module,
+        mask=mask,
+        sampler=sampler,
+        max_tokens=len(tokens),
+        prompt_cache=whole.lab.make_cache(),
+        **inputs,
+    ):
+        pass
+    return seen[: len(tokens)]
+
+
+class _Generator(generators._VlmGenerator):
+    """The batch generator of mlx-vlm, around the whole model's language model, as its server's."""
+
+    def __init__(self, whole: Whole, count: int, **options: Any):
+        kind = getattr(generate_module(whole.lab), "BatchGenerator", None)
+        taken = inspect.signature(kind).parameters if kind else {}
+        if kind is None or "prefill_step_size" not in taken:
+            raise NotApplicable("the release has no batch generator of prompts with images")
+        self.model, self.whole = whole.lab, whole
+        language = whole.module.language_model
+        self.release = kind(language, generators.Endless(), max_tokens=count, **options)
+        self.by_row = "prompt_kwargs" in inspect.signature(self.release.insert).parameters
+        if not self.by_row:
+            raise NotApplicable("the release's generator takes no arguments of a prompt")
+
+    def _insert_request(self, one: Any) -> int:
+        prompt, arguments = embedding_step()(
+            SimpleNamespace(model=self.whole.module, vision_cache=None), one.inputs
+        )
+        (uid,) = self.release.insert(
+            [prompt.reshape(-1).tolist()], [one.asked], prompt_kwargs=[arguments]
+        )
+        return int(uid)
+
+    def answers(self) -> list[Any]:
+        found = self.release.next()
+        return list(found[1] if isinstance(found, tuple) else found)
+
+
+def embedding_step() -> Callable[..., Any]:
+    """The function by which the release's server computes a prompt's embeddings."""
+    for name in ("mlx_vlm.server.generation", "mlx_vlm.server"):
+        try:
+            kind = getattr(importlib.import_module(name), "ResponseGenerator", None)
+        except ModuleNotFoundError:
+            continue
+        if hasattr(kind, "_gpu_embed"):
+            step: Callable[..., Any] = kind._gpu_embed
+            return step
+    raise NotApplicable("the release's server does not batch prompts with images")

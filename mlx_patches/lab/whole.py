@@ -1,0 +1,240 @@
+"""A tiny whole model of mlx-vlm, with its vision tower, and images for it.
+
+The release's own classes are made small; ``whole.toml`` has what cannot be derived from them. What
+an image is to a family, and how many tokens it takes in a prompt, is found by trying: an image is
+right if other pixels move the embeddings of its tokens, and of no token before it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import TOLERANCES, Family, LabModel, NotBuilt
+from .build import (
+    draw_weights,
+    find,
+    lab_model,
+    module_of,
+    overrides_of,
+    refuse_giants,
+    text_config,
+)
+from .shrink import VOCABULARY, config_class, instance, small_config
+
+DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "whole.toml").read_text())
+# The longest image that is tried, in tokens.
+LONGEST = 64
+
+Inputs = dict[str, Any]
+# Makes an image of random pixels from a seed: what the embedding step gets of it.
+Draw = Callable[[int], Inputs]
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A whole model, its language model as the lab needs it, and its images.
+
+    ``tokens``: an image's in a prompt. ``along``: the axis on which pixels of images are joined.
+    """
+
+    module: Any
+    lab: LabModel
+    tokens: tuple[int, ...]
+    draw: Draw
+    along: int
+
+    def images(self, seeds: Sequence[int]) -> Inputs:
+        """What the embedding step gets of the images of one prompt."""
+        import mlx.core as mx
+
+        drawn = [self.draw(seed) for seed in seeds]
+        return {
+            name: mx.concatenate(
+                [one[name] for one in drawn], axis=self.along if value.ndim > 2 else 0
+            )
+            for name, value in drawn[0].items()
+        }
+
+
+def with_vision_tower(config: Mapping[str, Any]) -> Any:
+    """A whole model of mlx-vlm, of which ``config`` names the family; its weights are not drawn."""
+    module = importlib.import_module(f"mlx_vlm.models.{config['model_type']}")
+    whole = module.ModelConfig.from_dict(copy.deepcopy(config))
+    whole.text_config = module.TextConfig.from_dict(config["text_config"])
+    whole.vision_config = module.VisionConfig.from_dict(config["vision_config"])
+    return module.Model(whole)
+
+
+def build_whole(family: Family, seed: int = 0) -> Whole:
+    """A family's whole model, with weights drawn from the seed.
+
+    Raises:
+        NotBuilt: the family has no vision tower, or none of the known images fits it.
+    """
+    own = DATA["family"].get(family.name, {})
+    if reason := own.get("not-built") or overrides_of(*_names(family)).get("not-built"):
+        raise NotBuilt(reason)
+    module = module_of(family)
+    try:
+        text, small = text_config(module, None, overrides_of(*_names(family)))
+        vision = _vision(module, own.get("vision", {}))
+        model = module.Model(_whole_config(family, module, text, small, vision, own))
+        language = model.language_model
+        refuse_giants(model)
+    except NotBuilt:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:160]
+        raise NotBuilt(f"{type(error).__name__}: {said}") from error
+    draw_weights(model, seed)
+    lab = lab_model(family, language, small, TOLERANCES["float32"])
+    for counts, draw, along in _images(vision, own.get("image", "")):
+        found = _fit(model, counts, draw)
+        if found:
+            return Whole(model, lab, found, draw, along)
+    raise NotBuilt("no image that the lab knows fits its vision tower")
+
+
+def _names(family: Family) -> tuple[str, str]:
+    return family.distribution, family.name
+
+
+def _vision(module: ModuleType, own: Mapping[str, Any]) -> Any:
+    """The settings of a small vision tower."""
+    kind = find(module, "VisionConfig")
+    names = {field.name for field in dataclasses.fields(kind)}
+    general = {name: value for name, value in DATA["vision"].items() if name in names}
+    small = small_config(kind, {"model_type": _vision_type(module, kind)}) | general
+    return instance(kind, small | own)
+
+
+def _vision_type(module: ModuleType, kind: type) -> str:
+    """The first model type that the vision tower takes, by its source."""
+    source = (Path(module.__path__[0]) / "vision.py").read_text()
+    named = re.search(r'model_type (?:not in \[|!= )\s*"([^"]+)"', source)
+    default = next((f.default for f in dataclasses.fields(kind) if f.name == "model_type"), None)
+    return named[1] if named else default if isinstance(default, str) else ""
+
+
+def _whole_config(
+    family: Family,
+    module: ModuleType,
+    text: Any,
+    small: dict[str, Any],
+    vision: Any,
+    own: Mapping[str, Any],
+) -> Any:
+    kind = find(module, "ModelConfig")
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    settings = small_config(kind, overrides_of(*_names(family)).get("whole", {}))
+    settings |= {name: value for name, value in DATA["whole"].items() if name in fields}
+    settings |= own.get("whole", {})
+    for name, value in settings.items():
+        inner = config_class(kind, name)
+        if inner is not None and isinstance(value, dict):
+            settings[name] = instance(inner, value)
+    if "audio_config" in fields and not own.get("audio"):
+        settings["audio_config"] = None
+    settings |= {"model_type": family.name, "text_config": text, "vision_config": vision}
+    made = kind(**{name: value for name, value in settings.items() if name in fields})
+    made.text_config, made.vision_config = text, vision
+    return made
+
+
+def _images(vision: Any, only: str) -> Iterator[tuple[list[int], Draw, int]]:
+    """The images that a family may take: counts of tokens to try, what draws one, and the axis."""
+    import mlx.core as mx
+
+    def setting(default: int, *names: str) -> int:
+        found = (getattr(vision, name, None) for name in names)
+        return next((one for one in found if isinstance(one, int) and one), default)
+
+    side, channels = setting(14, "patch_size"), setting(3, "in_channels", "num_channels")
+    frames, merged = setting(1, "temporal_patch_size"), setting(2, "spatial_merge_size")
+    high, wide, edge = 2 * merged, 3 * merged, 4 * side
+    count = high * wide
+    patches = (count, channels, side, side)
+    flat = channels * side**2
+    grid = {"image_grid_thw": mx.array([[1, high, wide]])}
+    by_height = {"image_grid_hws": mx.array([[high, wide]])}
+    padded = {
+        "spatial_shapes": mx.array([[high, wide]]),
+        "pixel_attention_mask": mx.ones((1, count), mx.int32),
+    }
+    size = {"image_sizes": mx.array([[edge, edge]])}
+    mask = {"pixel_attention_mask": mx.ones((1, 1, edge, edge), mx.bool_)}
+    # A form's name, the shape of its pixels, what comes with them, and the axis of images.
+    forms: list[tuple[str, tuple[int, ...], Inputs, int]] = [
+        ("patches", (count, frames * flat), grid, 0),
+        ("planes of patches", patches, grid, 0),
+        ("row of patches", (1, *patches), grid, 1),
+        ("patches by height", patches, by_height, 0),
+        ("padded patches", (1, count, flat), padded, 0),
+        ("plane", (1, channels, edge, edge), {}, 0),
+        ("plane of a size", (1, channels, edge, edge), size, 0),
+        ("crops", (1, 1, channels, edge, edge), {}, 1),
+        ("crops of a size", (1, 1, channels, edge, edge), size, 1),
+        ("masked crops", (1, 1, channels, edge, edge), mask, 1),
+        ("channels last", (1, edge, edge, channels), {}, 0),
+    ]
+    counts = list(dict.fromkeys([count // merged**2, count, *range(1, LONGEST + 1)]))
+    for name, shape, more, along in forms:
+        if only in ("", name):
+
+            def draw(seed: int, shape: Any = shape, more: Inputs = more) -> Inputs:
+                return {"pixel_values": mx.random.normal(shape, key=mx.random.key(seed)), **more}
+
+            yield counts, draw, along
+
+
+def _fit(model: Any, counts: list[int], draw: Draw) -> tuple[int, ...]:
+    """The tokens of an image: as many as its pixels move; empty if it does not fit."""
+    best: list[int] = []
+    for count in counts:
+        tokens = [START, *[IMAGE] * count, END]
+        try:
+            moved = _moved(model, [1, *tokens, 2], draw)
+        except Exception:  # another number of tokens, or another image
+            continue
+        if all(moved[2 : 2 + count]) and not any(moved[:2]) and len(tokens) > len(best):
+            best = tokens
+        if best and count == counts[0]:
+            break
+    return tuple(best)
+
+
+def _moved(model: Any, tokens: list[int], draw: Draw) -> list[bool]:
+    """Which tokens' embeddings other pixels change."""
+    import mlx.core as mx
+
+    one, other = (embedded(model, tokens, draw(seed))["inputs_embeds"] for seed in (1, 2))
+    if one.shape[1] != len(tokens):
+        return [False] * len(tokens)
+    moved: list[bool] = (mx.abs(one - other).max(-1) > 0)[0].tolist()
+    return moved
+
+
+def embedded(model: Any, tokens: list[int], image: Inputs) -> dict[str, Any]:
+    """What the whole model's embedding step returns for a prompt."""
+    import mlx.core as mx
+
+    ids = mx.array([tokens])
+    more = {name: value for name, value in image.items() if name != "pixel_values"}
+    made = model.get_input_embeddings(
+        ids, image.get("pixel_values"), mask=mx.ones_like(ids), **more
+    )
+    return {name: value for name, value in made.to_dict().items() if value is not None}
+
+
+# The special tokens' ids, inside the small vocabulary.
+IMAGE, VIDEO, START, END = range(VOCABULARY - 6, VOCABULARY - 2)
+# The largest token of a text.
+LAST = IMAGE - 1
