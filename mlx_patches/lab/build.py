@@ -159,6 +159,7 @@ def differ(one: LabModel, other: LabModel) -> bool:
 
 
 def module_of(family: Family) -> ModuleType:
+    """The release's module of a family."""
     package = package_of(family.distribution)
     return importlib.import_module(f"{package}.models.{family.name}")
 

@@ -155,7 +155,7 @@ def embedding_step() -> Callable[..., Any]:
     """The function by which the release's server computes a prompt's embeddings."""
     for name in ("mlx_vlm.server.generation", "mlx_vlm.server"):
         try:
-            kind = getattr(importlib.import_module(name), "ResponseGenerator", None)
+            kind: Any = getattr(importlib.import_module(name), "ResponseGenerator", None)
         except ModuleNotFoundError:
             continue
         if hasattr(kind, "_gpu_embed"):

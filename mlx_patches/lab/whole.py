@@ -113,7 +113,7 @@ def _vision(module: ModuleType, own: Mapping[str, Any]) -> Any:
     names = {field.name for field in dataclasses.fields(kind)}
     general = {name: value for name, value in DATA["vision"].items() if name in names}
     small = small_config(kind, {"model_type": _vision_type(module, kind)}) | general
-    return instance(kind, small | own)
+    return instance(kind, {**small, **own})
 
 
 def _vision_type(module: ModuleType, kind: type) -> str:
