@@ -5,6 +5,7 @@ Why
     only. The batch generator handles only arrays. It uses the first row's list for the whole
     batch, leaves out text rows when it joins the masks of image tokens, and cuts the mask into
     the pieces of a prompt, but not the features: every piece starts again at the first of them.
+    The models of 0.5.0 to 0.6.2 cut the mask of a piece once more, which leaves nothing of it.
     A row alone is wrong as well if its prompt is longer than a piece.
 How
     Before rows are joined or split, the features of all rows become one table, and each token
@@ -141,6 +142,7 @@ def call_with_lists(call: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(*args: Any, **kwargs: Any) -> Any:
         table = kwargs.pop(TABLE, None)
         if table is not None:
+            kwargs.pop("n_to_process", None)  # by which some releases cut the mask once more
             kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
         return call(*args, **kwargs)
 
@@ -165,7 +167,7 @@ PATCH = Patch(
             when=has_table,
         ),
         *at(
-            GENERATORS[1:],
+            GENERATORS,
             {
                 "_merge_prefill_prompt_kwargs": around(merge_with_numbers),
                 "_split_prompt_kwargs_per_row": around(split_with_numbers),
