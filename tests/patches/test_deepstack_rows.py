@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mlx_patches.patches._shared.prompt_rows import before_joining
 from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
 from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
 
@@ -20,6 +21,12 @@ def image(mask, start=1):
 def fed(row, columns=slice(None)):
     """The first layer's features of the tokens in these columns."""
     return deepstack_rows.list_features(row[FEATURES][:, columns], row[TABLE])[0][:, 0].tolist()
+
+
+def build(original, sequences):
+    """Build a batch as the patched generator does; ``original`` is the release's function."""
+    wrappers = before_joining(deepstack_rows.number_features)
+    wrappers["BatchGenerator._build_mixed_prompt_batch"](original)(None, sequences)
 
 
 def test_tokens_have_the_numbers_of_their_features():
@@ -51,7 +58,7 @@ def test_a_prompt_whose_features_are_not_its_own_is_left_alone():
 def test_text_alone_reaches_the_release_as_it_came():
     seen = []
     sequences = [("a", [1, 2], 9, {FEATURES: None}, "x"), ("b", [3], 9, None, "x")]
-    deepstack_rows.build_with_numbers(lambda generator, given: seen.append(given), None, sequences)
+    build(lambda generator, given: seen.append(given), sequences)
     assert seen[0] is sequences
 
 
@@ -80,7 +87,7 @@ def test_features_are_kept_of_image_tokens_alone():
 def test_sequences_of_the_prefix_cache_keep_everything_else():
     seen = []
     sequences = [("a", [1, 2], 9, image([[0, 1]]), "x", "y"), ("b", [3], 9, None, "x", "y")]
-    deepstack_rows.build_with_numbers(lambda generator, given: seen.extend(given), None, sequences)
+    build(lambda generator, given: seen.extend(given), sequences)
     assert [(*one[:3], *one[4:]) for one in seen] == [(*one[:3], *one[4:]) for one in sequences]
     assert [one[3][FEATURES].tolist() for one in seen] == [[[0, 1]], [[0]]]
 

@@ -27,41 +27,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch, around
+from ..._shared.prompt_rows import before_joining
 from ..._shared.targets import GENERATORS, at, vlm_models
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
 # The features of all rows, an array for each layer. The generator passes this argument through.
 TABLE = "_mlx_patches_deepstack"
-# Items of a waiting sequence, which is (id, tokens, number of tokens to generate, arguments, ...).
-_IDS, _ARGUMENTS = 1, 3
 
 Arguments = Mapping[str, Any]
-
-
-def merge_with_numbers(
-    merge: Callable[..., Any],
-    rows: Sequence[Arguments | None],
-    ids: Sequence[Sequence[int]],
-    *rest: Any,
-) -> Any:
-    """Merge the prompts' arguments, with features numbered by token."""
-    return merge(number_features(rows, list(map(len, ids))), ids, *rest)
-
-
-def build_with_numbers(build: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -> Any:
-    """Build a batch of which some prompts begin in the prefix cache, with numbered features."""
-    given = [one[_ARGUMENTS] for one in sequences]
-    rows = number_features(given, [len(one[_IDS]) for one in sequences])
-    if rows is given:
-        return build(generator, sequences)
-    return build(
-        generator,
-        [
-            (*one[:_ARGUMENTS], row, *one[_ARGUMENTS + 1 :])
-            for one, row in zip(sequences, rows, strict=True)
-        ],
-    )
 
 
 def split_with_numbers(split: Callable[..., Any], arguments: Arguments | None, count: int) -> Any:
@@ -169,9 +143,8 @@ PATCH = Patch(
         *at(
             GENERATORS,
             {
-                "_merge_prefill_prompt_kwargs": around(merge_with_numbers),
+                **before_joining(lambda rows, lengths: number_features(rows, lengths)),
                 "_split_prompt_kwargs_per_row": around(split_with_numbers),
-                "BatchGenerator._build_mixed_prompt_batch": around(build_with_numbers),
             },
         ),
     ),

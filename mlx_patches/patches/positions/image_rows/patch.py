@@ -1,0 +1,69 @@
+"""A batch of prompts with images fails, or a row reads the mask of another row's image.
+
+Why
+    The batch generator joins each argument of the rows that have it. A text row has no mask of
+    image tokens, so the mask of a batch has fewer rows than the batch. And it joins masks that no
+    language model reads: of an image's pixels, which differ in shape with the number and the size
+    of the images, and PaliGemma's of a whole prompt, which differ with its length. Then every
+    request of the batch ends in an error.
+How
+    Before rows are joined, a row without images gets a mask of its own, all False, where another
+    row has one. Masks that no language model reads are left out where they cannot be joined.
+Upstream
+    Not mended in 0.7.10.
+Retire when
+    Each row of the generator has a mask, and the server keeps what only the vision tower reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....core.patch import Patch
+from ..._shared.prompt_rows import Rows, before_joining
+from ..._shared.targets import GENERATORS, at
+
+MASK = "visual_pos_masks"
+UNREAD = ("pixel_attention_mask", "attention_mask_4d")
+# An argument of the models whose language model reads such a mask.
+READER = "pos_hw"
+
+
+def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
+    """The prompts' arguments, each with a mask of image tokens if one has it, without ragged masks.
+
+    Returns ``rows`` unchanged if they can be joined.
+    """
+    known = [row or {} for row in rows]
+    with_mask = sum(row.get(MASK) is not None for row in known)
+    ragged = ragged_masks(known)
+    if not ragged and with_mask in (0, len(known)):
+        return rows
+    import mlx.core as mx
+
+    completed = []
+    for row, length in zip(known, lengths, strict=True):
+        own = {name: value for name, value in row.items() if name not in ragged}
+        if with_mask and own.get(MASK) is None:
+            own[MASK] = mx.zeros((1, length), mx.bool_)
+        completed.append(own)
+    return completed
+
+
+def ragged_masks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The masks of ``UNREAD`` that differ in shape by more than their first axis."""
+    if any(row.get(READER) is not None for row in rows):
+        return []
+    given = {name: [row[name] for row in rows if row.get(name) is not None] for name in UNREAD}
+    shapes = {name: {mask.shape[1:] for mask in masks} for name, masks in given.items()}
+    return [name for name, own in shapes.items() if len(own) > 1]
+
+
+PATCH = Patch(
+    id="image-rows",
+    severity="crash",
+    summary="a batch of prompts with images fails where their masks differ",
+    targets=at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
+    module=__name__,
+)
