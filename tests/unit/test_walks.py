@@ -226,6 +226,11 @@ def test_a_process_that_fails_before_its_first_walk_is_red(walked):
     assert (row.verdict, row.detail) == ("red", "before the first walk: exit code 1: no module")
 
 
+def test_walks_that_are_refused_do_not_count(walked):
+    row = walked("walk(0, said='', sequences=3); walk(1, refused='x'); say(over=True)").row()
+    assert row.detail == "1 walks, 3 sequences"
+
+
 def test_walks_that_are_all_refused_prove_nothing(walked):
     row = walked("walk(0, refused='no'); walk(1, refused='no'); say(over=True)").row()
     assert (row.verdict, row.detail) == ("n/a", "2 walks, all of them refused")

@@ -65,7 +65,8 @@ class Walked:
         elif not detail and self.walks == self.refused:
             verdict, detail = NOT_APPLICABLE, f"{self.walks} walks, all of them refused"
         elif not detail:
-            detail = f"{self.walks} walks, {self.sequences} sequences"
+            # A refused walk tells nothing: a family that batches nothing has thousands of them.
+            detail = f"{self.walks - self.refused} walks, {self.sequences} sequences"
         place = (runner.environment(), self.family, self.patched)
         return Row(*place, WALKS, verdict, detail, device=self.device)
 
