@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -141,9 +142,14 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
 
 def decodes_otherwise(name, family, part):
     """Whether the evidence says that a request alone does not decode what its prefill says."""
+    return alone(name).get(part, {}).get("own-prefill", {}).get(family) == "r"
+
+
+@functools.cache
+def alone(name):
+    """The evidence of requests alone in a set; empty if there is none."""
     file = store.folder().parent / "alone" / f"{name.replace(' ', '-')}.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
-    return found.get(part, {}).get("own-prefill", {}).get(family) == "r"
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def word_in(said, one, here):
