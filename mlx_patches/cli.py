@@ -236,7 +236,6 @@ def list_patches(profile: str | None, as_json: bool) -> None:
     from .activation import contributions, profiles
     from .activation.session import session
     from .auditing.listing import listed
-    from .tables import show
 
     current = session()
     if profile is not None:
@@ -245,6 +244,8 @@ def list_patches(profile: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
         return
+    from .tables import show
+
     table = [
         (one.patch, one.status, ", ".join(one.profiles) or "optional", one.summary, one.origin)
         for one in rows
@@ -637,7 +638,7 @@ def _run_child(*arguments: str) -> Rows:
 
 def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
     from .auditing import screen
-    from .tables import in_colour
+    from .colour import in_colour
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else screen.WIDTH
     count = len(screen.top(report, width)[0])

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .colour import in_colour
+
 if TYPE_CHECKING:
     from .auditing.screen import Part
 
@@ -35,11 +37,6 @@ def make_console() -> Console:
     if not sys.stdout.isatty():
         return _Console(width=400, no_color=True)
     return _Console() if in_colour() else _Console(color_system=None)
-
-
-def in_colour() -> bool:
-    """Whether a terminal may be sent colours and bold type."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def show(*parts: Part, console: Console | None = None) -> None:

@@ -6,9 +6,10 @@ takes tens of milliseconds.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,20 @@ def read(path: Path) -> dict[str, Any]:
             "upgrade mlx-patches",
         )
     try:
-        fastjsonschema.compile(json.loads(_SCHEMA_FILE.read_bytes()))(document)
+        _schema()(document)
     except fastjsonschema.JsonSchemaValueException as error:
         at = tuple(int(p) if p.isdigit() else p for p in _real_path(error, document))
         raise fail(at, error.message.replace(error.name or "data", "it", 1)) from None
     _check_ranges(document, fail)
     _check_ids(document, fail)
     return document  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _schema() -> Callable[[Any], Any]:
+    """The check of a document against the schema; compiling it takes longer than a check."""
+    check: Callable[[Any], Any] = fastjsonschema.compile(json.loads(_SCHEMA_FILE.read_bytes()))
+    return check
 
 
 def _real_path(error: Any, document: Any) -> list[str]:

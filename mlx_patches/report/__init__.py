@@ -170,6 +170,9 @@ def _cell(
 ) -> dict[str, Any]:
     registry, matrix = session().registry, session().matrix
     found = family_result(pairs)
+    by_place: dict[str, dict[str, str]] = {}
+    for name, pair in pairs.items():
+        by_place.setdefault(_place(name), {})[name] = pair
     repaired = [name for name, pair in pairs.items() if pair == "rg"]
     needs = one.get("needs", {}).get(family, {})
     traced = "with" in one and all(name in needs for name in repaired)
@@ -197,12 +200,7 @@ def _cell(
             and severity_of(name, without.get(name) or with_.get(name, "")) == CRASH
             and scenario(name).severity != CRASH
         ],
-        "results": {
-            place: family_result(
-                {name: pair for name, pair in pairs.items() if _place(name) == place}
-            )
-            for place in dict.fromkeys(map(_place, pairs))
-        },
+        "results": {place: family_result(cells) for place, cells in by_place.items()},
         "metal": list((metal_branches(*one["set"].split()) or {}).get(family, ())),
         "row": _applying(matrix.patches_for(family, one["set"].split()[0]), one["set"])
         if found in (RED, REPAIRED) and not traced

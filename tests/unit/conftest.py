@@ -90,7 +90,7 @@ class Site:
     ) -> Path:
         """Write a distribution; ``metadata=""`` leaves METADATA out. Returns its dist-info."""
         for file, source in (files or {}).items():
-            self.write(file, source)
+            self._write(file, source)
         info = self.root / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir(parents=True, exist_ok=True)
         if metadata is None:
@@ -105,6 +105,11 @@ class Site:
 
     def write(self, file: str, source: str = "") -> Path:
         """Write a module; folders on the way get an ``__init__.py``."""
+        path = self._write(file, source)
+        importlib.invalidate_caches()
+        return path
+
+    def _write(self, file: str, source: str) -> Path:
         path = self.root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         for folder in path.relative_to(self.root).parents:
@@ -112,7 +117,6 @@ class Site:
                 (self.root / folder / "__init__.py").write_text("")
         path.write_text(dedent(source))
         self.packages.add(file.partition("/")[0].removesuffix(".py"))
-        importlib.invalidate_caches()
         return path
 
     def forget(self) -> None:

@@ -43,7 +43,7 @@ def create_generator(kit, tokens, temp, max_tokens, request_id, repetition_penal
     with lock:
         busy += 1
     for number in range(max_tokens):
-        time.sleep(0.005)
+        time.sleep(0.002)
         shift = 1 if WRONG == "penalty" and repetition_penalty and busy > 1 else 0
         if request_id in kit.cancelled:
             break

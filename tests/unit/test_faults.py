@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -435,20 +436,41 @@ HOSTILE = {
     "a pipe": "fifo",
     "a folder": "folder",
 }
-LIMITED = """
-import resource, sys
+# Forks for each file of its input, since the imports take longer than a file.
+READER = """
+import json, os, resource, signal, sys, traceback
 from pathlib import Path
 from mlx_patches import MlxPatchesError
 import matrix_file
 from mlx_patches.auditing.models import read_folder
 import fastjsonschema, packaging.specifiers, yaml
-now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (now + MEGABYTES * 2**20,) * 2)
+
 read = {"matrix": matrix_file.load, "config": lambda path: read_folder(path.parent)}
-try:
-    read[sys.argv[1]](Path(sys.argv[2]))
-except MlxPatchesError as error:
-    print(len(str(error)) < 1000 and str(error).isprintable(), error)
+
+def refuse(kind, path):
+    signal.alarm(3 * SECONDS)
+    now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEGABYTES * 2**20,) * 2)
+    try:
+        read[kind](Path(path))
+    except MlxPatchesError as error:
+        print(len(str(error)) < 1000 and str(error).isprintable(), error, flush=True)
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        kind, path, said = json.loads(line)
+        for stream in (1, 2):
+            os.dup2(os.open(said, os.O_CREAT | os.O_APPEND | os.O_WRONLY), stream)
+        status = 1
+        try:
+            refuse(kind, path)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -467,25 +489,42 @@ def place(path: Path, content: bytes | str | int) -> None:
         path.write_bytes(content)
 
 
-def refused(kind: str, path: Path) -> str:
-    """The message with which a process of limited memory and time refuses a file."""
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED.replace("MEGABYTES", str(MEGABYTES)), kind, str(path)],
+@pytest.fixture(scope="module")
+def reader() -> Iterator[subprocess.Popen[str]]:
+    """The process that forks one of limited memory and time for each file."""
+    code = READER.replace("MEGABYTES", str(MEGABYTES)).replace("SECONDS", str(SECONDS))
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tools")))},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=3 * SECONDS,
-    )
-    assert time.perf_counter() - began < SECONDS
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("True "), done.stdout[:1000]
-    return done.stdout
+    ) as process:
+        yield process
+        process.stdin.close()
+        assert process.wait(SECONDS) == 0
+
+
+@pytest.fixture
+def refused(reader, tmp_path) -> Callable[[str, Path], str]:
+    """The message with which a process of limited memory and time refuses a file."""
+
+    def read(kind: str, path: Path) -> str:
+        began, said = time.perf_counter(), tmp_path / "said"
+        print(json.dumps([kind, str(path), str(said)]), file=reader.stdin, flush=True)
+        status = reader.stdout.readline()
+        assert time.perf_counter() - began < SECONDS
+        message = said.read_text()
+        assert status == "0\n", message
+        assert message.startswith("True "), message[:1000]
+        return message
+
+    return read
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory by what Linux says of it")
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_matrix_is_refused_soon_and_in_little_memory(tmp_path, kind):
+def test_a_hostile_matrix_is_refused_soon_and_in_little_memory(tmp_path, refused, kind):
     place(tmp_path / "matrix.yaml", HOSTILE[kind])
     assert "matrix.yaml: " in refused("matrix", tmp_path / "matrix.yaml")
 
@@ -509,7 +548,7 @@ CONFIGS = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory by what Linux says of it")
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_a_hostile_config_is_refused_soon_and_in_little_memory(tmp_path, kind):
+def test_a_hostile_config_is_refused_soon_and_in_little_memory(tmp_path, refused, kind):
     place(tmp_path / "config.json", CONFIGS[kind])
     assert "config.json: " in refused("config", tmp_path / "config.json")
 

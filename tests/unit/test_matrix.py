@@ -360,12 +360,15 @@ def test_every_measured_release_has_an_answer(releases, affected, version):
 # -- the matrix of this package --------------------------------------------------------------
 
 
-def test_our_own_matrix_is_valid_and_knows_exactly_our_patches():
-    matrix = matrix_file.load()
-    assert set(matrix.patches) == set(catalogue.builtin().ids())
+@pytest.fixture(scope="module")
+def ours():
+    return matrix_file.load()
 
 
-def test_our_own_rules_are_for_distributions_that_the_patch_targets():
-    matrix = matrix_file.load()
+def test_our_own_matrix_is_valid_and_knows_exactly_our_patches(ours):
+    assert set(ours.patches) == set(catalogue.builtin().ids())
+
+
+def test_our_own_rules_are_for_distributions_that_the_patch_targets(ours):
     for patch in catalogue.builtin():
-        assert set(matrix._document["patches"][patch.id]) <= {t.distribution for t in patch.targets}
+        assert set(ours._document["patches"][patch.id]) <= {t.distribution for t in patch.targets}

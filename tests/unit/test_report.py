@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_patches import MlxPatchesError, report
-from mlx_patches.cli import cli
+from mlx_patches.cli import cli, main
 from mlx_patches.evidence import store
 from mlx_patches.patches import catalogue
 
@@ -40,6 +40,21 @@ ONE = {
     "details_with": {"red": {"trim": "dies [[data]]"}},
     "needs": {"repaired": {"trim": ["offset-alias"]}},
 }
+
+
+EVIDENCE = store.load()
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """The data of the page of all evidence."""
+    return report.content(EVIDENCE)
+
+
+@pytest.fixture(scope="module")
+def whole(everything):
+    """The page of all evidence."""
+    return report.page(everything)
 
 
 def data_of(html):
@@ -83,10 +98,10 @@ def test_a_model_that_is_wrong_alone_says_without_which_patches():
     assert shown("mlx-lm 0.28.4") == {**own, "deepseek_v32": []}
 
 
-def test_the_evidence_has_such_models_in_both_packages():
+def test_the_evidence_has_such_models_in_both_packages(everything):
     wrong = {
         (package["name"], family)
-        for package in report.content(store.load())["packages"]
+        for package in everything["packages"]
         for family, cells in package["families"].items()
         if any(cell and cell["alone"] for cell in cells)
     }
@@ -102,23 +117,21 @@ def test_the_data_cannot_end_its_element_nor_be_taken_for_the_template():
     assert "[[page" not in html
 
 
-def test_it_asks_for_nothing():
-    html = report.page(report.content(store.load()))
-    outside = re.sub(r'id="data">.*?</script>', "", html, flags=re.DOTALL)
+def test_it_asks_for_nothing(whole):
+    outside = re.sub(r'id="data">.*?</script>', "", whole, flags=re.DOTALL)
     assert not re.findall(r"https?:|src=|@import|url\(", outside)
-    assert len(html) < 300_000
+    assert len(whole) < 300_000
 
 
-def test_all_evidence_is_in_it():
-    evidence = store.load()
-    shown = data_of(report.page(report.content(evidence)))
+def test_all_evidence_is_in_it(whole):
+    shown = data_of(whole)
     cells = sum(
         cell is not None
         for package in shown["packages"]
         for row in package["families"].values()
         for cell in row
     )
-    assert cells == sum(len(one["without"]) for one in evidence)
+    assert cells == sum(len(one["without"]) for one in EVIDENCE)
 
 
 def test_the_audit_writes_it(tmp_path):
@@ -158,12 +171,12 @@ def test_only_a_page_is_written_over(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["no/such/folder/report.html", "."])
-def test_where_nothing_can_be_written_it_says_so_in_a_line(tmp_path, monkeypatch, place):
+def test_where_nothing_can_be_written_it_says_so_in_a_line(tmp_path, monkeypatch, capsys, place):
     monkeypatch.chdir(tmp_path)
-    command = [sys.executable, "-m", "mlx_patches", "audit", "--html", place]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    lines = done.stderr.strip().splitlines()
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", "--html", place])
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and f"{place}: cannot be written" in lines[0]
 
 
