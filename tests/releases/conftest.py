@@ -13,12 +13,14 @@ from contextlib import ExitStack
 import pytest
 from _pytest.mark import ParameterSet
 
+import mlx_patches
 from mlx_patches.activation.session import Session
 from mlx_patches.auditing.audit import judge_file
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import Verdict
 from mlx_patches.core.patch import Patch, Target
+from mlx_patches.lab import child
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
@@ -144,6 +146,14 @@ def ungated() -> Iterator[Callable[[Patch], Manager]]:
     yield apply
     for manager in managers:
         manager.restore()
+
+
+@pytest.fixture
+def patched() -> Iterator[None]:
+    """Has every patch of the lab in effect that the installed releases need."""
+    mlx_patches.apply(patches=child.every_patch())
+    yield
+    mlx_patches.restore()
 
 
 @pytest.fixture

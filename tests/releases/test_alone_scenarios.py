@@ -19,13 +19,6 @@ from .conftest import is_tested, verdict
 from .models import build_or_skip
 
 
-@pytest.fixture
-def patched():
-    mlx_patches.apply(patches=every_patch())
-    yield
-    mlx_patches.restore()
-
-
 def run(scenario: str, family: str) -> Cell:
     if not is_tested(family.partition(":")[0]):
         pytest.skip("this set tests another package")

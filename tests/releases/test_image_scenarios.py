@@ -6,9 +6,7 @@ import importlib
 
 import pytest
 
-import mlx_patches
 from mlx_patches.lab import Cell, Family, NotBuilt, image_scenarios
-from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.named_scenarios import NAMED
 from mlx_patches.lab.whole import LAST, build_whole, embedded
 from mlx_patches.probes import NotApplicable
@@ -34,13 +32,6 @@ def batches_images():
         image_scenarios.embedding_step()
     except NotApplicable as reason:
         pytest.skip(str(reason))
-
-
-@pytest.fixture
-def patched():
-    mlx_patches.apply(patches=every_patch())
-    yield
-    mlx_patches.restore()
 
 
 def run(scenario: str, family: str) -> Cell:
@@ -69,17 +60,6 @@ def test_an_image_moves_the_embeddings_of_its_tokens_alone(family):
 def test_a_right_family_is_green(scenario, family):
     cell = run(scenario, family)
     assert cell.verdict == "green", cell.detail
-
-
-@pytest.mark.usefixtures("batches_images")
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_features_of_the_first_row_alone_are_seen(scenario):
-    mlx_patches.apply(patches=[one for one in every_patch() if one != "deepstack-rows"])
-    try:
-        cell = run(scenario, "qwen3_vl")
-    finally:
-        mlx_patches.restore()
-    assert cell.verdict == "red"
 
 
 def generate_module():

@@ -13,20 +13,13 @@ from mlx_patches.lab.compare import compare_generated
 from mlx_patches.patches.models.recurrent_padding import by_row as recurrent_by_row
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.fixtures import with_patches
 
 from .models import build_or_skip
 
 pytest.importorskip("mlx.core")
 
-PATCHES = (
-    "offset-alias",
-    "mask-by-offset",
-    "rope-deltas",
-    "arrays-mask",
-    "recurrent-padding",
-    "prefix-first-token",
-)
+pytestmark = pytest.mark.usefixtures("patched")
+
 QWEN = ("mlx-vlm:qwen3_5", "mlx-vlm:qwen3_5_moe")
 # The layers of these read counts beyond a piece.
 MAMBA = [
@@ -44,11 +37,10 @@ def continued(name: str) -> Cell:
     model = build_or_skip(name)
     texts = rows.rows_of(model, (3, 6), more=(8, 4))
     try:
-        with with_patches(PATCHES):
-            cache = engine.merge(model, [rows.prefill_alone(model, row) for row in texts])
-            rows.prefill_right(model, texts, cache, 2)
-            rows.decode(model, texts, cache, 3)
-            return rows.compare(model, texts)
+        cache = engine.merge(model, [rows.prefill_alone(model, row) for row in texts])
+        rows.prefill_right(model, texts, cache, 2)
+        rows.decode(model, texts, cache, 3)
+        return rows.compare(model, texts)
     except NotApplicable as reason:
         pytest.skip(str(reason))
 
@@ -67,14 +59,13 @@ def answered(name: str) -> Cell:
         pytest.skip("the release's engine has no prefix cache")
     stored = importlib.import_module("mlx_vlm.apc").APCManager()
     text = list(range(1, 61))
-    with with_patches(PATCHES):
-        for lengths in ([40], [44, 60]):
-            made = generators.make_generator(model, 4, apc_manager=stored)
-            engine.embed(model, None)
-            own = [{"_apc_semantic_hash": 0} for _ in lengths]  # as mlx_vlm.server has it
-            prompts = [text[:length] for length in lengths]
-            said = generators.collect_tokens(made, made.add(prompts, own), 4)
-        alone = [rows.alone(model, prompt, 4) for prompt in prompts]
+    for lengths in ([40], [44, 60]):
+        made = generators.make_generator(model, 4, apc_manager=stored)
+        engine.embed(model, None)
+        own = [{"_apc_semantic_hash": 0} for _ in lengths]  # as mlx_vlm.server has it
+        prompts = [text[:length] for length in lengths]
+        said = generators.collect_tokens(made, made.add(prompts, own), 4)
+    alone = [rows.alone(model, prompt, 4) for prompt in prompts]
     return compare_generated(said, alone, model.tolerance)
 
 

@@ -9,9 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-import mlx_patches
 from mlx_patches.lab import LabModel
-from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.walks import engines
 from mlx_patches.lab.walks.program import draw, parse
 from mlx_patches.lab.walks.walk import run
@@ -23,13 +21,6 @@ from .models import build_or_skip
 # How many walks find a planted fault, and how many of each kind are right without one.
 MOST, RIGHT = 40, 1
 TINY = 1 / 8
-
-
-@pytest.fixture
-def patched():
-    mlx_patches.apply(patches=every_patch())
-    yield
-    mlx_patches.restore()
 
 
 def built(family: str) -> LabModel:
