@@ -63,6 +63,7 @@ def ragged_masks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 PATCH = Patch(
     id="image-rows",
     severity="crash",
+    every_model=True,
     summary="a batch of prompts with images fails where their masks differ",
     targets=at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
     module=__name__,
