@@ -44,7 +44,7 @@ class Whole:
 
     ``tokens``: an image's in a prompt. ``along``: the axis on which pixels of images are joined.
     ``placed``: the names of inputs that say where a prompt's images are, as in PLACES. ``most``:
-    how many images a prompt may have.
+    how many images a prompt may have. ``listed``: inputs are lists with one entry a prompt.
     """
 
     module: Any
@@ -54,6 +54,7 @@ class Whole:
     along: int
     placed: tuple[str, ...] = ()
     most: int = 2
+    listed: bool = False
 
     def images(self, tokens: Sequence[int], seeds: Sequence[int]) -> Inputs:
         """What the embedding step gets of the images of a prompt of these tokens."""
@@ -61,12 +62,13 @@ class Whole:
 
         drawn = [self.draw(seed) for seed in seeds]
         places = {name: mx.array(PLACES[name](tokens)) for name in self.placed}
-        return places | {
+        joined = places | {
             name: mx.concatenate(
                 [one[name] for one in drawn], axis=self.along if value.ndim > 2 else 0
             )
             for name, value in drawn[0].items()
         }
+        return {name: list(value) if self.listed else value for name, value in joined.items()}
 
 
 def with_vision_tower(config: Mapping[str, Any]) -> Any:
@@ -106,8 +108,8 @@ def build_whole(family: Family, seed: int = 0) -> Whole:
         counts = [own["tokens"]] if "tokens" in own else counts
         found = _fit(model, counts, draw, own)
         if found:
-            placed = tuple(own.get("placed", ()))
-            return Whole(model, lab, found, draw, along, placed, own.get("most", 2))
+            named = {name: own[name] for name in ("most", "listed") if name in own}
+            return Whole(model, lab, found, draw, along, tuple(own.get("placed", ())), **named)
     raise NotBuilt("no image that the lab knows fits its vision tower")
 
 
@@ -176,7 +178,7 @@ def _images(vision: Any, only: str | Mapping[str, Any]) -> Iterator[tuple[list[i
     if isinstance(only, Mapping):
         own = {name: mx.array(value) for name, value in only.get("more", {}).items()}
         yield (
-            [*range(1, LONGEST + 1)],
+            [*range(LONGEST, 0, -1)],
             _draw(tuple(only["pixels"]), own),
             only.get("along", 0),
         )
@@ -275,8 +277,6 @@ def embedded(model: Any, tokens: list[int], image: Inputs) -> dict[str, Any]:
     made = model.get_input_embeddings(
         ids, image.get("pixel_values"), mask=mx.ones_like(ids), **more
     )
-    # Evaluated at once: of two that wait for each other's evaluation, mlx mixed up the values.
-    mx.eval(made.inputs_embeds)
     return {name: value for name, value in made.to_dict().items() if value is not None}
 
 
