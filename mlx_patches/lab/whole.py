@@ -43,6 +43,8 @@ class Whole:
     """A whole model, its language model as the lab needs it, and its images.
 
     ``tokens``: an image's in a prompt. ``along``: the axis on which pixels of images are joined.
+    ``placed``: the names of inputs that say where a prompt's images are, as in PLACES. ``most``:
+    how many images a prompt may have. ``listed``: inputs are lists with one entry a prompt.
     """
 
     module: Any
@@ -50,18 +52,23 @@ class Whole:
     tokens: tuple[int, ...]
     draw: Draw
     along: int
+    placed: tuple[str, ...] = ()
+    most: int = 2
+    listed: bool = False
 
-    def images(self, seeds: Sequence[int]) -> Inputs:
-        """What the embedding step gets of the images of one prompt."""
+    def images(self, tokens: Sequence[int], seeds: Sequence[int]) -> Inputs:
+        """What the embedding step gets of the images of a prompt of these tokens."""
         import mlx.core as mx
 
         drawn = [self.draw(seed) for seed in seeds]
-        return {
+        places = {name: mx.array(PLACES[name](tokens)) for name in self.placed}
+        joined = places | {
             name: mx.concatenate(
                 [one[name] for one in drawn], axis=self.along if value.ndim > 2 else 0
             )
             for name, value in drawn[0].items()
         }
+        return {name: list(value) if self.listed else value for name, value in joined.items()}
 
 
 def with_vision_tower(config: Mapping[str, Any]) -> Any:
@@ -84,7 +91,8 @@ def build_whole(family: Family, seed: int = 0) -> Whole:
         raise NotBuilt(reason)
     module = module_of(family)
     try:
-        text, small = text_config(module, None, overrides_of(*_names(family)))
+        text, small = text_config(module, None, overrides_of(*_names(family)) | own.get("text", {}))
+        text = getattr(text, "text_config", None) or text
         vision = _vision(module, own.get("vision", {}))
         model = module.Model(_whole_config(family, module, text, small, vision, own))
         language = model.language_model
@@ -97,9 +105,11 @@ def build_whole(family: Family, seed: int = 0) -> Whole:
     draw_weights(model, seed)
     lab = lab_model(family, language, small, TOLERANCES["float32"])
     for counts, draw, along in _images(vision, own.get("image", "")):
-        found = _fit(model, counts, draw)
+        counts = [own["tokens"]] if "tokens" in own else counts
+        found = _fit(model, counts, draw, own)
         if found:
-            return Whole(model, lab, found, draw, along)
+            named = {name: own[name] for name in ("most", "listed") if name in own}
+            return Whole(model, lab, found, draw, along, tuple(own.get("placed", ())), **named)
     raise NotBuilt("no image that the lab knows fits its vision tower")
 
 
@@ -118,7 +128,8 @@ def _vision(module: ModuleType, own: Mapping[str, Any]) -> Any:
 
 def _vision_type(module: ModuleType, kind: type) -> str:
     """The first model type that the vision tower takes, by its source."""
-    source = (Path(module.__path__[0]) / "vision.py").read_text()
+    file = Path(module.__path__[0]) / "vision.py"
+    source = file.read_text() if file.exists() else ""
     named = re.search(r'model_type (?:not in \[|!= )\s*"([^"]+)"', source)
     default = next((f.default for f in dataclasses.fields(kind) if f.name == "model_type"), None)
     return named[1] if named else default if isinstance(default, str) else ""
@@ -132,33 +143,56 @@ def _whole_config(
     vision: Any,
     own: Mapping[str, Any],
 ) -> Any:
-    kind = find(module, "ModelConfig")
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    settings = small_config(kind, overrides_of(*_names(family)).get("whole", {}))
-    settings |= {name: value for name, value in DATA["whole"].items() if name in fields}
-    settings |= own.get("whole", {})
+    outer = find(module, "ModelConfig")
+    kind = find(module, overrides_of(*_names(family)).get("whole-class", "ModelConfig"))
+    fields = {field.name for field in dataclasses.fields(kind)}
+    given = overrides_of(*_names(family)).get("whole", {}) | own.get("whole", {})
+    settings = small_config(kind, given)
+    settings |= {n: v for n, v in DATA["whole"].items() if n in fields and n not in given}
+    settings |= {"model_type": family.name, "text_config": text, "vision_config": vision}
     for name, value in settings.items():
         inner = config_class(kind, name)
         if inner is not None and isinstance(value, dict):
             settings[name] = instance(inner, value)
     if "audio_config" in fields and not own.get("audio"):
         settings["audio_config"] = None
-    settings |= {"model_type": family.name, "text_config": text, "vision_config": vision}
     made = kind(**{name: value for name, value in settings.items() if name in fields})
     made.text_config, made.vision_config = text, vision
-    return made
+    if kind is outer:
+        return made
+    # A model of several, such as one that hears, sees and speaks, of which one sees.
+    others = instance(outer, small_config(outer, own.get("outer", {})))
+    names = [field.name for field in dataclasses.fields(outer)]
+    return dataclasses.replace(
+        others, **{name: made for name in names if config_class(outer, name) is kind}
+    )
 
 
-def _images(vision: Any, only: str) -> Iterator[tuple[list[int], Draw, int]]:
-    """The images that a family may take: counts of tokens to try, what draws one, and the axis."""
+def _images(vision: Any, only: str | Mapping[str, Any]) -> Iterator[tuple[list[int], Draw, int]]:
+    """The images that a family may take: counts of tokens to try, what draws one, and the axis.
+
+    ``only``: the name of the family's form, or a form that is the family's own; all, if empty.
+    """
     import mlx.core as mx
+
+    if isinstance(only, Mapping):
+        own = {name: mx.array(value) for name, value in only.get("more", {}).items()}
+        yield (
+            [*range(LONGEST, 0, -1)],
+            _draw(tuple(only["pixels"]), own),
+            only.get("along", 0),
+        )
+        return
 
     def setting(default: int, *names: str) -> int:
         found = (getattr(vision, name, None) for name in names)
         return next((one for one in found if isinstance(one, int) and one), default)
 
     side, channels = setting(14, "patch_size"), setting(3, "in_channels", "num_channels")
-    frames, merged = setting(1, "temporal_patch_size"), setting(2, "spatial_merge_size")
+    frames, merged = (
+        setting(1, "temporal_patch_size", "patch_temporal"),
+        setting(2, "spatial_merge_size", "merge_size"),
+    )
     high, wide, edge = 2 * merged, 3 * merged, 4 * side
     count = high * wide
     patches = (count, channels, side, side)
@@ -188,34 +222,46 @@ def _images(vision: Any, only: str) -> Iterator[tuple[list[int], Draw, int]]:
     counts = list(dict.fromkeys([count // merged**2, count, *range(1, LONGEST + 1)]))
     for name, shape, more, along in forms:
         if only in ("", name):
-
-            def draw(seed: int, shape: Any = shape, more: Inputs = more) -> Inputs:
-                return {"pixel_values": mx.random.normal(shape, key=mx.random.key(seed)), **more}
-
-            yield counts, draw, along
+            yield counts, _draw(shape, more), along
 
 
-def _fit(model: Any, counts: list[int], draw: Draw) -> tuple[int, ...]:
-    """The tokens of an image: as many as its pixels move; empty if it does not fit."""
+def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
+    """Draws pixels of a shape; ``more`` comes with them."""
+    import mlx.core as mx
+
+    def draw(seed: int) -> Inputs:
+        return {"pixel_values": mx.random.normal(shape, key=mx.random.key(seed)), **more}
+
+    return draw
+
+
+def _fit(model: Any, counts: list[int], draw: Draw, own: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokens of an image: as many as its pixels move, and ``still`` that they do not.
+
+    Empty if the image does not fit.
+    """
     best: list[int] = []
+    still, ends = own.get("still", 0), own.get("ends", 1)
     for count in counts:
-        tokens = [START, *[IMAGE] * count, END]
+        tokens = [START, *[IMAGE] * count, *[END] * ends]
         try:
-            moved = _moved(model, [1, *tokens, 2], draw)
+            moved = _moved(model, [1, *tokens, 2], draw, own.get("placed", ()))
         except Exception:  # another number of tokens, or another image
             continue
-        if all(moved[2 : 2 + count]) and not any(moved[:2]) and len(tokens) > len(best):
+        fits = sum(moved[2 : 2 + count]) == count - still and not any(moved[:2])
+        if fits and len(tokens) > len(best):
             best = tokens
         if best and count == counts[0]:
             break
     return tuple(best)
 
 
-def _moved(model: Any, tokens: list[int], draw: Draw) -> list[bool]:
+def _moved(model: Any, tokens: list[int], draw: Draw, placed: Sequence[str]) -> list[bool]:
     """Which tokens' embeddings other pixels change."""
     import mlx.core as mx
 
-    one, other = (embedded(model, tokens, draw(seed))["inputs_embeds"] for seed in (1, 2))
+    places = {name: mx.array(PLACES[name](tokens)) for name in placed}
+    one, other = (embedded(model, tokens, draw(seed) | places)["inputs_embeds"] for seed in (1, 2))
     if one.shape[1] != len(tokens):
         return [False] * len(tokens)
     moved: list[bool] = (mx.abs(one - other).max(-1) > 0)[0].tolist()
@@ -238,3 +284,31 @@ def embedded(model: Any, tokens: list[int], image: Inputs) -> dict[str, Any]:
 IMAGE, VIDEO, START, END = range(VOCABULARY - 6, VOCABULARY - 2)
 # The largest token of a text.
 LAST = IMAGE - 1
+
+
+def _spans(tokens: Sequence[int]) -> list[list[int]]:
+    """The first token of each image, and the one after its last."""
+    inside = [token == IMAGE for token in (END, *tokens, END)]
+    edges = [at for at in range(len(tokens) + 1) if inside[at] != inside[at + 1]]
+    return [edges[at : at + 2] for at in range(0, len(edges), 2)]
+
+
+def _sight(tokens: Sequence[int]) -> list[list[list[list[int]]]]:
+    """Which of four tiles of which image each token sees: the last image's up to it."""
+    starts = [start for start, _ in _spans(tokens)]
+    ends = [*starts[1:], len(tokens)]
+    return [
+        [
+            [[int(start <= at < end)] * 4 for start, end in zip(starts, ends, strict=True)]
+            for at in range(len(tokens))
+        ]
+    ]
+
+
+# Inputs that say where the images of a prompt are.
+PLACES: dict[str, Callable[[Sequence[int]], Any]] = {
+    "image_bound": lambda tokens: [_spans(tokens)],
+    "image_input_idx": lambda tokens: [[at for at, one in enumerate(tokens) if one == IMAGE]],
+    "images_seq_mask": lambda tokens: [[token == IMAGE for token in tokens]],
+    "cross_attention_mask": _sight,
+}
