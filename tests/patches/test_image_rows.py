@@ -8,7 +8,7 @@ from mlx_patches.patches.positions.image_rows import patch as image_rows
 from mlx_patches.patches.positions.image_rows.patch import MASK, READER, UNREAD, complete_rows
 
 mx = pytest.importorskip("mlx.core")
-PIXELS, WHOLE = UNREAD
+PIXELS, WHOLE, *_ = UNREAD
 
 
 def test_a_text_row_gets_a_mask_of_its_own():

@@ -47,7 +47,8 @@ def test_an_image_moves_the_embeddings_of_its_tokens_alone(family):
     text = [1, 2, 3]
     tokens = [*text, *whole.tokens, LAST]
     one, other = (
-        embedded(whole.module, tokens, whole.images([seed]))["inputs_embeds"] for seed in (3, 4)
+        embedded(whole.module, tokens, whole.images(tokens, [seed]))["inputs_embeds"]
+        for seed in (3, 4)
     )
     moved = (mx.abs(one - other).max(-1) > 0)[0].tolist()
     first = len(text) + 1

@@ -4,8 +4,8 @@ Why
     The batch generator joins each argument of the rows that have it. A text row has no mask of
     image tokens, so the mask of a batch has fewer rows than the batch. And it joins masks that no
     language model reads: of an image's pixels, which differ in shape with the number and the size
-    of the images, and PaliGemma's of a whole prompt, which differ with its length. Then every
-    request of the batch ends in an error.
+    of the images; of the prompts of PaliGemma, Gemma 3 and DeepSeek VL 2, and the places of
+    Molmo's images, which differ with the prompt. Then every request of the batch ends in an error.
 How
     Before rows are joined, a row without images gets a mask of its own, all False, where another
     row has one. Masks that no language model reads are left out where they cannot be joined.
@@ -25,7 +25,13 @@ from ..._shared.prompt_rows import Rows, before_joining
 from ..._shared.targets import GENERATORS, at
 
 MASK = "visual_pos_masks"
-UNREAD = ("pixel_attention_mask", "attention_mask_4d")
+UNREAD = (
+    "pixel_attention_mask",
+    "attention_mask_4d",
+    "images_seq_mask",
+    "image_input_idx",
+    "image_masks",
+)
 # An argument of the models whose language model reads such a mask.
 READER = "pos_hw"
 
