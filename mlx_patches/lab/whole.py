@@ -30,6 +30,10 @@ from .build import (
 from .shrink import VOCABULARY, config_class, instance, small_config
 
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "whole.toml").read_text())
+# The special tokens' ids, inside the small vocabulary.
+IMAGE, VIDEO, START, END = range(VOCABULARY - 6, VOCABULARY - 2)
+# The largest token of a text.
+LAST = IMAGE - 1
 # The longest image that is tried, in tokens.
 LONGEST = 64
 
@@ -278,12 +282,6 @@ def embedded(model: Any, tokens: list[int], image: Inputs) -> dict[str, Any]:
         ids, image.get("pixel_values"), mask=mx.ones_like(ids), **more
     )
     return {name: value for name, value in made.to_dict().items() if value is not None}
-
-
-# The special tokens' ids, inside the small vocabulary.
-IMAGE, VIDEO, START, END = range(VOCABULARY - 6, VOCABULARY - 2)
-# The largest token of a text.
-LAST = IMAGE - 1
 
 
 def _spans(tokens: Sequence[int]) -> list[list[int]]:
