@@ -41,15 +41,16 @@ FIELDS = "config-fields"
 # scenarios of images; the page says of config-fields what it means.
 IMAGES = "images"
 WHY = {
-    ("draws", "server"): "the server reads `seed` and passes it nowhere",
-    (IMAGES, "cohere_compass"): "a text row has no position ids, and the padding counts twice",
-    (IMAGES, "ernie4_5_moe_vl"): "a piece's positions are those of a part of its image",
-    (IMAGES, "falcon_ocr"): "masks of unequal prompts are not joined",
-    (IMAGES, "granite4_vision"): "features of images are not kept by row",
-    (IMAGES, "hunyuan_vl"): "the grids of all rows are read as one image's",
-    (IMAGES, "mllama"): "cross-attention of unequal prompts is not joined",
-    (IMAGES, "paddleocr_vl"): "two images are split at lengths in place of offsets",
-    (IMAGES, "qwen3_omni_moe"): "features of the first row are every row's",
+    ("draws", "server"): "the server passes `seed` nowhere",
+    (IMAGES, "cohere_compass"): "padding counts twice",
+    (IMAGES, "ernie4_5_moe_vl"): "pieces take positions of half an image",
+    (IMAGES, "falcon_ocr"): "masks are not joined",
+    (IMAGES, "granite4_vision"): "features are not kept by row",
+    (IMAGES, "hunyuan_vl"): "all rows' grids are one image's",
+    (IMAGES, "mllama"): "cross-attention is not joined",
+    (IMAGES, "paddleocr_vl"): "lengths are taken for offsets",
+    (IMAGES, "qwen3_omni_moe"): "all rows get the first one's features",
+    (IMAGES, "youtu_vl"): "two images fail in a prompt",
 }
 
 Rows = list[dict[str, Any]]
@@ -227,7 +228,7 @@ def table() -> list[str]:
 
 
 def reasons() -> list[str]:
-    """A line of Markdown for each family or case that stays wrong: why no patch mends it.
+    """A table of Markdown of the families and cases that stay wrong: why no patch mends them.
 
     Raises:
         SystemExit: what stays wrong has no reason, or a reason is of what is right.
@@ -242,10 +243,12 @@ def reasons() -> list[str]:
     if unlike := sorted(sets.keys() ^ WHY.keys()):
         place = ", ".join(unlike[0])
         raise SystemExit(f"{EVIDENCE}: {place}: WHY of {Path(__file__).name} differs")
-    return [
-        f"- `{kind}`, {name} ({', '.join(sorted(own))}): {WHY[kind, name]}."
-        for (kind, name), own in sorted(sets.items())
-    ]
+    lines = ["|scenario|family or case|sets|why|", "|---|---|---|---|"]
+    for (kind, name), own in sorted(sets.items()):
+        package, *_ = next(iter(own)).split()
+        releases = "/".join(sorted(one.split()[1] for one in own))
+        lines.append(f"|{kind}|{name}|{package} {releases}|{WHY[kind, name]}|")
+    return lines
 
 
 def counted(found: Mapping[str, Any], scenario: str) -> str:

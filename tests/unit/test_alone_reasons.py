@@ -9,7 +9,7 @@ import pytest
 def test_the_page_says_why_something_stays_wrong():
     lines = measure_alone.reasons()
     assert all(
-        any(f"`{kind}`, {name} (" in line for line in lines) for kind, name in measure_alone.WHY
+        any(f"|{kind}|{name}|" in line for line in lines) for kind, name in measure_alone.WHY
     )
 
 
