@@ -1,5 +1,5 @@
 """The fixtures of the tests against releases."""
 
-from ..releases.conftest import device_reads, seeded, ungated
+from ..releases.conftest import device_reads, patched, seeded, ungated
 
-__all__ = ["device_reads", "seeded", "ungated"]
+__all__ = ["device_reads", "patched", "seeded", "ungated"]

@@ -12,10 +12,8 @@ from mlx_patches.patches._shared import rows as cache_rows
 from mlx_patches.patches.generation.cancelled_prompt import patch
 from mlx_patches.patches.generation.cancelled_prompt.probe import ANSWER, RESTS, read, start
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
-from mlx_patches.probes.fixtures import with_patches
 
 from ..releases.models import build_or_skip, prefix_engine
-from ..releases.test_prefix_cache import PATCHES
 
 
 @pytest.fixture
@@ -81,22 +79,21 @@ def cancelled(line: str) -> list[str]:
     batch = getattr(generators.generate_module(model), "PromptProcessingBatch", None)
     if not hasattr(batch, "remove"):
         pytest.skip("the release takes no row out of prompts in reading")
-    with with_patches((*PATCHES, "cancelled-prompt")):
-        return walk.run(model, program.parse(line))
+    return walk.run(model, program.parse(line))
 
 
 @pytest.mark.parametrize("line", CANCELLED)
-def test_a_request_that_is_cancelled_while_prompts_are_read(line):
+def test_a_request_that_is_cancelled_while_prompts_are_read(line, patched):
     assert cancelled(line) == []
 
 
 @pytest.mark.parametrize("line", CANCELLED[1:3])
-def test_mutant_that_keeps_merged_caches_of_padding_alone(monkeypatch, line):
+def test_mutant_that_keeps_merged_caches_of_padding_alone(monkeypatch, line, patched):
     monkeypatch.setattr(recurrent_padding, "put_back", lambda cache, own: None)
     assert cancelled(line)
 
 
-def test_mutant_that_forgets_what_padding_was_dropped(monkeypatch):
+def test_mutant_that_forgets_what_padding_was_dropped(monkeypatch, patched):
     write = cache_rows.write_rows
     monkeypatch.setattr(
         cache_rows, "write_rows", lambda layer, held, dropped=(): write(layer, held)
@@ -104,7 +101,7 @@ def test_mutant_that_forgets_what_padding_was_dropped(monkeypatch):
     assert cancelled(CANCELLED[2])
 
 
-def test_mutant_that_forgets_announced_padding(monkeypatch):
+def test_mutant_that_forgets_announced_padding(monkeypatch, patched):
     monkeypatch.setattr(cache_rows, "RIGHT", ())
     assert cancelled(CANCELLED[1])
 
