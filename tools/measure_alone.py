@@ -37,20 +37,20 @@ EVIDENCE = ROOT / "tools" / "evidence" / "alone"
 SECONDS, RELEASE_SECONDS = 120, 300
 PARTS = ("without", "with")
 FIELDS = "config-fields"
-# By scenario, and family or case: why no patch mends what stays wrong. IMAGES stands for both
+# By scenario, and family or case: why no patch mends what stays wrong. FEATURES stands for both
 # scenarios of images; the page says of config-fields what it means.
-IMAGES = "images"
+FEATURES = "features"
 WHY = {
     ("draws", "server"): "the server passes `seed` nowhere",
-    (IMAGES, "cohere_compass"): "padding counts twice",
-    (IMAGES, "ernie4_5_moe_vl"): "pieces take positions of half an image",
-    (IMAGES, "falcon_ocr"): "masks are not joined",
-    (IMAGES, "granite4_vision"): "features are not kept by row",
-    (IMAGES, "hunyuan_vl"): "all rows' grids are one image's",
-    (IMAGES, "mllama"): "cross-attention is not joined",
-    (IMAGES, "paddleocr_vl"): "lengths are taken for offsets",
-    (IMAGES, "qwen3_omni_moe"): "all rows get the first one's features",
-    (IMAGES, "youtu_vl"): "two images fail in a prompt",
+    (FEATURES, "cohere_compass"): "padding counts twice",
+    (FEATURES, "ernie4_5_moe_vl"): "pieces take positions of half an image",
+    (FEATURES, "falcon_ocr"): "masks are not joined",
+    (FEATURES, "granite4_vision"): "features are not kept by row",
+    (FEATURES, "hunyuan_vl"): "all rows' grids are one image's",
+    (FEATURES, "mllama"): "cross-attention is not joined",
+    (FEATURES, "paddleocr_vl"): "lengths are taken for offsets",
+    (FEATURES, "qwen3_omni_moe"): "all rows get the first one's features",
+    (FEATURES, "youtu_vl"): "two images fail in a prompt",
 }
 
 Rows = list[dict[str, Any]]
@@ -236,7 +236,7 @@ def reasons() -> list[str]:
     sets: dict[tuple[str, str], set[str]] = {}
     for found in (json.loads(file.read_text()) for file in sorted(EVIDENCE.glob("*.json"))):
         for scenario, cells in found[PARTS[1]].items():
-            kind = IMAGES if scenario.startswith(IMAGES) else scenario
+            kind = FEATURES if scenario.startswith(FEATURES) else scenario
             for name in (name for name, letter in cells.items() if letter == LETTERS[RED]):
                 if scenario != FIELDS and name:  # a release's own cell sums up its cases
                     sets.setdefault((kind, name), set()).add(found["set"])

@@ -2,7 +2,7 @@
 
 ``engine-images`` hands the language model the positions of an image; here the vision tower, the
 projector and the server's own embedding step run too. They run only where they are named, as in
-``mlx-patches lab --scenario images``.
+``mlx-patches lab --scenario features``.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Prompt(generators.Request):
         return {"input_ids": ids, "attention_mask": mx.ones_like(ids), **(self.shown or {})}
 
 
-@scenario("images", NAMED)
-def images(model: LabModel) -> Cell:
+@scenario("features", NAMED)
+def features(model: LabModel) -> Cell:
     """Rows with two images, one or none, of which one leaves and one comes later."""
     return compared(model)
 
 
-@scenario("images-in-pieces", NAMED)
-def images_in_pieces(model: LabModel) -> Cell:
-    """As images, with prompts that the engine reads in pieces shorter than an image."""
+@scenario("features-in-pieces", NAMED)
+def features_in_pieces(model: LabModel) -> Cell:
+    """As features, with prompts that the engine reads in pieces shorter than an image."""
     return compared(model, PIECE)
 
 

@@ -36,6 +36,8 @@ def scenario(name: str, into: dict[str, Scenario] = REGISTERED) -> Callable[[Run
             finally:
                 engine.unmark()
 
+        if name in REGISTERED or name in NAMED:  # one would hide the other
+            raise ValueError(f"two scenarios are called {name}")
         into[name] = measure
         return measure
 

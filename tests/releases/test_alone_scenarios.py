@@ -49,7 +49,7 @@ def plant(monkeypatch, place: str, around) -> None:
 RIGHT = ("mlx-lm:llama", "mlx-lm:gemma3_text", "mlx-lm:qwen3_next", "mlx-vlm:gemma3")
 
 
-@pytest.mark.parametrize("scenario", [name for name in NAMED if not name.startswith("images")])
+@pytest.mark.parametrize("scenario", [name for name in NAMED if not name.startswith("features")])
 @pytest.mark.parametrize("family", RIGHT)
 def test_a_right_family_is_green(scenario, family, patched):
     cell = run(scenario, family)

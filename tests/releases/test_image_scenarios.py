@@ -15,7 +15,7 @@ from .conftest import is_tested
 from .models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
-SCENARIOS = ("images", "images-in-pieces")
+SCENARIOS = ("features", "features-in-pieces")
 # Families whose embedding step returns embeddings alone, or positions, or layers of features.
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl")
 
@@ -83,7 +83,7 @@ def test_embeddings_of_another_row_are_seen(monkeypatch):
         return embeds[::-1], more
 
     monkeypatch.setattr(module, "_merge_prefill_prompt_kwargs", swapped)
-    assert run("images", "llava").verdict == "red"
+    assert run("features", "llava").verdict == "red"
 
 
 @pytest.mark.usefixtures("batches_images", "patched")
@@ -96,4 +96,4 @@ def test_a_piece_without_its_features_is_seen(monkeypatch):
         return step(self)
 
     monkeypatch.setattr(batch, "prompt_step", without_features)
-    assert run("images-in-pieces", "llava").verdict == "red"
+    assert run("features-in-pieces", "llava").verdict == "red"

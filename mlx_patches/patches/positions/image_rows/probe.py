@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, with_patches
+from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
 
 # Masks of prompts, of pixels, and of image tokens.
 _FAMILIES = ("idefics2", "paligemma", "zaya1_vl")
@@ -15,8 +15,9 @@ _OTHERS = (*BATCH_PATCHES, "token-names", "recurrent-padding", "extend-solo-batc
 
 def probe(target: Target) -> Result:
     """Red where a row of the release's engine differs from its prompt alone, or raises."""
-    from ....lab.image_scenarios import images
+    from ....lab.image_scenarios import features
 
+    require_own(target)
     held = []
     for family in _FAMILIES:
         try:
@@ -24,7 +25,7 @@ def probe(target: Target) -> Result:
         except NotApplicable:
             continue
         with with_patches(_OTHERS):
-            held.append(images(model))
+            held.append(features(model))
     cells = [cell for cell in held if cell.verdict != "n/a"]
     if not cells:
         raise NotApplicable("the release batches no prompts with images")
