@@ -85,7 +85,7 @@ def make_generator(model: LabModel, count: int, **options: Any) -> Any:
     if generator is None:
         raise NotApplicable("the release has no batch generator")
     vision = "processor" in inspect.signature(generator).parameters
-    return (_VlmGenerator if vision else _LmGenerator)(model, generator, count, **options)
+    return (VlmGenerator if vision else _LmGenerator)(model, generator, count, **options)
 
 
 def samples_by_row(model: LabModel) -> bool:
@@ -164,7 +164,7 @@ def run_requests(
 
 
 def run_in(
-    generator: _LmGenerator | _VlmGenerator, requests: Sequence[Request]
+    generator: _LmGenerator | VlmGenerator, requests: Sequence[Request]
 ) -> list[list[Generated]]:
     """The tokens of requests that come and go in a generator, by row."""
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
@@ -173,7 +173,7 @@ def run_in(
 
 
 def _run_requests(
-    generator: _LmGenerator | _VlmGenerator, requests: Sequence[Request]
+    generator: _LmGenerator | VlmGenerator, requests: Sequence[Request]
 ) -> list[list[Generated]]:
     said: dict[int, list[Generated]] = {}
     leaving: dict[int, int] = {}
@@ -206,7 +206,7 @@ def collect_tokens(generator: Any, order: Sequence[int], count: int) -> list[lis
 
 
 def _generated(
-    generator: _LmGenerator | _VlmGenerator,
+    generator: _LmGenerator | VlmGenerator,
     prompts: Sequence[Sequence[int]],
     late: Sequence[int],
     count: int,
@@ -276,7 +276,7 @@ class _LmGenerator:
         return [(one.uid, generated(one)) for one in self.answers()]
 
 
-class _VlmGenerator:
+class VlmGenerator:
     """The batch generator of mlx-vlm.
 
     The generator requires embeddings, which mlx-vlm computes outside the language model. It gets
@@ -284,12 +284,16 @@ class _VlmGenerator:
     tokens and positions, no features.
     """
 
-    def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
+    def __init__(
+        self, model: LabModel, generator: Any, count: int, language: Any = None, **options: Any
+    ):
         self.model = model
-        self.release = generator(TextOnly(model), Endless(), max_tokens=count, **options)
+        called = TextOnly(model) if language is None else language
+        self.release = generator(called, Endless(), max_tokens=count, **options)
         self.by_row = "prompt_kwargs" in inspect.signature(self.release.insert).parameters
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """Insert prompts of texts, in one call."""
         lists = [list(prompt) for prompt in prompts]
         embed(self.model, None)
         if self.by_row:
@@ -346,6 +350,7 @@ class _VlmGenerator:
         return _generation(self.release.next(inputs_embeds=embeds))
 
     def next(self) -> list[tuple[int, Generated]]:
+        """Take a step; returns each row with a new token, and the token."""
         return [(one.uid, generated(one)) for one in self.answers()]
 
     def _own(self, prompt: list[int], image: Image | None = None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ projector and the server's own embedding step run too. They run only where they 
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -65,7 +64,7 @@ def compared(model: LabModel, piece: int = 0) -> Cell:
     whole = whole_of(model)
     prompts = prompts_of(whole)
     options = {"prefill_step_size": piece} if piece else {}
-    generator = _Generator(whole, max(one.asked for one in prompts), **options)
+    generator = WholeGenerator(whole, max(one.asked for one in prompts), **options)
     said = generators.run_in(generator, prompts)
     expected = [
         alone(whole, one, [answer.token for answer in row])
@@ -123,33 +122,19 @@ def alone(whole: Whole, prompt: Prompt, tokens: Sequence[int]) -> list[Any]:
     return seen[: len(tokens)]
 
 
-class _Generator(generators._VlmGenerator):
+class WholeGenerator(generators.VlmGenerator):
     """The batch generator of mlx-vlm, around the whole model's language model, as its server's."""
 
     def __init__(self, whole: Whole, count: int, **options: Any):
-        kind = getattr(generate_module(whole.lab), "BatchGenerator", None)
-        taken = inspect.signature(kind).parameters if kind else {}
-        if kind is None or "prefill_step_size" not in taken:
-            raise NotApplicable("the release has no batch generator of prompts with images")
-        self.model, self.whole = whole.lab, whole
-        language = whole.module.language_model
-        self.release = kind(language, generators.Endless(), max_tokens=count, **options)
-        self.by_row = "prompt_kwargs" in inspect.signature(self.release.insert).parameters
-        if not self.by_row:
-            raise NotApplicable("the release's generator takes no arguments of a prompt")
+        self.whole, self.embed = whole.module, embedding_step()
+        kind = generate_module(whole.lab).BatchGenerator
+        super().__init__(whole.lab, kind, count, whole.module.language_model, **options)
 
     def _insert_request(self, one: Any) -> int:
-        prompt, arguments = embedding_step()(
-            SimpleNamespace(model=self.whole.module, vision_cache=None), one.inputs
-        )
-        (uid,) = self.release.insert(
-            [prompt.reshape(-1).tolist()], [one.asked], prompt_kwargs=[arguments]
-        )
+        server = SimpleNamespace(model=self.whole, vision_cache=None)
+        _, arguments = self.embed(server, one.inputs)
+        (uid,) = self.release.insert([list(one.prompt)], [one.asked], prompt_kwargs=[arguments])
         return int(uid)
-
-    def answers(self) -> list[Any]:
-        found = self.release.next()
-        return list(found[1] if isinstance(found, tuple) else found)
 
 
 def embedding_step() -> Callable[..., Any]:

@@ -91,14 +91,15 @@ def build_whole(family: Family, seed: int = 0) -> Whole:
         NotBuilt: the family has no vision tower, or none of the known images fits it.
     """
     own = DATA["family"].get(family.name, {})
-    if reason := own.get("not-built") or overrides_of(*_names(family)).get("not-built"):
+    overrides = overrides_of(family.distribution, family.name)
+    if reason := own.get("not-built") or overrides.get("not-built"):
         raise NotBuilt(reason)
     module = module_of(family)
     try:
-        text, small = text_config(module, None, overrides_of(*_names(family)) | own.get("text", {}))
+        text, small = text_config(module, None, overrides | own.get("text", {}))
         text = getattr(text, "text_config", None) or text
         vision = _vision(module, own.get("vision", {}))
-        model = module.Model(_whole_config(family, module, text, small, vision, own))
+        model = module.Model(_whole_config(module, overrides, own, family.name, text, vision))
         language = model.language_model
         refuse_giants(model)
     except NotBuilt:
@@ -115,10 +116,6 @@ def build_whole(family: Family, seed: int = 0) -> Whole:
             named = {name: own[name] for name in ("most", "listed") if name in own}
             return Whole(model, lab, found, draw, along, tuple(own.get("placed", ())), **named)
     raise NotBuilt("no image that the lab knows fits its vision tower")
-
-
-def _names(family: Family) -> tuple[str, str]:
-    return family.distribution, family.name
 
 
 def _vision(module: ModuleType, own: Mapping[str, Any]) -> Any:
@@ -140,36 +137,35 @@ def _vision_type(module: ModuleType, kind: type) -> str:
 
 
 def _whole_config(
-    family: Family,
     module: ModuleType,
-    text: Any,
-    small: dict[str, Any],
-    vision: Any,
+    overrides: Mapping[str, Any],
     own: Mapping[str, Any],
+    name: str,
+    text: Any,
+    vision: Any,
 ) -> Any:
+    """The settings of a whole model of this name, with those of its two parts."""
     outer = find(module, "ModelConfig")
-    kind = find(module, overrides_of(*_names(family)).get("whole-class", "ModelConfig"))
+    kind = find(module, overrides.get("whole-class", "ModelConfig"))
     fields = {field.name for field in dataclasses.fields(kind)}
-    given = overrides_of(*_names(family)).get("whole", {}) | own.get("whole", {})
+    given = overrides.get("whole", {}) | own.get("whole", {})
     settings = small_config(kind, given)
     settings |= {n: v for n, v in DATA["whole"].items() if n in fields and n not in given}
-    settings |= {"model_type": family.name, "text_config": text, "vision_config": vision}
-    for name, value in settings.items():
-        inner = config_class(kind, name)
+    settings |= {"model_type": name, "text_config": text, "vision_config": vision}
+    for field, value in settings.items():
+        inner = config_class(kind, field)
         if inner is not None and isinstance(value, dict):
-            settings[name] = instance(inner, value)
+            settings[field] = instance(inner, value)
     if "audio_config" in fields and not own.get("audio"):
         settings["audio_config"] = None
-    made = kind(**{name: value for name, value in settings.items() if name in fields})
+    made = kind(**{field: value for field, value in settings.items() if field in fields})
     made.text_config, made.vision_config = text, vision
     if kind is outer:
         return made
     # A model of several, such as one that hears, sees and speaks, of which one sees.
     others = instance(outer, small_config(outer, own.get("outer", {})))
-    names = [field.name for field in dataclasses.fields(outer)]
-    return dataclasses.replace(
-        others, **{name: made for name in names if config_class(outer, name) is kind}
-    )
+    parts = [one.name for one in dataclasses.fields(outer) if config_class(outer, one.name) is kind]
+    return dataclasses.replace(others, **dict.fromkeys(parts, made))
 
 
 def _images(vision: Any, only: str | Mapping[str, Any]) -> Iterator[tuple[list[int], Draw, int]]:

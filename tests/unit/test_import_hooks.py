@@ -260,7 +260,7 @@ def half_imported(monkeypatch):
 
 
 def at_step(step, function, act):
-    """Call a function with ``act`` before its line number ``step``; false: it has fewer lines."""
+    """Call a function, with ``act`` before its line number ``step``; whether it has such a line."""
     lines = 0
 
     def trace(frame, event, arg):

@@ -1,4 +1,4 @@
-"""A batch of prompts with images fails, or a row reads the mask of another row's image.
+"""A batch of prompts with images fails where their masks differ, or where a prompt has none.
 
 Why
     The batch generator joins each argument of the rows that have it. A text row has no mask of
