@@ -20,6 +20,7 @@ from ..probes import NotApplicable
 from . import Cell, LabModel, engine
 from .build import build
 from .compare import differences
+from .generators import forced
 from .offline import WholeModel
 from .reference import DATA, TOKENS
 from .registry import NAMED, scenario
@@ -265,28 +266,17 @@ def stepped(
     """
     import mlx.core as mx
 
-    said: list[Any] = []
-
-    def sampler(logprobs: Any) -> Any:
-        said.append(logprobs.reshape(-1).astype(mx.float32))
-        return mx.array([text[min(length + len(said), len(text)) - 1]])
-
-    step: Callable[..., Any] = engine.generate_module(model).generate_step
     options = {
-        "sampler": sampler,
-        "max_tokens": len(text) - length,
         "prefill_step_size": piece,
         "prompt_cache": model.make_cache() if cache is None else cache,
     }
-    prompt = mx.array(list(text[start:length]))
+    prompt, rest = mx.array(list(text[start:length])), text[length:]
     if model.family.distribution == "mlx-lm":
-        steps = step(prompt, model.module, **options)
+        said = forced(model, rest, prompt, model.module, **options)
     else:
-        whole = whole_model(model, image)
-        steps = step(prompt[None], whole, **inputs_of(prompt[None], image), **options)
-    for _ in steps:
-        pass
-    return dict(enumerate(said[: len(text) - length + 1], length - 1))
+        inputs = {**inputs_of(prompt[None], image), **options}
+        said = forced(model, rest, prompt[None], whole_model(model, image), **inputs)
+    return dict(enumerate(said[: len(rest) + 1], length - 1))
 
 
 def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:

@@ -194,6 +194,34 @@ def _run_requests(
     return [said.get(uid, []) for uid in order]
 
 
+def forced(
+    model: LabModel, tokens: Sequence[int], prompt: Any, called: Any, **options: Any
+) -> list[Any]:
+    """The log-probabilities before each of these tokens, in the release's ``generate_step``.
+
+    One more comes where the release computes a step ahead.
+
+    Args:
+        model: whose release it is.
+        tokens: what the sampler takes, whatever the logits are.
+        prompt: token ids, in the shape that the release takes.
+        called: the model that the release calls.
+        options: further arguments.
+    """
+    import mlx.core as mx
+
+    said: list[Any] = []
+
+    def sampler(logprobs: Any) -> Any:
+        said.append(logprobs.reshape(-1).astype(mx.float32))
+        return mx.array([tokens[min(len(said), len(tokens)) - 1]])
+
+    step = generate_module(model).generate_step
+    for _ in step(prompt, called, sampler=sampler, max_tokens=len(tokens), **options):
+        pass
+    return said
+
+
 def collect_tokens(generator: Any, order: Sequence[int], count: int) -> list[list[Generated]]:
     """The tokens of these rows until each has generated ``count``."""
     said: dict[int, list[Generated]] = {uid: [] for uid in order}

@@ -98,28 +98,9 @@ def prompts_of(whole: Whole) -> list[Prompt]:
 
 def alone(whole: Whole, prompt: Prompt, tokens: Sequence[int]) -> list[Any]:
     """The log-probabilities before each of these tokens in the release's ``generate_step``."""
-    import mlx.core as mx
-
-    seen: list[Any] = []
-
-    def sampler(logprobs: Any) -> Any:
-        seen.append(logprobs.reshape(-1).astype(mx.float32))
-        return mx.array([tokens[min(len(seen), len(tokens)) - 1]])
-
-    step: Callable[..., Any] = generate_module(whole.lab).generate_step
-    inputs = {"pixel_values": None, **prompt.inputs}
-    ids, mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
-    for _ in step(
-        ids,
-        whole.module,
-        mask=mask,
-        sampler=sampler,
-        max_tokens=len(tokens),
-        prompt_cache=whole.lab.make_cache(),
-        **inputs,
-    ):
-        pass
-    return seen[: len(tokens)]
+    inputs = {"pixel_values": None, **prompt.inputs, "prompt_cache": whole.lab.make_cache()}
+    ids, inputs["mask"] = inputs.pop("input_ids"), inputs.pop("attention_mask")
+    return generators.forced(whole.lab, tokens, ids, whole.module, **inputs)[: len(tokens)]
 
 
 class WholeGenerator(generators.VlmGenerator):
