@@ -17,7 +17,9 @@ from mlx_patches.core.distributions import Installed
 from mlx_patches.lab import Family, families, record, report, runner
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.named_scenarios import NAMED
+from mlx_patches.lab.registry import scenario
 from mlx_patches.lab.runner import Row, Task
+from mlx_patches.lab.scenarios import SCENARIOS
 
 NAMES = ("left-padded", "extend", "filter")
 SAY = """
@@ -293,6 +295,13 @@ def test_a_scenario_of_one_request_alone_runs_only_where_it_is_named(two_familie
     assert not NAMED.keys() & {*runner.tasks()[0].scenarios}
     named = runner.tasks(scenarios=[*NAMED])
     assert all(one.scenarios == (*NAMED,) for one in named)
+
+
+@pytest.mark.parametrize("name", ["images", "features"])
+def test_two_scenarios_of_one_name_are_refused(name):
+    assert name in {**SCENARIOS, **NAMED}
+    with pytest.raises(ValueError, match=f"two scenarios are called {name}"):
+        scenario(name, NAMED)(lambda model: [])
 
 
 def test_a_scenario_of_the_release_runs_once_for_each_release(two_families):
