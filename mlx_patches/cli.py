@@ -550,6 +550,8 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
                 click.echo(f"  {word:<24}{versions}")
         for name, wrong in one.alone.items():
             click.echo(f"  {'wrong alone':<24}{name.partition(' ')[2]}: {', '.join(wrong)}")
+        for name, why in one.with_images.items():
+            click.echo(f"  {'wrong with images':<24}{name.partition(' ')[2]}: {why}")
         newest, needs = one.best_repaired, " with the patches"
         needs = "" if newest == one.best_green else needs
         limit = f" that {host} admits" if host else ""

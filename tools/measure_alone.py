@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mlx_patches.activation import settings  # noqa: E402
-from mlx_patches.evidence.outside import PREFILL  # noqa: E402
+from mlx_patches.evidence.outside import FEATURES, IMAGES_WHY, PREFILL  # noqa: E402
 from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED  # noqa: E402
 from mlx_patches.patches import catalogue  # noqa: E402
 
@@ -38,19 +38,11 @@ SECONDS, RELEASE_SECONDS = 120, 300
 PARTS = ("without", "with")
 FIELDS = "config-fields"
 # By scenario, and family or case: why no patch mends what stays wrong. FEATURES stands for both
-# scenarios of images; the page says of config-fields what it means.
-FEATURES = "features"
+# scenarios of images, whose reasons the audit tells too; the page says of config-fields what it
+# means.
 WHY = {
     ("draws", "server"): "the server passes `seed` nowhere",
-    (FEATURES, "cohere_compass"): "padding counts twice",
-    (FEATURES, "ernie4_5_moe_vl"): "pieces take positions of half an image",
-    (FEATURES, "falcon_ocr"): "masks are not joined",
-    (FEATURES, "granite4_vision"): "features are not kept by row",
-    (FEATURES, "hunyuan_vl"): "all rows' grids are one image's",
-    (FEATURES, "mllama"): "cross-attention is not joined",
-    (FEATURES, "paddleocr_vl"): "lengths are taken for offsets",
-    (FEATURES, "qwen3_omni_moe"): "all rows get the first one's features",
-    (FEATURES, "youtu_vl"): "two images fail in a prompt",
+    **{(FEATURES, family): why for family, why in IMAGES_WHY.items()},
 }
 
 Rows = list[dict[str, Any]]

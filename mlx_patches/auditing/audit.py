@@ -222,9 +222,11 @@ class Audit:
             if any(patch_severity(id_) in fail_on for id_ in open_ & set(self.model.own_patches)):
                 return 1
             return 1 if 1 in codes else max(codes, default=2)
-        still = [cell for one in self.verdicts for cell in one.wrong_with_patches] if strict else []
         unknown = {o.patch for o in self.outcomes if o.finding and o.status is Status.DRIFTED}
-        found = {patch_severity(id_) for id_ in open_ - unknown} | {cell.severity for cell in still}
+        found = {patch_severity(id_) for id_ in open_ - unknown}
+        for one in self.verdicts if strict else ():
+            found |= {cell.severity for cell in one.wrong_with_patches}
+            found |= {cell.severity for cell in one.fails_with_images(PatchState(active=True))}
         new = not all(one.result for one in self.verdicts)
         return 1 if found & set(fail_on) else 2 if unknown or new else 0
 

@@ -69,9 +69,9 @@ def verdicts_of_model(
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
         held = outside.held(where.set, model_type, family) if where.set else None
-        prefill = outside.own_prefill(where.set, family) if where.set else None
         one = (evidence, distribution, here.version, family, ids, note, metal, alone)
-        found.append(judge(*one, held=held, config=config, prefill=prefill))
+        beside = _measured_beside(where, family)
+        found.append(judge(*one, held=held, config=config, **beside))
     return tuple(found)
 
 
@@ -129,9 +129,8 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
             likely = partial(ids, here.name, tuple(entry))
             metal = _metal(where, family) or ()
             held = outside.held(where.set, family) if where.set else None
-            prefill = outside.own_prefill(where.set, family) if where.set else None
             one = (evidence, here.name, here.version, family, likely, note, metal)
-            found.append(judge(*one, held=held, prefill=prefill))
+            found.append(judge(*one, held=held, **_measured_beside(where, family)))
     return tuple(found)
 
 
@@ -199,6 +198,16 @@ def _metal(where: code.Measured, family: str) -> Sequence[str] | None:
     """A family's branches that only Metal takes, if its code was measured."""
     marked = store.metal_branches(*where.set.split()) if where.set else None
     return None if marked is None else marked.get(family, ())
+
+
+def _measured_beside(where: code.Measured, family: str) -> dict[str, Any]:
+    """What was measured of a family beside the lab's scenarios, as ``judge`` takes it."""
+    if not where.set:
+        return {}
+    return {
+        "prefill": outside.own_prefill(where.set, family),
+        "images": outside.with_images(where.set, family),
+    }
 
 
 def _load(where: code.Measured) -> Mapping[str, Any] | None:

@@ -51,6 +51,16 @@ class Recommendation:
         return found
 
     @property
+    def with_images(self) -> dict[str, str]:
+        """Release set to why a batch with images stays wrong there with the patches."""
+        why = outside.IMAGES_WHY.get(self.family, "")
+        return {
+            name: why
+            for name in self.versions
+            if any(one.is_open(True, ()) for one in outside.with_images(name, self.family))
+        }
+
+    @property
     def by_word(self) -> dict[str, tuple[str, ...]]:
         """Verdict in words to the release sets with that verdict."""
         return {
@@ -67,6 +77,7 @@ class Recommendation:
             "cannot_batch": list(self.other.get(verdict_of(CANNOT_BATCH), ())),
             "not_measured": list(self.other.get(NOT_MEASURED, ())),
             "wrong_alone": {name: list(found) for name, found in self.alone.items()},
+            "wrong_with_images": list(self.with_images),
             **fields(self, "best_green", "best_repaired", "versions"),
         }
 

@@ -170,10 +170,21 @@ def facts(report: Audit) -> Iterator[str]:
         are = "has other code and was" if new == 1 else "have other code and were"
         changed = f"; {new} {are} not measured" if new else ""
         repaired = with_patches(still) if wrong else ""
-        yield f"{release}: {families} wrong as released{_effects_of(own)}{repaired}{changed}"
+        more = f"{repaired}{_images_of(own)}{changed}"
+        yield f"{release}: {families} wrong as released{_effects_of(own)}{more}"
     if count := len(report.refusing):
         more = f"{count} more repair{'' if count == 1 else 's'} of security"
         yield f"{more}, which may refuse requests: mlx-patches enable --profile safe,security"
+
+
+def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
+    """How many families get a batch with images wrong."""
+    measured = [one for one in verdicts if one.images]
+    wrong = [one for one in measured if any("r" in cell.pair for cell in one.images)]
+    if not wrong:
+        return ""
+    still = sum(any(words.is_red(cell.pair) for cell in one.images) for one in wrong)
+    return f"; a batch with images in {len(wrong)} of {len(measured)}{with_patches(still)}"
 
 
 def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
@@ -250,9 +261,13 @@ def commands(report: Audit) -> list[str]:
     fixable = [o.patch for o in report.outcomes if o.finding and o.status == "disabled"]
     here = report.here()
     open_ = [c for one in report.verdicts for c in one.wrong_here(here)] if report.model else []
-    alone = [c for one in report.verdicts for c in one.fails_alone(here)]
+    held = [
+        cell
+        for one in report.verdicts
+        for cell in (*one.fails_alone(here), *one.fails_with_images(here))
+    ]
     repaired = [not cell.wrong_with_patches for cell in open_]
-    repaired += [not words.is_red(cell.pair) for cell in alone]
+    repaired += [not words.is_red(cell.pair) for cell in held]
     repairable = not here.active and any(repaired)
     needed = any(map(report.concerns, fixable))
     if not needed and (variables := _switches(report, every=repairable)):
@@ -261,7 +276,7 @@ def commands(report: Audit) -> list[str]:
         host = report.host_report
         limit = f" --host {host.installed.name}" if host and not host.limited_to else ""
         said.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
-    elif report.model is not None and (open_ or alone):
+    elif report.model is not None and (open_ or held):
         family = next(iter(report.model.families.values()))
         said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
     if report.active:
@@ -293,6 +308,11 @@ def _proof(report: Audit) -> str:
         return f"mlx-patches probe {ids[0]}" if ids else ""
     if alone := [id_ for one in worst(report) for id_ in one.alone]:
         return f"mlx-patches probe {alone[0]}"  # the lab compares with a request alone
+    here = report.here()
+    for one in worst(report)[:1]:
+        # The lab runs the scenarios of images only where they are named.
+        if (images := one.fails_with_images(here)) and not one.wrong_here(here):
+            return f"mlx-patches lab --model {one.family} --scenario {images[0].name}"
     if report.model.folder is not None:
         path = shlex.quote(str(report.model.folder.path))
         return f"mlx-patches lab --config {printable(path)}"

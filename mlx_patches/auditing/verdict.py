@@ -101,6 +101,7 @@ class ModelVerdict:
         defects: its configs that are not equal; of a folder, those that its own config has.
         own: whether the defects are of a folder.
         prefill: whether its decode equals its own prefill; None if that was not measured.
+        images: what a batch with images does in the release's engine; empty if not measured.
     """
 
     family: str
@@ -118,6 +119,7 @@ class ModelVerdict:
     defects: tuple[outside.HeldCell, ...] = ()
     own: bool = False
     prefill: outside.HeldCell | None = None
+    images: tuple[outside.HeldCell, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -174,14 +176,21 @@ class ModelVerdict:
         return tuple(one for one in self._open(cells, here) if self.own or one.is_usual)
 
     def _fails_alone(self, here: PatchState, fail_on: Collection[str]) -> bool:
-        severities = {words.CRASH if one.crash else WRONG_TEXT for one in self.fails_alone(here)}
-        return bool(severities & set(fail_on))
+        return any(one.severity in fail_on for one in self.fails_alone(here))
+
+    def fails_with_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+        """The scenarios of a batch with images that are wrong in this environment."""
+        # A repair that was not traced may need any patch of the model.
+        cells = [one if one.needs else one._replace(needs=self.patches) for one in self.images]
+        return self._open(cells, here)
 
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
             return 1
         if self._fails_alone(here, fail_on):
+            return 1
+        if any(one.severity in fail_on for one in self.fails_with_images(here)):
             return 1
         if self.verdict == NOT_MEASURED:
             return 2
@@ -212,6 +221,13 @@ class ModelVerdict:
                 "wrong": self.prefill.pair[0] == "r",
                 "wrong_with_patches": words.is_red(self.prefill.pair),
             },
+            "images": {
+                "wrong": [one.name for one in self.images if "r" in one.pair],
+                "wrong_with_patches": [one.name for one in self.images if words.is_red(one.pair)],
+                "wrong_here": [one.name for one in self.fails_with_images(here)],
+            }
+            if self.images
+            else None,
             "not_applicable": self.inapplicable,
             **fields(self, "patches", "traced", "note"),
             "metal_branches": list(self.metal),
@@ -243,6 +259,7 @@ def judge(
     held: outside.Held | None = None,
     config: Mapping[str, Any] | None = None,
     prefill: outside.HeldCell | None = None,
+    images: Sequence[outside.HeldCell] = (),
 ) -> ModelVerdict:
     """The verdict on one family; see ``ModelVerdict``.
 
@@ -257,7 +274,7 @@ def judge(
     defects = held.defects(config) if held else ()
     own = config is not None
     cells_alone = [one for one in (*defects, prefill) if one and (own or one.is_usual)]
-    ids_alone = [*alone, *(id_ for one in cells_alone for id_ in one.needs)]
+    ids_alone = [*alone, *(id_ for one in (*cells_alone, *images) for id_ in one.needs)]
     make = partial(
         ModelVerdict,
         family,
@@ -269,6 +286,7 @@ def judge(
         defects=defects,
         own=own,
         prefill=prefill,
+        images=(*images,),
     )
     if evidence is None or not pairs:
         note = "the lab's evidence does not have this family" if evidence else note
@@ -336,7 +354,24 @@ def _count_scenarios(cells: Iterable[CellVerdict]) -> int:
 
 def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
     """The verdict in a sentence; ``name`` is the user's name for the model."""
-    return in_a_batch(one, here, name) + alone(one, here)
+    return in_a_batch(one, here, name) + with_images(one, here) + alone(one, here)
+
+
+def with_images(one: ModelVerdict, here: PatchState) -> str:
+    """The part of a verdict on a batch with images: wrong here, repaired, or empty if right."""
+    open_ = one.fails_with_images(here)
+    if not open_:
+        released = any(cell.pair[0] == "r" for cell in one.images)
+        return "; a batch with images, wrong as released, is repaired" if released else ""
+    pieces = " read in pieces"
+    still = [cell for cell in open_ if words.is_red(cell.pair)]
+    only = all(cell.name == outside.IN_PIECES for cell in open_)
+    text = f"; a batch with images{pieces if only else ''} {_verb(cell.severity for cell in open_)}"
+    if not still:
+        return f"{text}, but not with the patches"
+    part = pieces if len(still) < len(open_) and still[0].name == outside.IN_PIECES else ""
+    why = outside.IMAGES_WHY.get(one.family)
+    return f"{text},{part} with the patches too{f': {why}' if why else ''}"
 
 
 def alone(one: ModelVerdict, here: PatchState) -> str:
@@ -393,7 +428,11 @@ def with_patches(still: int) -> str:
 
 def effect(cells: Sequence[CellVerdict]) -> str:
     """The effect of the worst of these red cells on a user, as a verb."""
-    worst = min((cell.severity for cell in cells), key=SEVERITIES.index)
+    return _verb(cell.severity for cell in cells)
+
+
+def _verb(severities: Iterable[str]) -> str:
+    worst = min(severities, key=SEVERITIES.index)
     verbs = {WRONG_TEXT: "gives wrong text", words.CRASH: "crashes", FEATURE: "lacks a feature"}
     return verbs.get(worst, f"has a {worst} defect")
 

@@ -1,6 +1,7 @@
 """What model types compute alone, held against an implementation that is not the release's.
 
-And ``own_prefill``: what they decode alone, held against their own prefill.
+And what ``tools/measure_alone.py`` measures of a family: ``own_prefill``, what it decodes alone,
+held against its own prefill; ``with_images``, whole models with images in a batch.
 
 One file for each release set that was held: ``tools/measure_reference.py`` writes it from the rows
 of ``lab --reference``. A cell is one config of a model type, with the letters of ``words``.
@@ -22,6 +23,20 @@ THETA, WINDOW = "theta", "window"
 _ROPE = "rope type "
 # The scenario that holds a model's decode against its own prefill: no config, and no outside.
 PREFILL = "own-prefill"
+# The scenarios of whole models with images in the release's engine, and why no patch mends what
+# stays wrong in them, by family.
+FEATURES, IN_PIECES = "features", "features-in-pieces"
+IMAGES_WHY = {
+    "cohere_compass": "padding counts twice",
+    "ernie4_5_moe_vl": "pieces take positions of half an image",
+    "falcon_ocr": "masks are not joined",
+    "granite4_vision": "features are not kept by row",
+    "hunyuan_vl": "all rows' grids are one image's",
+    "mllama": "cross-attention is not joined",
+    "paddleocr_vl": "lengths are taken for offsets",
+    "qwen3_omni_moe": "all rows get the first one's features",
+    "youtu_vl": "two images fail in a prompt",
+}
 # The results of a model type: equal, equal with the patches, not even then, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 # The fields with a model's sliding window.
@@ -29,10 +44,10 @@ WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size")
 
 
 class HeldCell(NamedTuple):
-    """One config of a model type.
+    """One config of a model type, or one scenario of a family.
 
     Args:
-        name: the config's name in the lab, see ``lab/reference.py``.
+        name: the config's name in the lab, see ``lab/reference.py``, or the scenario's.
         pair: its letters: without the patches, and with them.
         crash: a model with this config does not load or run.
         needs: the patches that turn it green.
@@ -47,6 +62,11 @@ class HeldCell(NamedTuple):
     def is_usual(self) -> bool:
         """Whether folders of released models are of this config."""
         return self.name in (PLAIN + OLD, PREFILL)
+
+    @property
+    def severity(self) -> str:
+        """Its severity if it is red."""
+        return words.CRASH if self.crash else words.WRONG_TEXT
 
     @property
     def words(self) -> str:
@@ -177,29 +197,47 @@ def own_prefill(release: str, family: str) -> HeldCell | None:
     Raises:
         MlxPatchesError: the release's file is broken.
     """
-    return _own_prefills(release).get(family)
+    return _measured(release, PREFILL).get(family)
+
+
+def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
+    """What a whole model of the family does in a batch with images; empty if not measured.
+
+    Raises:
+        MlxPatchesError: the release's file is broken.
+    """
+    cells = (_measured(release, name).get(family) for name in (FEATURES, IN_PIECES))
+    return tuple(one for one in cells if one)
 
 
 @functools.cache
-def _own_prefills(release: str) -> Mapping[str, HeldCell]:
+def _measured(release: str, scenario: str) -> Mapping[str, HeldCell]:
+    """Family to its cell in a scenario that ``tools/measure_alone.py`` measures."""
     file = store.folder().parent / "alone" / f"{release.replace(' ', '-')}.json"
     if not file.exists():
         return {}
     with store.reading(file):
         found = json.loads(file.read_bytes())
-        before, after, details = (
-            found.get(part, {}).get(PREFILL, {}) for part in ("without", "with", "details_without")
+        before, after, needs, said, said_after = (
+            found.get(part, {}).get(scenario, {})
+            for part in ("without", "with", "needs", "details_without", "details_with")
         )
-        needs = found.get("needs", {}).get(PREFILL, {})
+        # A crash that the patches turn into wrong text is the worse for it.
+        said = {**said, **said_after}
+        # Some families are built with the patches alone.
+        pairs = {
+            family: before.get(family, "n") + after.get(family, "")
+            for family in {**before, **after}
+        }
         return {
             family: HeldCell(
-                PREFILL,
-                letter + after.get(family, ""),
-                letter == "r" and "of the logits' scale" not in details.get(family, ""),
+                scenario,
+                pair,
+                words.severity_of(scenario, said.get(family, "")) == words.CRASH,
                 (*needs.get(family, ()),),
             )
-            for family, letter in before.items()
-            if letter in "gr"
+            for family, pair in pairs.items()
+            if set(pair) & {"g", "r"}
         }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence import outside
-from mlx_patches.evidence.outside import Held, HeldCell, held, own_prefill, said
+from mlx_patches.evidence.outside import Held, HeldCell, held, own_prefill, said, with_images
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
@@ -147,10 +147,10 @@ def prefills(tmp_path, monkeypatch):
 
     def write(text):
         (tmp_path / "alone" / "mlx-lm-9.9.json").write_text(text)
-        outside._own_prefills.cache_clear()
+        outside._measured.cache_clear()
 
     yield write
-    outside._own_prefills.cache_clear()
+    outside._measured.cache_clear()
 
 
 def test_what_a_model_decodes_is_held_against_its_own_prefill(prefills):
@@ -163,6 +163,33 @@ def test_what_a_model_decodes_is_held_against_its_own_prefill(prefills):
     assert (other.pair, other.crash, other.is_usual) == ("rr", False, True)
     assert [one.is_open(True, ()) for one in (tiny, other, fine)] == [False, True, False]
     assert [one.is_open(False, ()) for one in (tiny, other, fine)] == [True, True, False]
+
+
+WHOLE = {
+    "without": {"features": {"tiny": "r", "other": "r", "text": "n"}},
+    "with": {
+        "features": {"tiny": "g", "other": "r", "text": "n"},
+        "features-in-pieces": {"other": "r", "text": "n"},
+    },
+    "details_without": {"features": {"tiny": "ValueError: a", "other": "ValueError: b"}},
+    "details_with": {
+        "features": {"other": "row 1, step 0: token 19 instead of 30"},
+        "features-in-pieces": {"other": "ValueError: c"},
+    },
+    "needs": {"features": {"tiny": ["image-rows"]}},
+}
+
+
+def test_a_batch_with_images_has_a_cell_for_each_scenario(prefills):
+    prefills(json.dumps(WHOLE))
+    tiny, other, *none = (
+        with_images("mlx-lm 9.9", name) for name in ("tiny", "other", "text", "absent")
+    )
+    assert none == [(), ()] and with_images("mlx-lm 9.8", "tiny") == ()
+    assert tiny == (HeldCell("features", "rg", True, ("image-rows",)),)
+    # What the patches turn from a crash into wrong text; and what was built with them alone.
+    assert other == (HeldCell("features", "rr"), HeldCell("features-in-pieces", "nr", True))
+    assert [one.severity for one in other] == ["wrong-text", "crash"]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"without": {"own-prefill": []}}'])

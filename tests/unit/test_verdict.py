@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 
 import pytest
+from click.testing import CliRunner
 
 import mlx_patches
 from mlx_patches import report as page
@@ -13,6 +15,7 @@ from mlx_patches.activation import boot
 from mlx_patches.activation import session as activation
 from mlx_patches.auditing import audit, preflight, recommend, screen, verdict
 from mlx_patches.auditing.verdict import PatchState
+from mlx_patches.cli import cli
 from mlx_patches.core import distributions
 from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.core.resolve import Found
@@ -105,8 +108,8 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert on_page == result or (on_page, result) == (page.PARTLY, words.RED)
         assert words.verdict_of(summary[family]) == word
         code = report.exit_code()
-        # No scenario shows that a request alone is wrong.
-        solo = own.alone or decodes_otherwise(evidence["set"], family, "without")
+        # None of the lab's scenarios shows this.
+        solo = own.alone or wrong_beside(evidence["set"], family, "without")
         wanted = {1} if solo else expected_code(result, cells, False, evidence, family)
         assert code in wanted, (family, word)
         if index % 7 == 0:  # the JSON form takes as long as the audit
@@ -133,16 +136,23 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
     here = enabled.here()
     for index, (family, one) in enumerate(plain.items()):
         expected = expected_code(one.result, pairs[family], True, evidence, family)
-        if decodes_otherwise(evidence["set"], family, "with"):
+        if wrong_beside(evidence["set"], family, "with"):
             expected = {1}
         assert one.exit_code(here) in expected, family
         if index % 7 == 0:
             assert mlx_patches.audit(family).exit_code() in expected, family
 
 
-def decodes_otherwise(name, family, part):
-    """Whether the evidence says that a request alone does not decode what its prefill says."""
-    return alone(name).get(part, {}).get("own-prefill", {}).get(family) == "r"
+def wrong_beside(name, family, part):
+    """Whether other text than that of its prefill is decoded, or a batch with images is wrong."""
+    found = alone(name)
+    scenarios = ("own-prefill", outside.FEATURES, outside.IN_PIECES)
+    letters = [
+        found.get(part, {}).get(one, {}).get(family) or found["with"].get(one, {}).get(family)
+        for one in scenarios
+        if found
+    ]
+    return "r" in letters
 
 
 @functools.cache
@@ -555,6 +565,163 @@ def test_what_differs_from_its_own_prefill_is_wrong_alone(cell, said, codes):
         "wrong": cell.pair[0] == "r",
         "wrong_with_patches": cell.pair[1] == "r",
     }
+
+
+def with_images(whole, pieces="", crash=False, family="fine"):
+    """The verdict on a family with the letters of a batch with images, and of one in pieces."""
+    letters = {outside.FEATURES: whole, outside.IN_PIECES: pieces or whole}
+    cells = [outside.HeldCell(name, pair, crash) for name, pair in letters.items()]
+    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", images=cells)
+    return dataclasses.replace(one, family=family)
+
+
+WITH_PATCHES = "with the patches too: cross-attention is not joined"
+
+
+@pytest.mark.parametrize(
+    ("one", "idle", "active", "codes"),
+    [
+        (
+            with_images("rg", crash=True),
+            "a batch with images crashes, but not with the patches",
+            "a batch with images, wrong as released, is repaired",
+            (1, 0),
+        ),
+        (
+            with_images("gg", "rg"),
+            "a batch with images read in pieces gives wrong text, but not with the patches",
+            "a batch with images, wrong as released, is repaired",
+            (1, 0),
+        ),
+        (
+            with_images("rr", family="mllama"),
+            f"a batch with images gives wrong text, {WITH_PATCHES}",
+            f"a batch with images gives wrong text, {WITH_PATCHES}",
+            (1, 1),
+        ),
+        (
+            with_images("rg", "rr", family="mllama"),
+            f"a batch with images gives wrong text, read in pieces {WITH_PATCHES}",
+            f"a batch with images read in pieces gives wrong text, {WITH_PATCHES}",
+            (1, 1),
+        ),
+        (with_images("gg"), "", "", (0, 0)),
+    ],
+)
+def test_a_batch_with_images_is_told_and_counts(one, idle, active, codes):
+    for here, said, code in zip((IDLE, ACTIVE), (idle, active), codes, strict=True):
+        text = verdict.headline(one, here)
+        scenarios = f"{one.family} is right in a batch here (mlx-lm 9.9.9): 1 of 1 scenarios"
+        assert text == (f"{scenarios}; {said}" if said else scenarios)
+        assert (one.verdict, one.exit_code(here)) == (words.RIGHT, code)
+        assert one.exit_code(here, ["memory"]) == 0
+
+
+def test_the_json_says_which_scenarios_of_images_are_wrong():
+    one = with_images("rg", "rr")
+    assert one.as_dict(ACTIVE)["images"] == {
+        "wrong": ["features", "features-in-pieces"],
+        "wrong_with_patches": ["features-in-pieces"],
+        "wrong_here": ["features-in-pieces"],
+    }
+    assert judged("fine").as_dict(IDLE)["images"] is None
+
+
+def test_patches_that_a_batch_with_images_was_traced_to_are_the_models():
+    cell = outside.HeldCell("features", "rg", needs=("image-rows",))
+    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", images=[cell])
+    assert one.patches == ("image-rows",)
+    assert one.exit_code(PatchState(True, frozenset({"image-rows"}))) == 1
+    assert one.exit_code(PatchState(True, frozenset({"mask-from-cache-list"}))) == 0
+
+
+def test_a_batch_with_images_that_was_not_traced_needs_every_patch_of_the_model():
+    cell = outside.HeldCell("features", "rg")
+    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "window", images=[cell])
+    assert one.fails_with_images(ACTIVE) == ()
+    assert one.fails_with_images(PatchState(True, frozenset({"rotating-keep"})))
+
+
+def report_of(*verdicts, model=None):
+    """The audit of a model with this verdict, or of an environment."""
+    asked = model and audit.ModelReport(model, None, {}, True, {"mlx-lm": model})
+    return audit.Audit((), (), (), {}, False, asked, verdicts=verdicts)
+
+
+@pytest.mark.parametrize(
+    ("pair", "fix"),
+    [
+        ("rg", "Fix:   mlx-patches enable   Undo: mlx-patches disable"),
+        ("rr", "Fix:   none known here; mlx-patches recommend --model fine"),
+    ],
+)
+def test_a_batch_with_images_has_its_commands(pair, fix):
+    proof = "Proof: mlx-patches lab --model fine --scenario features"
+    report = report_of(with_images(pair), model="fine")
+    assert screen.commands(report) == [fix, proof]
+    assert report.findings == (screen.verdict(report),)
+    assert screen.commands(report_of(with_images("gg"), model="fine"))[0].startswith("Proof: ")
+
+
+def test_families_that_get_a_batch_with_images_wrong_are_counted_by_themselves():
+    own = [with_images("gg"), with_images("rg"), with_images("gg", "rr"), judged("fine")]
+    (line,) = screen.facts(report_of(*own))
+    assert line == (
+        "mlx-lm 9.9.9: 0 of 4 model families wrong as released; a batch with images in 2 of 3,"
+        " with the patches 1"
+    )
+    (line,) = screen.facts(report_of(own[0], judged("text")))
+    assert "images" not in line
+
+
+@pytest.mark.parametrize(("pair", "code"), [("rg", 0), ("rr", 1)])
+def test_what_stays_wrong_with_images_counts_where_all_is_asked_for_strictly(pair, code):
+    report = report_of(with_images(pair))
+    assert (report.exit_code(), report.exit_code(strict=True)) == (0, code)
+
+
+IMAGES_SAID = [
+    (
+        "mlx-vlm 0.5.0",
+        "qwen3_vl",
+        "; a batch with images gives wrong text, but not with the patches",
+        "; a batch with images, wrong as released, is repaired",
+        0,
+    ),
+    (
+        "mlx-vlm 0.7.10",
+        "mllama",
+        f"; a batch with images crashes, {WITH_PATCHES}",
+        f"; a batch with images crashes, {WITH_PATCHES}",
+        1,
+    ),
+    ("mlx-vlm 0.7.10", "llama", "", "", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "family", "idle", "active", "code"), IMAGES_SAID)
+def test_the_evidence_of_images_reaches_the_audit(release, name, family, idle, active, code):
+    evidence = next(one for one in EVIDENCE if one["set"] == name)
+    for enabled, said in ((False, idle), (True, active)):
+        release(evidence, enabled)
+        report = mlx_patches.audit(family)
+        (one,) = report.verdicts
+        assert verdict.with_images(one, report.here()) == said
+        text = " ".join(screen.top(report)[0])
+        assert said in text and ("images" in text) is bool(said)
+        whole = next(one for one in mlx_patches.audit().verdicts if one.family == family)
+        assert whole.images == one.images
+    assert report.exit_code() == code
+
+
+def test_the_recommendation_names_where_a_batch_with_images_stays_wrong():
+    (found,) = recommend.recommend({"mlx-vlm": "mllama"})
+    assert found.with_images["mlx-vlm 0.7.10"] == "cross-attention is not joined"
+    assert "mlx-vlm 0.7.10" in found.as_dict()["wrong_with_images"]
+    said = CliRunner().invoke(cli, ["recommend", "--model", "mllama"]).output
+    assert "  wrong with images       0.7.10: cross-attention is not joined\n" in said
+    (found,) = recommend.recommend({"mlx-vlm": "qwen3_vl"})
+    assert found.with_images == {}
 
 
 def test_a_config_that_fails_hides_no_other_text():
