@@ -15,7 +15,7 @@ from typing import Any
 
 from ..probes import NotApplicable
 from . import Cell, LabModel, NotBuilt, generators
-from .compare import compare_generated
+from .compare import compare_generated, differences
 from .engine import generate_module
 from .registry import NAMED, scenario
 from .whole import LAST, Inputs, Whole, build_whole
@@ -30,6 +30,8 @@ ROWS = (
 )
 # The tokens of a piece of a prompt: fewer than an image has.
 PIECE = 4
+# What features-alone lets every prompt answer.
+ANSWER = (3, 5, 7)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,19 @@ def features(model: LabModel) -> Cell:
 def features_in_pieces(model: LabModel) -> Cell:
     """As features, with prompts that the engine reads in pieces shorter than an image."""
     return compared(model, PIECE)
+
+
+@scenario("features-alone", NAMED)
+def features_alone(model: LabModel) -> Cell:
+    """Prompts with images alone, read in pieces shorter than an image, against one piece."""
+    whole = whole_of(model)
+    prompts = [one for one in prompts_of(whole) if one.shown]
+
+    def read(piece: int | None) -> list[dict[int, Any]]:
+        answers = [alone(whole, one, ANSWER, prefill_step_size=piece) for one in prompts]
+        return [dict(enumerate(answer)) for answer in answers]
+
+    return differences(read(PIECE), read(None), model.tolerance)
 
 
 def compared(model: LabModel, piece: int = 0) -> Cell:
@@ -96,9 +111,10 @@ def prompts_of(whole: Whole) -> list[Prompt]:
     return prompts
 
 
-def alone(whole: Whole, prompt: Prompt, tokens: Sequence[int]) -> list[Any]:
+def alone(whole: Whole, prompt: Prompt, tokens: Sequence[int], **options: Any) -> list[Any]:
     """The log-probabilities before each of these tokens in the release's ``generate_step``."""
     inputs = {"pixel_values": None, **prompt.inputs, "prompt_cache": whole.lab.make_cache()}
+    inputs |= options
     ids, inputs["mask"] = inputs.pop("input_ids"), inputs.pop("attention_mask")
     return generators.forced(whole.lab, tokens, ids, whole.module, **inputs)[: len(tokens)]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.patch import Target, around
+from .image_states import ImageStates, join_states
 from .prompt_files import add_entry, load_entry
 from .targets import around_setter
 
@@ -35,6 +36,7 @@ class RowRecord:
             None if no row's length is known.
         prompts: for each row the image prompt that it is being fed, or None; empty if no row is
             being fed one.
+        images: what cross-attention reads of the rows' images; None if no row has one.
         turn: the text that rows outside a batch are being fed in pieces, if a host passes its
             positions; None between texts.
     """
@@ -42,22 +44,26 @@ class RowRecord:
     deltas: Any = None
     lengths: Any = None
     prompts: tuple[Any, ...] = ()
+    images: ImageStates | None = None
     turn: Any = None
 
     def filter_rows(self, indices: Any) -> RowRecord:
         """The record of these rows, ``indices`` being a list or an array of numbers."""
         columns = {name: held[indices] for name, held in self.columns().items()}
         prompts: tuple[Any, ...] = ()
-        if self.prompts:
-            kept = indices.tolist() if hasattr(indices, "tolist") else indices
-            prompts = tuple(self.prompts[row] for row in kept)
-        return RowRecord(**columns, prompts=prompts if any(prompts) else ())
+        images = None
+        if self.prompts or self.images:
+            kept = indices.tolist() if hasattr(indices, "tolist") else list(indices)
+            prompts = tuple(self.prompts[row] for row in kept) if self.prompts else ()
+            images = self.images and self.images.take_rows(kept)
+        return RowRecord(**columns, prompts=prompts if any(prompts) else (), images=images)
 
     def extract_row(self, row: int) -> RowRecord:
         """The record of one row."""
         columns = {name: held[row : row + 1] for name, held in self.columns().items()}
         prompts = self.prompts[row : row + 1]
-        return RowRecord(**columns, prompts=prompts if any(prompts) else ())
+        images = self.images and self.images.take_rows([row])
+        return RowRecord(**columns, prompts=prompts if any(prompts) else (), images=images)
 
     def columns(self) -> dict[str, Any]:
         """The arrays (rows, 1) that are not None, by name."""
@@ -67,7 +73,7 @@ class RowRecord:
     @property
     def empty(self) -> bool:
         """Whether nothing is stored for any row."""
-        return not (self.columns() or self.prompts or self.turn)
+        return not (self.columns() or self.prompts or self.images or self.turn)
 
 
 _NOTHING = RowRecord()
@@ -141,7 +147,10 @@ def concatenate_records(caches: Sequence[Any]) -> RowRecord | None:
     prompts: tuple[Any, ...] = ()
     for record, cache in zip(records, caches, strict=True):
         prompts += (record.prompts if record else ()) or (None,) * count_rows(cache)
-    return RowRecord(**columns, prompts=prompts if any(prompts) else ())
+    images = join_states(
+        [record.images if record else None for record in records], list(map(count_rows, caches))
+    )
+    return RowRecord(**columns, prompts=prompts if any(prompts) else (), images=images)
 
 
 # -- operations on rows ----------------------------------------------------------------

@@ -1,0 +1,56 @@
+"""The states of images that a model's cross-attention reads, for the rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+# Not compared by value: that would read its array from the device.
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageStates:
+    """States of rows' images, padded on the right. Immutable: copies of a cache share them.
+
+    Args:
+        states: (rows, length, width), zeros in a row without an image.
+        counts: how many of them are each row's own, 0 in a row without an image.
+    """
+
+    states: Any
+    counts: tuple[int, ...]
+
+    def take_rows(self, rows: Sequence[int]) -> ImageStates | None:
+        """Those of these rows; None if none of them has an image."""
+        import mlx.core as mx
+
+        counts = tuple(self.counts[row] for row in rows)
+        if not any(counts):
+            return None
+        return ImageStates(self.states[mx.array(rows)][:, : max(counts)], counts)
+
+
+def join_states(parts: Sequence[ImageStates | None], rows: Sequence[int]) -> ImageStates | None:
+    """Those of all rows of several batches; None if no row has an image.
+
+    Args:
+        parts: those of each batch.
+        rows: how many rows each batch has.
+    """
+    given = [part for part in parts if part is not None]
+    if not given:
+        return None
+    import mlx.core as mx
+
+    length = max(part.states.shape[1] for part in given)
+    width, dtype = given[0].states.shape[2], given[0].states.dtype
+    arrays, counts = [], []
+    for part, count in zip(parts, rows, strict=True):
+        if part is None:
+            arrays.append(mx.zeros((count, length, width), dtype))
+            counts += [0] * count
+        else:
+            missing = length - part.states.shape[1]
+            arrays.append(mx.pad(part.states, [(0, 0), (0, missing), (0, 0)]))
+            counts += part.counts
+    return ImageStates(mx.concatenate(arrays), tuple(counts))

@@ -1,0 +1,48 @@
+"""Runs whole tiny models, vision tower included, on prompts with images, together or in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
+from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+
+# Positions from the whole prompt; and an argument of a prompt that cannot be joined, or is on the
+# model.
+_IN_PIECES, _TOGETHER = "ernie4_5_moe_vl", ("falcon_ocr", "hunyuan_vl")
+# Patches for other defects of the same models.
+_OTHERS = (*BATCH_PATCHES, "row-by-row", "rope-deltas")
+
+
+def probe(target: Target) -> Result:
+    """Red where a prompt beside others, or in pieces, differs from the same prompt alone or whole.
+
+    Raises:
+        NotApplicable: the release has none of the models, or batches no prompts with images.
+    """
+    from ....lab.image_scenarios import features, features_alone
+
+    require_own(target)
+    if target.name == "generate_step":
+        cells = [run(features_alone, _IN_PIECES)]
+    else:
+        own = target.module.split(".")[2] if ".models." in target.module else ""
+        cells = [run(features, family) for family in _TOGETHER if own in ("", family)]
+    held = [cell for cell in cells if cell and cell.verdict != "n/a"]
+    if not held:
+        raise NotApplicable("the release has none of the models with such prompts")
+    worst = max(held, key=lambda cell: cell.verdict == "red")
+    return Result(worst.verdict == "red", worst.detail, worst.figure)
+
+
+def run(scenario: Callable[[Any], Any], family: str) -> Any:
+    """A scenario's cell of a family; None if the release lacks it."""
+    try:
+        model = tiny("mlx-vlm", family)
+        with with_patches(_OTHERS):
+            return scenario(model)
+    except NotApplicable:
+        return None

@@ -1,0 +1,72 @@
+"""States of images beyond the probe: through all that hosts do with rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab import image_scenarios
+from mlx_patches.patches._shared.image_states import ImageStates, join_states
+from mlx_patches.patches.models.cross_attention_rows import patch as cross_attention_rows
+from mlx_patches.patches.models.cross_attention_rows.patch import MASK, SHOWN, STATES
+from mlx_patches.probes import NotApplicable
+
+from ..releases.models import build_or_skip
+
+mx = pytest.importorskip("mlx.core")
+
+
+def images(*counts):
+    """The states of rows, whose values are the row's number from 1 on."""
+    longest = max(counts)
+    rows = [
+        [[float(row)] if at < count else [0.0] for at in range(longest)]
+        for row, count in enumerate(counts, 1)
+    ]
+    return ImageStates(mx.array(rows), counts)
+
+
+def values(held):
+    return held.states[..., 0].tolist()
+
+
+def test_rows_are_taken_without_the_padding_of_others():
+    held = images(1, 3, 0)
+    assert values(held.take_rows([0])) == [[1]]
+    assert values(held.take_rows([1, 0])) == [[2, 2, 2], [1, 0, 0]]
+    assert held.take_rows([2]) is None and held.take_rows([]) is None
+
+
+def test_batches_are_joined_and_padded():
+    joined = join_states([images(1), None, images(2, 0)], [1, 1, 2])
+    assert joined.counts == (1, 0, 2, 0)
+    assert values(joined) == [[1, 0], [0, 0], [1, 1], [0, 0]]
+    assert join_states([None, None], [1, 2]) is None
+
+
+def test_only_padding_is_masked():
+    assert set(cross_attention_rows.arguments_of(images(2, 2))) == {STATES}
+    given = cross_attention_rows.arguments_of(images(1, 2))
+    assert given[MASK].tolist() == [[[[True, False]]], [[[True, True]]]]
+    assert SHOWN not in given
+    given = cross_attention_rows.arguments_of(images(0, 2))
+    # A token that attends to nothing is NaN.
+    assert given[MASK].tolist() == [[[[True, True]]], [[[True, True]]]]
+    assert given[SHOWN].tolist() == [[[[False]]], [[[True]]]]
+
+
+@pytest.mark.usefixtures("patched")
+@pytest.mark.parametrize("scenario", ["features", "features_in_pieces", "features_alone"])
+def test_images_are_seen_to_the_end(scenario):
+    model = build_or_skip("mlx-vlm:mllama")
+    try:
+        cell = getattr(image_scenarios, scenario)(model)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
+
+
+def states_of_the_prompt_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_attention_rows, "images_of", lambda cache: None)
+
+
+MUTANTS = {"cross-attention-rows": states_of_the_prompt_alone}

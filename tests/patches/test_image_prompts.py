@@ -1,0 +1,131 @@
+"""Prompts with images of five models beyond the probe: what is read when, and what stays."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.lab import image_scenarios
+from mlx_patches.patches.generation.image_prompts import hunyuan_vl
+from mlx_patches.patches.generation.image_prompts import patch as image_prompts
+from mlx_patches.probes import NotApplicable
+
+from ..releases.models import build_or_skip
+
+# Beyond the rounding of float32: position ids of another prompt are off by 0.0009.
+NEAR = 1e-5
+IMAGE = {"image_grid_thw": 1}
+
+
+def model_of(module):
+    return type("LanguageModel", (), {"__module__": f"mlx_vlm.models.{module}"})()
+
+
+def generator_of(*arguments, family="falcon_ocr.language", size=8, piece=2048):
+    sequences = [(index, [1], 9, one) for index, one in enumerate(arguments)]
+    return SimpleNamespace(
+        model=model_of(family),
+        prefill_batch_size=size,
+        prefill_step_size=piece,
+        _unprocessed_sequences=sequences,
+    )
+
+
+def step(generator):
+    """The sizes of batch and piece with which the generator takes a step."""
+    seen = []
+    if not image_prompts.has_images_next(generator):
+        return generator.prefill_batch_size, generator.prefill_step_size
+
+    def following(generator):
+        seen.append((generator.prefill_batch_size, generator.prefill_step_size))
+
+    image_prompts.read_alone(following, generator)
+    assert (generator.prefill_batch_size, generator.prefill_step_size) == (8, 2048)
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sizes"),
+    [
+        ((), (8, 2048)),
+        ((None, {}, {"inputs_embeds": 1, "pixel_values": None}), (8, 2048)),
+        ((IMAGE, IMAGE), (1, None)),
+        ((IMAGE, None), (1, None)),
+        ((None, None, IMAGE, None), (2, 2048)),
+        (({"attention_mask_4d": 1},), (1, None)),
+        (({"cross_attention_states": 1},), (1, None)),
+    ],
+)
+def test_an_image_is_read_whole_and_by_itself(arguments, sizes):
+    assert step(generator_of(*arguments)) == sizes
+
+
+def test_an_image_that_is_not_next_changes_nothing():
+    generator = generator_of(*[None] * 8, IMAGE)
+    assert not image_prompts.has_images_next(generator)
+
+
+def test_the_settings_stay_where_the_step_fails():
+    generator = generator_of(IMAGE)
+
+    def following(generator):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        image_prompts.read_alone(following, generator)
+    assert (generator.prefill_batch_size, generator.prefill_step_size) == (8, 2048)
+
+
+@pytest.mark.parametrize(
+    ("family", "concerned"),
+    [
+        ("falcon_ocr.language", True),
+        ("ernie4_5_moe_vl.ernie4_5_moe_vl", True),
+        ("qwen2_5_vl.language", False),
+        ("falcon_ocr_next.language", False),
+    ],
+)
+def test_other_models_read_as_before(family, concerned):
+    assert image_prompts.has_images_next(generator_of(IMAGE, family=family)) is concerned
+    assert image_prompts.is_image([1], model_of(family), 5) is concerned
+    assert not image_prompts.is_image([1], model_of(family), None)
+    assert not image_prompts.is_image([1], model_of(family))
+
+
+def test_a_generator_without_a_queue_reads_as_before():
+    assert not image_prompts.has_images_next(SimpleNamespace(model=model_of("mllama.language")))
+
+
+@pytest.mark.usefixtures("patched")
+@pytest.mark.parametrize("family", sorted(image_prompts.FAMILIES))
+@pytest.mark.parametrize("scenario", ["features", "features_in_pieces", "features_alone"])
+def test_images_are_right_to_the_last_digits(scenario, family):
+    model = build_or_skip(f"mlx-vlm:{family}")
+    try:
+        cell = getattr(image_scenarios, scenario)(model)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert cell.verdict == "green" and cell.figure < NEAR, cell.detail
+
+
+def test_position_ids_of_another_model_stay():
+    model = model_of("qwen2_vl.language")
+    model._position_ids = 7
+    hunyuan_vl.begin(lambda *args: None, None, model)
+    assert model._position_ids == 7
+
+
+@pytest.mark.parametrize(("own", "wanted"), [(None, 7), (3, 3)])
+def test_an_image_brings_its_position_ids(own, wanted):
+    features = SimpleNamespace(position_ids=own)
+    model = SimpleNamespace(language_model=SimpleNamespace(_position_ids=7))
+    assert hunyuan_vl.embed(lambda model: features, model).position_ids == wanted
+
+
+def read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_prompts, "FAMILIES", set())
+
+
+MUTANTS = {"image-prompts": read_together}
