@@ -95,6 +95,7 @@ ENTRIES = (
     ("extend-solo-batch", "caches.lists.patch:EXTEND_SOLO_BATCH", "mlx-vlm"),
     ("deepstack-rows", "positions.deepstack_rows.patch", "mlx-vlm"),
     ("image-rows", "positions.image_rows.patch", "mlx-vlm"),
+    ("deepseek-crops", "models.deepseek_crops.patch", "mlx-vlm"),
     ("image-prompts", "generation.image_prompts.patch", "mlx-vlm"),
     ("aya-masks", "masks.aya_masks.patch", "mlx-vlm"),
     ("ring-cache-batching", "models.ring_cache_batching.patch", "mlx-vlm"),

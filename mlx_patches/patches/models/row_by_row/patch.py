@@ -62,7 +62,6 @@ from . import (
     mllama,
     moondream3,
 )
-from .hunyuan_vl import forget_computed
 from .offsets import Factory, with_rows
 
 FAMILIES = {
@@ -128,11 +127,15 @@ def make_factory(family: str) -> Factory:
     """The factory for a family's call: one call for all rows, as far as ``batched`` repairs it."""
     if family in BATCHED:
         return with_rows(BATCHED[family].prepare)
-    if family == "hunyuan_vl":
-        return with_rows(hunyuan_vl.prepare, lambda call: call_per_row(forget_computed(call)))
     if family in STEPPED:
-        return with_rows(STEPPED[family].prepare, call_per_row)
+        return with_rows(STEPPED[family].prepare, OTHERS.get(family, call_per_row))
     return call_per_row
+
+
+# The factory for a family's calls whose rows are fed one by one, where it is not ``call_per_row``.
+OTHERS: dict[str, Factory] = {
+    "hunyuan_vl": lambda call: call_per_row(hunyuan_vl.forget_computed(call))
+}
 
 
 def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:

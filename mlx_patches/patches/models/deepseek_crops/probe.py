@@ -1,0 +1,53 @@
+"""Embeds a prompt with an image of several tiles, whose crops tell what is read of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_own
+
+
+class Crops:
+    """The crops of a prompt with one image, which cannot be read past it."""
+
+    def __init__(self, sizes: Any):
+        self.sizes, self.shape = sizes, (1, 1, 2)
+
+    def __getitem__(self, place: Any) -> Any:
+        """The prompt's crops, or the image's sizes.
+
+        Raises:
+            IndexError: there is no such image.
+        """
+        if isinstance(place, int):
+            return [self.sizes][place:]
+        return [[self.sizes]][place[0]][place[1]]
+
+
+def probe(target: Target) -> Result:
+    """Red where the embedding step reads the crops of an image that the prompt does not have.
+
+    Raises:
+        NotApplicable: the release has no such model, or the lab cannot build it.
+    """
+    from ....lab import Family, NotBuilt
+    from ....lab.whole import LAST, build_whole
+
+    require_own(target)
+    import mlx.core as mx
+
+    try:
+        whole = build_whole(Family("mlx-vlm", "deepseek_vl_v2"))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from reason
+    tokens = [1, 2, *whole.tokens, LAST]
+    shown = whole.images(tokens, [0])
+    try:
+        whole.module.get_input_embeddings(
+            mx.array([tokens]), **{**shown, "images_spatial_crop": Crops(mx.array([1, 1]))}
+        )
+    except IndexError:
+        return Result(True, "the crops of an image are read that the prompt does not have")
+    return Result(False, "only the image's own crops are read")

@@ -1,0 +1,54 @@
+"""Crops beyond the probe: what is read of them, and that an image is always seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab.whole import LAST, build_whole, embedded
+from mlx_patches.patches.models.deepseek_crops import patch as deepseek_crops
+from mlx_patches.patches.models.deepseek_crops.patch import CROPS, EndedCrops
+
+mx = pytest.importorskip("mlx.core")
+
+
+def test_there_is_nothing_past_the_last_image():
+    crops = EndedCrops(mx.array([[[1, 2], [3, 4]], [[5, 6], [0, 0]]]))
+    assert crops.shape == (2, 2, 2)
+    for prompt, sizes in enumerate([[[1, 2], [3, 4]], [[5, 6], [0, 0]]]):
+        for image, own in enumerate(sizes):
+            assert crops[prompt][image].tolist() == crops[prompt, image].tolist() == own
+        assert crops[prompt][2] == crops[prompt, 9] == (0, 0)
+
+
+def test_the_step_gets_them_however_they_are_given():
+    def embed(model, pixel_values=None, images_spatial_crop=None, **kwargs):
+        return images_spatial_crop
+
+    changed = deepseek_crops.end_crops(embed)
+    given = mx.array([[[1, 1]]])
+    assert changed(1, 2) is None
+    assert changed(1, 2, given).crops is changed(1, **{CROPS: given}).crops is given
+
+
+@pytest.mark.usefixtures("patched")
+def test_an_image_without_an_end_is_seen():
+    """One size and three tiles, as the release's processor makes them of a wide image."""
+    try:
+        whole = build_whole(Family("mlx-vlm", "deepseek_vl_v2"))
+    except NotBuilt as reason:
+        pytest.skip(str(reason))
+    tokens = [1, 2, *whole.tokens, LAST]
+    shown = whole.images(tokens, [0])
+    right = embedded(whole.module, tokens, shown)["inputs_embeds"]
+    own = shown | {CROPS: mx.array([[[1, 1]]])}
+    for _ in range(20):
+        again = embedded(whole.module, tokens, own)["inputs_embeds"]
+        assert mx.array_equal(again, right)
+
+
+def crops_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepseek_crops, "EndedCrops", lambda crops: crops)
+
+
+MUTANTS = {"deepseek-crops": crops_without_an_end}
