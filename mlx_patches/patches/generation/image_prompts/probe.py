@@ -27,10 +27,10 @@ def probe(target: Target) -> Result:
 
     require_own(target)
     if target.name == "generate_step":
-        cells = [run(features_alone, _IN_PIECES)]
+        cells = [run(features_alone, _IN_PIECES, BATCH_PATCHES)]
     else:
         own = target.module.split(".")[2] if ".models." in target.module else ""
-        cells = [run(features, family) for family in _TOGETHER if own in ("", family)]
+        cells = [run(features, family, _OTHERS) for family in _TOGETHER if own in ("", family)]
     held = [cell for cell in cells if cell and cell.verdict != "n/a"]
     if not held:
         raise NotApplicable("the release has none of the models with such prompts")
@@ -38,11 +38,11 @@ def probe(target: Target) -> Result:
     return Result(worst.verdict == "red", worst.detail, worst.figure)
 
 
-def run(scenario: Callable[[Any], Any], family: str) -> Any:
-    """A scenario's cell of a family; None if the release lacks it."""
+def run(scenario: Callable[[Any], Any], family: str, others: tuple[str, ...]) -> Any:
+    """A scenario's cell of a family, with other patches; None if the release lacks it."""
     try:
         model = tiny("mlx-vlm", family)
-        with with_patches(_OTHERS):
+        with with_patches(others):
             return scenario(model)
     except NotApplicable:
         return None
