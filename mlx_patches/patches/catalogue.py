@@ -95,6 +95,7 @@ ENTRIES = (
     ("extend-solo-batch", "caches.lists.patch:EXTEND_SOLO_BATCH", "mlx-vlm"),
     ("deepstack-rows", "positions.deepstack_rows.patch", "mlx-vlm"),
     ("image-rows", "positions.image_rows.patch", "mlx-vlm"),
+    ("granite4-features", "positions.granite4_features.patch", "mlx-vlm"),
     ("aya-masks", "masks.aya_masks.patch", "mlx-vlm"),
     ("ring-cache-batching", "models.ring_cache_batching.patch", "mlx-vlm"),
     ("minimax-m3-batch", "models.minimax_m3_batch.patch", "mlx-vlm"),
