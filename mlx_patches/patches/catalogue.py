@@ -97,6 +97,7 @@ ENTRIES = (
     ("image-rows", "positions.image_rows.patch", "mlx-vlm"),
     ("granite4-features", "positions.granite4_features.patch", "mlx-vlm"),
     ("images-apart", "models.images_apart.patch", "mlx-vlm"),
+    ("granite4-images", "models.granite4_images.patch", "mlx-vlm"),
     ("aya-masks", "masks.aya_masks.patch", "mlx-vlm"),
     ("ring-cache-batching", "models.ring_cache_batching.patch", "mlx-vlm"),
     ("minimax-m3-batch", "models.minimax_m3_batch.patch", "mlx-vlm"),
