@@ -98,6 +98,7 @@ ENTRIES = (
     ("granite4-features", "positions.granite4_features.patch", "mlx-vlm"),
     ("images-apart", "models.images_apart.patch", "mlx-vlm"),
     ("granite4-images", "models.granite4_images.patch", "mlx-vlm"),
+    ("omni-positions", "positions.omni_positions.patch", "mlx-vlm"),
     ("aya-masks", "masks.aya_masks.patch", "mlx-vlm"),
     ("ring-cache-batching", "models.ring_cache_batching.patch", "mlx-vlm"),
     ("minimax-m3-batch", "models.minimax_m3_batch.patch", "mlx-vlm"),
