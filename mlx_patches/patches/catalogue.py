@@ -53,6 +53,7 @@ ENTRIES = (
     ("kimi-states", "models.kimi_states.patch", ""),
     ("recurrent-padding", "models.recurrent_padding.patch", ""),
     ("row-by-row", "models.row_by_row.patch", ""),
+    ("mrope-images", "positions.mrope_images.patch", "mlx-vlm"),
     ("rope-deltas", "positions.rope_deltas.patch", "mlx-vlm"),
     ("minicpm-deltas", "positions.rope_deltas.minicpm", "mlx-vlm"),
     ("batch-quantized", "caches.quantized.affine:BATCH_QUANTIZED", "mlx-vlm"),
